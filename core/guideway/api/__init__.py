@@ -1,0 +1,174 @@
+"""All that a plugin may import. Needs nothing beyond the standard library, NumPy and pluggy.
+
+Names are imported on first use, so that a program which only looks at plugins pays for none of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from guideway.api.device import ArrayOps, DeviceBackend, Download
+    from guideway.api.errors import (
+        ConformanceError,
+        DeadEnd,
+        GuidewayError,
+        InvalidConfiguration,
+        InvalidGrammar,
+        InvalidRequest,
+        LimitExceeded,
+        PluginConflict,
+        PluginError,
+        PluginLoadError,
+        PluginNotFound,
+        PluginUnavailable,
+        UnsupportedCapability,
+        UnsupportedGrammar,
+    )
+    from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
+    from guideway.api.hooks import ValidationContext
+    from guideway.api.hookspecs import hookimpl, hookspec
+    from guideway.api.modifier import LogitModifier, LogitTransform, ModifierContext, Sampler, Step, WorkerContext
+    from guideway.api.options import parse_options
+    from guideway.api.provisional import AttentionBackend, Executor, Model, Workflow
+    from guideway.api.steps import CONTINUE, FINISH, Array, Feedback, Need, Outcome, Payload, Stage, StepBatch, fail
+    from guideway.api.types import (
+        Choice,
+        Companion,
+        Constraint,
+        FinishReason,
+        GenerationResult,
+        Grammar,
+        JsonObject,
+        JsonSchema,
+        Regex,
+        Request,
+        SamplingParams,
+        SequenceInfo,
+        StructuralTag,
+    )
+    from guideway.api.vocabulary import Encoder, Vocabulary
+    from guideway.api.worker import WorkerMixin
+
+CONTRACT = "1.0"
+"""The contract this core implements. A class that declares a newer minor version is refused."""
+
+_HOMES = {
+    "device": ("ArrayOps", "DeviceBackend", "Download"),
+    "errors": (
+        "ConformanceError",
+        "DeadEnd",
+        "GuidewayError",
+        "InvalidConfiguration",
+        "InvalidGrammar",
+        "InvalidRequest",
+        "LimitExceeded",
+        "PluginConflict",
+        "PluginError",
+        "PluginLoadError",
+        "PluginNotFound",
+        "PluginUnavailable",
+        "UnsupportedCapability",
+        "UnsupportedGrammar",
+    ),
+    "grammar": ("CompiledGrammar", "FillJob", "GrammarStrategy", "Matcher", "Support"),
+    "hooks": ("ValidationContext",),
+    "hookspecs": ("hookimpl", "hookspec"),
+    "modifier": ("LogitModifier", "LogitTransform", "ModifierContext", "Sampler", "Step", "WorkerContext"),
+    "options": ("parse_options",),
+    "provisional": ("AttentionBackend", "Executor", "Model", "Workflow"),
+    "steps": ("CONTINUE", "FINISH", "Array", "Feedback", "Need", "Outcome", "Payload", "Stage", "StepBatch", "fail"),
+    "types": (
+        "Choice",
+        "Companion",
+        "Constraint",
+        "FinishReason",
+        "GenerationResult",
+        "Grammar",
+        "JsonObject",
+        "JsonSchema",
+        "Regex",
+        "Request",
+        "SamplingParams",
+        "SequenceInfo",
+        "StructuralTag",
+    ),
+    "vocabulary": ("Encoder", "Vocabulary"),
+    "worker": ("WorkerMixin",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "CONTINUE",
+    "CONTRACT",
+    "FINISH",
+    "Array",
+    "ArrayOps",
+    "AttentionBackend",
+    "Choice",
+    "Companion",
+    "CompiledGrammar",
+    "ConformanceError",
+    "Constraint",
+    "DeadEnd",
+    "DeviceBackend",
+    "Download",
+    "Encoder",
+    "Executor",
+    "Feedback",
+    "FillJob",
+    "FinishReason",
+    "GenerationResult",
+    "Grammar",
+    "GrammarStrategy",
+    "GuidewayError",
+    "InvalidConfiguration",
+    "InvalidGrammar",
+    "InvalidRequest",
+    "JsonObject",
+    "JsonSchema",
+    "LimitExceeded",
+    "LogitModifier",
+    "LogitTransform",
+    "Matcher",
+    "Model",
+    "ModifierContext",
+    "Need",
+    "Outcome",
+    "Payload",
+    "PluginConflict",
+    "PluginError",
+    "PluginLoadError",
+    "PluginNotFound",
+    "PluginUnavailable",
+    "Regex",
+    "Request",
+    "Sampler",
+    "SamplingParams",
+    "SequenceInfo",
+    "Stage",
+    "Step",
+    "StepBatch",
+    "StructuralTag",
+    "Support",
+    "UnsupportedCapability",
+    "UnsupportedGrammar",
+    "ValidationContext",
+    "Vocabulary",
+    "WorkerContext",
+    "WorkerMixin",
+    "Workflow",
+    "fail",
+    "hookimpl",
+    "hookspec",
+    "parse_options",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,209 @@
+"""Grammar strategies: which tokens may come next. They run on the CPU and never see logits.
+
+A complete strategy plugin is three classes and one hook::
+
+    class Strategy(GrammarStrategy):
+        name = "mine"
+        kinds = frozenset({"regex"})
+        def supports(self, constraint): return Support(enforced=frozenset({"regex"}))
+        def compile(self, constraint): return Compiled(constraint.source(), self.vocabulary)
+
+    @hookimpl
+    def guideway_grammar_strategy():
+        return Strategy
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from guideway.api.errors import UnsupportedCapability
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from guideway.api.bitmask import Bitmask
+    from guideway.api.types import Constraint
+    from guideway.api.vocabulary import Vocabulary
+
+__all__ = ["CompiledGrammar", "FillJob", "GrammarStrategy", "Matcher", "Support"]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """What a strategy will do with a constraint. Keywords are named as in their specification (``maxLength``),
+    combinations joined with ``+`` (``pattern+maxLength``), kinds without keywords by the kind itself."""
+
+    enforced: frozenset[str] = frozenset()
+    """Keywords of this constraint the strategy enforces."""
+    unenforced: frozenset[str] = frozenset()
+    """Keywords of this constraint it would ignore or only partly enforce."""
+    reason: str | None = None
+    """Why it refuses the constraint altogether; None: it does not."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the strategy will not compile this constraint at all."""
+        return self.reason is not None
+
+
+class Matcher(ABC):
+    """Where one sequence stands in its grammar. Used by one thread at a time.
+
+    Token ids are ints the host has checked to lie inside the vocabulary.
+    """
+
+    @abstractmethod
+    def accept(self, token_ids: Sequence[int]) -> int:
+        """Advance over `token_ids` up to the first one that is not legal, keep those before it, and return their
+        count. ``accept(a + b)`` is ``accept(a)`` then ``accept(b)``. Returns 0 after termination. Must give the
+        same states whether or not a bitmask was filled in between."""
+
+    @abstractmethod
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        """Overwrite `row` of the C-contiguous int32 `bitmask`, and nothing else, so that bit t is set exactly if
+        ``accept([t]) == 1``; bits at and past the vocabulary's length are zero. The state does not move.
+        Raises `DeadEnd`, leaving the row untouched, if no token is legal. Never called once terminated."""
+
+    @abstractmethod
+    def is_terminated(self) -> bool:
+        """Whether a stop token was accepted: nothing more can be."""
+
+    @abstractmethod
+    def is_accepting(self) -> bool:
+        """Whether the output is complete as it stands; exactly then stop tokens are legal."""
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        """How many of `token_ids` `accept` would take. The state does not move. By default accepts and rolls back."""
+        count = self.accept(token_ids)
+        self.rollback(count)
+        return count
+
+    def rollback(self, num_tokens: int) -> None:
+        """Undo the last `num_tokens` accepted tokens, also over a termination; 0 is a no-op. The state, and every
+        bitmask it fills, is then what it was before them. A strategy that overrides this says so in
+        `GrammarStrategy.max_rollback`; for others the host replays instead."""
+        if num_tokens:
+            raise UnsupportedCapability(f"{type(self).__name__} cannot roll back", field="rollback")
+
+    def fork(self) -> Matcher:
+        """An independent matcher in the same state. A strategy that overrides this lists ``fork`` in its
+        capabilities; for others the host replays instead."""
+        raise UnsupportedCapability(f"{type(self).__name__} cannot fork", field="fork")
+
+    def forced_tokens(self) -> Sequence[int]:
+        """Tokens that must come next whatever the model says, as the tokenizer would write them; may be empty.
+        The state does not move. Capability ``forced_tokens``."""
+        return ()
+
+    def shortest_completion(self, limit: int) -> Sequence[int] | None:
+        """At most `limit` token ids, a stop token last, that complete the output from here; None if there are none
+        so short. Capability ``shortest_completion``."""
+        raise UnsupportedCapability(f"{type(self).__name__} cannot complete", field="shortest_completion")
+
+
+class CompiledGrammar(ABC):
+    """A compiled constraint: a factory of matchers, shared by all sequences and threads that use it."""
+
+    @abstractmethod
+    def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+        """A new matcher at the start of the grammar, independent of all others. `stop_token_ids` (special tokens
+        inside the vocabulary, at least one) become legal where the grammar is complete, and terminate it."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Memory this grammar holds, in bytes, as near as it can be told; bounds the host's cache."""
+
+    def to_bytes(self) -> bytes:
+        """The grammar for `GrammarStrategy.from_bytes` in another process. Capability ``serialize``."""
+        raise UnsupportedCapability(f"{type(self).__name__} cannot be serialized", field="serialize")
+
+
+@dataclass(slots=True)
+class FillJob:
+    """One sequence's part of a batch fill: its rows are `first_row` and one after it per draft token.
+
+    A host keeps one job per sequence and updates it from step to step.
+    """
+
+    matcher: Matcher
+    draft_token_ids: Sequence[int] = ()
+    first_row: int = 0
+    error: BaseException | None = None
+    """Why this job's result is -1; set by `GrammarStrategy.fill`."""
+
+
+class GrammarStrategy(ABC):
+    """Compiles constraints for one vocabulary.
+
+    `options` are the operator's, as written in the configuration; `parse_options` checks them. Raises
+    `InvalidConfiguration` for options or a vocabulary it cannot work with.
+    """
+
+    contract: ClassVar[str] = "1.0"
+    name: ClassVar[str]
+    kinds: ClassVar[frozenset[str]]
+    """Constraint kinds it can compile: ``json_schema``, ``json_object``, ``regex``, ``choice``,
+    ``grammar:<dialect>``, ``structural_tag``."""
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+    """Optional features: ``fork``, ``forced_tokens``, ``shortest_completion``, ``serialize``."""
+    max_rollback: ClassVar[int | None] = 0
+    """How many tokens its matchers can roll back; None: all of them. Beyond it the host replays."""
+
+    def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
+        self.vocabulary = vocabulary
+
+    @abstractmethod
+    def supports(self, constraint: Constraint) -> Support:
+        """Which keywords of `constraint` would be enforced. Cheap; rests on a table probed from the installed
+        library. `constraint.kind` is in `kinds` and its source well formed. Never raises for a constraint."""
+
+    @abstractmethod
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        """Compile; slow, and called from several threads at once. Raises `InvalidGrammar` or `UnsupportedGrammar`
+        and nothing else; a grammar that matches no text at all is invalid."""
+
+    def from_bytes(self, data: bytes) -> CompiledGrammar:
+        """What `CompiledGrammar.to_bytes` wrote, for an equal vocabulary and equal options."""
+        raise UnsupportedCapability(f"{self.name} cannot read serialized grammars", field="serialize")
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
+        """Fill the rows of every job; ``int32[len(jobs)]``: how many of its drafts each job would accept, or -1 if
+        its matcher failed (`FillJob.error` says why), which leaves all other jobs' rows correct.
+
+        A job's first row is the mask of its state, the row after draft i the mask once drafts up to i were
+        accepted. Rows after the first refused draft, and after a draft that terminates, stay untouched. All
+        matchers end in the state they started in. Override where the library fills batches in parallel.
+        """
+        accepted = np.zeros(len(jobs), dtype=np.int32)
+        for i, job in enumerate(jobs):
+            try:
+                job.matcher.fill_bitmask(bitmask, job.first_row)
+                if job.draft_token_ids:
+                    accepted[i] = fill_drafts(job, bitmask)
+            except Exception as error:
+                job.error = error
+                accepted[i] = -1
+        return accepted
+
+
+def fill_drafts(job: FillJob, bitmask: Bitmask) -> int:
+    """Fill the rows after `job`'s first one and return how many drafts were accepted; the matcher is rolled back."""
+    matcher, accepted = job.matcher, 0
+    try:
+        for token_id in job.draft_token_ids:
+            if not matcher.accept((token_id,)):
+                break
+            accepted += 1
+            if matcher.is_terminated():
+                break
+            matcher.fill_bitmask(bitmask, job.first_row + accepted)
+    finally:
+        matcher.rollback(accepted)
+    return accepted

@@ -1,0 +1,94 @@
+"""The plug points. A plugin is a module (or object) with some of these as ``@hookimpl`` functions, named by an entry
+point ``kind.name`` in the group ``guideway.v1``. Heavy imports go inside the function body.
+
+A component hook returns the class of that name; an implementation with one component may leave ``name`` out.
+"""
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pluggy import HookimplMarker, HookspecMarker
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, _SubParsersAction
+
+    from guideway.api.device import DeviceBackend
+    from guideway.api.grammar import GrammarStrategy
+    from guideway.api.hooks import ValidationContext
+    from guideway.api.modifier import LogitModifier
+    from guideway.api.provisional import AttentionBackend, Executor, Model, Workflow
+    from guideway.api.types import GenerationResult, Request
+    from guideway.api.worker import WorkerMixin
+
+__all__ = ["hookimpl", "hookspec"]
+
+hookspec = HookspecMarker("guideway")
+hookimpl = HookimplMarker("guideway")
+
+
+@hookspec(firstresult=True)
+def guideway_grammar_strategy(name: str) -> type[GrammarStrategy]:
+    """Kind ``grammar``: compiles a constraint, then says which tokens may come next."""
+
+
+@hookspec(firstresult=True)
+def guideway_device_backend(name: str) -> type[DeviceBackend]:
+    """Kind ``device``: applies masks and moves arrays where the logits live."""
+
+
+@hookspec(firstresult=True)
+def guideway_logit_modifier(name: str) -> type[LogitModifier[Any]]:
+    """Kind ``modifier``: changes logits, or owns the draw, between the forward pass and the next token."""
+
+
+@hookspec(firstresult=True)
+def guideway_worker_mixin(name: str) -> type[WorkerMixin]:
+    """Kind ``worker``: code beside the model in every worker."""
+
+
+@hookspec(firstresult=True)
+def guideway_model(name: str) -> type[Model]:
+    """Kind ``model`` (provisional): a model that ships as a package."""
+
+
+@hookspec(firstresult=True)
+def guideway_executor(name: str) -> type[Executor]:
+    """Kind ``executor`` (provisional): runs steps on workers."""
+
+
+@hookspec(firstresult=True)
+def guideway_workflow(name: str) -> type[Workflow]:
+    """Kind ``workflow`` (provisional): a serving workflow of several generations."""
+
+
+@hookspec(firstresult=True)
+def guideway_attention_backend(name: str) -> type[AttentionBackend]:
+    """Kind ``attention`` (provisional): an attention implementation."""
+
+
+@hookspec
+def guideway_validate_request(request: Request, context: ValidationContext) -> None:
+    """Kind ``hooks``: pass, or raise `InvalidRequest`. Any other exception refuses the request too."""
+
+
+@hookspec
+def guideway_request_started(request: Request) -> None:
+    """Kind ``hooks``: a request was admitted. Observers cannot stop it."""
+
+
+@hookspec
+def guideway_request_finished(request: Request, result: GenerationResult) -> None:
+    """Kind ``hooks``: a request ended, whatever its finish reason."""
+
+
+@hookspec
+def guideway_request_failed(request: Request, error: BaseException) -> None:
+    """Kind ``hooks``: a request ended with an internal error; called before `guideway_request_finished`."""
+
+
+@hookspec
+def guideway_commands(app: _SubParsersAction[ArgumentParser]) -> None:
+    """Kind ``hooks``: add subcommands to the ``guideway`` program; each parser sets ``run`` to a function that takes
+    the parsed arguments and returns the exit code."""

@@ -1,0 +1,179 @@
+"""Logit modifiers: the one concept the engine knows. The grammar mask is a modifier like any other.
+
+A modifier has two halves. `LogitModifier` lives with the scheduler, keeps one state per sequence and each step turns
+states into a `Payload`. `LogitTransform` lives in the worker, holds no state and applies the payload to the logits.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from guideway.api.errors import UnsupportedCapability
+from guideway.api.steps import CONTINUE, Array, Feedback, Need, Outcome, Payload, Stage, StepBatch
+from guideway.api.types import Companion, Request, SequenceInfo
+
+if TYPE_CHECKING:
+    from guideway.api.device import ArrayOps, DeviceBackend
+    from guideway.api.vocabulary import Vocabulary
+
+__all__ = ["LogitModifier", "LogitTransform", "ModifierContext", "Sampler", "Step", "WorkerContext"]
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModifierContext:
+    """What the scheduler side tells a modifier when it is built."""
+
+    vocabulary: Vocabulary
+    max_num_sequences: int
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    """What the worker tells a transform when it is built."""
+
+    device: DeviceBackend
+    logits_width: int
+
+
+class Step(Protocol):
+    """What a transform may look at while it is applied. Everything but `ops` and `positions` is there exactly if the
+    modifier declares it in `needs`; reading anything else raises `UnsupportedCapability`. `rows` is ``int32[m]``,
+    usually ``payload.rows``."""
+
+    @property
+    def ops(self) -> ArrayOps:
+        """The device's array operations."""
+        ...
+
+    @property
+    def positions(self) -> Array:
+        """``int32[num_rows]``: index in its sequence of the token each row predicts."""
+        ...
+
+    @property
+    def companion_rows(self) -> Array:
+        """``int32[num_rows, c]``: the row of the logits of this modifier's j-th companion of each row's sequence,
+        -1 where there is none. (`Need.COMPANIONS`)"""
+        ...
+
+    def hidden_states(self, rows: Array) -> Array:
+        """``float[m, hidden]``: the model's last hidden states. (`Need.HIDDEN_STATES`)"""
+        ...
+
+    def bitmask(self, rows: Array) -> Array:
+        """``bool[m, width]``: which tokens the grammar allows; all True without one. (`Need.BITMASK`)"""
+        ...
+
+    def history(self, rows: Array) -> Array:
+        """``int32[m, history_length]``: the token ids before each row (prompt, output and earlier drafts), the
+        nearest last, -1 where the sequence is shorter. (`Need.HISTORY`)"""
+        ...
+
+    def uniform(self, purpose: str, rows: Array, width: int = 1) -> Array:
+        """``float32[m, width]`` in (0, 1), a function of (seed, sequence index, position, purpose) alone, never of
+        call order. Purposes of different modifiers do not meet. (`Need.UNIFORM`)"""
+        ...
+
+    def emit(self, name: str, array: Array) -> None:
+        """Send one of the transform's `emits` back to the scheduler side; leading axis as `Payload.rows`.
+        (`Need.FEEDBACK`)"""
+        ...
+
+
+class LogitTransform(ABC):
+    """The worker's half of a modifier. Pure: what it returns depends on its arguments alone."""
+
+    arrays: ClassVar[frozenset[str]] = frozenset()
+    """Array libraries it calls directly (``{"torch"}``); empty: only `Step.ops`, so it runs on every device."""
+    emits: ClassVar[Mapping[str, tuple[tuple[int, ...], str]]] = {}
+    """Feedback by name: shape per row and dtype, at most 4 KiB per row in all."""
+    history_length: ClassVar[int] = 0
+    """How many earlier token ids `Step.history` holds."""
+
+    def __init__(self, context: WorkerContext, options: Mapping[str, Any]) -> None:
+        self.context = context
+        self.options = options
+
+    @abstractmethod
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        """The logits (or log-probabilities, at `Stage.POST_WARP`) ``float[rows, width]`` with the rows of `payload`
+        modified and all others as they were. No wait for the device, no loop over rows, never -inf made finite."""
+
+
+class Sampler(LogitTransform):
+    """A transform that owns the draw for the rows of its payload. A row has one owner."""
+
+    @abstractmethod
+    def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+        """``int[len(payload)]``: the token drawn for each entry. `logprobs` is ``float[rows, width]``, after every
+        other stage; a token whose log-probability is -inf must not be drawn. With draft tokens every row is drawn
+        and the longest prefix in which draft equals draw is kept, so drafts never change the distribution."""
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        """A sampler leaves the logits alone."""
+        return logits
+
+
+class LogitModifier(ABC, Generic[State]):
+    """The scheduler's half: one state per sequence, one payload per step.
+
+    `options` are the operator's. Methods are called by one thread. An exception in any of them ends the one request
+    it concerned with `FinishReason.INTERNAL_ERROR`.
+    """
+
+    contract: ClassVar[str] = "1.0"
+    name: ClassVar[str]
+    stage: ClassVar[Stage]
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    order: ClassVar[int] = 0
+    """Among modifiers of one stage the lower order goes first, then the name."""
+    transform: ClassVar[type[LogitTransform]]
+    derived: ClassVar[bool] = False
+    """The state is a function of request and token ids, read from `Step.history`: `accept` and `fork` are never
+    called and one state serves every fork."""
+
+    def __init__(self, options: Mapping[str, Any], context: ModifierContext) -> None:
+        self.options = options
+        self.context = context
+
+    @abstractmethod
+    def start(self, request: Request, sequence: SequenceInfo) -> State | None:
+        """The state of a new sequence, once per sequence; None leaves its rows alone. A request that selects this
+        modifier has its options in ``request.params.modifiers[name]``. Raises `InvalidRequest` to refuse it."""
+
+    @abstractmethod
+    def prepare(self, batch: StepBatch, states: Sequence[State | None]) -> Payload | None:
+        """This step's payload; ``states[i]`` belongs to ``batch.slots[i]``. None: nothing to apply. Runs beside the
+        forward pass, sees every earlier final token, and must not change a state."""
+
+    def accept(self, state: State, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        """Hear the final tokens of a step (never drafts), in order, with what the transform emitted at the rows
+        that gave them: each array's leading axis is ``len(token_ids)``."""
+        return CONTINUE
+
+    def forced(self, state: State, limit: int) -> Sequence[int]:
+        """At most `limit` tokens that must come next; the state does not move."""
+        return ()
+
+    def validate(self, state: State, token_ids: Sequence[int]) -> int:
+        """How many of these drafts this modifier would let pass; the state does not move."""
+        return len(token_ids)
+
+    def companions(self, request: Request) -> Sequence[Companion]:
+        """Sequences to run beside each sequence of the request. (`Need.COMPANIONS`)"""
+        return ()
+
+    def fork(self, state: State) -> State:
+        """An independent copy of `state`. An immutable state is shared by returning it; a modifier that does not
+        implement this refuses to fork."""
+        raise UnsupportedCapability(f"modifier {self.name!r} cannot fork a sequence", field="fork")
+
+    def release(self, state: State | None) -> None:
+        """Let go of a sequence; exactly once for each `start`, however the sequence ends, also if `start` raised
+        (then with None). Preemption is not release."""

@@ -1,0 +1,153 @@
+"""What crosses the boundary between scheduler and worker once per step: arrays and small plain values.
+
+A row is not a sequence. A sequence with k draft tokens owns 1 + k rows of the logits: its first row predicts the
+token after its final tokens, row 1 + i the token after draft i. All per-step data are arrays over rows, built once
+per step and shared by every modifier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["CONTINUE", "FINISH", "Array", "Feedback", "Need", "Outcome", "Payload", "Stage", "StepBatch", "fail"]
+
+Array: TypeAlias = Any
+"""An array of whatever library the device uses: NumPy, torch, jax, ..."""
+
+Feedback: TypeAlias = Mapping[str, NDArray[Any]]
+"""What a transform emitted, by name; the leading axis runs over the tokens it accompanies."""
+
+MAX_FEEDBACK_BYTES_PER_ROW = 4096
+"""More than this per row is refused: feedback is copied back with the token ids and journaled."""
+
+
+class Stage(Enum):
+    """Where in the life of a row of logits a modifier acts. The order of definition is the order everywhere.
+
+    Between MASK and POST_WARP the host applies bias, penalties, temperature, top-k, top-p and min-p.
+    """
+
+    PRE_WARP = "pre_warp"
+    """Sees raw logits."""
+    MASK = "mask"
+    """The grammar's stage: forbidden tokens become -inf."""
+    POST_WARP = "post_warp"
+    """Sees log-probabilities of the distribution that is about to be drawn from."""
+    SAMPLE = "sample"
+    """Owns the draw; the transform is a `Sampler`."""
+
+
+class Need(Enum):
+    """What a modifier needs beyond logits, payload, ops and positions. A host states which of these it offers;
+    a request that uses a modifier whose needs are not met is refused at admission with the reason."""
+
+    HIDDEN_STATES = "hidden_states"
+    """`Step.hidden_states`: the model's last hidden states."""
+    BITMASK = "bitmask"
+    """`Step.bitmask`: which tokens the grammar allows."""
+    HISTORY = "history"
+    """`Step.history`: token ids before each row, as many as the transform's `history_length`."""
+    COMPANIONS = "companions"
+    """`Step.companion_rows`: logits of sequences that run beside this one (`LogitModifier.companions`)."""
+    UNIFORM = "uniform"
+    """`Step.uniform`: random numbers that are a function of seed, sequence, position and purpose."""
+    FEEDBACK = "feedback"
+    """`Step.emit`: small arrays carried back to `LogitModifier.accept`."""
+    SCHEDULER_DRAW = "scheduler_draw"
+    """The scheduler side decides among candidates the worker emits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a modifier wants to happen to a sequence after it heard the final tokens of a step."""
+
+    action: Literal["continue", "finish", "fail"]
+    message: str = ""
+
+
+CONTINUE = Outcome("continue")
+FINISH = Outcome("finish")
+
+
+def fail(message: str) -> Outcome:
+    """End this sequence with `FinishReason.INTERNAL_ERROR` and `message`."""
+    return Outcome("fail", message)
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """The rows of one step, shared by every modifier and sent to every worker.
+
+    Sequence ``i`` of ``n`` owns rows ``row_start[i]`` up to ``row_start[i + 1]`` and has one draft fewer than rows.
+    Companion sequences are not sampled: their rows follow after ``num_rows`` in the logits.
+    """
+
+    slots: NDArray[np.int32]
+    """``int32[n]``: the slot of each sequence, fixed from its start to its release."""
+    row_start: NDArray[np.int32]
+    """``int32[n + 1]``: first row of each sequence; the last entry is `num_rows`."""
+    draft_token_ids: NDArray[np.int32]
+    """``int32[num_rows - n]``: the drafts of all sequences, one after the other."""
+    positions: NDArray[np.int32]
+    """``int32[num_rows]``: index in its sequence (prompt included) of the token each row predicts."""
+
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences take part."""
+        return len(self.slots)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows are sampled: one per sequence and one per draft."""
+        return len(self.positions)
+
+    def drafts(self, index: int) -> NDArray[np.int32]:
+        """The draft token ids of the `index`-th sequence of the batch."""
+        return self.draft_token_ids[self.row_start[index] - index : self.row_start[index + 1] - index - 1]
+
+    @staticmethod
+    def build(slots: list[int], positions: list[int], drafts: list[list[int]] | None = None) -> StepBatch:
+        """The batch in which ``slots[i]`` predicts the token at ``positions[i]`` and then one more per draft."""
+        first = np.array(positions, dtype=np.int32)
+        slot_array = np.array(slots, dtype=np.int32)
+        if drafts is None or not any(drafts):
+            return StepBatch(slot_array, np.arange(len(slots) + 1, dtype=np.int32), np.empty(0, dtype=np.int32), first)
+        num_rows = np.array([1 + len(ids) for ids in drafts], dtype=np.int32)
+        row_start = np.zeros(len(slots) + 1, dtype=np.int32)
+        np.cumsum(num_rows, out=row_start[1:])
+        within = np.arange(row_start[-1], dtype=np.int32) - np.repeat(row_start[:-1], num_rows)
+        flat = np.array([token_id for ids in drafts for token_id in ids], dtype=np.int32)
+        return StepBatch(slot_array, row_start, flat, np.repeat(first, num_rows) + within)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """One modifier's data for one step, from `LogitModifier.prepare` to `LogitTransform.apply`.
+
+    NumPy until a device uploads it; then the same shape with the device's arrays. A host may apply it in several
+    calls on disjoint rows (chunked verification, sharded sampling, fault isolation), so a transform must treat each
+    entry on its own. The arrays may be reused by the modifier from the second `prepare` after on: a host that keeps
+    a payload longer copies it.
+    """
+
+    rows: NDArray[np.int32] | Array
+    """``int32[m]``: the rows of the logits this payload speaks about, each at most once."""
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    """Named arrays whose leading axis is ``m``, aligned with `rows`."""
+    shared: Mapping[str, Array] = field(default_factory=dict)
+    """Named arrays all rows share."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: NDArray[np.int32]) -> Payload:
+        """The entries whose row is in `rows`, in this payload's order; row numbers stay what they are.
+        For host (NumPy) payloads, before the upload."""
+        keep = np.isin(self.rows, rows)
+        return replace(self, rows=self.rows[keep], arrays={k: v[keep] for k, v in self.arrays.items()})

@@ -1,0 +1,249 @@
+"""The nouns of a request: constraint, sampling parameters, request, result.
+
+All are frozen values. Nothing here judges them: a value of any content can be written down, and admission says what
+is wrong with it (`InvalidRequest`), so that one bad request in a batch never costs its neighbours.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from guideway.api.errors import GuidewayError, InvalidGrammar
+
+__all__ = [
+    "Choice",
+    "Companion",
+    "Constraint",
+    "FinishReason",
+    "GenerationResult",
+    "Grammar",
+    "JsonObject",
+    "JsonSchema",
+    "Regex",
+    "Request",
+    "SamplingParams",
+    "SequenceInfo",
+    "StructuralTag",
+]
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended."""
+
+    STOP = "stop"
+    """A stop token, the end of the grammar, or a modifier that said it is finished."""
+    LENGTH = "length"
+    """`SamplingParams.max_tokens` or the model's context was used up."""
+    ABORT = "abort"
+    """The caller gave it up."""
+    REFUSED = "refused"
+    """It never started: `GenerationResult.error` is an `InvalidRequest` that says what to change."""
+    INTERNAL_ERROR = "internal_error"
+    """A plugin or the host failed; `GenerationResult.error` names plugin, phase and cause."""
+
+
+@dataclass(frozen=True)
+class Constraint(ABC):
+    """What the output must obey. `strategy` names one configured grammar strategy; None lets the host choose."""
+
+    strategy: str | None = field(default=None, kw_only=True)
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """The kind a `GrammarStrategy` lists in `kinds`, such as ``json_schema``."""
+
+    @abstractmethod
+    def source(self) -> str:
+        """The constraint as canonical text, part of its cache key. Raises `InvalidGrammar` if it is malformed."""
+
+
+@dataclass(frozen=True)
+class JsonSchema(Constraint):
+    """JSON that validates against a schema, given as a dict, a bool or JSON text.
+
+    The order of keys is kept: it decides the order of properties in the output.
+    """
+
+    schema: Mapping[str, Any] | bool | str
+
+    @property
+    def kind(self) -> str:
+        return "json_schema"
+
+    def source(self) -> str:
+        return _json_text(self.schema, "JSON schema")
+
+
+@dataclass(frozen=True)
+class JsonObject(Constraint):
+    """Any JSON object."""
+
+    @property
+    def kind(self) -> str:
+        return "json_object"
+
+    def source(self) -> str:
+        return "{}"
+
+
+@dataclass(frozen=True)
+class Regex(Constraint):
+    """Text that matches a regular expression as a whole (it is anchored at both ends)."""
+
+    pattern: str
+
+    @property
+    def kind(self) -> str:
+        return "regex"
+
+    def source(self) -> str:
+        return _text(self.pattern, "regex pattern")
+
+
+@dataclass(frozen=True)
+class Choice(Constraint):
+    """Exactly one of several strings."""
+
+    choices: Sequence[str]
+
+    @property
+    def kind(self) -> str:
+        return "choice"
+
+    def source(self) -> str:
+        if isinstance(self.choices, str | bytes) or not isinstance(self.choices, Sequence) or not self.choices:
+            raise InvalidGrammar("choices must be a list of at least one string", field="constraint.choices")
+        for choice in self.choices:
+            _text(choice, "each choice")
+        return json.dumps(list(self.choices), ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Grammar(Constraint):
+    """A context-free grammar in a declared dialect, such as ``lark``, ``ebnf`` (xgrammar's GBNF) or ``gbnf``.
+
+    The dialect is never guessed: the same text can mean two languages in two dialects.
+    """
+
+    text: str
+    dialect: str
+
+    @property
+    def kind(self) -> str:
+        return f"grammar:{self.dialect}"
+
+    def source(self) -> str:
+        return _text(self.text, "grammar")
+
+
+@dataclass(frozen=True)
+class StructuralTag(Constraint):
+    """Free text with tagged regions that obey a schema of their own, in the ``structural_tag`` JSON format of
+    vLLM, SGLang and xgrammar; a dict or JSON text."""
+
+    tag: Mapping[str, Any] | str
+
+    @property
+    def kind(self) -> str:
+        return "structural_tag"
+
+    def source(self) -> str:
+        return _json_text(self.tag, "structural tag")
+
+
+def _json_text(value: object, what: str) -> str:
+    """`value`, or the value its text denotes, as compact JSON in its own key order."""
+    try:
+        parsed = json.loads(value) if isinstance(value, str) else value
+        text = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text.encode()
+    except RecursionError as error:
+        raise InvalidGrammar(f"{what} is nested too deeply") from error
+    except (TypeError, ValueError) as error:  # JSONDecodeError and UnicodeError are ValueErrors
+        raise InvalidGrammar(f"{what} is not JSON: {error}") from error
+    return text
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidGrammar(f"{what} must be a string, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidGrammar(f"{what} holds a lone surrogate, which no output can contain") from error
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How one prompt is to be continued. Checked at admission, not here."""
+
+    max_tokens: int | None = None
+    """The most tokens to generate, at least 1; None: as many as the model's context leaves room for."""
+    temperature: float = 0.0
+    """0 takes the most likely token each time (greedy, as in ``transformers``); above 0 draws."""
+    seed: int | None = None
+    """Makes draws repeatable; 0 to 2**63 - 1. None: a seed is drawn at admission."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Token ids that end the generation besides the vocabulary's own."""
+    constraint: Constraint | None = None
+    """What the output must obey."""
+    modifiers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Configured logit modifiers this request uses, each with its options for this request."""
+
+    NON_NEGATIVE_SEEDS: ClassVar[int] = 2**63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt on its way through a host, after tokenization."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    seed: int = 0
+    """`SamplingParams.seed`, or the seed drawn in its place."""
+    prompt: str | None = None
+    """The text of the prompt where the host knows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceInfo:
+    """One of the sequences that continue a request's prompt."""
+
+    index: int
+    """0 for the first sequence of its request, 1 for the next, ... Part of every random number's address."""
+    seed: int
+    prompt_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A sequence that runs beside another one: same generated tokens, another prompt. Never sampled."""
+
+    prompt_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationResult:
+    """What became of one prompt."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...] = ()
+    text: str = ""
+    """The generated text, without stop and other special tokens."""
+    token_ids: tuple[int, ...] = ()
+    """The generated token ids, a final stop token included."""
+    finish_reason: FinishReason = FinishReason.STOP
+    error: GuidewayError | None = None
+    """Why it was refused or failed; None otherwise."""
+    strategy: str | None = None
+    """The grammar strategy that served the constraint."""
+    unenforced: tuple[str, ...] = ()
+    """Everything that was asked for and not enforced, by name; empty: all of it was."""

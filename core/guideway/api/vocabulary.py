@@ -1,0 +1,104 @@
+"""The tokens of one model, as bytes: all a grammar engine may know of a tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol, runtime_checkable
+
+from guideway.api.errors import InvalidConfiguration
+
+__all__ = ["Encoder", "Vocabulary"]
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """Turns bytes into token ids exactly as the model's tokenizer would, without adding special tokens.
+
+    Must pickle, because vocabularies are sent to worker processes.
+    """
+
+    @property
+    def identity(self) -> bytes:
+        """What decides this encoder's behaviour, serialized; equal identities encode alike."""
+        ...
+
+    def encode(self, text: bytes) -> list[int] | None:
+        """The token ids of `text`, or None where the tokenizer has no ids for exactly these bytes
+        (for most tokenizers: bytes that are not UTF-8)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Token ids 0 to ``len(vocabulary) - 1`` and the bytes each one stands for.
+
+    Raises `InvalidConfiguration` where ids do not fit together.
+    """
+
+    tokens: Sequence[bytes]
+    """The exact bytes of each token id; ``b""`` for special tokens and ids that stand for no text."""
+    stop_token_ids: frozenset[int]
+    """Ids that end a generation. All are special tokens, and inside the vocabulary."""
+    special_tokens: Mapping[int, str] = field(default_factory=dict)
+    """Special token ids with their names, such as ``{2: "</s>"}``. A grammar never produces one as text."""
+    logits_width: int = 0
+    """Columns of the model's logits: at least ``len(tokens)``, more where the model pads. Defaults to that length."""
+    encoder: Encoder | None = field(default=None, compare=False)
+    """Encodes text as the model's tokenizer does; None if there is none."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", tuple(self.tokens))
+        object.__setattr__(self, "stop_token_ids", frozenset(self.stop_token_ids))
+        if self.logits_width == 0:
+            object.__setattr__(self, "logits_width", len(self.tokens))
+        if not self.tokens:
+            raise InvalidConfiguration("a vocabulary needs at least one token", field="vocabulary")
+        if self.logits_width < len(self.tokens):
+            raise InvalidConfiguration(
+                f"the vocabulary has {len(self.tokens)} tokens, but the model's logits only {self.logits_width} "
+                "columns: this tokenizer does not belong to this model",
+                field="vocabulary",
+            )
+        outside = sorted(i for i in {*self.stop_token_ids, *self.special_tokens} if not 0 <= i < len(self.tokens))
+        if outside:
+            raise InvalidConfiguration(
+                f"token id {outside[0]} is declared a stop or special token, but ids run from 0 to "
+                f"{len(self.tokens) - 1}",
+                field="vocabulary",
+            )
+        textual = sorted(i for i in self.stop_token_ids if self.tokens[i])
+        if textual:
+            raise InvalidConfiguration(
+                f"stop token {textual[0]} stands for the text {self.tokens[textual[0]]!r}; a stop token must be "
+                "special (its bytes empty)",
+                field="vocabulary",
+            )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def encode(self, text: bytes) -> list[int] | None:
+        """Token ids of exactly `text`, or None if there is no encoder or it has no ids for these bytes."""
+        return None if self.encoder is None else self.encoder.encode(text)
+
+    def decode(self, token_ids: Sequence[int]) -> bytes:
+        """The bytes of `token_ids` joined; special tokens stand for none."""
+        return b"".join(self.tokens[i] for i in token_ids)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 (hex) over tokens, specials, stop ids, logits width and the encoder's identity. Part of every
+        cache key: two vocabularies with one fingerprint compile every grammar alike."""
+        digest = hashlib.sha256()
+        digest.update(len(self.tokens).to_bytes(8, "little"))
+        for token in self.tokens:
+            digest.update(len(token).to_bytes(4, "little"))
+            digest.update(token)
+        digest.update(repr(sorted(self.special_tokens.items())).encode())
+        digest.update(repr(sorted(self.stop_token_ids)).encode())
+        digest.update(self.logits_width.to_bytes(8, "little"))
+        digest.update(b"" if self.encoder is None else self.encoder.identity)
+        return digest.hexdigest()
