@@ -1,0 +1,157 @@
+"""llguidance's matcher under guideway's contract."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+import numpy as np
+from guideway.api import CompiledGrammar, ConformanceError, DeadEnd, LimitExceeded, Matcher
+from guideway.api.bitmask import num_words
+from llguidance import LLMatcher
+
+if TYPE_CHECKING:
+    from guideway.api import Vocabulary
+    from guideway.api.bitmask import Bitmask
+    from numpy.typing import NDArray
+
+
+MAX_MESSAGE = 300
+"""Characters of a library message that are passed on; llguidance appends its parser's state."""
+
+
+class LlguidanceCompiled(CompiledGrammar):
+    """A parsed grammar; llguidance does the rest lazily, in each matcher."""
+
+    def __init__(self, template: LLMatcher, vocabulary: Vocabulary, eos_token_id: int, nbytes: int) -> None:
+        self._template = template
+        self._vocabulary = vocabulary
+        self.eos_token_id = eos_token_id
+        self._nbytes = nbytes
+        self._lock = threading.Lock()
+
+    def native(self) -> LLMatcher:
+        """llguidance's matcher at the start of the grammar."""
+        with self._lock:  # llguidance raises where two threads use one of its matchers
+            return self._template.deep_copy()
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> LlguidanceMatcher:
+        return LlguidanceMatcher(self, self.native(), stop_token_ids, self._vocabulary)
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+
+class LlguidanceMatcher(Matcher):
+    """Keeps the mask of its state. A token is legal if its bit there is set, so `accept` and `fill_bitmask` cannot
+    disagree; and llguidance is never offered a token it would refuse, which it would not survive, nor one whose mask
+    it has not computed, on which it errs for very large patterns.
+
+    Stop tokens never reach llguidance: they are legal where it says the output is complete.
+    """
+
+    def __init__(
+        self, compiled: LlguidanceCompiled, native: LLMatcher, stop_token_ids: frozenset[int], vocabulary: Vocabulary
+    ) -> None:
+        self._compiled = compiled
+        self._native = native
+        self._stop_token_ids = stop_token_ids
+        self._vocabulary = vocabulary
+        self._token_ids: list[int] = []
+        self._terminated = False
+        self._accepting = False
+        self._mask: NDArray[np.int32] = np.zeros(num_words(len(vocabulary)), dtype=np.int32)
+        self._mask_is_current = False
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        for count, token_id in enumerate(token_ids):
+            if self._terminated or not self._is_legal(token_id):
+                return count
+            if token_id in self._stop_token_ids:
+                self._terminated = True
+            else:
+                self._mask_is_current = False
+                self._native.consume_token(token_id)
+                self._check()
+            self._token_ids.append(token_id)
+        return len(token_ids)
+
+    def _is_legal(self, token_id: int) -> bool:
+        self._update_mask()
+        return bool((int(self._mask[token_id >> 5]) >> (token_id & 31)) & 1)
+
+    def _update_mask(self) -> None:
+        if self._mask_is_current:
+            return
+        self._native.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+        self._check()
+        self._accepting = self._native.is_accepting()
+        # llguidance sets the bits of the tokenizer's own stop token
+        words = self._mask.view(np.uint32)
+        eos = self._compiled.eos_token_id
+        words[eos >> 5] &= ~np.uint32(1 << (eos & 31))
+        for token_id in self._stop_token_ids:
+            bit = np.uint32(1 << (token_id & 31))
+            words[token_id >> 5] &= ~bit
+            if self._accepting:
+                words[token_id >> 5] |= bit
+        self._mask_is_current = True
+
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        self._update_mask()
+        words = bitmask[row]
+        words[: self._mask.size] = self._mask
+        words[self._mask.size :] = 0
+
+    def is_terminated(self) -> bool:
+        return self._terminated
+
+    def is_accepting(self) -> bool:
+        return not self._terminated and bool(self._native.is_accepting())
+
+    def rollback(self, num_tokens: int) -> None:
+        if not 0 <= num_tokens <= len(self._token_ids):
+            raise ValueError(f"cannot roll back {num_tokens} tokens, {len(self._token_ids)} were accepted")
+        if num_tokens == 0:
+            return
+        kept = self._token_ids[: len(self._token_ids) - num_tokens]
+        num_native = num_tokens - self._terminated
+        self._token_ids, self._terminated = kept, False
+        if not num_native:
+            return
+        self._mask_is_current = False
+        if self._native.is_error():  # for good: start again
+            self._native, self._token_ids = self._compiled.native(), []
+            self.accept(kept)
+        else:
+            self._native.rollback(num_native)
+        self._check()
+
+    def fork(self) -> LlguidanceMatcher:
+        other = LlguidanceMatcher(self._compiled, self._native.deep_copy(), self._stop_token_ids, self._vocabulary)
+        other._token_ids, other._terminated = self._token_ids.copy(), self._terminated
+        return other
+
+    def forced_tokens(self) -> Sequence[int]:
+        # without the model's own encoder llguidance tokenizes greedily, which is not what the model would write
+        if self._terminated or self._vocabulary.encoder is None:
+            return ()
+        forced = self._native.compute_ff_tokens()
+        self._check()
+        return tuple(takewhile(self._vocabulary.tokens.__getitem__, forced))
+
+    def _check(self) -> None:
+        """Raise what went wrong inside llguidance. It goes on as if the output were complete: its next masks would
+        allow the stop token alone."""
+        if not self._native.is_error():
+            return
+        message = self._native.get_error().split("\n", 1)[0][:MAX_MESSAGE]
+        match self._native.stop_reason():
+            case "NoExtensionBias":
+                raise DeadEnd("the grammar allows no token of this vocabulary here")
+            case "ParserTooComplex" | "LexerTooComplex":
+                raise LimitExceeded(f"llguidance gave up on this grammar: {message}", field="constraint")
+        raise ConformanceError(f"llguidance failed: {message}")

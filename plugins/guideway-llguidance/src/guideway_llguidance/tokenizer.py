@@ -1,0 +1,70 @@
+"""The vocabulary as llguidance wants it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from guideway.api import InvalidConfiguration
+from llguidance import LLTokenizer, TokenizerWrapper
+
+if TYPE_CHECKING:
+    from guideway.api import Vocabulary
+
+
+class _Source:
+    """What `TokenizerWrapper` reads. Special tokens get their names, by which a Lark grammar may refer to them; no
+    text matches them."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary, eos_token_id: int) -> None:
+        self._vocabulary = vocabulary
+        self.eos_token_id = eos_token_id
+        self.special_token_ids = sorted({eos_token_id, *vocabulary.stop_token_ids, *vocabulary.special_tokens})
+        self.tokens = list(vocabulary.tokens)
+        for token_id in self.special_token_ids:
+            name = vocabulary.special_tokens.get(token_id) or f"<[{token_id}]>"
+            self.tokens[token_id] = name.encode()
+
+    def __call__(self, text: bytes) -> list[int]:
+        encoded = self._vocabulary.encode(text)
+        return self._greedy(text) if encoded is None else encoded
+
+    def _greedy(self, text: bytes) -> list[int]:
+        """The longest token at each place; bytes no token starts with are left out. Used where the vocabulary has no
+        encoder, only to judge which forced text is safe to tokenize; masks do not depend on it."""
+        token_ids, start = [], 0
+        while start < len(text):
+            for end in range(min(len(text), start + self._longest), start, -1):
+                token_id = self._ids.get(text[start:end])
+                if token_id is not None:
+                    token_ids.append(token_id)
+                    break
+            else:
+                end = start + 1
+            start = end
+        return token_ids
+
+    @cached_property
+    def _ids(self) -> dict[bytes, int]:
+        return {token: i for i, token in enumerate(self._vocabulary.tokens) if token}
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._ids), default=0)
+
+
+def build_tokenizer(vocabulary: Vocabulary) -> tuple[LLTokenizer, int]:
+    """llguidance's tokenizer and the stop token it was given; matchers handle the real stop tokens themselves.
+
+    Raises `InvalidConfiguration` if no token of the vocabulary could be a stop token.
+    """
+    candidates = [*sorted(vocabulary.stop_token_ids), *(i for i, token in enumerate(vocabulary.tokens) if not token)]
+    if not candidates:
+        raise InvalidConfiguration(
+            "llguidance needs a vocabulary with at least one special token (its bytes empty) to end an output with",
+            field="vocabulary",
+        )
+    source = _Source(vocabulary, candidates[0])
+    return LLTokenizer(TokenizerWrapper(source)), candidates[0]

@@ -1,0 +1,82 @@
+"""xgrammar's compiled grammar and matcher under guideway's contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xgrammar as xgr
+from guideway.api import CompiledGrammar, DeadEnd, Matcher
+
+if TYPE_CHECKING:
+    from guideway.api import Vocabulary
+    from guideway.api.bitmask import Bitmask
+
+
+class XgrammarCompiled(CompiledGrammar):
+    """A compiled grammar; xgrammar allows any number of matchers and threads to share it."""
+
+    def __init__(self, native: xgr.CompiledGrammar, vocabulary: Vocabulary) -> None:
+        self._native = native
+        self._vocabulary = vocabulary
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> XgrammarMatcher:
+        native = xgr.GrammarMatcher(self._native, override_stop_tokens=sorted(stop_token_ids))
+        return XgrammarMatcher(native, stop_token_ids, self._vocabulary.tokens)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._native.memory_size_bytes)
+
+    def to_bytes(self) -> bytes:
+        return self._native.serialize_json().encode()
+
+
+class XgrammarMatcher(Matcher):
+    """One sequence's place in a grammar; `tokens` are the vocabulary's."""
+
+    def __init__(self, native: xgr.GrammarMatcher, stop_token_ids: frozenset[int], tokens: Sequence[bytes]) -> None:
+        self._native = native
+        self._stop_token_ids = stop_token_ids
+        self._tokens = tokens
+        self._num_accepted = 0
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        native = self._native
+        for count, token_id in enumerate(token_ids):
+            # xgrammar prints a warning when it is offered a special token or anything after termination
+            if native.is_terminated() or not (self._tokens[token_id] or token_id in self._stop_token_ids):
+                return count
+            if not native.accept_token(token_id):
+                return count
+            self._num_accepted += 1
+        return len(token_ids)
+
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        words = bitmask[row]
+        before = words.copy()
+        self._native.fill_next_token_bitmask(bitmask, row)
+        # where no token is legal xgrammar writes zeros and says nothing
+        if not np.bitwise_or.reduce(words):
+            words[:] = before
+            raise DeadEnd("the grammar allows no token of this vocabulary here")
+
+    def is_terminated(self) -> bool:
+        return bool(self._native.is_terminated())
+
+    def is_accepting(self) -> bool:
+        return not self._native.is_terminated() and bool(self._native.is_completed())
+
+    def rollback(self, num_tokens: int) -> None:
+        # xgrammar takes some negative and some huge counts without a word
+        if not 0 <= num_tokens <= self._num_accepted:
+            raise ValueError(f"cannot roll back {num_tokens} tokens, {self._num_accepted} were accepted")
+        if num_tokens:
+            self._native.rollback(num_tokens)
+            self._num_accepted -= num_tokens
+
+    def fork(self) -> XgrammarMatcher:
+        other = XgrammarMatcher(self._native.fork(), self._stop_token_ids, self._tokens)
+        other._num_accepted = self._num_accepted
+        return other
