@@ -1,0 +1,222 @@
+"""Vocabularies of Hugging Face ``tokenizers``, read from what their ``tokenizer.json`` says.
+
+The decoder decides the bytes of a token, because it is what turns generated ids into text. Two families are exact:
+
+* byte-level: each character of a token stands for one byte in the alphabet of GPT-2;
+* SentencePiece-like: a few replacements (``▁`` is a space), then ``<0xNN>`` is the byte NN, then everything is joined.
+
+Decoders that look at a token's neighbors, or at the text around it, have no bytes per token and are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from guideway.api.errors import InvalidConfiguration
+from guideway.api.vocabulary import Vocabulary
+
+__all__ = ["TokenizersEncoder", "from_tokenizers"]
+
+BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+
+def from_tokenizers(
+    tokenizer: Any,
+    logits_width: int,
+    stop_token_ids: frozenset[int],
+    also_special: frozenset[int] = frozenset(),
+) -> Vocabulary:
+    """The vocabulary of a ``tokenizers.Tokenizer``. `also_special` are ids that are special though its own added
+    tokens do not say so. Raises `InvalidConfiguration` naming the part of the tokenizer that has no exact bytes."""
+    spec = json.loads(tokenizer.to_str())
+    bytes_of = TokenBytes(spec)
+    added = tokenizer.get_added_tokens_decoder()
+    special = {i for i, token in added.items() if token.special} | also_special | (stop_token_ids & added.keys())
+    names = {i: name for name, i in tokenizer.get_vocab(with_added_tokens=True).items()}
+    # an added token's own text wins where the model's vocabulary has another name for its id, as when decoding
+    names.update({i: token.content for i, token in added.items()})
+    tokens = tuple(
+        b"" if i in special or i not in names else bytes_of(names[i]) for i in range(max(names, default=-1) + 1)
+    )
+    return Vocabulary(
+        tokens=tokens,
+        stop_token_ids=stop_token_ids,
+        special_tokens={i: names[i] for i in sorted(special) if i in names},
+        logits_width=logits_width,
+        encoder=TokenizersEncoder(spec, tokens),
+    )
+
+
+class TokenBytes:
+    """The bytes a token appends to running text, by the rules of the tokenizer's decoder."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._byte_level = False
+        self._byte_fallback = False
+        self._replacements: list[tuple[str, str]] = []
+        self._read_decoder(_flatten(spec["decoder"]))
+        self._check_model(spec)
+
+    def __call__(self, token: str) -> bytes:
+        if self._byte_level:
+            try:
+                return bytes(BYTE_OF[character] for character in token)
+            except KeyError:  # an added token, written as plain text
+                return token.encode()
+        for old, new in self._replacements:
+            token = token.replace(old, new)
+        if self._byte_fallback and (byte := BYTE_TOKEN.fullmatch(token)):
+            return bytes.fromhex(byte[1])
+        return token.encode()
+
+    def _read_decoder(self, steps: Sequence[dict[str, Any]]) -> None:
+        if [step["type"] for step in steps] == ["ByteLevel"]:
+            self._byte_level = True
+            return
+        joined = False
+        for step in steps:
+            match step:
+                case {"type": "Replace", "pattern": {"String": old}, "content": new} if not self._byte_fallback:
+                    self._replacements.append((old, new))
+                case {"type": "Metaspace", "replacement": old} if not self._byte_fallback:
+                    self._replacements.append((old, " "))
+                case {"type": "ByteFallback"} if not joined:
+                    self._byte_fallback = True
+                case {"type": "Fuse"}:
+                    joined = True
+                case {"type": "Strip", "stop": 0} if joined:
+                    pass  # takes characters off the start of the whole text: none of running text
+                case _:
+                    raise _refusal("decoder", steps, step)
+            if joined and step["type"] in ("Replace", "Metaspace"):
+                raise _refusal("decoder", steps, step)
+        if not self._replacements and not self._byte_fallback:
+            raise _refusal("decoder", steps, steps[0] if steps else None)
+
+    def _check_model(self, spec: dict[str, Any]) -> None:
+        model = spec["model"]
+        if model["type"] not in ("BPE", "Unigram"):
+            raise _refusal("model", [model], model)
+        for affix in ("continuing_subword_prefix", "end_of_word_suffix"):
+            if model.get(affix):
+                raise InvalidConfiguration(
+                    f"no exact token bytes for a tokenizer whose model has {affix}={model[affix]!r}", field="tokenizer"
+                )
+        writes_bytes = any(
+            part["type"] == "ByteLevel" for place in ("normalizer", "pre_tokenizer") for part in _flatten(spec[place])
+        )
+        if writes_bytes != self._byte_level or (model.get("byte_fallback") and not self._byte_fallback):
+            raise InvalidConfiguration(
+                "no exact token bytes for a tokenizer that writes bytes in one way and reads them in another: "
+                f"ByteLevel before the model: {writes_bytes}, model with byte_fallback: "
+                f"{bool(model.get('byte_fallback'))}, decoder: {_describe(_flatten(spec['decoder']))}",
+                field="tokenizer",
+            )
+
+
+class TokenizersEncoder:
+    """Encodes the middle of a text as the tokenizer does, with special tokens taken for ordinary text.
+
+    The tokenizer is rebuilt from its own description without the parts that act on the start of a whole text (the
+    dummy prefix of SentencePiece: ``Prepend``, ``prepend_scheme``, ``add_prefix_space``), so that no space appears
+    before text that continues other text, and nothing has to be cut off again afterwards. What random merges
+    (``dropout``), truncation, padding and the template of special tokens would do is left out as well.
+    """
+
+    def __init__(self, spec: dict[str, Any], tokens: Sequence[bytes]) -> None:
+        self._description = json.dumps(_for_running_text(spec), ensure_ascii=False, sort_keys=False)
+        self._tokens = tokens
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_description": self._description, "_tokens": self._tokens}
+
+    @cached_property
+    def identity(self) -> bytes:
+        """A digest of the tokenizer's description as this encoder uses it."""
+        return hashlib.sha256(b"tokenizers " + self._description.encode()).digest()
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_str(self._description)
+        tokenizer.encode_special_tokens = True  # in this library's words: take their names for ordinary text
+        return tokenizer
+
+    def encode(self, text: bytes) -> list[int] | None:
+        """Token ids of `text`; None unless it is UTF-8 and the ids decode to exactly it (normalizers change text,
+        unknown characters are lost, and added tokens may swallow the spaces around them)."""
+        try:
+            ids: list[int] = self._tokenizer.encode(text.decode(), add_special_tokens=False).ids
+        except UnicodeDecodeError:
+            return None
+        except Exception as error:
+            # the library raises a bare Exception where a Unigram model has no id for a character
+            if type(error) is not Exception:
+                raise
+            return None
+        return ids if b"".join(self._tokens[i] for i in ids) == text else None
+
+
+def _for_running_text(spec: dict[str, Any]) -> dict[str, Any]:
+    spec = {**spec, "truncation": None, "padding": None, "post_processor": None}
+    spec["normalizer"] = _sequence([n for n in _flatten(spec["normalizer"]) if n["type"] != "Prepend"], "normalizers")
+    spec["pre_tokenizer"] = _sequence([_without_prefix(p) for p in _flatten(spec["pre_tokenizer"])], "pretokenizers")
+    if "dropout" in spec["model"]:
+        spec["model"] = {**spec["model"], "dropout": None}
+    return spec
+
+
+def _without_prefix(pre_tokenizer: dict[str, Any]) -> dict[str, Any]:
+    match pre_tokenizer["type"]:
+        case "Metaspace":
+            return {**pre_tokenizer, "prepend_scheme": "never"}
+        case "ByteLevel":
+            return {**pre_tokenizer, "add_prefix_space": False}
+    return pre_tokenizer
+
+
+def _flatten(part: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The steps of a decoder, normalizer or pre-tokenizer: a sequence's members, or the one there is, or none."""
+    if part is None:
+        return []
+    if part["type"] != "Sequence":
+        return [part]
+    members = next(value for value in part.values() if isinstance(value, list))
+    return [step for member in members for step in _flatten(member)]
+
+
+def _sequence(parts: list[dict[str, Any]], key: str) -> dict[str, Any] | None:
+    return {"type": "Sequence", key: parts} if parts else None
+
+
+def _describe(steps: Sequence[dict[str, Any]]) -> str:
+    return " + ".join(step["type"] for step in steps) or "none"
+
+
+def _refusal(part: str, steps: Sequence[dict[str, Any]], step: dict[str, Any] | None) -> InvalidConfiguration:
+    found = _describe(steps)
+    if step is not None and part == "decoder":
+        found += f", of which {json.dumps(step, ensure_ascii=False)}"
+    return InvalidConfiguration(
+        f"no exact token bytes for a tokenizer with this {part}: {found}; accepted are BPE and Unigram models that "
+        "decode byte by byte (ByteLevel), or by replacing text in each token (Metaspace or Replace) with or without "
+        "ByteFallback",
+        field="tokenizer",
+    )
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 characters stand for themselves, the other bytes, in order, for the
+    characters from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+BYTE_OF = _byte_level_alphabet()
