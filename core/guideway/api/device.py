@@ -85,7 +85,8 @@ class ArrayOps(ABC):
     def uniform(self, seeds: Array, sequences: Array, positions: Array, purpose: int, width: int) -> Array:
         """``float32[m, width]`` in (0, 1): Philox4x32-10 of key ``seeds[i]`` (64 bits, low word first) at counter
         ``(j // 4, positions[i], sequences[i], purpose)``, word ``j % 4`` of the block for column j, as
-        ``((word >> 8) + 0.5) * 2**-24``. `seeds` is int64[m], the others int32[m]. The same bits on every device.
+        ``((word >> 9) + 0.5) * 2**-23``, which float32 holds exactly. `seeds` is int64[m], the others int32[m]. The
+        same bits on every device.
         (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC'11.)"""
 
     @abstractmethod

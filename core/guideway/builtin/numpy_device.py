@@ -1,0 +1,139 @@
+"""The NumPy device: the reference that every other device is checked against, so obvious before fast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api import bitmask as bits
+from guideway.api.device import ArrayOps, DeviceBackend
+from guideway.api.errors import InvalidConfiguration
+from guideway.api.hookspecs import hookimpl
+from guideway.api.steps import Array
+from guideway.builtin.philox import WORD, multiply_64, philox4x32
+
+__all__ = ["Downloaded", "NumpyDevice", "NumpyOps"]
+
+
+@hookimpl
+def guideway_device_backend() -> type[DeviceBackend]:
+    return NumpyDevice
+
+
+class NumpyOps(ArrayOps):
+    """Every operation on NumPy arrays, in place where the contract allows it."""
+
+    def asarray(self, array: NDArray[Any]) -> Array:
+        return array
+
+    def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        np.add.at(x, (rows, columns), np.asarray(values).astype(x.dtype))
+        return x
+
+    def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:
+        x[rows] *= factors[:, None].astype(x.dtype)
+        return x
+
+    def where_rows(self, x: Array, rows: Array, condition: Array, values: Array) -> Array:
+        x[rows] = np.where(condition, np.asarray(values).astype(x.dtype), x[rows])
+        return x
+
+    def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
+        return x[rows] if columns is None else x[rows[:, None], columns]
+
+    def exp(self, x: Array) -> Array:
+        with np.errstate(over="ignore", under="ignore"):
+            return np.exp(x)
+
+    def log(self, x: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.log(x)
+
+    def log_softmax(self, x: Array) -> Array:
+        x = x.astype(np.promote_types(x.dtype, np.float32))
+        shifted = x - _finite_max(x)
+        return shifted - self.log(self.exp(shifted).sum(axis=1, keepdims=True))
+
+    def topk(self, x: Array, k: int) -> tuple[Array, Array]:
+        columns = np.argsort(-x, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(x, columns, axis=1), columns
+
+    def argmax(self, x: Array) -> Array:
+        return np.argmax(x, axis=1)
+
+    def categorical(self, logprobs: Array, uniforms: Array) -> Array:
+        wide = logprobs.astype(np.float64)
+        weights = self.exp(wide - _finite_max(wide))
+        cumulative = weights.cumsum(axis=1)
+        # The weight is asked again because a column without any must not be drawn, however the sums were rounded.
+        drawn = (cumulative > uniforms[:, None] * cumulative[:, -1:]) & (weights > 0)
+        last = logprobs.shape[1] - 1 - np.argmax(weights[:, ::-1] > 0, axis=1)
+        return np.where(drawn.any(axis=1), np.argmax(drawn, axis=1), last)
+
+    def uniform(self, seeds: Array, sequences: Array, positions: Array, purpose: int, width: int) -> Array:
+        seeds, sequences, positions = (
+            a.astype(np.int64).view(np.uint64)[:, None] for a in (seeds, sequences, positions)
+        )
+        blocks = np.arange(-(-width // 4), dtype=np.uint64)[None, :]
+        counter = (blocks, positions & WORD, sequences & WORD, np.uint64(purpose & WORD))
+        block = philox4x32(counter, (seeds & WORD, seeds >> 32), multiply_64)
+        words = np.stack(block, axis=2).reshape(len(seeds), -1)[:, :width]
+        return ((words >> 9).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
+
+    def unpack_bitmask(self, bitmask: Array, width: int) -> Array:
+        covered = min(width, bitmask.shape[1] * bits.BITS_PER_WORD)
+        allowed = np.zeros((len(bitmask), width), dtype=np.bool_)
+        allowed[:, :covered] = bits.unpack(bitmask, covered)
+        return allowed
+
+
+def _finite_max(x: NDArray[Any]) -> NDArray[Any]:
+    """Each row's largest value, ``[rows, 1]``, or 0 for a row of -inf, from which it cannot be subtracted."""
+    largest: NDArray[Any] = x.max(axis=1, keepdims=True)
+    return np.where(np.isneginf(largest), 0, largest)
+
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """A `Download` that is already there."""
+
+    arrays: Mapping[str, NDArray[Any]]
+
+    def result(self) -> Mapping[str, NDArray[Any]]:
+        return self.arrays
+
+
+class NumpyDevice(DeviceBackend):
+    """NumPy arrays on the CPU."""
+
+    name = "numpy"
+    arrays = "numpy"
+
+    def __init__(self, device: str = "cpu") -> None:
+        if device != "cpu":
+            raise InvalidConfiguration(f"device backend 'numpy' runs on 'cpu' only, not on {device!r}", field="device")
+        super().__init__(device)
+        self.ops = NumpyOps()
+
+    def from_logits(self, logits: Array) -> Array:
+        """A writable array of `logits`, which may be of any library with CPU arrays. bfloat16 becomes float32 (the
+        same values) where it comes from a library that cannot hand it to NumPy."""
+        if hasattr(logits, "detach"):  # a torch tensor
+            logits = logits.detach().cpu()
+            if str(logits.dtype) == "torch.bfloat16":
+                logits = logits.float()
+        array = np.asarray(logits)
+        return array if array.flags.writeable else array.copy()
+
+    def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
+        allowed = self.ops.unpack_bitmask(bitmask, logits.shape[1])
+        for i, row in enumerate(rows):
+            logits[row, ~allowed[i]] = -np.inf
+        return logits
+
+    def download(self, arrays: Mapping[str, Array]) -> Downloaded:
+        return Downloaded({name: np.array(array) for name, array in arrays.items()})

@@ -1,0 +1,175 @@
+"""The torch device: logits in torch tensors on any torch device, without a kernel of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from guideway.api import bitmask as bits
+from guideway.api.device import ArrayOps, DeviceBackend, Download
+from guideway.api.errors import InvalidConfiguration
+from guideway.api.hookspecs import hookimpl
+from guideway.api.steps import Array
+from guideway.builtin.numpy_device import Downloaded
+from guideway.builtin.philox import WORD, multiply_64, philox4x32
+
+__all__ = ["TorchDevice", "TorchOps"]
+
+
+@hookimpl
+def guideway_device_backend() -> type[DeviceBackend]:
+    return TorchDevice
+
+
+class TorchOps(ArrayOps):
+    """Every operation on torch tensors, in place where the contract allows it. Draws need float64 on the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def asarray(self, array: NDArray[Any]) -> Tensor:
+        if not array.flags.writeable or not array.flags.c_contiguous:
+            array = array.copy()  # torch warns of read-only memory and refuses negative strides
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    def add_at(self, x: Tensor, rows: Tensor, columns: Tensor, values: Tensor) -> Tensor:
+        return x.index_put_((rows.long(), columns.long()), values.to(x.dtype), accumulate=True)
+
+    def scale_rows(self, x: Tensor, rows: Tensor, factors: Tensor) -> Tensor:
+        rows = rows.long()
+        return x.index_copy_(0, rows, x[rows] * factors[:, None].to(x.dtype))
+
+    def where_rows(self, x: Tensor, rows: Tensor, condition: Tensor, values: Array) -> Tensor:
+        rows = rows.long()
+        values = torch.as_tensor(values, dtype=x.dtype, device=x.device)
+        return x.index_copy_(0, rows, torch.where(condition, values, x[rows]))
+
+    def gather(self, x: Tensor, rows: Tensor, columns: Tensor | None = None) -> Tensor:
+        rows = rows.long()
+        return x[rows] if columns is None else x[rows[:, None], columns.long()]
+
+    def exp(self, x: Tensor) -> Tensor:
+        return torch.exp(x)
+
+    def log(self, x: Tensor) -> Tensor:
+        return torch.log(x)
+
+    def log_softmax(self, x: Tensor) -> Tensor:
+        return torch.log_softmax(x, dim=1, dtype=torch.promote_types(x.dtype, torch.float32))
+
+    def topk(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        values, columns = torch.topk(x, k, dim=1)
+        return values, columns
+
+    def argmax(self, x: Tensor) -> Tensor:
+        return torch.argmax(x, dim=1)
+
+    def categorical(self, logprobs: Tensor, uniforms: Tensor) -> Tensor:
+        wide = logprobs.double()
+        weights = torch.exp(wide - wide.amax(dim=1, keepdim=True))
+        cumulative = weights.cumsum(dim=1)
+        # A parallel sum may be rounded so that it is not monotonic, so only columns that weigh something count.
+        drawn = (cumulative > uniforms[:, None] * cumulative[:, -1:]) & (weights > 0)
+        last = logprobs.shape[1] - 1 - torch.argmax((weights > 0).flip(1).byte(), dim=1)
+        return torch.where(drawn.any(dim=1), torch.argmax(drawn.byte(), dim=1), last)
+
+    def uniform(self, seeds: Tensor, sequences: Tensor, positions: Tensor, purpose: int, width: int) -> Tensor:
+        seeds, sequences, positions = (a.long()[:, None] for a in (seeds, sequences, positions))
+        blocks = torch.arange(-(-width // 4), device=seeds.device)[None, :]
+        counter = (blocks, positions & WORD, sequences & WORD, purpose & WORD)
+        block = philox4x32(counter, (seeds & WORD, (seeds >> 32) & WORD), multiply_64)
+        words = torch.stack(block, dim=2).reshape(len(seeds), -1)[:, :width]
+        return ((words >> 9).float() + 0.5) * 2**-23
+
+    def unpack_bitmask(self, bitmask: Tensor, width: int) -> Tensor:
+        # Bytes, because their words are little-endian on every device and torch shifts bytes fastest.
+        as_bytes = bitmask[:, : bits.num_words(width)].contiguous().view(torch.uint8)
+        shifts = torch.arange(8, dtype=torch.uint8, device=bitmask.device)
+        allowed = ((as_bytes[:, :, None] >> shifts) & 1).view(torch.bool).flatten(1)[:, :width]
+        return torch.nn.functional.pad(allowed, (0, width - allowed.shape[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Copying:
+    """A `Download` whose copies run in the device's stream until `event`."""
+
+    tensors: Mapping[str, Tensor]
+    event: torch.Event
+
+    def result(self) -> Mapping[str, NDArray[Any]]:
+        self.event.synchronize()
+        return {name: tensor.numpy() for name, tensor in self.tensors.items()}
+
+
+class TorchDevice(DeviceBackend):
+    """torch tensors on the device of that name."""
+
+    name = "torch"
+    arrays = "torch"
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        try:
+            self._device = torch.empty(0, device=device).device
+        except (AssertionError, RuntimeError) as error:  # torch raises either, depending on how it was built
+            raise InvalidConfiguration(f"torch cannot use the device {device!r}: {error}", field="device") from error
+        self.ops = TorchOps(self._device)
+
+    def from_logits(self, logits: Array) -> Tensor:
+        """`logits` itself where it is a tensor on this device, else a copy there."""
+        if not isinstance(logits, Tensor):
+            return self.ops.asarray(np.asarray(logits))
+        tensor: Tensor = logits.detach().to(self._device)
+        return tensor
+
+    def apply_bitmask(self, logits: Tensor, bitmask: Tensor, rows: Tensor) -> Tensor:
+        width = logits.shape[1]
+        by_words = (
+            logits.device.type == "cpu"
+            and logits.is_contiguous()
+            and width % bits.BITS_PER_WORD == 0
+            and bitmask.shape[1] >= bits.num_words(width)
+        )
+        if by_words:
+            return _forbid_by_words(logits, bitmask[:, : bits.num_words(width)], rows)
+        forbidden = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
+        forbidden.index_copy_(0, rows.long(), ~self.ops.unpack_bitmask(bitmask, width))
+        return logits.masked_fill_(forbidden, -torch.inf)
+
+    def download(self, arrays: Mapping[str, Tensor]) -> Download:
+        # NumPy has no bfloat16; float32 holds the same values.
+        plain = {name: a.detach().float() if a.dtype == torch.bfloat16 else a.detach() for name, a in arrays.items()}
+        if self._device.type == "cpu":
+            return Downloaded({name: np.array(tensor.numpy()) for name, tensor in plain.items()})
+        copies = {name: tensor.to("cpu", non_blocking=True) for name, tensor in plain.items()}
+        event = torch.Event(self._device)
+        event.record()
+        return _Copying(copies, event)
+
+
+def _forbid_by_words(logits: Tensor, bitmask: Tensor, rows: Tensor) -> Tensor:
+    """`TorchDevice.apply_bitmask` on the CPU for whole words.
+
+    Real masks allow either few tokens or nearly all, so most words are 0 or -1: the 32 logits of the former are
+    overwritten at once, those of the latter not touched, and only the words between are unpacked.
+    """
+    num_words = bitmask.shape[1]
+    words = np.ascontiguousarray(bitmask.numpy()).reshape(-1)
+    first_block = rows.numpy().astype(np.int64) * num_words
+    blocks = logits.view(-1, bits.BITS_PER_WORD)
+
+    def blocks_of(chosen: NDArray[np.intp]) -> Tensor:
+        return torch.from_numpy(first_block[chosen // num_words] + chosen % num_words)
+
+    blocks.index_fill_(0, blocks_of(np.flatnonzero(words == 0)), -torch.inf)
+    mixed = np.flatnonzero((words != 0) & (words != bits.FULL))
+    allowed = torch.from_numpy(bits.unpack(words[mixed, None], bits.BITS_PER_WORD))
+    index = blocks_of(mixed)
+    blocks.index_copy_(0, index, blocks[index].masked_fill_(~allowed, -torch.inf))
+    return logits
