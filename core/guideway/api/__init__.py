@@ -32,7 +32,21 @@ if TYPE_CHECKING:
     from guideway.api.modifier import LogitModifier, LogitTransform, ModifierContext, Sampler, Step, WorkerContext
     from guideway.api.options import parse_options
     from guideway.api.provisional import AttentionBackend, Executor, Model, Workflow
-    from guideway.api.steps import CONTINUE, FINISH, Array, Feedback, Need, Outcome, Payload, Stage, StepBatch, fail
+    from guideway.api.steps import (
+        CONTINUE,
+        FINISH,
+        Array,
+        Fault,
+        Feedback,
+        Need,
+        Outcome,
+        Payload,
+        Stage,
+        StepBatch,
+        StepInput,
+        StepOutput,
+        fail,
+    )
     from guideway.api.types import (
         Choice,
         Companion,
@@ -78,7 +92,21 @@ _HOMES = {
     "modifier": ("LogitModifier", "LogitTransform", "ModifierContext", "Sampler", "Step", "WorkerContext"),
     "options": ("parse_options",),
     "provisional": ("AttentionBackend", "Executor", "Model", "Workflow"),
-    "steps": ("CONTINUE", "FINISH", "Array", "Feedback", "Need", "Outcome", "Payload", "Stage", "StepBatch", "fail"),
+    "steps": (
+        "CONTINUE",
+        "FINISH",
+        "Array",
+        "Fault",
+        "Feedback",
+        "Need",
+        "Outcome",
+        "Payload",
+        "Stage",
+        "StepBatch",
+        "StepInput",
+        "StepOutput",
+        "fail",
+    ),
     "types": (
         "Choice",
         "Companion",
@@ -116,6 +144,7 @@ __all__ = [
     "Download",
     "Encoder",
     "Executor",
+    "Fault",
     "Feedback",
     "FillJob",
     "FinishReason",
@@ -150,6 +179,8 @@ __all__ = [
     "Stage",
     "Step",
     "StepBatch",
+    "StepInput",
+    "StepOutput",
     "StructuralTag",
     "Support",
     "UnsupportedCapability",

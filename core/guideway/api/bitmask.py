@@ -71,4 +71,5 @@ def empty_rows(bitmask: Bitmask) -> NDArray[np.bool_]:
     An even number of words is read as int64, which halves the work: this runs once per step over every row.
     """
     words = bitmask.view(np.int64) if bitmask.shape[1] % 2 == 0 and bitmask.flags.c_contiguous else bitmask
-    return np.bitwise_or.reduce(words, axis=1) == 0
+    empty: NDArray[np.bool_] = np.bitwise_or.reduce(words, axis=1) == 0
+    return empty

@@ -7,7 +7,7 @@ per step and shared by every modifier.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Literal, TypeAlias
@@ -15,7 +15,21 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CONTINUE", "FINISH", "Array", "Feedback", "Need", "Outcome", "Payload", "Stage", "StepBatch", "fail"]
+__all__ = [
+    "CONTINUE",
+    "FINISH",
+    "Array",
+    "Fault",
+    "Feedback",
+    "Need",
+    "Outcome",
+    "Payload",
+    "Stage",
+    "StepBatch",
+    "StepInput",
+    "StepOutput",
+    "fail",
+]
 
 Array: TypeAlias = Any
 """An array of whatever library the device uses: NumPy, torch, jax, ..."""
@@ -111,6 +125,14 @@ class StepBatch:
         """The draft token ids of the `index`-th sequence of the batch."""
         return self.draft_token_ids[self.row_start[index] - index : self.row_start[index + 1] - index - 1]
 
+    def select(self, states: Sequence[object]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The rows of all sequences whose state is not None, ``int32[m]``, and each row's sequence, ``int64[m]``:
+        what most modifiers' `prepare` begins with."""
+        has_state = np.array([state is not None for state in states], dtype=np.bool_)
+        sequences = np.repeat(np.arange(self.num_sequences), np.diff(self.row_start))
+        rows = np.flatnonzero(has_state[sequences]).astype(np.int32)
+        return rows, sequences[rows]
+
     @staticmethod
     def build(slots: list[int], positions: list[int], drafts: list[list[int]] | None = None) -> StepBatch:
         """The batch in which ``slots[i]`` predicts the token at ``positions[i]`` and then one more per draft."""
@@ -151,3 +173,57 @@ class Payload:
         For host (NumPy) payloads, before the upload."""
         keep = np.isin(self.rows, rows)
         return replace(self, rows=self.rows[keep], arrays={k: v[keep] for k, v in self.arrays.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One sequence's plugin failed: which plugin, doing what, and why."""
+
+    plugin: str
+    """``kind.name``, such as ``grammar.reference`` or ``modifier.kgw``."""
+    phase: str
+    """The contract method it failed in: ``fill_bitmask``, ``apply``, ..."""
+    message: str
+
+    @staticmethod
+    def of(plugin: str, phase: str, error: BaseException) -> Fault:
+        """The fault an exception amounts to."""
+        return Fault(plugin, phase, f"{type(error).__name__}: {error}")
+
+    def __str__(self) -> str:
+        return f"{self.plugin} failed in {self.phase}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """All that goes down from scheduler to workers for one step."""
+
+    batch: StepBatch
+    payloads: Mapping[str, Payload]
+    """By modifier name; a modifier with nothing to do this step is absent."""
+    temperatures: NDArray[np.float32]
+    """``float32[num_rows]``; 0: greedy."""
+    seeds: NDArray[np.int64]
+    """``int64[num_rows]``: each row's request seed."""
+    sequence_indices: NDArray[np.int32]
+    """``int32[num_rows]``: `SequenceInfo.index` of each row's sequence."""
+    history: NDArray[np.int32] | None = None
+    """``int32[num_rows, h]``: token ids before each row, nearest last, -1 where there are none; None if no payload's
+    transform reads it."""
+    companion_rows: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
+    """By modifier name ``int32[num_rows, c]``: logits row of each companion, -1 where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """All that comes back up from a worker for one step, on the host."""
+
+    token_ids: NDArray[np.int32]
+    """``int32[num_rows]``: the token drawn at each row."""
+    feedback: Mapping[str, Payload] = field(default_factory=dict)
+    """By modifier name: what its transform emitted, and at which rows."""
+    faults: Mapping[int, Fault] = field(default_factory=dict)
+    """By index of the sequence in the batch: what failed in the worker. Its tokens mean nothing."""
+    overruled: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By index of the sequence in the batch: modifiers that, with the mask, left a row empty, so that the row was
+    drawn without them."""

@@ -1,0 +1,272 @@
+"""What a grammar strategy needs to know of a JSON Schema before it compiles it: whether it is one at all, its
+subschemas, and by name what it asserts. Linear in the schema's size and without recursion, so that a hostile schema
+costs no more than its length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, NoReturn, TypeAlias
+from urllib.parse import unquote
+
+from guideway.api.errors import InvalidGrammar
+
+__all__ = ["KEYWORDS", "Schema", "check_schema", "keywords", "resolve", "subschemas"]
+
+Schema: TypeAlias = Mapping[str, Any] | bool
+
+TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
+
+KEYWORDS: tuple[str, ...] = (
+    *("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"),
+    *("format", "pattern", "minLength", "maxLength"),
+    *("multipleOf", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"),
+    *("properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"),
+    *("required", "dependentRequired", "dependentSchemas", "dependencies", "minProperties", "maxProperties"),
+    *("prefixItems", "items", "additionalItems", "unevaluatedItems", "contains", "minContains", "maxContains"),
+    *("minItems", "maxItems", "uniqueItems"),
+)
+"""The keywords that can make an instance invalid, besides ``type``. Combinations are named in this order. ``then``
+and ``else`` count as ``if``."""
+
+_ONE_SCHEMA = frozenset(
+    {"additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then"}
+    | {"unevaluatedItems", "unevaluatedProperties"}
+)
+_SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_SCHEMA_MAPS = frozenset(
+    {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
+)
+
+# A pointer is a chain of pairs until somebody wants to read it: as text it would grow with the depth, times the size.
+_Pointer: TypeAlias = "tuple[_Pointer, str | int] | None"
+
+
+def check_schema(schema: object) -> None:
+    """Raise `InvalidGrammar` unless `schema`, a parsed JSON value, is a JSON Schema. The message says where it is
+    wrong, as a JSON pointer, and what would be accepted. Whether anything satisfies it is not asked."""
+    if not isinstance(schema, Mapping | bool):
+        _refuse(None, "a JSON Schema", "an object or a boolean", schema)
+    nested_ids = False
+    local_references: list[tuple[_Pointer, str]] = []
+    for pointer, subschema in _walk(schema):
+        if isinstance(subschema, bool):
+            continue
+        for keyword, value in subschema.items():
+            check = _CHECKS.get(keyword)
+            if check is not None:
+                check((pointer, keyword), keyword, value)
+        nested_ids |= pointer is not None and "$id" in subschema
+        if str(subschema.get("$ref", "")).partition("/")[0] == "#":
+            local_references.append(((pointer, "$ref"), subschema["$ref"]))
+    if nested_ids:  # a reference is then relative to the nearest of them
+        return
+    for pointer, reference in local_references:
+        if not isinstance(resolve(schema, reference), Mapping | bool):
+            _refuse(pointer, "`$ref`", "a reference to a schema that exists in this document", reference)
+
+
+def subschemas(schema: Schema) -> Iterator[tuple[str, Schema]]:
+    """Every subschema of a checked schema with its JSON pointer, itself first (``#``), ``$defs`` and whatever local
+    references reach included, each once."""
+    for pointer, subschema in _walk(schema):
+        yield _text(pointer), subschema
+
+
+def resolve(schema: object, reference: str) -> Any:
+    """What the local reference `reference` (``#`` or ``#/...``) points to in `schema`; None if there is nothing."""
+    for part in reference.split("/")[1:]:
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, Mapping):
+            schema = schema.get(key)
+        elif (
+            isinstance(schema, Sequence) and not isinstance(schema, str) and key.isdecimal() and int(key) < len(schema)
+        ):
+            schema = schema[int(key)]
+        else:
+            return None
+    return schema
+
+
+def keywords(schema: Schema) -> frozenset[str]:
+    """What a checked schema asserts, by name. Of each subschema:
+
+    - its keywords that can make an instance invalid (`KEYWORDS`, ``type``), ``false`` for the schema that refuses all;
+    - every two of them that stand side by side, ``pattern+maxLength``, because engines lose one beside the other;
+    - ``minLength+types`` where ``type`` is a list and ``minLength+untyped`` where there is none;
+    - ``format:date`` instead of ``format``; for a reference out of the document ``$ref:remote``, for one to an anchor
+      ``$ref:anchor``; ``items:list`` and ``exclusiveMinimum:draft4`` for the forms of older drafts;
+      ``pattern:lookaround``, ``pattern:backreference``, ``pattern:boundary`` and ``pattern:property`` where a
+      pattern uses them.
+    """
+    found: set[str] = set()
+    seen: set[frozenset[str]] = set()
+    for _, subschema in _walk(schema):
+        if isinstance(subschema, bool):
+            found |= set() if subschema else {"false"}
+            continue
+        own = {_name(k, subschema) for k in KEYWORDS if k in subschema}
+        details = {f"pattern:{d}" for d, hit in _PATTERN_DETAILS.items() if hit(str(subschema.get("pattern", "")))}
+        typed = subschema.get("type")
+        key = frozenset(own | details | {str(typed)})
+        if key in seen:
+            continue
+        seen.add(key)
+        found |= own | details
+        if typed is not None:
+            found.add("type")
+        found |= {combine(*pair) for pair in combinations(own, 2)}
+        if not isinstance(typed, str):
+            found |= {f"{name}+{'untyped' if typed is None else 'types'}" for name in own}
+    return frozenset(found)
+
+
+def combine(first: str, second: str) -> str:
+    """The name of two keywords side by side."""
+    return "+".join(sorted((first, second), key=lambda name: KEYWORDS.index(name.partition(":")[0])))
+
+
+def _name(keyword: str, schema: Mapping[str, Any]) -> str:
+    value = schema[keyword]
+    match keyword:
+        case "format":
+            return f"format:{value}"
+        case "items" if isinstance(value, list):
+            return "items:list"
+        case "$ref" if value != "#" and not value.startswith("#/"):
+            return "$ref:anchor" if value.startswith("#") else "$ref:remote"
+        case "exclusiveMinimum" | "exclusiveMaximum" if isinstance(value, bool):
+            return f"{keyword}:draft4"
+    return keyword
+
+
+_PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
+    "lookaround": re.compile(r"\(\?<?[=!]").search,
+    "backreference": re.compile(r"\\[1-9]|\\k<").search,
+    "boundary": re.compile(r"\\[bB]").search,
+    "property": re.compile(r"\\[pP]").search,
+}
+
+
+def _walk(schema: Schema) -> Iterator[tuple[_Pointer, Schema]]:
+    """Every subschema, breadth of a node before its depth; also of what is not yet checked."""
+    pending: list[tuple[_Pointer, Any]] = [(None, schema)]
+    seen: set[int] = set()
+    while pending:
+        pointer, node = pending.pop()
+        if isinstance(node, bool):
+            yield pointer, node
+            continue
+        if not isinstance(node, Mapping):
+            _refuse(pointer, "a subschema", "an object or a boolean", node)
+        if id(node) in seen:  # a reference into it, or one object used twice by the caller
+            continue
+        seen.add(id(node))
+        yield pointer, node
+        pending.extend(reversed(list(_children(pointer, node, schema))))
+
+
+def _children(pointer: _Pointer, node: Mapping[str, Any], root: Schema) -> Iterator[tuple[_Pointer, Any]]:
+    for keyword, value in node.items():
+        here: _Pointer = (pointer, keyword)
+        if keyword in _SCHEMA_MAPS and isinstance(value, Mapping):
+            for name, child in value.items():
+                if keyword != "dependencies" or not isinstance(child, list):
+                    yield (here, name), child
+        elif isinstance(value, list) and (keyword in _SCHEMA_LISTS or keyword == "items"):
+            for i, child in enumerate(value):
+                yield (here, i), child
+        elif keyword in _ONE_SCHEMA:
+            yield here, value
+        elif keyword == "$ref" and isinstance(value, str) and value.startswith("#/"):
+            target = resolve(root, value)
+            if isinstance(target, Mapping | bool):
+                chain: _Pointer = None
+                for part in value.split("/")[1:]:
+                    chain = (chain, unquote(part).replace("~1", "/").replace("~0", "~"))
+                yield chain, target
+
+
+def _text(pointer: _Pointer) -> str:
+    parts = []
+    while pointer is not None:
+        pointer, part = pointer
+        parts.append(str(part).replace("~", "~0").replace("/", "~1"))
+    return "/".join(["#", *reversed(parts)])
+
+
+def _refuse(pointer: _Pointer, what: str, accepted: str, value: object) -> NoReturn:
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    raise InvalidGrammar(f"{_text(pointer)}: {what} must be {accepted}, not {shown}", field="constraint.schema")
+
+
+_Check: TypeAlias = Callable[[_Pointer, str, object], None]
+
+
+def _expect(accepted: str, accepts: Callable[[Any], bool]) -> _Check:
+    def check(pointer: _Pointer, keyword: str, value: object) -> None:
+        if not accepts(value):
+            _refuse(pointer, f"`{keyword}`", accepted, value)
+
+    return check
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)
+
+
+def _is_strings(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_types(value: object) -> bool:
+    if isinstance(value, str):
+        return value in TYPES
+    return isinstance(value, list) and bool(value) and all(isinstance(v, str) and v in TYPES for v in value)
+
+
+def _build_checks() -> dict[str, _Check]:
+    types = f"one of {', '.join(TYPES)} or a list of these"
+    groups: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+        ("type", types, _is_types),
+        ("enum", "a list of at least one value", lambda v: isinstance(v, list) and bool(v)),
+        ("$ref $dynamicRef $id $anchor format pattern", "a string", lambda v: isinstance(v, str)),
+        (
+            "minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains",
+            "a non-negative integer",
+            _is_count,
+        ),
+        ("minimum maximum", "a number", _is_number),
+        # draft 4 wrote booleans
+        ("exclusiveMinimum exclusiveMaximum", "a number", lambda v: _is_number(v) or isinstance(v, bool)),
+        ("multipleOf", "a number above 0", lambda v: _is_number(v) and v > 0),
+        ("uniqueItems", "true or false", lambda v: isinstance(v, bool)),
+        ("required", "a list of strings", _is_strings),
+        (
+            "dependentRequired",
+            "an object of lists of strings",
+            lambda v: isinstance(v, Mapping) and all(map(_is_strings, v.values())),
+        ),
+        (
+            "dependencies",
+            "an object of schemas and lists of strings",
+            lambda v: isinstance(v, Mapping) and all(not isinstance(c, list) or _is_strings(c) for c in v.values()),
+        ),
+        (
+            "$defs definitions dependentSchemas patternProperties properties",
+            "an object of schemas",
+            lambda v: isinstance(v, Mapping),
+        ),
+        (" ".join(_SCHEMA_LISTS), "a list of at least one schema", lambda v: isinstance(v, list) and bool(v)),
+    )
+    return {name: _expect(accepted, accepts) for names, accepted, accepts in groups for name in names.split()}
+
+
+_CHECKS = _build_checks()

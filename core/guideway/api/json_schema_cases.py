@@ -1,0 +1,318 @@
+"""Schemas, each about one keyword or two side by side, with instances they allow and instances they do not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any, TypeAlias
+
+from guideway.api.json_schema import Schema, combine, resolve
+
+__all__ = ["Case", "cases", "is_valid"]
+
+Case: TypeAlias = tuple[str, Schema, list[Any], list[Any]]
+"""Name (as `guideway.api.json_schema.keywords` gives it), schema, right instances, wrong instances."""
+
+_INT, _STR, _A = {"type": "integer"}, {"type": "string"}, {"properties": {"a": {"type": "integer"}}}
+
+# For each type of instance: keyword -> schemas that use it; the first one takes part in combinations.
+_FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
+    "string": {
+        "$ref": [{"$ref": "#/$defs/s", "$defs": {"s": {"type": "string", "pattern": "^[ab]*$"}}}],
+        "allOf": [{"allOf": [{"pattern": "^[ab]*$"}]}, {"allOf": [{"minLength": 1}, {"maxLength": 2}]}],
+        "anyOf": [
+            {"anyOf": [{"pattern": "^a"}, {"pattern": "^b"}]},
+            {"anyOf": [_INT, {"type": "string", "maxLength": 1}]},
+        ],
+        "oneOf": [{"oneOf": [{"pattern": "^a"}, {"pattern": "^b"}]}, {"oneOf": [{"maxLength": 2}, {"minLength": 2}]}],
+        "not": [{"not": {"pattern": "^b"}}, {"not": {"const": "a"}}],
+        "if": [{"if": {"pattern": "^a"}, "then": {"pattern": "b$"}}, {"if": {"minLength": 2}, "else": {"const": "b"}}],
+        "enum": [{"enum": ["a", "abc", "b"]}],
+        "const": [{"const": "ab"}],
+        "pattern": [{"pattern": "^[ab]*$"}, {"pattern": "b"}, {"pattern": "^ab"}, {"pattern": "c$"}],
+        "minLength": [{"minLength": 2}],
+        "maxLength": [{"maxLength": 2}],
+    },
+    "number": {
+        "$ref": [{"$ref": "#/$defs/n", "$defs": {"n": {"type": "number", "maximum": 4}}}],
+        "allOf": [{"allOf": [{"maximum": 4}]}, {"allOf": [{"minimum": 2}, {"maximum": 4}]}],
+        "anyOf": [{"anyOf": [{"type": "number", "minimum": 3}, {"type": "number", "maximum": 1}]}],
+        "oneOf": [{"oneOf": [{"type": "number", "minimum": 3}, {"type": "number", "maximum": 1}]}],
+        "not": [{"not": {"const": 2}}],
+        "if": [{"if": {"minimum": 2}, "then": {"maximum": 3}}],
+        "enum": [{"enum": [1, 2, 4]}],
+        "const": [{"const": 3}],
+        "multipleOf": [{"multipleOf": 2}],
+        "minimum": [{"minimum": 2}],
+        "exclusiveMinimum": [{"exclusiveMinimum": 1}],
+        "maximum": [{"maximum": 4}],
+        "exclusiveMaximum": [{"exclusiveMaximum": 5}],
+    },
+    "object": {
+        "$ref": [{"$ref": "#/$defs/o", "$defs": {"o": {"type": "object", **_A}}}],
+        "allOf": [{"allOf": [{"required": ["a"]}]}, {"allOf": [_A, {"properties": {"b": _STR}}]}],
+        "anyOf": [
+            {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {"anyOf": [{**_A, "required": ["a"]}, {"maxProperties": 0}]},
+        ],
+        "oneOf": [{"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"oneOf": [_A, {"properties": {"a": _STR}}]}],
+        "not": [{"not": {"required": ["a"]}}],
+        "if": [
+            {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
+            {"if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["b"]}},
+        ],
+        "enum": [{"enum": [{}, {"a": 1}, {"a": "x"}, {"b": 1}]}],
+        "const": [{"const": {"a": 1}}],
+        "properties": [_A, {"properties": {"a": _STR, "b": _INT}}, {"properties": {"a": False, "b": True}}],
+        "patternProperties": [{"patternProperties": {"^a": _INT}}],
+        "additionalProperties": [{"additionalProperties": False}, {"additionalProperties": _INT}],
+        "propertyNames": [{"propertyNames": {"pattern": "^[ab]$"}}, {"propertyNames": {"maxLength": 1}}],
+        "required": [{"required": ["a"]}, {"required": ["b", "a"]}, {**_A, "required": ["a"]}],
+        "dependentRequired": [{"dependentRequired": {"a": ["b"]}}],
+        "dependentSchemas": [{"dependentSchemas": {"a": {"required": ["b"]}}}],
+        "dependencies": [{"dependencies": {"a": ["b"]}}, {"dependencies": {"a": {"required": ["b"]}}}],
+        "minProperties": [{"minProperties": 2}, {"minProperties": 2, **_A}],
+        "maxProperties": [{"maxProperties": 1}, {"maxProperties": 1, "properties": {"a": _INT, "b": _INT}}],
+    },
+    "array": {
+        "$ref": [{"$ref": "#/$defs/l", "$defs": {"l": {"type": "array", "items": _INT}}}],
+        "allOf": [{"allOf": [{"items": _INT}]}, {"allOf": [{"minItems": 1}, {"maxItems": 2}]}],
+        "anyOf": [{"anyOf": [{"minItems": 3}, {"maxItems": 1}]}],
+        "oneOf": [{"oneOf": [{"minItems": 3}, {"maxItems": 1}]}],
+        "not": [{"not": {"minItems": 2}}],
+        "if": [{"if": {"minItems": 2}, "then": {"items": _INT}}],
+        "enum": [{"enum": [[], [1], [1, 1], ["a"]]}],
+        "const": [{"const": [1, 2]}],
+        "prefixItems": [{"prefixItems": [_INT, _STR]}],
+        "items": [{"items": _INT}, {"items": False}, {"items": {"type": "array", "items": _INT}}],
+        "contains": [{"contains": _STR}],
+        "minContains": [{"contains": _INT, "minContains": 2}],
+        "maxContains": [{"contains": _INT, "maxContains": 1}],
+        "minItems": [{"minItems": 2}],
+        "maxItems": [{"maxItems": 2}],
+        "uniqueItems": [{"uniqueItems": True}],
+    },
+}
+
+_POOL: dict[str, list[Any]] = {
+    "string": ["", "a", "b", "c", "ab", "ba", "abc", "bbc", "aaaa", "abab", "é", "éé", "ééé", "cé"],
+    "number": [-3, 0, 1, 1.5, 2, 2.5, 3, 4, 4.5, 5, 6, 12, 100],
+    "object": [
+        *({}, {"a": 1}, {"a": "x"}, {"b": 1}, {"b": "x"}, {"a": 1, "b": 2}, {"a": 1, "b": "x"}, {"a": "x", "b": 1}),
+        *({"c": 1}, {"a": 1, "c": 1}, {"a": 1, "b": 2, "c": 3}, {"a": 2, "c": "x"}, {"ab": 1}, {"ab": "x"}),
+    ],
+    "array": [
+        [],
+        [1],
+        ["a"],
+        [1, 2],
+        [1, 1],
+        [1, "a"],
+        ["a", 1],
+        ["a", "a"],
+        [1, "a", 2],
+        [1, 2, 3],
+        [1, 2, "a"],
+        [[1]],
+        [["a"]],
+    ],
+    "other": [None, True, False],
+}
+
+# Names whose instances must be labelled by hand: (name, schema, right, wrong).
+_LABELLED: list[Case] = [
+    *(
+        (f"format:{name}", {"type": "string", "format": name}, right, wrong)
+        for name, right, wrong in (
+            ("date", ["2024-02-29", "1999-12-31"], ["", "2024-2-9", "2024-13-01", "2024-01-32", "x2024-01-01"]),
+            ("time", ["12:30:00Z", "23:59:59.5+01:00"], ["", "12:30", "25:00:00Z", "12:61:00Z"]),
+            (
+                "date-time",
+                ["2024-02-29T12:30:00Z", "2024-02-29T12:30:00.25+01:00"],
+                ["", "2024-02-29", "2024-02-29 12"],
+            ),
+            ("duration", ["P1D", "PT5M", "P1Y2M3DT4H5M6S"], ["", "P", "1D", "P1S"]),
+            ("email", ["a@b.cd", "x.y@example.com"], ["", "a", "a@", "@b.cd", "a b@c.de"]),
+            ("hostname", ["a", "example.com"], ["", "-a", "a..b", "a b"]),
+            ("ipv4", ["127.0.0.1", "8.8.8.8"], ["", "1.2.3", "256.1.1.1", "1.2.3.4.5"]),
+            ("ipv6", ["::1", "2001:db8::1"], ["", "1", "::1::", "12345::"]),
+            (
+                "uuid",
+                ["123e4567-e89b-12d3-a456-426614174000"],
+                ["", "123e4567", "123e4567-e89b-12d3-a456-42661417400g"],
+            ),
+            ("uri", ["http://a.b/c", "urn:x:y"], ["", "a b", "//"]),
+            ("uri-reference", ["a/b", "http://a.b/c"], ["a b", "%"]),
+            ("json-pointer", ["", "/a/0"], ["a", "/~2"]),
+            ("regex", ["a+", "[ab]"], ["(", "a**"]),
+        )
+    ),
+    ("format:*", {"type": "string", "format": "no-such-format"}, ["a"], []),
+    ("type", _STR, ["", "é", 'a\n"\\'], [1, None, [], {}]),
+    ("type", _INT, [0, -5, 12], [1.5, "1", True]),
+    ("type", {"type": "number"}, [0, -5.25, 1e30], ["1", True]),
+    ("type", {"type": "boolean"}, [True, False], [None, 0, "true"]),
+    ("type", {"type": "null"}, [None], [False, 0, ""]),
+    ("type", {"type": "array"}, [[], [1, "a", [None]]], [{}, "a"]),
+    ("type", {"type": "object"}, [{}], [[], None]),
+    ("type", {"type": ["string", "null"]}, ["a", None], [1, True]),
+    ("false", {"type": "object", "properties": {"a": False, "b": _INT}}, [{}, {"b": 1}], [{"a": 1}]),
+    (
+        "$ref",
+        {
+            "$ref": "#/$defs/t",
+            "$defs": {
+                "t": {"type": "object", "properties": {"t": {"$ref": "#/$defs/t"}}, "additionalProperties": False}
+            },
+        },
+        [{}, {"t": {"t": {}}}],
+        [{"x": 1}, {"t": 1}, {"t": {"t": {"x": 1}}}],
+    ),
+    (
+        "unevaluatedProperties",
+        {"type": "object", **_A, "unevaluatedProperties": False},
+        [{}, {"a": 1}],
+        [{"c": 1}, {"a": 1, "c": 1}],
+    ),
+    (
+        "unevaluatedProperties",
+        {"type": "object", "allOf": [_A], "unevaluatedProperties": False},
+        [{}, {"a": 1}],
+        [{"c": 1}, {"a": 1, "c": 1}],
+    ),
+    (
+        "unevaluatedItems",
+        {"type": "array", "prefixItems": [_INT], "unevaluatedItems": False},
+        [[], [1]],
+        [["a"], [1, 2]],
+    ),
+    ("$ref:anchor", {"$ref": "#t", "$defs": {"t": {"$anchor": "t", "type": "integer"}}}, [1], ["a", None]),
+    ("$ref:remote", {"$ref": "https://example.com/integer.json"}, [1], ["a", None]),
+    (
+        "$dynamicRef",
+        {"$dynamicRef": "#t", "$defs": {"t": {"$dynamicAnchor": "t", "type": "integer"}}},
+        [1],
+        ["a", None],
+    ),
+    ("exclusiveMinimum:draft4", {"type": "integer", "minimum": 2, "exclusiveMinimum": True}, [3, 12], [1, 2]),
+    ("exclusiveMaximum:draft4", {"type": "integer", "maximum": 4, "exclusiveMaximum": True}, [-12, 3], [4, 5]),
+    ("items:list", {"type": "array", "items": [_INT, _STR]}, [[1, "a"]], [["a"], [1, 1]]),
+    ("additionalItems", {"type": "array", "items": [_INT], "additionalItems": False}, [[1]], [[1, 2], ["a"]]),
+    ("pattern:lookaround", {"type": "string", "pattern": "^(?!a)[abc]$"}, ["b", "c"], ["a", "bb", ""]),
+    ("pattern:backreference", {"type": "string", "pattern": r"^([ab])\1$"}, ["aa", "bb"], ["ab", "a"]),
+    ("pattern:boundary", {"type": "string", "pattern": r"^a\b.*$"}, ["a", "a b"], ["ab", "b"]),
+    ("pattern:property", {"type": "string", "pattern": r"^\p{L}$"}, ["a", "é"], ["1", "", "ab"]),
+]
+
+
+def cases() -> Iterator[Case]:
+    """Every case of the probe: name, schema, the instances it allows and those it does not."""
+    yield from _LABELLED
+    everything = [instance for pool in _POOL.values() for instance in pool]
+    for kind, fragments in _FRAGMENTS.items():
+        for name, schemas in fragments.items():
+            for schema in schemas:
+                typed = {"type": kind, **schema}
+                yield (name, typed, *_split(typed, everything))
+                if kind == "number":
+                    yield (name, {**schema, **_INT}, *_split({**schema, **_INT}, everything))
+            yield (f"{name}+untyped", schemas[0], *_split(schemas[0], everything))
+            listed = {"type": [kind, "null"], **schemas[0]}
+            yield (f"{name}+types", listed, *_split(listed, everything))
+        for first, second in combinations(fragments, 2):
+            both = {"type": kind, **fragments[first][0], **fragments[second][0]}
+            yield (combine(first, second), both, *_split(both, everything))
+
+
+def _split(schema: Schema, instances: list[Any]) -> tuple[list[Any], list[Any]]:
+    judged = [(instance, is_valid(schema, instance, schema)) for instance in instances]
+    return [i for i, valid in judged if valid], [i for i, valid in judged if not valid]
+
+
+def is_valid(schema: Schema, instance: Any, root: Schema) -> bool:
+    """Whether `instance` obeys `schema`, for the keywords of the cases without a label. Recursive: not for others'
+    schemas."""
+    if isinstance(schema, bool):
+        return schema
+    if "$ref" in schema and not is_valid(resolve(root, schema["$ref"]), instance, root):
+        return False
+    if "type" in schema:
+        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        if not any(_has_type(instance, name) for name in types):
+            return False
+
+    def ok(subschema: Schema, value: Any = instance) -> bool:
+        return is_valid(subschema, value, root)
+
+    s = schema
+    if not all(map(ok, s.get("allOf", ()))) or ("anyOf" in s and not any(map(ok, s["anyOf"]))):
+        return False
+    if ("oneOf" in s and sum(map(ok, s["oneOf"])) != 1) or ("not" in s and ok(s["not"])):
+        return False
+    if "if" in s and not ok(s.get("then" if ok(s["if"]) else "else", True)):
+        return False
+    if "enum" in s and not any(_equal(instance, value) for value in s["enum"]):
+        return False
+    if "const" in s and not _equal(instance, s["const"]):
+        return False
+    if isinstance(instance, str):
+        return (
+            s.get("minLength", 0) <= len(instance) <= s.get("maxLength", 1e9)
+            and re.search(s.get("pattern", ""), instance) is not None
+        )
+    if isinstance(instance, dict):
+        return _is_valid_object(s, instance, root)
+    if isinstance(instance, list):
+        prefix = s.get("prefixItems", [])
+        num_contained = sum(ok(s.get("contains", True), item) for item in instance)
+        return (
+            s.get("minItems", 0) <= len(instance) <= s.get("maxItems", 1e9)
+            and all(ok(subschema, item) for subschema, item in zip(prefix, instance, strict=False))
+            and all(ok(s.get("items", True), item) for item in instance[len(prefix) :])
+            and ("contains" not in s or s.get("minContains", 1) <= num_contained <= s.get("maxContains", 1e9))
+            and not (s.get("uniqueItems") and any(_equal(a, b) for a, b in combinations(instance, 2)))
+        )
+    if _has_type(instance, "number"):
+        return (
+            bool(s.get("minimum", instance) <= instance <= s.get("maximum", instance))
+            and bool(s.get("exclusiveMinimum", instance - 1) < instance < s.get("exclusiveMaximum", instance + 1))
+            and instance % s.get("multipleOf", instance or 1) == 0
+        )
+    return True
+
+
+def _is_valid_object(s: Any, instance: dict[str, Any], root: Schema) -> bool:
+    if not s.get("minProperties", 0) <= len(instance) <= s.get("maxProperties", 1e9):
+        return False
+    if any(name not in instance for name in s.get("required", ())):
+        return False
+    for name, value in instance.items():
+        applying = [s["properties"][name]] if name in s.get("properties", {}) else []
+        applying += [sub for pattern, sub in s.get("patternProperties", {}).items() if re.search(pattern, name)]
+        for subschema in applying or [s.get("additionalProperties", True)]:
+            if not is_valid(subschema, value, root):
+                return False
+        if not is_valid(s.get("propertyNames", True), name, root):
+            return False
+        for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
+            dependent = s.get(keyword, {}).get(name, True)
+            dependent = {"required": dependent} if isinstance(dependent, list) else dependent
+            if not is_valid(dependent, instance, root):
+                return False
+    return True
+
+
+def _has_type(instance: Any, name: str) -> bool:
+    match name:
+        case "integer":
+            return isinstance(instance, int) and not isinstance(instance, bool)
+        case "number":
+            return isinstance(instance, int | float) and not isinstance(instance, bool)
+    return isinstance(
+        instance, {"string": str, "boolean": bool, "null": type(None), "array": list, "object": dict}[name]
+    )
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a == b and type(a) is type(b)

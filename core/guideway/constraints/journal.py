@@ -1,0 +1,44 @@
+"""What happened to a sequence: enough to rebuild the state of every modifier anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from guideway.api.steps import Feedback
+from guideway.api.types import Request, SequenceInfo
+
+__all__ = ["Journal"]
+
+
+@dataclass(slots=True)
+class Journal:
+    """Final token ids and feedback of one sequence, step by step. Picklable."""
+
+    request: Request
+    sequence: SequenceInfo
+    token_ids: list[int] = field(default_factory=list)
+    """Every final token so far."""
+    step_ends: list[int] = field(default_factory=list)
+    """``len(token_ids)`` after each step."""
+    feedback: dict[int, Mapping[str, Feedback]] = field(default_factory=dict)
+    """By step, for steps that had any: feedback by modifier name."""
+
+    def record(self, token_ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> None:
+        """Add one step."""
+        if feedback:
+            self.feedback[len(self.step_ends)] = feedback
+        self.token_ids += token_ids
+        self.step_ends.append(len(self.token_ids))
+
+    def steps(self) -> list[tuple[list[int], Mapping[str, Feedback] | None]]:
+        """Final tokens and feedback of each step, in order."""
+        starts = [0, *self.step_ends[:-1]]
+        return [
+            (self.token_ids[start:end], self.feedback.get(i))
+            for i, (start, end) in enumerate(zip(starts, self.step_ends, strict=False))
+        ]
+
+    def fork(self, sequence: SequenceInfo) -> Journal:
+        """A copy for a sequence that shares the past."""
+        return Journal(self.request, sequence, list(self.token_ids), list(self.step_ends), dict(self.feedback))

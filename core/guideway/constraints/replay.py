@@ -1,0 +1,81 @@
+"""Rollback and fork for matchers that have none, by replaying what they accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from guideway.api.bitmask import Bitmask
+from guideway.api.errors import ConformanceError
+from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Matcher
+
+__all__ = ["ReplayingMatcher", "new_matcher"]
+
+
+def new_matcher(strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_ids: frozenset[int]) -> Matcher:
+    """A matcher that can roll back and fork without limit: the strategy's own if it can, a replaying one if not."""
+    matcher = grammar.matcher(stop_token_ids)
+    if strategy.max_rollback is None and "fork" in strategy.capabilities:
+        return matcher
+    return ReplayingMatcher(strategy, grammar, stop_token_ids, matcher, [])
+
+
+class ReplayingMatcher(Matcher):
+    """Remembers accepted tokens; what the matcher inside cannot undo or copy is rebuilt from the start."""
+
+    def __init__(
+        self,
+        strategy: GrammarStrategy,
+        grammar: CompiledGrammar,
+        stop_token_ids: frozenset[int],
+        matcher: Matcher,
+        accepted: list[int],
+    ) -> None:
+        self._strategy = strategy
+        self._grammar = grammar
+        self._stop_token_ids = stop_token_ids
+        self._matcher = matcher
+        self._accepted = accepted
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        count = self._matcher.accept(token_ids)
+        self._accepted += token_ids[:count]
+        return count
+
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        self._matcher.fill_bitmask(bitmask, row)
+
+    def is_terminated(self) -> bool:
+        return self._matcher.is_terminated()
+
+    def is_accepting(self) -> bool:
+        return self._matcher.is_accepting()
+
+    def rollback(self, num_tokens: int) -> None:
+        if num_tokens == 0:
+            return
+        kept = self._accepted[: len(self._accepted) - num_tokens]
+        limit = self._strategy.max_rollback
+        if limit is None or num_tokens <= limit:
+            self._matcher.rollback(num_tokens)
+        else:
+            self._matcher = self._replayed(kept)
+        self._accepted = kept
+
+    def fork(self) -> Matcher:
+        can_fork = "fork" in self._strategy.capabilities
+        matcher = self._matcher.fork() if can_fork else self._replayed(self._accepted)
+        return ReplayingMatcher(self._strategy, self._grammar, self._stop_token_ids, matcher, list(self._accepted))
+
+    def forced_tokens(self) -> Sequence[int]:
+        return self._matcher.forced_tokens()
+
+    def shortest_completion(self, limit: int) -> Sequence[int] | None:
+        return self._matcher.shortest_completion(limit)
+
+    def _replayed(self, token_ids: list[int]) -> Matcher:
+        matcher = self._grammar.matcher(self._stop_token_ids)
+        if matcher.accept(token_ids) != len(token_ids):
+            raise ConformanceError(
+                f"grammar.{self._strategy.name}: a new matcher refused tokens an equal one had accepted"
+            )
+        return matcher

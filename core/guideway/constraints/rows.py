@@ -1,0 +1,96 @@
+"""Arrays over rows that the runtime derives from its sequences, and the check of what a modifier says about rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.errors import ConformanceError
+from guideway.api.steps import Feedback, Payload, StepBatch
+
+__all__ = ["check_payload", "companion_rows", "feedback_of", "history_rows", "sequence_of_row"]
+
+
+def sequence_of_row(batch: StepBatch) -> NDArray[np.int64]:
+    """``int64[num_rows]``: index in the batch of each row's sequence."""
+    return np.repeat(np.arange(batch.num_sequences), np.diff(batch.row_start))
+
+
+def history_rows(
+    batch: StepBatch, token_ids: Sequence[tuple[Sequence[int], Sequence[int]]], length: int
+) -> NDArray[np.int32]:
+    """``int32[num_rows, length]``: the tokens before each row, nearest last, -1 where there are none.
+
+    `token_ids` holds prompt and generated tokens of each sequence of the batch; the drafts come from the batch.
+    """
+    history = np.full((batch.num_rows, length), -1, dtype=np.int32)
+    for i, (prompt, generated) in enumerate(token_ids):
+        start, end = int(batch.row_start[i]), int(batch.row_start[i + 1])
+        past = list(generated[-length:]) if len(generated) >= length else [*prompt, *generated][-length:]
+        past += batch.drafts(i).tolist()
+        for row in range(start, end):
+            before = past[: len(past) - (end - 1 - row)][-length:]
+            if before:
+                history[row, length - len(before) :] = before
+    return history
+
+
+def companion_rows(batch: StepBatch, owners: Sequence[Sequence[str]]) -> dict[str, NDArray[np.int32]]:
+    """By modifier name ``int32[num_rows, c]``: the logits row of each companion of each row's sequence.
+
+    `owners` names, for each sequence of the batch, the modifier that asked for each of its companions. After the
+    `num_rows` sampled rows the logits hold, sequence by sequence and companion by companion, as many rows as the
+    sequence has.
+    """
+    widths: dict[str, int] = {}
+    for names in owners:
+        for name in set(names):
+            widths[name] = max(widths.get(name, 0), list(names).count(name))
+    found = {name: np.full((batch.num_rows, width), -1, dtype=np.int32) for name, width in widths.items()}
+    next_row = batch.num_rows
+    for i, names in enumerate(owners):
+        start, end = int(batch.row_start[i]), int(batch.row_start[i + 1])
+        columns = dict.fromkeys(names, 0)
+        for name in names:
+            found[name][start:end, columns[name]] = np.arange(next_row, next_row + end - start)
+            columns[name] += 1
+            next_row += end - start
+    return found
+
+
+def check_payload(payload: object, batch: StepBatch, has_state: Sequence[bool]) -> Payload | None:
+    """`payload`, or `ConformanceError` if it is no payload for this batch: a modifier may speak only of rows of
+    sequences it has a state for."""
+    if payload is None:
+        return None
+    if not isinstance(payload, Payload):
+        raise ConformanceError(f"prepare must return a Payload or None, not {type(payload).__name__}")
+    rows = payload.rows
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.int32 or rows.ndim != 1:
+        raise ConformanceError("a payload's rows must be a NumPy array int32[m]")
+    if len(rows) == 0:
+        return None
+    if rows.min() < 0 or rows.max() >= batch.num_rows:
+        raise ConformanceError(f"a payload speaks of rows outside 0..{batch.num_rows - 1}")
+    owned = np.zeros(batch.num_rows, dtype=np.int32)
+    owned[np.asarray(has_state)[sequence_of_row(batch)]] = 1
+    np.subtract.at(owned, rows, 1)
+    if owned.min() < 0:
+        raise ConformanceError("a payload names a row twice, or a row of a sequence the modifier has no state for")
+    for name, array in payload.arrays.items():
+        if len(array) != len(rows):
+            raise ConformanceError(f"payload array {name!r} has leading axis {len(array)}, not {len(rows)}")
+    return payload
+
+
+def feedback_of(feedback: Mapping[str, Payload], first_row: int, num_tokens: int) -> dict[str, Feedback] | None:
+    """What transforms emitted at the rows that gave the `num_tokens` final tokens of a sequence."""
+    found: dict[str, Feedback] = {}
+    for name, payload in feedback.items():
+        order = np.argsort(payload.rows)
+        start, end = np.searchsorted(payload.rows[order], (first_row, first_row + num_tokens))
+        if end - start == num_tokens:
+            found[name] = {key: array[order[start:end]] for key, array in payload.arrays.items()}
+    return found or None

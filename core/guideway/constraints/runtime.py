@@ -1,0 +1,373 @@
+"""The host-neutral runtime: everything between a host's scheduler and its worker that is not the model.
+
+A host (guideway's engine, vLLM, a test of eighty lines) drives it so::
+
+    admission = runtime.admit(request)                 # InvalidRequest, or compiling begins
+    runtime.start(admission, slot)                     # once admission.ready()
+    loop:
+        batch = StepBatch.build(slots, positions, drafts)
+        step = runtime.prepare(batch)                  # beside the forward pass; goes down to the worker
+        output = pipeline.run(logits, step)            # in the worker; comes back up
+        finals = accepted_tokens(batch, output.token_ids)
+        outcomes = runtime.accept(batch, finals, output)
+    runtime.release(slot)                              # once per start or fork, however the sequence ended
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.errors import ConformanceError
+from guideway.api.grammar import GrammarStrategy
+from guideway.api.hooks import ValidationContext
+from guideway.api.modifier import LogitModifier, ModifierContext
+from guideway.api.steps import (
+    CONTINUE,
+    Fault,
+    Feedback,
+    Need,
+    Outcome,
+    Payload,
+    StepBatch,
+    StepInput,
+    StepOutput,
+    fail,
+)
+from guideway.api.types import Companion, Request, SequenceInfo
+from guideway.constraints.admission import Validator, check_request, run_validators
+from guideway.constraints.compiler import Compilation, Compiler
+from guideway.constraints.journal import Journal
+from guideway.constraints.masking import GrammarMask
+from guideway.constraints.modifier_set import ActiveSequence, ModifierSet
+from guideway.constraints.rows import check_payload, companion_rows, feedback_of, history_rows, sequence_of_row
+
+__all__ = ["Admission", "Runtime"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request that was let in; its constraint may still be compiling."""
+
+    request: Request
+    compilation: Future[Compilation] | None
+
+    def ready(self) -> bool:
+        """Whether it can be started (which may still raise what the compilation raised)."""
+        return self.compilation is None or self.compilation.done()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait at most `timeout` seconds for `ready`, and return it."""
+        if self.compilation is not None:
+            wait([self.compilation], timeout)
+        return self.ready()
+
+
+class Runtime:
+    """Admission, compilation, per-sequence states, payloads down, feedback up, journal and replay.
+
+    `strategies` come in order of preference, by the name the configuration gives them. `offers` is what the host's
+    worker can provide to transforms. Not thread-safe: one scheduler thread drives it; compiling has threads of its
+    own.
+    """
+
+    def __init__(
+        self,
+        context: ModifierContext,
+        *,
+        strategies: Mapping[str, GrammarStrategy],
+        modifiers: Sequence[LogitModifier[Any]] = (),
+        validators: Sequence[tuple[str, Validator]] = (),
+        offers: frozenset[Need] = frozenset(),
+        model: str = "",
+        cache_bytes: int = 512 << 20,
+        compile_threads: int = 2,
+    ) -> None:
+        self.context = context
+        self._compiler = Compiler(cache_bytes=cache_bytes, num_threads=compile_threads)
+        self._mask = GrammarMask(strategies, self._compiler, context)
+        self._modifiers = ModifierSet(self._mask, modifiers, offers)
+        self._by_name = {m.name: m for m in modifiers}
+        self._validators = tuple(validators)
+        self._validation = ValidationContext(
+            model=model,
+            max_model_len=context.max_model_len,
+            vocabulary_size=len(context.vocabulary),
+            grammars=tuple(strategies),
+            modifiers=tuple(self._by_name),
+        )
+        self._sequences: list[ActiveSequence | None] = [None] * context.max_num_sequences
+        self._users = [0] * len(self._modifiers.all)
+        """How many running sequences each modifier has a state for."""
+        self._per_request: Counter[str] = Counter()
+        self._temperatures = np.zeros(context.max_num_sequences, dtype=np.float32)
+        self._seeds = np.zeros(context.max_num_sequences, dtype=np.int64)
+        self._indices = np.zeros(context.max_num_sequences, dtype=np.int32)
+
+    def modifier_classes(self) -> list[tuple[type[LogitModifier[Any]], Mapping[str, Any]]]:
+        """What a worker's `Pipeline` is built from: each modifier's class and options. Picklable."""
+        return [(type(m), m.options) for m in self._modifiers.all]
+
+    # Requests
+
+    def admit(self, request: Request) -> Admission:
+        """Let a request in, or raise `InvalidRequest`; nothing else is disturbed either way."""
+        check_request(request, self.context.vocabulary, self._validation)
+        for name in request.params.modifiers:
+            self._modifiers.check_needs(self._by_name[name])
+        run_validators(self._validators, request, self._validation)
+        constraint = request.params.constraint
+        if request.params.seed is None:
+            request = replace(request, seed=secrets.randbits(63))
+        else:
+            request = replace(request, seed=request.params.seed)
+        return Admission(request, None if constraint is None else self._mask.compile(request, constraint))
+
+    def abandon(self, admission: Admission) -> None:
+        """Drop a request of which no sequence was started."""
+        self._mask.forget(admission.request)
+
+    def close(self) -> None:
+        """Stop compiling."""
+        self._compiler.close()
+
+    # Sequences
+
+    def start(self, admission: Admission, slot: int, *, index: int = 0, journal: Journal | None = None) -> None:
+        """Begin the `index`-th sequence of a request in a free slot; with a journal, rebuild the states it tells of.
+
+        Waits for the compilation. Raises `InvalidRequest` if the request turns out not to be servable and
+        `PluginError` if a plugin failed; the slot is then free again.
+        """
+        request = admission.request
+        info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
+        past = Journal(request, info) if journal is None else journal.fork(info)
+        self._per_request[request.request_id] += 1
+        try:
+            self._occupy(slot, self._modifiers.begin(past))
+        except BaseException:
+            self._leave(request)
+            raise
+
+    def fork(self, slot: int, new_slot: int, *, index: int) -> None:
+        """Continue the sequence of `slot` in `new_slot` as well, as its request's `index`-th. Raises
+        `UnsupportedCapability` if a modifier cannot fork; nothing has changed then."""
+        parent = self._sequence(slot)
+        request = parent.journal.request
+        info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
+        child = self._modifiers.fork(parent, info)
+        self._per_request[request.request_id] += 1
+        self._occupy(new_slot, child)
+
+    def rebuild(self, slot: int) -> None:
+        """Throw the states of a sequence away and make them anew from its journal."""
+        old = self._vacate(slot)
+        self._occupy(slot, self._modifiers.begin(old.journal))
+
+    def release(self, slot: int) -> None:
+        """The sequence in `slot` has ended; the slot is free."""
+        self._leave(self._vacate(slot).journal.request)
+
+    def journal(self, slot: int) -> Journal:
+        """What happened to the sequence in `slot`; `start` rebuilds it from this, here or in another process."""
+        return self._sequence(slot).journal
+
+    def companions(self, slot: int) -> list[Companion]:
+        """The sequences to run beside the one in `slot`. Their logits follow the sampled rows, sequence by sequence
+        and companion by companion, as many rows as the sequence has."""
+        return [companion for _, companion in self._sequence(slot).companions]
+
+    def strategy(self, slot: int) -> str | None:
+        """The grammar strategy that serves the sequence in `slot`."""
+        state = self._modifiers.grammar_state(self._sequence(slot))
+        return None if state is None else state.candidate.name
+
+    def unenforced(self, slot: int) -> tuple[str, ...]:
+        """What was asked for the sequence in `slot` and is not enforced, by name."""
+        return tuple(self._sequence(slot).unenforced)
+
+    def fault(self, slot: int) -> Fault | None:
+        """Why the sequence in `slot` must end with an internal error."""
+        return self._sequence(slot).fault
+
+    # Steps
+
+    def prepare(self, batch: StepBatch) -> StepInput:
+        """Everything the worker needs for `batch`. A modifier that fails costs the sequences it fails for: `accept`
+        ends them."""
+        sequences = [self._sequence(slot) for slot in batch.slots.tolist()]
+        payloads: dict[str, Payload] = {}
+        for i, modifier in enumerate(self._modifiers.all):
+            if self._users[i]:
+                states = [sequence.states[i] for sequence in sequences]
+                payload = self._prepare(modifier, batch, states, sequences)
+                if payload is not None:
+                    payloads[modifier.name] = payload
+        for state, fault in self._mask.faults:
+            next(s for s in sequences if self._modifiers.grammar_state(s) is state).fault = fault
+        per_row = batch.slots if batch.num_rows == batch.num_sequences else batch.slots[sequence_of_row(batch)]
+        return StepInput(
+            batch,
+            payloads,
+            self._temperatures[per_row],
+            self._seeds[per_row],
+            self._indices[per_row],
+            self._history(batch, payloads, sequences),
+            self._companion_rows(batch, sequences),
+        )
+
+    def accept(
+        self, batch: StepBatch, token_ids: Sequence[Sequence[int]], output: StepOutput | None = None
+    ) -> list[Outcome]:
+        """Tell every modifier the final tokens of each sequence of `batch`, and hear what is to become of it.
+
+        `token_ids` ends at the first stop token and at the host's limits. A sequence whose outcome is ``fail`` has
+        its `fault`, and its tokens of this step are not final.
+        """
+        feedback = output.feedback if output is not None else {}
+        outcomes = []
+        for i, slot in enumerate(batch.slots.tolist()):
+            sequence = self._sequence(slot)
+            if output is not None and (output.faults or output.overruled):
+                sequence.fault = sequence.fault or output.faults.get(i)
+                sequence.unenforced |= dict.fromkeys(f"modifier.{name}" for name in output.overruled.get(i, ()))
+            if sequence.fault is not None:
+                outcomes.append(fail(str(sequence.fault)))
+                continue
+            ids = token_ids[i]
+            heard = feedback_of(feedback, int(batch.row_start[i]), len(ids)) if feedback else None
+            outcomes.append(self._hear(sequence, ids, heard))
+        return outcomes
+
+    def forced(self, slot: int, limit: int) -> Sequence[int]:
+        """At most `limit` tokens that must come next in `slot`, as all its modifiers agree."""
+        sequence = self._sequence(slot)
+        for modifier, state in self._modifiers.with_states(sequence):
+            ids: Sequence[int] = self._ask(sequence, modifier, state, "forced", limit)
+            if ids:
+                return ids[: self.validate(slot, ids)]
+        return ()
+
+    def validate(self, slot: int, token_ids: Sequence[int]) -> int:
+        """How many of these drafts every modifier of `slot` would let pass."""
+        sequence, count = self._sequence(slot), len(token_ids)
+        for modifier, state in self._modifiers.with_states(sequence):
+            count = self._ask(sequence, modifier, state, "validate", token_ids[:count]) or 0
+        return count
+
+    # Parts
+
+    def _hear(self, sequence: ActiveSequence, ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> Outcome:
+        verdict = CONTINUE
+        for modifier, state in sequence.listeners:
+            try:
+                outcome = modifier.accept(state, ids, feedback.get(modifier.name) if feedback else None)
+                if outcome is CONTINUE:
+                    continue
+                if not isinstance(outcome, Outcome):
+                    raise ConformanceError(f"accept must return an Outcome, not {type(outcome).__name__}")
+            except Exception as error:
+                sequence.fault = Fault.of(self._modifiers.id(modifier, state), "accept", error)
+                return fail(str(sequence.fault))
+            if outcome.action == "fail":
+                sequence.fault = Fault(self._modifiers.id(modifier, state), "accept", outcome.message)
+                return fail(str(sequence.fault))
+            if outcome.action == "finish":
+                verdict = outcome
+        sequence.journal.record(ids, feedback)
+        return verdict
+
+    def _prepare(
+        self, modifier: LogitModifier[Any], batch: StepBatch, states: list[Any], sequences: list[ActiveSequence]
+    ) -> Payload | None:
+        def attempt(some: list[Any]) -> Payload | None:
+            payload = modifier.prepare(batch, some)
+            if modifier is self._mask:
+                return payload
+            return check_payload(payload, batch, [state is not None for state in some])
+
+        try:
+            return attempt(states)
+        except Exception:
+            for i, state in enumerate(states):  # one by one, to learn whose it is
+                if state is not None:
+                    try:
+                        attempt([state if j == i else None for j in range(len(states))])
+                    except Exception as error:
+                        sequences[i].fault = Fault.of(self._modifiers.id(modifier, state), "prepare", error)
+        healthy = [None if sequence.fault else state for state, sequence in zip(states, sequences, strict=True)]
+        try:
+            return attempt(healthy) if any(state is not None for state in healthy) else None
+        except Exception as error:  # each works alone, but not together
+            for state, sequence in zip(healthy, sequences, strict=True):
+                if state is not None:
+                    sequence.fault = Fault.of(self._modifiers.id(modifier, state), "prepare", error)
+            return None
+
+    def _history(
+        self, batch: StepBatch, payloads: Mapping[str, Payload], sequences: list[ActiveSequence]
+    ) -> NDArray[np.int32] | None:
+        lengths = [
+            m.transform.history_length for m in self._modifiers.all if m.name in payloads and Need.HISTORY in m.needs
+        ]
+        if not lengths or max(lengths) == 0:
+            return None
+        past = [(s.journal.sequence.prompt_token_ids, s.journal.token_ids) for s in sequences]
+        return history_rows(batch, past, max(lengths))
+
+    def _companion_rows(self, batch: StepBatch, sequences: list[ActiveSequence]) -> Mapping[str, NDArray[np.int32]]:
+        if not any(sequence.companions for sequence in sequences):
+            return {}
+        return companion_rows(batch, [[name for name, _ in sequence.companions] for sequence in sequences])
+
+    def _ask(
+        self, sequence: ActiveSequence, modifier: LogitModifier[Any], state: Any, phase: str, argument: Any
+    ) -> Any:
+        """``modifier.phase(state, argument)``; if it raises, the sequence is at fault and the answer None."""
+        try:
+            return getattr(modifier, phase)(state, argument)
+        except Exception as error:
+            sequence.fault = Fault.of(self._modifiers.id(modifier, state), phase, error)
+            return None
+
+    def _sequence(self, slot: int) -> ActiveSequence:
+        sequence = self._sequences[slot]
+        if sequence is None:
+            raise ValueError(f"no sequence was started in slot {slot}")
+        return sequence
+
+    def _occupy(self, slot: int, sequence: ActiveSequence) -> None:
+        if self._sequences[slot] is not None:
+            self._modifiers.release(sequence.states)
+            raise ValueError(f"slot {slot} is taken")
+        self._sequences[slot] = sequence
+        request = sequence.journal.request
+        self._temperatures[slot] = request.params.temperature
+        self._seeds[slot] = request.seed
+        self._indices[slot] = sequence.journal.sequence.index
+        for i, state in enumerate(sequence.states):
+            self._users[i] += state is not None
+
+    def _vacate(self, slot: int) -> ActiveSequence:
+        sequence = self._sequence(slot)
+        self._sequences[slot] = None
+        for i, state in enumerate(sequence.states):
+            self._users[i] -= state is not None
+        self._modifiers.release(sequence.states)
+        return sequence
+
+    def _leave(self, request: Request) -> None:
+        """One sequence fewer; with the last one the request is over."""
+        self._per_request[request.request_id] -= 1
+        if not self._per_request[request.request_id]:
+            del self._per_request[request.request_id]
+            self._mask.forget(request)

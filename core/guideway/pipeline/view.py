@@ -1,0 +1,141 @@
+"""The `Step` a transform sees: exactly what its modifier declared, nothing more."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.bitmask import FULL, num_words
+from guideway.api.device import ArrayOps
+from guideway.api.errors import ConformanceError, UnsupportedCapability
+from guideway.api.modifier import LogitModifier, LogitTransform
+from guideway.api.steps import Array, Need, Payload, StepInput
+
+__all__ = ["StepData", "StepView", "purpose_id"]
+
+
+def purpose_id(owner: str, purpose: str) -> int:
+    """The Philox counter word that keeps random numbers of different owners and purposes apart."""
+    return zlib.crc32(f"{owner}/{purpose}".encode()) & 0x7FFFFFFF
+
+
+@dataclass(slots=True)
+class StepData:
+    """What all views of one step share; device arrays are made on first use."""
+
+    step: StepInput
+    ops: ArrayOps
+    width: int
+    hidden_states: Array | None
+    mask: Payload | None
+    """The grammar mask's payload, still on the host."""
+    _cache: dict[str, Array] = field(default_factory=dict)
+
+    def positions(self) -> Array:
+        return self._cached("positions", self.step.batch.positions)
+
+    def seeds(self) -> Array:
+        return self._cached("seeds", self.step.seeds)
+
+    def sequence_indices(self) -> Array:
+        return self._cached("sequence_indices", self.step.sequence_indices)
+
+    def allowed(self, rows: Array) -> Array:
+        """``bool[len(rows), width]`` from the mask's payload; a row without one allows everything."""
+        if "bitmask" not in self._cache:
+            num_rows = self.step.batch.num_rows
+            lookup = np.zeros(num_rows, dtype=np.int32)
+            if self.mask is None:
+                bitmask = np.full((1, num_words(self.width)), FULL, dtype=np.int32)
+            else:
+                packed = self.mask.arrays["bitmask"]
+                bitmask = np.concatenate([np.full((1, packed.shape[1]), FULL, dtype=np.int32), packed])
+                lookup[self.mask.rows] = np.arange(1, len(bitmask), dtype=np.int32)
+            self._cache["lookup"] = self.ops.asarray(lookup)
+            self._cache["bitmask"] = self.ops.asarray(bitmask)
+        return self.ops.unpack_bitmask(self._cache["bitmask"][self._cache["lookup"][rows]], self.width)
+
+    def uniform(self, purpose: int, rows: Array, width: int) -> Array:
+        """The random numbers of `Step.uniform`."""
+        return self.ops.uniform(
+            self.seeds()[rows], self.sequence_indices()[rows], self.positions()[rows], purpose, width
+        )
+
+    def _cached(self, name: str, array: NDArray[Any]) -> Array:
+        if name not in self._cache:
+            self._cache[name] = self.ops.asarray(array)
+        return self._cache[name]
+
+
+class StepView:
+    """`guideway.api.Step` for one call of one transform."""
+
+    def __init__(
+        self, data: StepData, modifier: type[LogitModifier[Any]], transform: LogitTransform, num_entries: int
+    ) -> None:
+        self._data = data
+        self._modifier = modifier
+        self._transform = transform
+        self._num_entries = num_entries
+        self.emitted: dict[str, Array] = {}
+
+    @property
+    def ops(self) -> ArrayOps:
+        return self._data.ops
+
+    @property
+    def positions(self) -> Array:
+        return self._data.positions()
+
+    @property
+    def companion_rows(self) -> Array:
+        self._check(Need.COMPANIONS)
+        rows: Mapping[str, Array] = self._data.step.companion_rows
+        if self._modifier.name not in rows:
+            return self.ops.asarray(np.full((self._data.step.batch.num_rows, 1), -1, dtype=np.int32))
+        return self.ops.asarray(rows[self._modifier.name])
+
+    def hidden_states(self, rows: Array) -> Array:
+        self._check(Need.HIDDEN_STATES)
+        if self._data.hidden_states is None:
+            raise UnsupportedCapability("this host did not provide hidden states", field="hidden_states")
+        return self.ops.gather(self._data.hidden_states, rows)
+
+    def bitmask(self, rows: Array) -> Array:
+        self._check(Need.BITMASK)
+        return self._data.allowed(rows)
+
+    def history(self, rows: Array) -> Array:
+        self._check(Need.HISTORY)
+        history, length = self._data.step.history, self._transform.history_length
+        if history is None or history.shape[1] < length:
+            raise UnsupportedCapability("this host did not provide the token history", field="history")
+        return self.ops.asarray(np.ascontiguousarray(history[:, history.shape[1] - length :]))[rows]
+
+    def uniform(self, purpose: str, rows: Array, width: int = 1) -> Array:
+        self._check(Need.UNIFORM)
+        return self._data.uniform(purpose_id(self._modifier.name, purpose), rows, width)
+
+    def emit(self, name: str, array: Array) -> None:
+        self._check(Need.FEEDBACK)
+        if name not in self._transform.emits:
+            raise ConformanceError(f"{self._modifier.name!r} emits {name!r}, which its `emits` does not declare")
+        shape, _ = self._transform.emits[name]
+        expected = (self._num_entries, *shape)
+        if tuple(array.shape) != expected:
+            raise ConformanceError(
+                f"{self._modifier.name!r} emits {name!r} of shape {tuple(array.shape)}, not {expected}"
+            )
+        self.emitted[name] = array
+
+    def _check(self, need: Need) -> None:
+        if need not in self._modifier.needs:
+            raise UnsupportedCapability(
+                f"modifier {self._modifier.name!r} reads {need.value} but does not declare Need.{need.name} in `needs`",
+                field=need.value,
+            )

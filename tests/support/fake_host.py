@@ -1,0 +1,147 @@
+"""A host without an engine: about eighty lines around the runtime and the pipeline, and a model that is a hash.
+
+The model's logits are a function of the tokens before, so a run can be repeated, forked, rebuilt and compared. With
+`num_drafts` it proposes drafts, some right and some wrong, and verifies them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from guideway.api import (
+    DeviceBackend,
+    FinishReason,
+    GenerationResult,
+    GrammarStrategy,
+    GuidewayError,
+    InvalidRequest,
+    LogitModifier,
+    ModifierContext,
+    Need,
+    PluginError,
+    Request,
+    SamplingParams,
+    StepBatch,
+    Vocabulary,
+    WorkerContext,
+)
+from guideway.constraints.runtime import Runtime
+from guideway.pipeline import Pipeline, accepted_tokens
+
+OFFERS = frozenset(Need) - {Need.SCHEDULER_DRAW}
+
+
+def model(token_ids: Sequence[int], width: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Logits after `token_ids`: noise seeded by the last four tokens."""
+    seed = zlib.crc32(np.asarray(token_ids[-4:], dtype=np.int64).tobytes())
+    return np.random.default_rng(seed).normal(scale=2.0, size=width).astype(np.float32)
+
+
+class FakeHost:
+    """Runs requests together in one batch, every sequence in every step, until all have ended."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        device: DeviceBackend,
+        *,
+        strategies: Mapping[str, GrammarStrategy] | None = None,
+        modifiers: Sequence[type[LogitModifier[Any]]] = (),
+        num_drafts: int = 0,
+        offers: frozenset[Need] = OFFERS,
+        **options: Any,
+    ) -> None:
+        self.vocabulary, self.device, self.num_drafts = vocabulary, device, num_drafts
+        context = ModifierContext(vocabulary=vocabulary, max_num_sequences=16, max_model_len=256)
+        instances = [cls({}, context) for cls in modifiers]
+        self.runtime = Runtime(context, strategies=strategies or {}, modifiers=instances, offers=offers, **options)
+        worker = WorkerContext(device=device, logits_width=vocabulary.logits_width)
+        self.pipeline = Pipeline(self.runtime.modifier_classes(), worker)
+        self.tokens: dict[int, list[int]] = {}
+        self.limits: dict[int, int] = {}
+        self.results: dict[int, GenerationResult] = {}
+
+    def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[GenerationResult]:
+        """One result per prompt, in order."""
+        self.tokens, self.limits, self.results = {}, {}, {}
+        for slot, (prompt, wanted) in enumerate(zip(prompts, params, strict=True)):
+            self.join(slot, Request(request_id=str(slot), prompt_token_ids=tuple(prompt), params=wanted))
+        while self.tokens:
+            self.step()
+        return [self.results[slot] for slot in range(len(prompts))]
+
+    def join(self, slot: int, request: Request) -> None:
+        """Admit a request into `slot`, or note why not."""
+        try:
+            admission = self.runtime.admit(request)
+            self.runtime.start(admission, slot)
+        except GuidewayError as error:
+            reason = FinishReason.REFUSED if isinstance(error, InvalidRequest) else FinishReason.INTERNAL_ERROR
+            self.results[slot] = GenerationResult(request_id=request.request_id, finish_reason=reason, error=error)
+            return
+        self.tokens[slot] = list(request.prompt_token_ids)
+        self.limits[slot] = len(request.prompt_token_ids) + (request.params.max_tokens or 32)
+
+    def drafts(self, tokens: list[int]) -> list[int]:
+        """What the bare model would say next, spoiled now and then."""
+        ahead = list(tokens)
+        for i in range(self.num_drafts):
+            guess = int(model(ahead, self.vocabulary.logits_width)[: len(self.vocabulary)].argmax())
+            ahead.append(guess if (len(ahead) + i) % 5 else (guess + 1) % len(self.vocabulary))
+        return ahead[len(tokens) :]
+
+    def logits(self, batch: StepBatch) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """The forward pass: sampled rows, then the companions' rows."""
+        sampled, companions = [], []
+        for i, slot in enumerate(batch.slots.tolist()):
+            ahead = batch.drafts(i).tolist()
+            prompt = self.runtime.journal(slot).sequence.prompt_token_ids
+            contexts = [self.tokens[slot]]
+            contexts += [[*c.prompt_token_ids, *self.tokens[slot][len(prompt) :]] for c in self.runtime.companions(slot)]
+            for j, context in enumerate(contexts):
+                rows = [model([*context, *ahead[:k]], self.vocabulary.logits_width) for k in range(len(ahead) + 1)]
+                (sampled if j == 0 else companions).extend(rows)
+        return np.stack(sampled + companions)
+
+    def step(self) -> None:
+        """One step of every running sequence."""
+        slots = list(self.tokens)
+        batch = StepBatch.build(
+            slots, [len(self.tokens[slot]) for slot in slots], [self.drafts(self.tokens[slot]) for slot in slots]
+        )
+        step = self.runtime.prepare(batch)
+        logits = self.logits(batch)
+        asarray = self.device.ops.asarray
+        output = self.pipeline.run(asarray(logits), step, hidden_states=asarray(logits.copy()))
+        finals = [self.cut(s, ids) for s, ids in zip(slots, accepted_tokens(batch, output.token_ids), strict=True)]
+        for slot, ids, outcome in zip(slots, finals, self.runtime.accept(batch, finals, output), strict=True):
+            if outcome.action != "fail":
+                self.tokens[slot] += ids
+            stopped = bool(ids) and ids[-1] in self.vocabulary.stop_token_ids
+            if outcome.action != "continue" or stopped or len(self.tokens[slot]) >= self.limits[slot]:
+                self.finish(slot, FinishReason.STOP if stopped or outcome.action == "finish" else FinishReason.LENGTH)
+
+    def cut(self, slot: int, ids: list[int]) -> list[int]:
+        """Final tokens up to the first stop token and the limit."""
+        ids = ids[: self.limits[slot] - len(self.tokens[slot])]
+        stops = [i for i, token_id in enumerate(ids) if token_id in self.vocabulary.stop_token_ids]
+        return ids[: stops[0] + 1] if stops else ids
+
+    def finish(self, slot: int, reason: FinishReason) -> None:
+        """Note the result and free the slot."""
+        journal, fault = self.runtime.journal(slot), self.runtime.fault(slot)
+        self.results[slot] = GenerationResult(
+            request_id=journal.request.request_id,
+            token_ids=tuple(journal.token_ids),
+            text=self.vocabulary.decode(journal.token_ids).decode(errors="replace"),
+            finish_reason=reason if fault is None else FinishReason.INTERNAL_ERROR,
+            error=None if fault is None else PluginError(str(fault), plugin=fault.plugin),
+            strategy=self.runtime.strategy(slot),
+            unenforced=self.runtime.unenforced(slot),
+        )
+        self.runtime.release(slot)
+        del self.tokens[slot]
