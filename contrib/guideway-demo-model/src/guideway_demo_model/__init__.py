@@ -1,0 +1,23 @@
+"""The demo model as a plugin: 1.5 million parameters that turn a text into JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from guideway.api import Model, hookimpl
+
+__all__ = ["DemoModel", "guideway_model"]
+
+
+class DemoModel(Model):
+    """A Llama in the format of ``transformers``, inside this package."""
+
+    name = "demo"
+
+    def path(self) -> Path:
+        return Path(__file__).parent / "weights"
+
+
+@hookimpl
+def guideway_model() -> type[Model]:
+    return DemoModel
