@@ -98,7 +98,7 @@ def test_llguidance_reads_tekken_alike() -> None:
     tokenizer = samples.tekken()
     vocabulary = build_vocabulary(tokenizer)
     first = tokenizer.num_special_tokens
-    theirs = llguidance.LLTokenizer.from_tiktoken(
+    theirs = llguidance.LLTokenizer.from_tiktoken(  # type: ignore[attr-defined]
         encoder={token: rank + first for token, rank in tokenizer._model._mergeable_ranks.items()},
         special_tokens={tokenizer.id_to_piece(token_id): token_id for token_id in range(first)},
         pattern=tokenizer._model._pat_str,
