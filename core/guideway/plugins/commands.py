@@ -1,0 +1,231 @@
+"""``guideway plugins``: what is installed, what is wrong with it, and what was accepted. Imports no plugin."""
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace, _SubParsersAction
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from guideway.api import CONTRACT
+from guideway.api.errors import PluginNotFound
+from guideway.plugins.index import PluginIndex, PluginRecord, Problem
+from guideway.plugins.kinds import KINDS, normalize
+from guideway.plugins.manager import Plugins
+
+__all__ = ["add_plugins"]
+
+
+def add_plugins(subparsers: _SubParsersAction[ArgumentParser]) -> None:
+    """Add ``plugins`` and its subcommands."""
+    plugins = subparsers.add_parser("plugins", help="what is installed, and what is wrong with it")
+    commands = plugins.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, run: Any, summary: str) -> ArgumentParser:
+        parser = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+        parser.set_defaults(run=run)
+        return parser
+
+    add("list", _list, "list the installed plugins, without importing any")
+    show = add("show", _show, "show all that is known of one plugin, without importing it")
+    show.add_argument("plugin", metavar="ID", help="NAME, KIND.NAME, DISTRIBUTION/NAME or DISTRIBUTION/KIND.NAME")
+    doctor = add("doctor", _doctor, "look for problems; exit status 1 if there are any")
+    doctor.add_argument("plugin", metavar="ID", nargs="*", help="with --import: only these")
+    doctor.add_argument(
+        "--import", dest="imports", action="store_true", help="also import each plugin, in a process of its own"
+    )
+    doctor.add_argument(
+        "--timeout", metavar="SECONDS", type=_seconds, default=60.0, help="how long one import may take (default: 60)"
+    )
+    lock = add("lock", _lock, "record the installed plugins, by digest, in the lock file")
+    lock.add_argument("plugin", metavar="ID", nargs="*", help="only these (default: all)")
+    verify = add("verify-lock", _verify_lock, "compare the installed plugins with the lock file")
+    for parser in (lock, verify):
+        parser.add_argument("--file", metavar="PATH", default="guideway.lock", help="default: %(default)s")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
+def _list(args: Namespace) -> int:
+    plugins = Plugins()
+    records, problems = plugins.index.records, plugins.index.problems
+    if args.json:
+        _print_json(
+            {
+                "contract": CONTRACT,
+                "plugins": [_facts(plugins, record) for record in records],
+                "problems": [asdict(problem) for problem in problems],
+            }
+        )
+        return 0
+    rows = [
+        (
+            r.kind,
+            r.name,
+            r.distribution,
+            r.version,
+            plugins.state(r)[0],
+            f"editable {r.editable}" if r.editable else r.location,
+        )
+        for r in records
+    ]
+    _print_table(("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATE", "WHERE"), rows)
+    if problems or plugins.index.foreign or any(state != "discovered" for *_, state, _ in rows):
+        print("there are problems; see: guideway plugins doctor", file=sys.stderr)
+    return 0
+
+
+def _show(args: Namespace) -> int:
+    plugins = Plugins()
+    found = [_facts(plugins, record) for record in _matching(plugins.index, args.plugin)]
+    if args.json:
+        _print_json(found)
+        return 0
+    for i, facts in enumerate(found):
+        if i:
+            print()
+        width = max(map(len, facts))
+        for key, value in facts.items():
+            for line in _lines(value):
+                print(f"{key:{width}}  {line}".rstrip())
+                key = ""
+    return 0
+
+
+def _doctor(args: Namespace) -> int:
+    from guideway.plugins.doctor import examine
+
+    if args.plugin and not args.imports:
+        print("guideway plugins doctor: naming plugins has an effect only with --import", file=sys.stderr)
+        return 2
+    index = PluginIndex.scan()
+    problems = [] if args.plugin else list(examine(index))
+    if args.imports:
+        problems += _import_all(_chosen(index, args.plugin), args.timeout, quiet=args.json)
+    failed = any(problem.severity == "error" for problem in problems)
+    if args.json:
+        _print_json({"ok": not failed, "problems": [asdict(problem) for problem in problems]})
+        return int(failed)
+    for problem in problems:
+        print(f"{problem.severity}: {problem.message} [{problem.code}]\n  {problem.fix}")
+    if not problems:
+        print("no problems found")
+    return int(failed)
+
+
+def _import_all(records: Sequence[PluginRecord], timeout: float, *, quiet: bool) -> list[Problem]:
+    from guideway.plugins.probe import probe
+
+    problems = []
+    for i, record in enumerate(records, 1):
+        if not quiet and sys.stderr.isatty():
+            print(f"importing {i}/{len(records)} {record.id}", file=sys.stderr)
+        problem = probe(record, timeout)
+        if problem:
+            problems.append(problem)
+    return problems
+
+
+def _lock(args: Namespace) -> int:
+    from guideway.plugins.lock import Lock
+
+    earlier = Lock.read(args.file) if Path(args.file).exists() else None
+    lock = Lock.of(_chosen(PluginIndex.scan(), args.plugin), earlier)
+    lock.write(args.file)
+    dropped = [
+        plugin_id
+        for plugin_id, locked in (earlier.plugins.items() if earlier else ())
+        if locked.verdict and (plugin_id not in lock.plugins or not lock.plugins[plugin_id].verdict)
+    ]
+    for plugin_id in dropped:
+        print(f"{plugin_id} is no longer certified: it changed, or is no longer locked", file=sys.stderr)
+    if args.json:
+        _print_json({"file": args.file, "plugins": sorted(lock.plugins), "no_longer_certified": sorted(dropped)})
+    else:
+        print(f"locked {len(lock.plugins)} plugins in {args.file}")
+    return 0
+
+
+def _verify_lock(args: Namespace) -> int:
+    from guideway.plugins.lock import Lock
+
+    index, lock = PluginIndex.scan(), Lock.read(args.file)
+    differences = lock.differences(index)
+    unlocked = [record.id for record in index.records if record.id not in lock.plugins]
+    if args.json:
+        _print_json({"ok": not differences, "differences": list(differences), "unlocked": unlocked})
+        return int(bool(differences))
+    for row in differences:
+        print(row)
+    for plugin_id in unlocked:
+        print(f"{plugin_id}: installed, not in the lock file", file=sys.stderr)
+    if differences:
+        print(
+            f"{args.file} no longer describes what is installed; accept it with: guideway plugins lock", file=sys.stderr
+        )
+    else:
+        print(f"{len(lock.plugins)} plugins are as {args.file} says")
+    return int(bool(differences))
+
+
+def _facts(plugins: Plugins, record: PluginRecord) -> dict[str, Any]:
+    state, reason = plugins.state(record)
+    return {
+        "id": record.id,
+        "state": state,
+        "reason": reason,
+        **{key: value for key, value in asdict(record).items() if key != "group"},
+        "provisional": KINDS[record.kind].provisional,
+    }
+
+
+def _chosen(index: PluginIndex, addresses: Sequence[str]) -> list[PluginRecord]:
+    """The records these addresses mean, each of which must mean some; without addresses all of them."""
+    if not addresses:
+        return list(index.records)
+    return list(dict.fromkeys(record for address in addresses for record in _matching(index, address)))
+
+
+def _matching(index: PluginIndex, address: str) -> list[PluginRecord]:
+    distribution, _, rest = address.rpartition("/")
+    found = [
+        record
+        for record in index.records
+        if rest in (record.name, f"{record.kind}.{record.name}")
+        and normalize(distribution) in ("", record.distribution)
+    ]
+    if not found:
+        import difflib
+
+        every = {text for r in index.records for text in (r.name, f"{r.kind}.{r.name}", r.id)}
+        close = difflib.get_close_matches(address, sorted(every), n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "guideway plugins list names what is installed"
+        raise PluginNotFound(f"no installed plugin is called {address!r}; {hint}", plugin=address)
+    return found
+
+
+def _lines(value: object) -> Iterable[str]:
+    if isinstance(value, tuple | list):
+        return [str(item) for item in value] or ["-"]
+    return str("-" if value is None or value == "" else value).splitlines()
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    for row in (header, *rows):
+        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _print_json(value: object) -> None:
+    import json
+
+    print(json.dumps(value, indent=2))

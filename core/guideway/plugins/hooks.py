@@ -1,0 +1,54 @@
+"""Validators and observers, taken from pluggy once: what a host calls per request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from guideway.plugins.loading import Loaded, hook_manager
+
+__all__ = ["Hook", "Hooks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One plugin's implementation of one hook. Call it with all of the hook's arguments, by keyword."""
+
+    plugin: str
+    """The id of the plugin it belongs to."""
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+    """The arguments it takes; as with pluggy, it may leave some out."""
+
+    def __call__(self, **arguments: Any) -> Any:
+        return self.function(*[arguments[name] for name in self.arguments])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """The enabled hooks, in the order they are called: as `PluginSettings.enable` lists their plugins, except for
+    what an implementation asks for with ``tryfirst`` or ``trylast``. The hooks' rules on exceptions are the
+    caller's to apply."""
+
+    validate_request: tuple[Hook, ...] = ()
+    request_started: tuple[Hook, ...] = ()
+    request_finished: tuple[Hook, ...] = ()
+    request_failed: tuple[Hook, ...] = ()
+    commands: tuple[Hook, ...] = ()
+
+    @staticmethod
+    def of(plugins: Sequence[Loaded]) -> Hooks:
+        """The hooks of these loaded components."""
+        manager = hook_manager()
+        # a module may stand behind several entries; it is still called once
+        first = {id(plugin.component): plugin for plugin in reversed(plugins)}
+        once = [plugin for plugin in plugins if first[id(plugin.component)] is plugin]
+        # pluggy calls the last registered one first
+        for plugin in reversed(once):
+            manager.register(plugin.component, name=plugin.record.id)
+        return Hooks(**{name: _taken(getattr(manager.hook, f"guideway_{name}")) for name in Hooks.__slots__})
+
+
+def _taken(caller: Any) -> tuple[Hook, ...]:
+    return tuple(Hook(i.plugin_name, i.function, i.argnames) for i in reversed(caller.get_hookimpls()))

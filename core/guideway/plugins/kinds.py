@@ -1,0 +1,53 @@
+"""The kinds of component, and the two ways an operator writes a component's address."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from guideway.api import CONTRACT
+
+__all__ = ["GROUP", "GROUP_PREFIX", "HOOKS", "KINDS", "Kind", "normalize"]
+
+GROUP_PREFIX = "guideway.v"
+GROUP = GROUP_PREFIX + CONTRACT.split(".")[0]
+"""The entry-point group of this core's contract major."""
+
+NAME = re.compile(r"[a-z][a-z0-9_-]*")
+"""What a component may be called."""
+
+HOOKS = "hooks"
+"""The one kind that is enabled by name instead of selected, and returns no class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What one kind of component is reached through and has to be."""
+
+    name: str
+    hook: str
+    """The hook of `guideway.api.hookspecs` that returns the class; empty for `HOOKS`."""
+    base: str
+    """The class of `guideway.api` it has to inherit from; empty for `HOOKS`."""
+    provisional: bool = False
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("grammar", "guideway_grammar_strategy", "GrammarStrategy"),
+        Kind("device", "guideway_device_backend", "DeviceBackend"),
+        Kind("modifier", "guideway_logit_modifier", "LogitModifier"),
+        Kind("worker", "guideway_worker_mixin", "WorkerMixin"),
+        Kind(HOOKS, "", ""),
+        Kind("workflow", "guideway_workflow", "Workflow", provisional=True),
+        Kind("attention", "guideway_attention_backend", "AttentionBackend", provisional=True),
+        Kind("executor", "guideway_executor", "Executor", provisional=True),
+        Kind("model", "guideway_model", "Model", provisional=True),
+    )
+}
+
+
+def normalize(distribution: str) -> str:
+    """The one spelling of a distribution's name (PEP 503): ``My_Plugin.x`` is ``my-plugin-x``."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()

@@ -1,0 +1,231 @@
+"""Turning a record into the class it names: the only place that imports a plugin.
+
+A component that failed stays failed for the life of the process: asking again raises the same error without running
+any of its code again. Selecting one component activates no other, not even one of the same module.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
+from typing import Any
+
+import guideway
+from guideway import api
+from guideway.api.errors import PluginLoadError
+from guideway.plugins.index import PluginRecord
+from guideway.plugins.kinds import HOOKS, KINDS
+from guideway.plugins.requirements import missing_distributions, version_conflict
+
+__all__ = ["Loaded", "failure", "incompatibility", "load", "loaded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A component that is ready for use."""
+
+    record: PluginRecord
+    component: Any
+    """The class; for the kind ``hooks`` the object that carries the hook implementations."""
+    import_seconds: float
+    """How long importing its module took; close to 0 if that had been imported before."""
+
+
+_LOCK = threading.RLock()
+_OUTCOMES: dict[PluginRecord, Loaded | PluginLoadError] = {}
+
+
+def load(record: PluginRecord) -> Loaded:
+    """Check, import and verify `record`, once per process. Raises `PluginLoadError`, whose first line names plugin,
+    version, place, phase and original cause, and whose ``__cause__`` is that cause."""
+    with _LOCK:
+        outcome = _OUTCOMES.get(record)
+        if outcome is None:
+            try:
+                outcome = _load(record)
+            except PluginLoadError as error:
+                _OUTCOMES[record] = error
+                raise
+            _OUTCOMES[record] = outcome
+    if isinstance(outcome, PluginLoadError):
+        # a fresh one: an exception raised twice would drag the first traceback along
+        raise PluginLoadError(str(outcome), plugin=record.id) from outcome.__cause__
+    return outcome
+
+
+def loaded(record: PluginRecord) -> Loaded | None:
+    """What `load` returned for `record` in this process, if it did."""
+    outcome = _OUTCOMES.get(record)
+    return outcome if isinstance(outcome, Loaded) else None
+
+
+def failure(record: PluginRecord) -> PluginLoadError | None:
+    """What `load` raised for `record` in this process, if it did."""
+    outcome = _OUTCOMES.get(record)
+    return outcome if isinstance(outcome, PluginLoadError) else None
+
+
+def incompatibility(record: PluginRecord) -> str | None:
+    """Why `record` could not work with this guideway, by its requirements; None if nothing speaks against it."""
+    requirement = version_conflict(record.requires, "guideway", guideway.__version__)
+    return requirement and f"it requires {requirement!r}, and this is guideway {guideway.__version__}"
+
+
+def _load(record: PluginRecord) -> Loaded:
+    with _phase(record, "checking its requirements"):
+        _check_requirements(record)
+    began = time.perf_counter()
+    with _phase(record, "importing"):
+        module, _, attributes = (part.strip() for part in record.value.partition(":"))
+        plugin = import_module(module)
+        if attributes:
+            plugin = reduce(getattr, attributes.split("."), plugin)
+    seconds = time.perf_counter() - began
+    with _phase(record, "registering its hooks"):
+        manager = hook_manager()
+        manager.register(plugin, name=record.id)
+        manager.check_pending()
+    if record.kind == HOOKS:
+        with _phase(record, "checking its hooks"):
+            _check_hooks(manager, plugin)
+        return Loaded(record, plugin, seconds)
+    hook = KINDS[record.kind].hook
+    with _phase(record, f"calling its {hook}"):
+        caller = getattr(manager.hook, hook)
+        if not caller.get_hookimpls():
+            raise LookupError(f"{record.value} has no @hookimpl function {hook}")
+        component = caller(name=record.name)
+        if component is None:
+            raise LookupError(f"{hook}(name={record.name!r}) returned None")
+    with _phase(record, "checking its class"):
+        _check_class(record, component)
+    return Loaded(record, component, seconds)
+
+
+def hook_manager() -> Any:
+    """A new pluggy manager that knows guideway's hooks and no plugin."""
+    # pluggy is imported by the first program that loads something, not by those that only look
+    import pluggy
+
+    from guideway.api import hookspecs
+
+    manager = pluggy.PluginManager("guideway")
+    manager.add_hookspecs(hookspecs)
+    return manager
+
+
+@contextmanager
+def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
+    """Turn whatever goes wrong inside into a `PluginLoadError`. SystemExit too: a plugin does not end its host."""
+    try:
+        yield
+    except (Exception, SystemExit) as cause:
+        raise load_error(record, phase, cause) from cause
+
+
+def load_error(record: PluginRecord, phase: str, cause: BaseException) -> PluginLoadError:
+    """The error for `cause`, met while doing `phase` with `record`."""
+    first, *more = _text(cause).splitlines() or [""]
+    lines = [
+        f"{record.kind} {record.name!r} ({record.distribution} {record.version} at {record.location}) failed while "
+        f"{phase}: {type(cause).__name__}" + (f": {first}" if first else ""),
+        *more,
+    ]
+    if isinstance(cause, ImportError) and not isinstance(cause, _Unmet):
+        lines.append("hint: pip check names distributions that are missing or too old")
+    lines.append(f"hint: guideway plugins doctor --import {record.id} tries it in a process of its own")
+    return PluginLoadError("\n  ".join(lines), plugin=record.id)
+
+
+def _text(cause: BaseException) -> str:
+    try:
+        return str(cause)
+    except Exception:
+        return "its message cannot be printed"
+
+
+class _Unmet(ImportError):
+    """A requirement that is not met."""
+
+
+class MissingDistribution(_Unmet):
+    """A required distribution is not installed."""
+
+
+class IncompatibleVersion(_Unmet):
+    """The plugin is written for other versions of guideway."""
+
+
+class ContractViolation(TypeError):
+    """What a plugin returned is not what its kind has to be."""
+
+
+def _check_requirements(record: PluginRecord) -> None:
+    conflict = incompatibility(record)
+    if conflict:
+        raise IncompatibleVersion(f"{conflict}\nhint: install versions of the two that fit together")
+    missing = missing_distributions(record.requires)
+    if missing:
+        names = " ".join(missing)
+        raise MissingDistribution(f"it requires {names}, not installed here\nhint: pip install {names}")
+
+
+def _check_hooks(manager: Any, plugin: Any) -> None:
+    implementations = [i for caller in manager.get_hookcallers(plugin) or () for i in caller.get_hookimpls()]
+    if not implementations:
+        raise ContractViolation("it implements no hook: its functions need @guideway.api.hookimpl")
+    for implementation in implementations:
+        if implementation.wrapper or implementation.hookwrapper:
+            raise ContractViolation(
+                f"{implementation.function.__name__} is a wrapper: a validator may only pass or raise, an observer "
+                "only listen"
+            )
+
+
+def _check_class(record: PluginRecord, component: Any) -> None:
+    kind = KINDS[record.kind]
+    base = getattr(api, kind.base)
+    if not (isinstance(component, type) and issubclass(component, base)):
+        what = component.__qualname__ if isinstance(component, type) else f"{component!r}, which is no class"
+        raise ContractViolation(f"{kind.hook} must return a subclass of guideway.api.{kind.base}, not {what}")
+    _check_attributes(record, component, base)
+
+
+def _check_attributes(record: PluginRecord, component: Any, base: type) -> None:
+    name = component.__qualname__
+    abstract = sorted(getattr(component, "__abstractmethods__", ()))
+    if abstract:
+        raise ContractViolation(f"{name} is abstract: it does not implement {', '.join(abstract)}")
+    missing = [attribute for attribute in _class_variables(base) if not hasattr(component, attribute)]
+    if missing:
+        raise ContractViolation(f"{name} does not set the class variable {', '.join(missing)}")
+    if component.name != record.name:
+        raise ContractViolation(f"{name}.name is {component.name!r}, but its entry point says {record.name!r}")
+    _check_contract(name, component.contract)
+
+
+def _class_variables(base: type) -> Iterator[str]:
+    for cls in base.__mro__:
+        for attribute, annotation in inspect.get_annotations(cls).items():
+            if "ClassVar" in str(annotation):
+                yield attribute
+
+
+def _check_contract(name: str, contract: object) -> None:
+    if not isinstance(contract, str) or not re.fullmatch(r"\d+\.\d+", contract):
+        raise ContractViolation(f"{name}.contract must be a string such as {api.CONTRACT!r}, not {contract!r}")
+    major, minor = map(int, contract.split("."))
+    host_major, host_minor = map(int, api.CONTRACT.split("."))
+    if major != host_major or minor > host_minor:
+        newer = (major, minor) > (host_major, host_minor)
+        raise ContractViolation(
+            f"{name} is written for contract {contract}, and this guideway has {api.CONTRACT}\n"
+            f"hint: upgrade {'guideway' if newer else 'the plugin'}"
+        )

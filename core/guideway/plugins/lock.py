@@ -1,0 +1,128 @@
+"""The lock file: which plugins an operator accepted, by digest, and which of them are certified."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from guideway.api import CONTRACT
+from guideway.api.errors import InvalidConfiguration
+from guideway.plugins.index import PluginIndex, PluginRecord
+from guideway.plugins.plan import PlannedPlugin
+
+__all__ = ["Lock", "Locked", "Verdict"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A passed conformance report, and what it was about."""
+
+    report: str
+    """Digest of the report."""
+    digest: str
+    """Digest of the plugin's files when it passed."""
+    contract: str
+    levels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """One line of the lock file."""
+
+    plugin: PlannedPlugin
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The lock file's content: what was accepted, by plugin id."""
+
+    plugins: Mapping[str, Locked]
+
+    @staticmethod
+    def of(records: Iterable[PluginRecord], earlier: Lock | None = None) -> Lock:
+        """A lock of `records` as they are installed now. Verdicts of `earlier` are kept where they still hold."""
+        plugins = {}
+        for record in records:
+            plugin = PlannedPlugin.of(record)
+            verdict = earlier.plugins[plugin.id].verdict if earlier and plugin.id in earlier.plugins else None
+            plugins[plugin.id] = Locked(plugin, verdict if verdict and _holds(verdict, plugin) else None)
+        return Lock(plugins)
+
+    @staticmethod
+    def read(path: str | os.PathLike[str]) -> Lock:
+        """Raises `InvalidConfiguration` if there is no such file or it is no lock file this guideway can read."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            if content["format"] != _FORMAT:
+                raise ValueError(f"its format is {content['format']!r}, and this guideway reads {_FORMAT}")
+            return Lock({plugin_id: _locked(plugin_id, line) for plugin_id, line in content["plugins"].items()})
+        except FileNotFoundError as error:
+            raise InvalidConfiguration(
+                f"there is no lock file {os.fspath(path)}; write it with: guideway plugins lock", field="plugins.lock"
+            ) from error
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidConfiguration(
+                f"{os.fspath(path)} is not a lock file ({type(error).__name__}: {error}); write a new one with: "
+                "guideway plugins lock",
+                field="plugins.lock",
+            ) from error
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Replace the file at once, so that a reader never sees half of it."""
+        content = {"format": _FORMAT, "plugins": {key: _line(self.plugins[key]) for key in sorted(self.plugins)}}
+        target = Path(path)
+        draft = target.with_name(f".{target.name}.{os.getpid()}")
+        draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        draft.replace(target)
+
+    def differences(self, index: PluginIndex) -> tuple[str, ...]:
+        """One row for each locked plugin that is gone or not what it was."""
+        installed = {record.id: record for record in index.records}
+        rows = []
+        for plugin_id, locked in sorted(self.plugins.items()):
+            if plugin_id not in installed:
+                rows.append(f"{plugin_id}: locked {locked.plugin.version}, not installed now")
+                continue
+            now = PlannedPlugin.of(installed[plugin_id])
+            rows += [
+                f"{plugin_id} {f.name}: locked {getattr(locked.plugin, f.name)}, now {getattr(now, f.name)}"
+                for f in fields(PlannedPlugin)
+                if getattr(locked.plugin, f.name) != getattr(now, f.name)
+            ]
+        return tuple(rows)
+
+    def unproven(self, record: PluginRecord) -> str | None:
+        """Why `record` does not count as certified, or None if it does."""
+        locked = self.plugins.get(record.id)
+        if locked is None or locked.verdict is None:
+            return "the lock file records no passed conformance report for it"
+        if locked.verdict.contract != CONTRACT:
+            return f"it was certified for contract {locked.verdict.contract}, and this guideway has {CONTRACT}"
+        if not _holds(locked.verdict, PlannedPlugin.of(record)):
+            return "its files changed after it was certified"
+        return None
+
+
+def _holds(verdict: Verdict, plugin: PlannedPlugin) -> bool:
+    return verdict.digest == plugin.digest
+
+
+def _locked(plugin_id: str, line: dict[str, Any]) -> Locked:
+    plugin = PlannedPlugin(plugin_id, str(line["version"]), str(line["value"]), str(line["digest"]))
+    verdict = line.get("conformance")
+    return Locked(plugin, verdict and Verdict(**{**verdict, "levels": tuple(verdict["levels"])}))
+
+
+def _line(locked: Locked) -> dict[str, Any]:
+    line = asdict(locked.plugin)
+    del line["id"]
+    if locked.verdict is not None:
+        line["conformance"] = asdict(locked.verdict)
+    return line

@@ -1,0 +1,113 @@
+"""The face of the plugin system: what a host asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from guideway.api.errors import PluginUnavailable
+from guideway.plugins import loading
+from guideway.plugins.index import PluginIndex, PluginRecord
+from guideway.plugins.kinds import HOOKS
+from guideway.plugins.selection import PluginSettings, denial, resolve
+
+if TYPE_CHECKING:
+    from guideway.api import DeviceBackend, GrammarStrategy, LogitModifier, Model, WorkerMixin
+    from guideway.plugins.hooks import Hooks
+    from guideway.plugins.lock import Lock
+    from guideway.plugins.plan import PluginPlan
+
+__all__ = ["Plugins"]
+
+State = Literal["discovered", "denied", "incompatible", "conflict", "failed", "loaded"]
+
+
+class Plugins:
+    """What is installed, and what of it the operator wants.
+
+    `index` defaults to a scan of ``sys.path``. Nothing is imported before `load` or `hooks` asks for it.
+    """
+
+    def __init__(self, index: PluginIndex | None = None, settings: PluginSettings | None = None) -> None:
+        self.index = PluginIndex.scan() if index is None else index
+        self.settings = settings or PluginSettings()
+
+    def resolve(self, kind: str, address: str) -> PluginRecord:
+        """The record `address` (``name`` or ``distribution/name``) means. Raises `PluginNotFound`, `PluginConflict`,
+        or `PluginUnavailable` if the operator's settings forbid it."""
+        record = resolve(self.index, self.settings, kind, address)
+        if self.settings.require == "certified":
+            reason = self._lock.unproven(record)
+            if reason:
+                raise PluginUnavailable(
+                    f"{record.kind} {record.name!r} ({record}) may not run: [plugins] require = 'certified', and "
+                    f"{reason}; to certify it: guideway conform {record.kind}.{record.name}",
+                    plugin=record.id,
+                )
+        return record
+
+    @overload
+    def load(self, kind: Literal["grammar"], address: str) -> type[GrammarStrategy]: ...
+    @overload
+    def load(self, kind: Literal["device"], address: str) -> type[DeviceBackend]: ...
+    @overload
+    def load(self, kind: Literal["modifier"], address: str) -> type[LogitModifier[Any]]: ...
+    @overload
+    def load(self, kind: Literal["worker"], address: str) -> type[WorkerMixin]: ...
+    @overload
+    def load(self, kind: Literal["model"], address: str) -> type[Model]: ...
+    @overload
+    def load(self, kind: str, address: str) -> Any: ...
+    def load(self, kind: str, address: str) -> Any:
+        """The class `address` means, imported and checked. Raises what `resolve` raises, and `PluginLoadError`."""
+        return loading.load(self.resolve(kind, address)).component
+
+    def hooks(self) -> Hooks:
+        """Validators and observers of the enabled ``hooks`` components. Taken once: the same object each time."""
+        return self._hooks
+
+    def record(self, plugin_id: str) -> PluginRecord:
+        """The record with that id. Raises KeyError if there is none."""
+        return {record.id: record for record in self.index.records}[plugin_id]
+
+    def state(self, record: PluginRecord) -> tuple[State, str]:
+        """Where `record` stands in this process, and why where that is not obvious. Imports nothing."""
+        error = loading.failure(record)
+        if error:
+            return "failed", str(error)
+        if loading.loaded(record):
+            return "loaded", ""
+        reason = denial(self.settings, record)
+        if reason:
+            return "denied", reason
+        reason = loading.incompatibility(record)
+        if reason:
+            return "incompatible", reason
+        others = [r.distribution for r in self.index.named(record.kind, record.name) if r != record]
+        if others:
+            return "conflict", f"also claimed by {', '.join(others)}; write '{record.distribution}/{record.name}'"
+        return "discovered", ""
+
+    def plan(self, selection: Iterable[tuple[str, str]], configuration: Mapping[str, Any]) -> PluginPlan:
+        """The plan for the selected (kind, address) pairs and the enabled hooks. `configuration` is whatever else
+        workers have to agree on, as plain JSON values."""
+        from guideway.plugins.plan import PluginPlan
+
+        records = [self.resolve(kind, address) for kind, address in selection]
+        return PluginPlan.build([*records, *self._enabled()], self.settings, configuration)
+
+    def _enabled(self) -> list[PluginRecord]:
+        return list(dict.fromkeys(self.resolve(HOOKS, address) for address in self.settings.enable))
+
+    @cached_property
+    def _hooks(self) -> Hooks:
+        from guideway.plugins.hooks import Hooks
+
+        return Hooks.of([loading.load(record) for record in self._enabled()])
+
+    @cached_property
+    def _lock(self) -> Lock:
+        from guideway.plugins.lock import Lock
+
+        return Lock.read(self.settings.lock)

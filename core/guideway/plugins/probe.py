@@ -1,0 +1,111 @@
+"""Importing a plugin in a process of its own, where it may crash, hang or exit without harm.
+
+Run as ``python -m guideway.plugins.probe ID``, this is that process: one JSON object on standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from guideway.api.errors import PluginLoadError
+from guideway.plugins.index import PluginIndex, PluginRecord, Problem
+
+__all__ = ["probe"]
+
+SLOW = 0.5
+"""Seconds an import may take before `probe` remarks on it: heavy imports belong inside the hook's body."""
+
+
+def probe(record: PluginRecord, timeout: float) -> Problem | None:
+    """Import and check `record` in a subprocess, and say what went wrong. It is killed after `timeout` seconds."""
+    # the same search path as here, in the same order, whatever way this program was started
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    command = [sys.executable, "-P", "-m", __name__, record.id]
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:  # pipes could fill, or outlive a kill
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            return Problem(
+                "import-timeout",
+                record.id,
+                f"{record} did not finish importing within {timeout:g} s",
+                "report it to its author; --timeout SECONDS waits longer",
+            )
+        out.seek(0)
+        err.seek(0)
+        answer, noise = out.read(), err.read().decode(errors="replace").strip()
+    if status < 0:
+        name = signal.Signals(-status).name if -status in set(signal.Signals) else str(-status)
+        return Problem(
+            "import-crashed", record.id, f"{record} kills the process that imports it, by {name}", _last_words(noise)
+        )
+    try:
+        result = json.loads(answer)
+    except ValueError:
+        return Problem(
+            "import-crashed",
+            record.id,
+            f"{record} ends the process that imports it, with status {status}",
+            _last_words(noise),
+        )
+    if result["error"]:
+        message, *hints, _ = result["error"].splitlines()  # the last hint is to try what was just tried
+        return Problem("import-failed", record.id, message, "\n".join(hints).strip() or "report it to its author")
+    if result["seconds"] > SLOW:
+        return Problem(
+            "import-slow",
+            record.id,
+            f"{record} takes {result['seconds']:.1f} s to import",
+            "its author can move heavy imports into the hook's body",
+            "warning",
+        )
+    return None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The process and whatever it started."""
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait()
+
+
+def _last_words(noise: str) -> str:
+    return f"report it to its author; it last said: {noise.splitlines()[-1]}" if noise else "report it to its author"
+
+
+def _main(plugin_id: str) -> None:
+    """The subprocess."""
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the plugin prints must not mix with the answer
+    from guideway.plugins import loading
+
+    record = next(record for record in PluginIndex.scan().records if record.id == plugin_id)
+    result: dict[str, object] = {"error": None, "seconds": 0.0}
+    try:
+        result["seconds"] = loading.load(record).import_seconds
+    except PluginLoadError as error:
+        result["error"] = str(error)
+    json.dump(result, answer)
+    answer.flush()
+    os._exit(0)  # threads or exit handlers of the plugin do not get to hang us
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

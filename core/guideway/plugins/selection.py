@@ -1,0 +1,152 @@
+"""Which record a name means, and whether the operator lets it run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from guideway.api import CONTRACT
+from guideway.api.errors import (
+    InvalidConfiguration,
+    PluginConflict,
+    PluginNotFound,
+    PluginUnavailable,
+)
+from guideway.plugins.index import PluginIndex, PluginRecord
+from guideway.plugins.kinds import KINDS, normalize
+
+__all__ = ["PluginSettings", "denial", "resolve"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginSettings:
+    """The ``[plugins]`` part of a configuration. Raises `InvalidConfiguration` for a value that could have no effect.
+
+    `allow` and `deny` are globs over ``distribution/kind.name``, such as ``guideway-*/*`` or ``*/modifier.*``.
+    """
+
+    enable: tuple[str, ...] = ()
+    """The ``hooks`` components that act, as ``name`` or ``distribution/name``, in the order they are called."""
+    allow: tuple[str, ...] = ("*",)
+    """Only components that match one of these may run."""
+    deny: tuple[str, ...] = ()
+    """Components that match one of these may not, whatever `allow` says."""
+    require: Literal["installed", "certified"] = "installed"
+    """``certified``: refuse whatever the lock file records no passed conformance report for."""
+    lock: str = "guideway.lock"
+    """The lock file, read if `require` is ``certified``."""
+
+    def __post_init__(self) -> None:
+        for option in ("enable", "allow", "deny"):
+            value = getattr(self, option)
+            if isinstance(value, str) or not all(isinstance(item, str) for item in value):
+                raise InvalidConfiguration(
+                    f"[plugins] {option} must be a list of strings, not {value!r}", field=f"plugins.{option}"
+                )
+            object.__setattr__(self, option, tuple(value))
+        for option in ("allow", "deny"):
+            for glob in getattr(self, option):
+                if glob != "*" and "/" not in glob:
+                    raise InvalidConfiguration(
+                        f"[plugins] {option}: {glob!r} can match nothing, because globs are matched against "
+                        f"'distribution/kind.name'; write '*/{glob}' or '{glob}/*'",
+                        field=f"plugins.{option}",
+                    )
+        if self.require not in ("installed", "certified"):
+            raise InvalidConfiguration(
+                f"[plugins] require must be 'installed' or 'certified', not {self.require!r}", field="plugins.require"
+            )
+
+
+def denial(settings: PluginSettings, record: PluginRecord) -> str | None:
+    """Why `record` may not run, or None if it may."""
+    for glob in settings.deny:
+        if _matches(record, glob):
+            return f"[plugins] deny has {glob!r}"
+    if not any(_matches(record, glob) for glob in settings.allow):
+        allowed = ", ".join(map(repr, settings.allow)) or "nothing"
+        return f"[plugins] allow has no glob that matches it (it has {allowed})"
+    return None
+
+
+def _matches(record: PluginRecord, glob: str) -> bool:
+    distribution, slash, rest = glob.partition("/")
+    return fnmatchcase(record.id, normalize(distribution) + slash + rest)
+
+
+def resolve(index: PluginIndex, settings: PluginSettings, kind: str, address: str) -> PluginRecord:
+    """The record `address` means where a component of `kind` is expected.
+
+    `address` is ``name``, ``distribution/name``, or either with ``kind.`` before the name. Raises `PluginNotFound`,
+    `PluginConflict` if two distributions claim the name, `PluginUnavailable` if the operator denied it.
+    """
+    if kind not in KINDS:
+        raise PluginNotFound(f"there is no kind of plugin {kind!r}; kinds: {', '.join(KINDS)}", plugin=address)
+    distribution, _, name = address.rpartition("/")
+    name = name.removeprefix(f"{kind}.")
+    claims = [r for r in index.named(kind, name) if _is_of(r, distribution)]
+    if not claims:
+        raise PluginNotFound(_not_found(index, kind, name, distribution), plugin=f"{kind}.{name}")
+    denials = {record: denial(settings, record) for record in claims}
+    permitted = [record for record in claims if denials[record] is None]
+    if not permitted:
+        record = claims[0]
+        raise PluginUnavailable(
+            f"{kind} {name!r} ({record}) is installed but may not run: {denials[record]}", plugin=record.id
+        )
+    if len(permitted) > 1:
+        raise conflict(permitted)
+    return permitted[0]
+
+
+def conflict(records: Sequence[PluginRecord]) -> PluginConflict:
+    """The error for a name that several distributions claim."""
+    first = records[0]
+    return PluginConflict(
+        f"{first.kind} {first.name!r} is claimed by {len(records)} distributions: "
+        + " and ".join(f"{r.distribution} ({r.version} at {r.location})" for r in records)
+        + f". Write {' or '.join(repr(f'{r.distribution}/{r.name}') for r in records)}, or uninstall one of them",
+        plugin=f"{first.kind}.{first.name}",
+    )
+
+
+def _is_of(record: PluginRecord, distribution: str) -> bool:
+    return not distribution or record.distribution == normalize(distribution)
+
+
+def _not_found(index: PluginIndex, kind: str, name: str, distribution: str) -> str:
+    """The message for an address nothing answers to: what was meant, perhaps, and where it went."""
+    import difflib
+
+    of_kind = [r for r in index.records if r.kind == kind]
+    names = sorted({r.name for r in of_kind})
+    where = f" in distribution {distribution!r}" if distribution else ""
+    lines = [f"no {kind} named {name!r} is installed{where}"]
+    close = difflib.get_close_matches(name, [n for n in names if n != name], n=3)
+    if close:
+        lines.append(f"did you mean {' or '.join(map(repr, close))}?")
+    if distribution:
+        lines += [f"{r.distribution} offers one: write '{r.distribution}/{name}'" for r in of_kind if r.name == name]
+    lines += [
+        f"{r.distribution} {r.version} offers a {r.kind} of that name"
+        for r in index.records
+        if r.name == name and r.kind != kind and _is_of(r, distribution)
+    ]
+    lines += [
+        f"{r.distribution} {r.version} offers it for contract {r.group.removeprefix('guideway.')}, and this guideway "
+        f"has contract {CONTRACT}: install versions of the two that fit together"
+        for r in _same(index.foreign, kind, name, distribution)
+    ]
+    lines += [
+        f"{r.distribution} {r.version} at {r.location} offers it, but metadata of another copy hides that one: "
+        "guideway plugins doctor says which"
+        for r in _same(index.shadowed, kind, name, distribution)
+    ]
+    lines.append(f"installed: {', '.join(names) or f'no {kind} at all'}")
+    return "\n  ".join(lines)
+
+
+def _same(records: Iterable[PluginRecord], kind: str, name: str, distribution: str) -> list[PluginRecord]:
+    return [r for r in records if r.kind == kind and r.name == name and _is_of(r, distribution)]
