@@ -10,13 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
-
 from guideway.api import bitmask as bits
 from guideway.api.device import ArrayOps, DeviceBackend
 from guideway.api.hookspecs import hookimpl
 from guideway.api.steps import Array
 from guideway.builtin.philox import philox4x32
+from numpy.typing import NDArray
 
 __all__ = ["JaxDevice", "JaxOps"]
 
@@ -78,7 +77,7 @@ class JaxOps(ArrayOps):
 def _uniform(key: Array, sequences: Array, positions: Array, purpose: Array, width: int) -> Array:
     blocks = jnp.arange(-(-width // 4), dtype=jnp.uint32)[None, :]
     counter = (blocks, positions.astype(jnp.uint32)[:, None], sequences.astype(jnp.uint32)[:, None], purpose)
-    block = philox4x32(counter, (key[:, :1], key[:, 1:]), multiply_32)
+    block = philox4x32(counter, (key[:, :1], key[:, 1:]), multiply_32, jnp.uint32)
     words = jnp.stack(jnp.broadcast_arrays(*block), axis=2).reshape(key.shape[0], -1)[:, :width]
     return ((words >> 9).astype(jnp.float32) + 0.5) * 2**-23
 
@@ -107,7 +106,8 @@ def _categorical(logprobs: Array, uniforms: Array) -> Array:
 @partial(jax.jit, static_argnames="width")
 def _unpack_bitmask(bitmask: Array, width: int) -> Array:
     shifts = jnp.arange(bits.BITS_PER_WORD, dtype=jnp.int32)
-    allowed = ((bitmask[:, :, None] >> shifts) & 1).astype(bool).reshape(bitmask.shape[0], -1)[:, :width]
+    allowed = ((bitmask[:, :, None] >> shifts) & 1).astype(bool)
+    allowed = allowed.reshape(bitmask.shape[0], bitmask.shape[1] * bits.BITS_PER_WORD)[:, :width]
     return jnp.pad(allowed, ((0, 0), (0, width - allowed.shape[1])))
 
 

@@ -7,7 +7,7 @@ Random123 are in its test.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from guideway.api.steps import Array
 
@@ -22,20 +22,26 @@ KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 
 
 def philox4x32(
-    counter: Block, key: tuple[Array, Array], multiply: Callable[[Array, int], tuple[Array, Array]]
+    counter: Block,
+    key: tuple[Array, Array],
+    multiply: Callable[[Array, int], tuple[Array, Array]],
+    scalar: Callable[[int], Any] = int,
 ) -> Block:
     """Four random words for each counter and key, whose words broadcast against each other.
 
     Words are integers from 0 to 2**32 - 1 in uint32, int64 or uint64.
-    ``multiply(word, constant)`` is ``(high, low)``: the two words of their product.
+    ``multiply(word, constant)`` is ``(high, low)``: the two words of their product. `scalar` wraps a
+    constant where the library cannot take a Python int of 32 bits beside such words.
     """
+    mask = scalar(WORD)
+    step0, step1 = (scalar(step) for step in KEY_STEPS)
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
         high0, low0 = multiply(c0, MULTIPLIERS[0])
         high1, low1 = multiply(c2, MULTIPLIERS[1])
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = (k0 + KEY_STEPS[0]) & WORD, (k1 + KEY_STEPS[1]) & WORD
+        k0, k1 = (k0 + step0) & mask, (k1 + step1) & mask
     return c0, c1, c2, c3
 
 

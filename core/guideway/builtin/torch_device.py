@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from guideway.api import bitmask as bits
 from guideway.api.device import ArrayOps, DeviceBackend, Download
@@ -88,8 +89,10 @@ class TorchOps(ArrayOps):
         return ((words >> 9).float() + 0.5) * 2**-23
 
     def unpack_bitmask(self, bitmask: Tensor, width: int) -> Tensor:
-        # Bytes, because their words are little-endian on every device and torch shifts bytes fastest.
-        as_bytes = bitmask[:, : bits.num_words(width)].contiguous().view(torch.uint8)
+        # As bytes, which torch shifts fastest; its devices are all little-endian. The clone has the strides of a
+        # contiguous tensor even if it is empty.
+        words = bitmask[:, : bits.num_words(width)].clone(memory_format=torch.contiguous_format)
+        as_bytes = words.view(torch.uint8)
         shifts = torch.arange(8, dtype=torch.uint8, device=bitmask.device)
         allowed = ((as_bytes[:, :, None] >> shifts) & 1).view(torch.bool).flatten(1)[:, :width]
         return torch.nn.functional.pad(allowed, (0, width - allowed.shape[1]))
@@ -112,6 +115,7 @@ class TorchDevice(DeviceBackend):
 
     name = "torch"
     arrays = "torch"
+    ops: TorchOps
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__(device)
@@ -122,11 +126,13 @@ class TorchDevice(DeviceBackend):
         self.ops = TorchOps(self._device)
 
     def from_logits(self, logits: Array) -> Tensor:
-        """`logits` itself where it is a tensor on this device, else a copy there."""
+        """`logits` itself where it is a tensor on this device, else a copy there; NumPy arrays are shared."""
+        if isinstance(logits, np.ndarray):
+            return self.ops.asarray(logits)
         if not isinstance(logits, Tensor):
-            return self.ops.asarray(np.asarray(logits))
-        tensor: Tensor = logits.detach().to(self._device)
-        return tensor
+            logits = from_dlpack(logits).clone()  # the other library's arrays may be immutable
+        tensor: Tensor = logits
+        return tensor.detach().to(self._device)
 
     def apply_bitmask(self, logits: Tensor, bitmask: Tensor, rows: Tensor) -> Tensor:
         width = logits.shape[1]
@@ -162,7 +168,7 @@ def _forbid_by_words(logits: Tensor, bitmask: Tensor, rows: Tensor) -> Tensor:
     num_words = bitmask.shape[1]
     words = np.ascontiguousarray(bitmask.numpy()).reshape(-1)
     first_block = rows.numpy().astype(np.int64) * num_words
-    blocks = logits.view(-1, bits.BITS_PER_WORD)
+    blocks = logits.view(len(logits) * num_words, bits.BITS_PER_WORD)
 
     def blocks_of(chosen: NDArray[np.intp]) -> Tensor:
         return torch.from_numpy(first_block[chosen // num_words] + chosen % num_words)
