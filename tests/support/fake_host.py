@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-
 from guideway.api import (
     DeviceBackend,
     FinishReason,
@@ -35,10 +34,10 @@ from guideway.pipeline import Pipeline, accepted_tokens
 OFFERS = frozenset(Need) - {Need.SCHEDULER_DRAW}
 
 
-def model(token_ids: Sequence[int], width: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Logits after `token_ids`: noise seeded by the last four tokens."""
+def model(token_ids: Sequence[int], vocabulary: Vocabulary) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Logits after `token_ids`: noise seeded by the last four tokens, also past the vocabulary."""
     seed = zlib.crc32(np.asarray(token_ids[-4:], dtype=np.int64).tobytes())
-    return np.random.default_rng(seed).normal(scale=2.0, size=width).astype(np.float32)
+    return np.random.default_rng(seed).normal(scale=2.0, size=vocabulary.logits_width).astype(np.float32)
 
 
 class FakeHost:
@@ -59,7 +58,7 @@ class FakeHost:
         context = ModifierContext(vocabulary=vocabulary, max_num_sequences=16, max_model_len=256)
         instances = [cls({}, context) for cls in modifiers]
         self.runtime = Runtime(context, strategies=strategies or {}, modifiers=instances, offers=offers, **options)
-        worker = WorkerContext(device=device, logits_width=vocabulary.logits_width)
+        worker = WorkerContext(device=device, vocabulary_size=len(vocabulary), logits_width=vocabulary.logits_width)
         self.pipeline = Pipeline(self.runtime.modifier_classes(), worker)
         self.tokens: dict[int, list[int]] = {}
         self.limits: dict[int, int] = {}
@@ -90,7 +89,7 @@ class FakeHost:
         """What the bare model would say next, spoiled now and then."""
         ahead = list(tokens)
         for i in range(self.num_drafts):
-            guess = int(model(ahead, self.vocabulary.logits_width)[: len(self.vocabulary)].argmax())
+            guess = int(model(ahead, self.vocabulary)[: len(self.vocabulary)].argmax())
             ahead.append(guess if (len(ahead) + i) % 5 else (guess + 1) % len(self.vocabulary))
         return ahead[len(tokens) :]
 
@@ -101,9 +100,11 @@ class FakeHost:
             ahead = batch.drafts(i).tolist()
             prompt = self.runtime.journal(slot).sequence.prompt_token_ids
             contexts = [self.tokens[slot]]
-            contexts += [[*c.prompt_token_ids, *self.tokens[slot][len(prompt) :]] for c in self.runtime.companions(slot)]
+            contexts += [
+                [*c.prompt_token_ids, *self.tokens[slot][len(prompt) :]] for c in self.runtime.companions(slot)
+            ]
             for j, context in enumerate(contexts):
-                rows = [model([*context, *ahead[:k]], self.vocabulary.logits_width) for k in range(len(ahead) + 1)]
+                rows = [model([*context, *ahead[:k]], self.vocabulary) for k in range(len(ahead) + 1)]
                 (sampled if j == 0 else companions).extend(rows)
         return np.stack(sampled + companions)
 

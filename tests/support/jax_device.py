@@ -45,6 +45,9 @@ class JaxOps(ArrayOps):
     def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
         return x[rows] if columns is None else x[rows[:, None], columns]
 
+    def forbid_from(self, x: Array, column: int) -> Array:
+        return x.at[:, column:].set(-jnp.inf)
+
     def exp(self, x: Array) -> Array:
         return jnp.exp(x)
 

@@ -49,12 +49,16 @@ class ArrayOps(ABC):
 
     @abstractmethod
     def where_rows(self, x: Array, rows: Array, condition: Array, values: Array) -> Array:
-        """``x[rows[i]] = where(condition[i], values[i], x[rows[i]])``; `condition` and `values` broadcast to
-        ``[len(rows), width]``."""
+        """``x[rows[i]] = where(condition[i], values[i], x[rows[i]])``; `condition` (an array or a
+        bool) and `values` broadcast to ``[len(rows), width]``."""
 
     @abstractmethod
     def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
         """``x[rows]``, or with `columns` int[len(rows), k] ``x[rows[i], columns[i, j]]``. Always a copy."""
+
+    @abstractmethod
+    def forbid_from(self, x: Array, column: int) -> Array:
+        """``x[:, column:] = -inf``: columns a model pads its logits with, which no token stands for."""
 
     @abstractmethod
     def exp(self, x: Array) -> Array:

@@ -38,7 +38,9 @@ class WorkerContext:
     """What the worker tells a transform when it is built."""
 
     device: DeviceBackend
+    vocabulary_size: int
     logits_width: int
+    """Columns of the logits: `vocabulary_size` or more. Those past it are forbidden at `Stage.MASK`."""
 
 
 class Step(Protocol):

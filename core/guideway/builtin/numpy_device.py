@@ -45,6 +45,10 @@ class NumpyOps(ArrayOps):
     def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
         return x[rows] if columns is None else x[rows[:, None], columns]
 
+    def forbid_from(self, x: Array, column: int) -> Array:
+        x[:, column:] = -np.inf
+        return x
+
     def exp(self, x: Array) -> Array:
         with np.errstate(over="ignore", under="ignore"):
             return np.exp(x)

@@ -55,6 +55,10 @@ class TorchOps(ArrayOps):
         rows = rows.long()
         return x[rows] if columns is None else x[rows[:, None], columns.long()]
 
+    def forbid_from(self, x: Tensor, column: int) -> Tensor:
+        x[:, column:] = -torch.inf
+        return x
+
     def exp(self, x: Tensor) -> Tensor:
         return torch.exp(x)
 

@@ -4,6 +4,8 @@
 
     raw logits -> pre_warp -> mask -> temperature -> log-softmax -> post_warp -> sample
 
+Columns past the vocabulary are forbidden with the mask, after `pre_warp`, which sees finite logits only.
+
 Nothing here waits for the device before the one download at the end, and a transform that fails costs the sequences
 it failed for and no others.
 """
@@ -113,6 +115,7 @@ class _Run:
         raw = ops.gather(logits, ops.asarray(np.arange(step.batch.num_rows, dtype=np.int32))) if early else None
         for entry, payload in early:
             logits = self._apply(entry, payload, logits)
+        logits = self._forbid_padding(logits)
         if self.mask is not None:
             logits = self._apply(*self.mask, logits)
         if raw is not None:
@@ -150,9 +153,10 @@ class _Run:
             token_ids[drawn] = host["drawn"]
         for i, (entry, rows) in enumerate(owned):
             ids = host[f"owned/{i}"]
-            outside = (ids < 0) | (ids >= self.data.width)
+            num_tokens = self.pipeline.context.vocabulary_size
+            outside = (ids < 0) | (ids >= num_tokens)
             for sequence in self._sequences(rows[outside]).tolist():
-                message = f"it drew a token id outside 0..{self.data.width - 1}"
+                message = f"it drew a token id outside 0..{num_tokens - 1}"
                 self.faults[sequence] = Fault(f"modifier.{entry.name}", "sample", message)
             token_ids[rows] = np.where(outside, 0, ids)
         overruled: dict[int, tuple[str, ...]] = {}
@@ -177,8 +181,15 @@ class _Run:
             feedback[name] = Payload(rows, arrays)
         return feedback
 
+    def _forbid_padding(self, logits: Array) -> Array:
+        context = self.pipeline.context
+        if context.logits_width == context.vocabulary_size:
+            return logits
+        return self.ops.forbid_from(logits, context.vocabulary_size)
+
     def _rescue_empty_rows(self, logits: Array, raw: Array) -> tuple[Array, Array]:
         """Where pre-warp modifiers and the mask left a row without a token, the grammar wins: raw logits, masked."""
+        raw = self._forbid_padding(raw)
         if self.mask is not None:
             raw = self.mask[0].transform.apply(raw, self.device.upload(self.mask[1]), self._view(*self.mask))
         rows = self.ops.asarray(np.arange(self.step.batch.num_rows, dtype=np.int32))

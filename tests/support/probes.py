@@ -1,0 +1,175 @@
+"""Four modifiers beyond the mask, each as short as the contract lets it be. They probe the contract: what cannot be
+written cleanly here means that the contract is wrong. All run on every device, for they use `Step.ops` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from guideway.api import (
+    CONTINUE,
+    Array,
+    Companion,
+    Feedback,
+    LogitModifier,
+    LogitTransform,
+    Need,
+    Outcome,
+    Payload,
+    Request,
+    Sampler,
+    SequenceInfo,
+    Stage,
+    Step,
+    StepBatch,
+)
+
+
+class GreenListTransform(LogitTransform):
+    """Adds `delta` to half of the vocabulary, chosen by a keyed hash of the token before."""
+
+    history_length = 1
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        previous = step.history(payload.rows)[:, 0]
+        hashed = step.ops.uniform(payload.arrays["key"], previous, previous, 0, self.context.logits_width)
+        raised = step.ops.gather(logits, payload.rows) + payload.arrays["delta"][:, None]
+        return step.ops.where_rows(logits, payload.rows, hashed < 0.5, raised)
+
+
+class GreenList(LogitModifier[tuple[int, float]]):
+    """A watermark whose state is derived from the token history (Kirchenbauer et al., arXiv 2301.10226)."""
+
+    name, stage, transform, derived = "green_list", Stage.PRE_WARP, GreenListTransform, True
+    needs = frozenset({Need.HISTORY})
+
+    def start(self, request: Request, sequence: SequenceInfo) -> tuple[int, float] | None:
+        wanted = request.params.modifiers.get(self.name)
+        return None if wanted is None else (wanted["key"], wanted["delta"])
+
+    def prepare(self, batch: StepBatch, states: Sequence[tuple[int, float] | None]) -> Payload | None:
+        rows, sequences = batch.select(states)
+        keys = np.array([state[0] if state else 0 for state in states], dtype=np.int64)
+        deltas = np.array([state[1] if state else 0 for state in states], dtype=np.float32)
+        return Payload(rows, {"key": keys[sequences], "delta": deltas[sequences]})
+
+
+class GumbelSampler(Sampler):
+    """``argmax(log p + Gumbel noise)``: a draw from p, from noise that is a function of the position."""
+
+    def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+        ops = step.ops
+        noise = -ops.log(-ops.log(step.uniform("gumbel", payload.rows, self.context.logits_width)))
+        return ops.argmax(ops.gather(logprobs, payload.rows) + noise)
+
+
+class Gumbel(LogitModifier[bool]):
+    """A sampler that owns the draw (Aaronson's watermark is this with a keyed source of noise)."""
+
+    name, stage, transform, derived = "gumbel", Stage.SAMPLE, GumbelSampler, True
+    needs = frozenset({Need.UNIFORM})
+
+    def start(self, request: Request, sequence: SequenceInfo) -> bool | None:
+        return True if self.name in request.params.modifiers else None
+
+    def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
+        return Payload(batch.select(states)[0])
+
+
+class GuidanceTransform(LogitTransform):
+    """``uncond + scale * (cond - uncond)`` on log-probabilities."""
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        ops, rows = step.ops, payload.rows
+        conditional = ops.log_softmax(ops.gather(logits, rows))
+        unconditional = ops.log_softmax(ops.gather(logits, step.companion_rows[rows][:, 0]))
+        guided = unconditional + payload.arrays["scale"][:, None] * (conditional - unconditional)
+        return ops.where_rows(logits, rows, True, guided)
+
+
+class Guidance(LogitModifier[float]):
+    """Classifier-free guidance with a companion sequence (Sanchez et al., arXiv 2306.17806)."""
+
+    name, stage, transform, derived = "guidance", Stage.PRE_WARP, GuidanceTransform, True
+    needs = frozenset({Need.COMPANIONS})
+
+    def start(self, request: Request, sequence: SequenceInfo) -> float | None:
+        wanted = request.params.modifiers.get(self.name)
+        return None if wanted is None else float(wanted["scale"])
+
+    def companions(self, request: Request) -> Sequence[Companion]:
+        return [Companion(tuple(request.params.modifiers[self.name]["negative_prompt"]))]
+
+    def prepare(self, batch: StepBatch, states: Sequence[float | None]) -> Payload | None:
+        rows, sequences = batch.select(states)
+        scales = np.array([state or 0 for state in states], dtype=np.float32)
+        return Payload(rows, {"scale": scales[sequences]})
+
+
+class AlignedTransform(LogitTransform):
+    """Adds the known corrections, and reports how much probability the grammar leaves here."""
+
+    emits = {"mass": ((), "float32")}
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        ops, rows, ids = step.ops, payload.rows, payload.arrays["ids"]
+        probability = ops.exp(ops.log_softmax(ops.gather(logits, rows)))
+        step.emit("mass", (probability * step.bitmask(rows)).sum(axis=1))
+        repeated = (rows[:, None] + 0 * ids).reshape(-1)
+        return ops.add_at(logits, repeated, ids.reshape(-1), payload.arrays["corrections"].reshape(-1))
+
+
+@dataclass
+class AlignedState:
+    known: dict[tuple[int, ...], float]
+    path: list[int] = field(default_factory=list)
+
+
+class Aligned(LogitModifier[AlignedState]):
+    """Grammar-aligned decoding (ASAp, Park et al., arXiv 2405.21047), cut down: each prefix remembers the probability
+    its grammatical continuations have, as the worker reported it, and later runs weigh the prefix by it."""
+
+    name, stage, transform, order = "aligned", Stage.PRE_WARP, AlignedTransform, 10
+    needs = frozenset({Need.BITMASK, Need.FEEDBACK})
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        self.stores: dict[tuple[int, ...], dict[tuple[int, ...], float]] = {}
+
+    def start(self, request: Request, sequence: SequenceInfo) -> AlignedState | None:
+        if self.name not in request.params.modifiers:
+            return None
+        return AlignedState(self.stores.setdefault(request.prompt_token_ids, {}))
+
+    def prepare(self, batch: StepBatch, states: Sequence[AlignedState | None]) -> Payload | None:
+        rows, _ = batch.select(states)
+        corrections: list[dict[int, float]] = []
+        for i, state in enumerate(states):
+            drafts = batch.drafts(i).tolist()
+            for k in range(len(drafts) + 1 if state is not None else 0):
+                corrections.append(self.corrections(state, drafts[:k]))
+        width = max(1, *(len(found) for found in corrections))
+        ids = np.zeros((len(rows), width), dtype=np.int32)
+        values = np.zeros((len(rows), width), dtype=np.float32)
+        for i, found in enumerate(corrections):
+            ids[i, : len(found)], values[i, : len(found)] = list(found), list(found.values())
+        return Payload(rows, {"ids": ids, "corrections": values})
+
+    def corrections(self, state: AlignedState | None, drafts: list[int]) -> dict[int, float]:
+        """Log mass of each child of this prefix that was visited before."""
+        assert state is not None
+        path = (*state.path, *drafts)
+        return {p[-1]: float(np.log(m)) for p, m in state.known.items() if len(p) == len(path) + 1 and p[:-1] == path}
+
+    def accept(self, state: AlignedState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        assert feedback is not None
+        for token_id, mass in zip(token_ids, feedback["mass"].tolist(), strict=True):
+            state.known[tuple(state.path)] = mass
+            state.path.append(token_id)
+        return CONTINUE
+
+    def fork(self, state: AlignedState) -> AlignedState:
+        return AlignedState(state.known, list(state.path))
