@@ -1,0 +1,65 @@
+# Needs nothing but make and a Python of at least 3.11; everything else goes into $(VENV).
+#
+#   make demo           the demo model answers a few prompts under JSON schemas
+#   make test           the everyday tests
+#   make lint           style and types
+#   make test-slow      tests that take minutes
+#   make test-corpora   CORPORA=folder: tests over a corpus of schemas
+#   make bench          benchmarks; they write to tests/benchmarks/
+#   make clean          removes $(VENV), caches and built distributions
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PROJECTS := $(wildcard plugins/*/pyproject.toml contrib/*/pyproject.toml)
+SOURCES := $(wildcard plugins/*/src contrib/*/src)
+EXAMPLES := contrib/guideway-demo-model/examples
+
+# nothing here needs a download of models
+export HF_HUB_OFFLINE ?= 1
+
+empty :=
+space := $(empty) $(empty)
+
+.PHONY: setup demo test test-slow test-corpora lint format bench clean
+.DELETE_ON_ERROR:
+
+setup: $(INSTALLED)
+
+# torch first: what follows then finds the pinned build in place, whichever index it came from
+$(INSTALLED): constraints.txt requirements-dev.txt pyproject.toml $(PROJECTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "guideway needs Python 3.11 or newer, this is %s: make PYTHON=python3.11 ..." % sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch hatchling editables
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -r requirements-dev.txt
+	@touch $@
+
+demo: setup
+	$(BIN)/guideway generate --model demo --schema $(EXAMPLES)/person.schema.json --input $(EXAMPLES)/prompts.jsonl
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow and not corpora"
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
+
+test-corpora: setup
+	@test -n "$(CORPORA)" || { echo "say where the corpora are: make test-corpora CORPORA=folder" >&2; exit 2; }
+	$(BIN)/python -m pytest tests/corpora -m corpora --corpora "$(CORPORA)"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	MYPYPATH=$(subst $(space),:,$(strip $(SOURCES))) $(BIN)/mypy core/guideway $(SOURCES)
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	@set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

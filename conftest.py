@@ -1,0 +1,14 @@
+"""Options for the tests of the whole repository: core, plugins and contrib."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+# tests load models from packages and from disk; a look-up on a hub would only make them slow or flaky
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--corpora", metavar="FOLDER", help="where the corpora for the tests marked `corpora` lie")

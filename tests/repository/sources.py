@@ -1,0 +1,91 @@
+"""What the tests of the repository read out of its files: imports, names, tracked files."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "core" / "guideway"
+
+
+def tracked_files() -> list[Path]:
+    """Every file that a commit of the working tree would hold: tracked, or new and not ignored."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=60,
+    )
+    paths = {ROOT / name for name in listing.stdout.split("\0") if name}
+    return sorted(path for path in paths if path.is_file())
+
+
+def distributions() -> list[Path]:
+    """The folders of the distributions beside core."""
+    return sorted(path.parent for place in ("plugins", "contrib") for path in ROOT.glob(f"{place}/*/pyproject.toml"))
+
+
+def core_modules() -> list[Path]:
+    return sorted(CORE.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    """``guideway.api.types`` of ``core/guideway/api/types.py``."""
+    parts = path.relative_to(CORE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(source: str, module: str = "", *, is_package: bool = False) -> Iterator[tuple[int, str]]:
+    """``(line, dotted name)`` of every import in `source`, wherever it stands: inside functions and under
+    TYPE_CHECKING too. ``from a import b`` gives ``a.b``, because b may be a module. Modules named by a literal in
+    ``import_module("...")`` count as well."""
+    package = module if is_package else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")
+                parents = parents[: len(parents) - node.level + 1]
+                base = ".".join([*parents, base] if base else parents)
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+        elif isinstance(node, ast.Call) and node.args:
+            function = node.func
+            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            argument = node.args[0]
+            if name in ("import_module", "__import__") and isinstance(argument, ast.Constant):
+                yield node.lineno, str(argument.value)
+
+
+def words_in_code(source: str) -> Iterator[tuple[int, str]]:
+    """``(line, lower-case word)`` of every identifier and string in `source` but docstrings and comments, taken apart
+    at underscores, capitals and everything that is no letter or digit."""
+    for node in ast.walk(ast.parse(source)):
+        texts: list[str | None] = []
+        match node:
+            case ast.Name():
+                texts = [node.id]
+            case ast.Attribute():
+                texts = [node.attr]
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                texts = [node.name]
+            case ast.arg() | ast.keyword():
+                texts = [node.arg]
+            case ast.alias():
+                texts = [node.name, node.asname]
+            case ast.Constant(value=str() as value):
+                texts = [value]
+            case ast.Expr(value=ast.Constant(value=str())):
+                node.value.value = ""  # a docstring; its constant is visited after this
+        for text in texts:
+            for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", text or ""):
+                yield getattr(node, "lineno", 0), word.lower()

@@ -1,0 +1,90 @@
+"""Every plugin is a complete, ordinary distribution, and the development set-up knows all of them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.repository.sources import CORE, ROOT, distributions
+
+KINDS = {"grammar", "device", "modifier", "worker", "hooks", "workflow", "attention", "executor", "model"}
+
+
+def project_of(folder: Path) -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    return project
+
+
+def requirements(name: str) -> list[str]:
+    lines = (line.strip() for line in (ROOT / name).read_text("utf-8").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test_there_are_distributions() -> None:
+    assert {"guideway-xgrammar", "guideway-llguidance", "guideway-demo-model"} <= {d.name for d in distributions()}
+
+
+def test_the_development_setup_installs_every_distribution() -> None:
+    editable = {line.removeprefix("-e ") for line in requirements("requirements-dev.txt") if line.startswith("-e ")}
+    expected = {".[engine]"} | {f"./{folder.relative_to(ROOT).as_posix()}" for folder in distributions()}
+    assert editable == expected
+
+
+def test_every_folder_under_plugins_and_contrib_is_a_distribution() -> None:
+    folders = {p for place in ("plugins", "contrib") for p in (ROOT / place).iterdir() if any(p.glob("[!.]*.*"))}
+    assert folders == set(distributions())
+
+
+@pytest.mark.parametrize("folder", distributions(), ids=lambda folder: folder.name)
+def test_a_distribution_is_complete(folder: Path) -> None:
+    project = project_of(folder)
+    package = folder / "src" / folder.name.replace("-", "_")
+    assert project["name"] == folder.name
+    assert project["license"] == "Apache-2.0"
+    assert project["requires-python"] == ">=3.11"
+    assert project["description"]
+    assert any(re.match(r"guideway\b(?!-)", requirement) for requirement in project["dependencies"])
+    assert (package / "py.typed").is_file()
+    assert (folder / project["readme"]).stat().st_size > 200, "the README says what it is and how to select it"
+    assert list((folder / "tests").glob("test_*.py")), "a plugin has tests of its own"
+    entries = project["entry-points"]["guideway.v1"]
+    assert {name.split(".")[0] for name in entries} <= KINDS
+    assert {value.split(":")[0].split(".")[0] for value in entries.values()} == {package.name}
+
+
+def test_core_is_typed_and_licensed() -> None:
+    assert (CORE / "py.typed").is_file()
+    text = (ROOT / "LICENSE").read_text("utf-8")
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_constraints_pin_exactly_and_once() -> None:
+    pins = requirements("constraints.txt")
+    names = []
+    for pin in pins:
+        match = re.fullmatch(r"([A-Za-z0-9._-]+)==[0-9][A-Za-z0-9.]*", pin)
+        assert match, f"{pin!r} is no exact pin"
+        names.append(normalized(match[1]))
+    assert len(set(names)) == len(names)
+    assert "torch==2.13.0" in pins
+
+
+def test_everything_named_is_pinned() -> None:
+    """Direct dependencies of core, of the plugins and of development all have a pin."""
+    pinned = {normalized(pin.split("==")[0]) for pin in requirements("constraints.txt")}
+    core = project_of(ROOT)
+    named = [*core["dependencies"], *(r for extra in core["optional-dependencies"].values() for r in extra)]
+    named += [line for line in requirements("requirements-dev.txt") if not line.startswith("-e ")]
+    for folder in distributions():
+        named += project_of(folder)["dependencies"]
+    names = {normalized(re.split(r"[\s<>=!~;\[]", requirement)[0]) for requirement in named}
+    assert {name for name in names if not name.startswith("guideway")} <= pinned
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

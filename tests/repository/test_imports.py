@@ -1,0 +1,191 @@
+"""Which way imports go, what core may name, and what importing guideway loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import guideway
+import pytest
+
+from tests.repository.sources import CORE, ROOT, core_modules, distributions, imports, module_name, words_in_code
+
+MAY_IMPORT = {
+    "api": set(),
+    "plugins": {"api"},
+    "pipeline": {"api"},
+    "constraints": {"api"},
+    "builtin": {"api"},
+    "conformance": {"api", "plugins", "builtin"},
+    "engine": {"api", "plugins", "pipeline", "constraints"},
+    "cli": {"api", "plugins", "pipeline", "constraints", "engine"},
+    "__main__": {"cli"},
+    "__init__": {"api", "engine"},
+}
+"""The parts of core, and which others each may import."""
+
+DEVICES = {"cuda", "rocm", "tpu", "xla", "npu", "xpu", "mps", "hpu", "neuron", "gaudi", "ascend", "metal", "vulkan"}
+GRAMMAR_LIBRARIES = {"xgrammar", "llguidance", "outlines", "lmfe", "formatron", "kbnf", "lmformatenforcer"}
+
+HOST_ADAPTERS: set[str] = set()
+"""Distributions that run the runtime inside another host, and may import `plugins`, `constraints` and `pipeline`."""
+
+FOR_PLUGINS = {"guideway.api"}
+FOR_PLUGIN_TESTS = FOR_PLUGINS | {"guideway.builtin.reference", "guideway.conformance"}
+
+
+def part_of(module: str) -> str:
+    """``api`` of ``guideway.api.types``; ``__init__`` of guideway itself. A name that `guideway` only passes on, such
+    as ``guideway.Engine``, is of the part it comes from."""
+    if "." not in module:
+        return "__init__"
+    part = module.split(".")[1]
+    if part in guideway.__all__:
+        return guideway._HOME_OF.get(part, "guideway.api").split(".")[1]
+    return part
+
+
+def against_the_arrows(module: str, source: str, *, is_package: bool = False) -> list[str]:
+    here = part_of(module)
+    wrong = []
+    for line, name in imports(source, module, is_package=is_package):
+        if name != "guideway" and not name.startswith("guideway."):
+            continue
+        if name not in ("guideway", "guideway.__version__") and part_of(name) not in {here, *MAY_IMPORT[here]}:
+            wrong.append(f"{module}:{line} imports {name}")
+    return wrong
+
+
+def test_imports_follow_the_arrows() -> None:
+    wrong = []
+    for path in core_modules():
+        wrong += against_the_arrows(module_name(path), path.read_text("utf-8"), is_package=path.name == "__init__.py")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_part_of_core_has_its_arrows() -> None:
+    parts = {path.stem if path.is_file() else path.name for path in CORE.iterdir()} - {"py", "__pycache__"}
+    assert parts <= {*MAY_IMPORT, "py.typed".removesuffix(".typed")}, "add the new part to MAY_IMPORT"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from guideway.engine.engine import Engine",
+        "def f():\n    import guideway.engine",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from guideway import constraints",
+        "from ..plugins import index",
+        "from .. import plugins",
+        "from guideway import Engine",
+        "import guideway.cli",
+        "from importlib import import_module\nimport_module('guideway.engine.engine')",
+    ],
+)
+def test_an_import_against_the_arrows_is_seen(source: str) -> None:
+    assert len(against_the_arrows("guideway.pipeline.pipeline", source)) == 1
+
+
+def test_imports_along_the_arrows_pass() -> None:
+    source = (
+        "import numpy\nfrom guideway.api import Payload\nfrom guideway.pipeline.view import View\nfrom . import view"
+    )
+    assert against_the_arrows("guideway.pipeline.pipeline", source) == []
+
+
+def test_torch_is_imported_only_where_models_and_devices_are() -> None:
+    wrong = [
+        f"{module_name(path)}:{line}"
+        for path in core_modules()
+        for line, name in imports(path.read_text("utf-8"))
+        if name.split(".")[0] == "torch" and part_of(module_name(path)) not in ("builtin", "engine")
+    ]
+    assert not wrong, f"torch may be imported in builtin and engine only: {wrong}"
+
+
+def named(source: str, words: set[str]) -> list[str]:
+    return [f"line {line}: {word}" for line, word in words_in_code(source) if word in words]
+
+
+def test_core_names_no_device_and_no_grammar_library() -> None:
+    wrong = {
+        module_name(path): found
+        for path in core_modules()
+        if part_of(module_name(path)) != "builtin"
+        if (found := named(path.read_text("utf-8"), DEVICES | GRAMMAR_LIBRARIES))
+    }
+    assert not wrong, f"what is special about a device or library belongs into its plugin: {wrong}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if name == 'xgrammar': pass",
+        "def is_tpu(): pass",
+        "class CudaBackend: pass",
+        "x = device.isXLA",
+        "f(cuda=1)",
+        "import llguidance",
+        "f'cuda:{index}'",
+        "from a import b as tpu_b",
+    ],
+)
+def test_a_forbidden_name_is_seen(source: str) -> None:
+    assert len(named(source, DEVICES | GRAMMAR_LIBRARIES)) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""Like xgrammar."""',
+        'x = 1\n"""In cuda\'s layout."""',
+        "# on a tpu",
+        "barracuda = 'output'",
+        "def relaxlanes(): pass",
+    ],
+)
+def test_prose_and_longer_words_are_allowed(source: str) -> None:
+    assert named(source, DEVICES | GRAMMAR_LIBRARIES) == []
+
+
+@pytest.mark.parametrize("folder", distributions(), ids=lambda folder: folder.name)
+def test_a_plugin_imports_only_what_it_may(folder: Path) -> None:
+    allowed = set(FOR_PLUGINS)
+    if folder.name in HOST_ADAPTERS:
+        allowed |= {"guideway.plugins", "guideway.constraints", "guideway.pipeline"}
+    wrong = []
+    for path in sorted(folder.rglob("*.py")):
+        roots = allowed | (FOR_PLUGIN_TESTS if "tests" in path.relative_to(folder).parts else set())
+        wrong += [
+            f"{path.relative_to(ROOT)}:{line} imports {name}"
+            for line, name in imports(path.read_text("utf-8"))
+            if name.split(".")[0] == "guideway" and not any(f"{name}.".startswith(f"{root}.") for root in roots)
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def loaded_by(program: str) -> set[str]:
+    """The top-level modules beyond the standard library that `program` loads into a fresh interpreter."""
+    script = (
+        "import sys\nbefore = set(sys.modules)\n"
+        f"{program}\n"
+        "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))"
+    )
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    return set(output.stdout.split())
+
+
+def test_importing_guideway_and_its_plugin_system_is_light() -> None:
+    loaded = loaded_by("import guideway, guideway.plugins")
+    assert "guideway" in loaded
+    assert loaded <= {"guideway", "importlib_metadata", "pluggy", "zipp"}
+
+
+def test_the_api_needs_only_numpy_and_pluggy() -> None:
+    loaded = loaded_by("import guideway.api\nfor name in guideway.api.__all__: getattr(guideway.api, name)")
+    assert loaded == {"guideway", "numpy", "pluggy"}
+
+
+def test_every_public_name_is_there() -> None:
+    program = "import guideway\nfor name in guideway.__all__: getattr(guideway, name)\nassert sorted(guideway.__all__)"
+    assert "guideway" in loaded_by(program)

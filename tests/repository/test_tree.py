@@ -1,0 +1,95 @@
+"""Promises about the files of the repository as a whole."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.repository.sources import ROOT, core_modules, tracked_files
+
+FRAGMENT = re.compile(r"[1-9][0-9]*\.(feature|change|fix|removal)\.md")
+
+# written backwards, so that this file does not hold what it looks for
+FOLDERS = [name[::-1] for name in ("krow", "toor", "pmt", "tpo", "emoh")]
+HOSTS = [name[::-1] for name in ("gro.ipyp", "gro.detsohnohtyp", "gro.hcrotyp.daolnwod", "moc.sjmpn.yrtsiger")]
+MACHINE_PATHS = re.compile(rf"(?<![\w.$}}{{-])/({'|'.join(FOLDERS)})/")
+REGISTRIES = re.compile("|".join(re.escape(host) for host in HOSTS))
+INDEX_OPTIONS = re.compile(f"--(extra-)?index-{'lru'[::-1]}|PIP_(EXTRA_)?INDEX_{'LRU'[::-1]}")
+SHARED = f"../{'derahs'[::-1]}"
+
+
+def texts() -> list[tuple[Path, str]]:
+    found = []
+    for path in tracked_files():
+        try:
+            found.append((path.relative_to(ROOT), path.read_text("utf-8")))
+        except UnicodeDecodeError:
+            continue  # weights and other binary files
+    return found
+
+
+def places(pattern: re.Pattern[str], files: list[tuple[Path, str]]) -> list[str]:
+    return [
+        f"{path}:{number}: {line.strip()[:120]}"
+        for path, text in files
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+@pytest.mark.parametrize("pattern", [MACHINE_PATHS, REGISTRIES, INDEX_OPTIONS], ids=["paths", "hosts", "options"])
+def test_no_machine_path_and_no_registry(pattern: re.Pattern[str]) -> None:
+    found = places(pattern, texts())
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("text", ["cd /{}/main", 'open("/{}/x")', "PATH=/{}/bin", "-- /{}/.ssh"])
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_machine_path_is_seen(text: str, folder: str) -> None:
+    assert places(MACHINE_PATHS, [(Path("x"), text.format(folder))])
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_registry_is_seen(host: str) -> None:
+    assert places(REGISTRIES, [(Path("x"), f"https://files.{host}/simple")])
+
+
+@pytest.mark.parametrize("line", ["constraints/root/x", "network/home/", "tests/tmp/x", "a /tmpfs/", "$HOME/opt/x"])
+def test_other_paths_are_no_machine_paths(line: str) -> None:
+    assert not places(MACHINE_PATHS, [(Path("x"), line)])
+
+
+def test_only_ci_knows_of_the_shared_folder() -> None:
+    assert {str(path) for path, text in texts() if SHARED in text} == {str(Path(".ci") / "run")}
+
+
+def test_changelog_fragments_are_named_as_agreed() -> None:
+    fragments = [path for path in (ROOT / "changelog.d").iterdir() if path.name != "README.md"]
+    wrong = [path.name for path in fragments if not FRAGMENT.fullmatch(path.name)]
+    assert not wrong, f"{wrong}: a fragment is named <issue>.<type>.md, see changelog.d/README.md"
+    assert all(path.read_text("utf-8").strip() for path in fragments)
+
+
+def test_structure_has_a_line_for_every_module() -> None:
+    text = (ROOT / "docs" / "structure.md").read_text("utf-8")
+    listed = set(re.findall(r"^\| `(core/guideway/\S+\.py)` \| .{15,} \|$", text, re.MULTILINE))
+    modules = {path.relative_to(ROOT).as_posix() for path in core_modules()}
+    assert modules - listed == set(), "docs/structure.md lacks a line for these"
+    assert listed - modules == set(), "docs/structure.md speaks of modules that are gone"
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for path, text in texts():
+        if path.suffix != ".md":
+            continue
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+            if not re.match(r"[a-z]+:", target) and not (ROOT / path.parent / target).exists():
+                broken.append(f"{path}: {target}")
+    assert not broken, "\n".join(broken)
+
+
+def test_ci_is_executable() -> None:
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111 == 0o111
