@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from guideway.api.errors import InvalidGrammar
 
-__all__ = ["KEYWORDS", "Schema", "check_schema", "keywords", "resolve", "subschemas"]
+__all__ = ["KEYWORDS", "Schema", "check_schema", "combine", "keywords", "pattern_details", "resolve", "subschemas"]
 
 Schema: TypeAlias = Mapping[str, Any] | bool
 
@@ -70,7 +70,8 @@ def check_schema(schema: object) -> None:
 
 def subschemas(schema: Schema) -> Iterator[tuple[str, Schema]]:
     """Every subschema of a checked schema with its JSON pointer, itself first (``#``), ``$defs`` and whatever local
-    references reach included, each once."""
+    references reach included, each once. A boolean that is a keyword's whole value (``additionalProperties: false``)
+    belongs to that keyword and is not listed."""
     for pointer, subschema in _walk(schema):
         yield _text(pointer), subschema
 
@@ -93,13 +94,15 @@ def resolve(schema: object, reference: str) -> Any:
 def keywords(schema: Schema) -> frozenset[str]:
     """What a checked schema asserts, by name. Of each subschema:
 
-    - its keywords that can make an instance invalid (`KEYWORDS`, ``type``), ``false`` for the schema that refuses all;
+    - its keywords that can make an instance invalid (`KEYWORDS`, ``type``); ``false`` for one that refuses all;
     - every two of them that stand side by side, ``pattern+maxLength``, because engines lose one beside the other;
-    - ``minLength+types`` where ``type`` is a list and ``minLength+untyped`` where there is none;
-    - ``format:date`` instead of ``format``; for a reference out of the document ``$ref:remote``, for one to an anchor
-      ``$ref:anchor``; ``items:list`` and ``exclusiveMinimum:draft4`` for the forms of older drafts;
-      ``pattern:lookaround``, ``pattern:backreference``, ``pattern:boundary`` and ``pattern:property`` where a
-      pattern uses them.
+    - how they stand with ``type``: ``anyOf+type`` where both are there (``$ref`` to ``const`` in `KEYWORDS`, which
+      need none), and for the others ``minLength+types`` beside a list of types, ``minLength+untyped`` without any;
+    - in place of the plain name, where it matters: ``format:date``; ``$ref:remote`` out of the document and
+      ``$ref:anchor``; ``allOf:several``; ``multipleOf:number`` unless the type is ``integer``;
+      ``required:undeclared`` for names that are not in ``properties``; ``minProperties:optional`` beside properties
+      that are not required; ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
+    - ``pattern:lookaround`` and the like (`pattern_details`).
     """
     found: set[str] = set()
     seen: set[frozenset[str]] = set()
@@ -108,7 +111,7 @@ def keywords(schema: Schema) -> frozenset[str]:
             found |= set() if subschema else {"false"}
             continue
         own = {_name(k, subschema) for k in KEYWORDS if k in subschema}
-        details = {f"pattern:{d}" for d, hit in _PATTERN_DETAILS.items() if hit(str(subschema.get("pattern", "")))}
+        details = {f"pattern:{detail}" for detail in pattern_details(subschema.get("pattern", ""))}
         typed = subschema.get("type")
         key = frozenset(own | details | {str(typed)})
         if key in seen:
@@ -118,29 +121,53 @@ def keywords(schema: Schema) -> frozenset[str]:
         if typed is not None:
             found.add("type")
         found |= {combine(*pair) for pair in combinations(own, 2)}
-        if not isinstance(typed, str):
-            found |= {f"{name}+{'untyped' if typed is None else 'types'}" for name in own}
+        found |= {how for name in own if (how := _beside_type(name, typed)) is not None}
     return frozenset(found)
 
 
 def combine(first: str, second: str) -> str:
-    """The name of two keywords side by side."""
-    return "+".join(sorted((first, second), key=lambda name: KEYWORDS.index(name.partition(":")[0])))
+    """The name of two keywords side by side; all formats count as one there."""
+    names = ("format" if name.startswith("format:") else name for name in (first, second))
+    return "+".join(sorted(names, key=lambda name: KEYWORDS.index(name.partition(":")[0])))
+
+
+def pattern_details(pattern: str) -> frozenset[str]:
+    """What a regular expression uses that engines may lack: ``lookaround``, ``backreference``, ``boundary``,
+    ``property``. Errs on the side of naming too much."""
+    return frozenset(detail for detail, search in _PATTERN_DETAILS.items() if search(pattern))
+
+
+def _beside_type(name: str, typed: object) -> str | None:
+    if name.partition(":")[0] in _NEED_NO_TYPE:
+        return None if typed is None else f"{name}+type"
+    name = "format" if name.startswith("format:") else name
+    return None if isinstance(typed, str) else f"{name}+{'untyped' if typed is None else 'types'}"
 
 
 def _name(keyword: str, schema: Mapping[str, Any]) -> str:
     value = schema[keyword]
+    declared = schema.get("properties", {})
     match keyword:
         case "format":
             return f"format:{value}"
-        case "items" if isinstance(value, list):
-            return "items:list"
         case "$ref" if value != "#" and not value.startswith("#/"):
             return "$ref:anchor" if value.startswith("#") else "$ref:remote"
+        case "allOf" if len(value) > 1:
+            return "allOf:several"
+        case "multipleOf" if schema.get("type") != "integer":
+            return "multipleOf:number"
+        case "required" if not all(name in declared for name in value):
+            return "required:undeclared"
+        case "minProperties" | "maxProperties" if not declared.keys() <= set(schema.get("required", ())):
+            return f"{keyword}:optional"
+        case "items" if isinstance(value, list):
+            return "items:list"
         case "exclusiveMinimum" | "exclusiveMaximum" if isinstance(value, bool):
             return f"{keyword}:draft4"
     return keyword
 
+
+_NEED_NO_TYPE = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})
 
 _PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
     "lookaround": re.compile(r"\(\?<?[=!]").search,
@@ -178,7 +205,7 @@ def _children(pointer: _Pointer, node: Mapping[str, Any], root: Schema) -> Itera
         elif isinstance(value, list) and (keyword in _SCHEMA_LISTS or keyword == "items"):
             for i, child in enumerate(value):
                 yield (here, i), child
-        elif keyword in _ONE_SCHEMA:
+        elif keyword in _ONE_SCHEMA and not isinstance(value, bool):
             yield here, value
         elif keyword == "$ref" and isinstance(value, str) and value.startswith("#/"):
             target = resolve(root, value)

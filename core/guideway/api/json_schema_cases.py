@@ -4,45 +4,70 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, TypeAlias
 
-from guideway.api.json_schema import Schema, combine, resolve
+from guideway.api.json_schema import Schema, combine, keywords, resolve
 
 __all__ = ["Case", "cases", "is_valid"]
 
 Case: TypeAlias = tuple[str, Schema, list[Any], list[Any]]
 """Name (as `guideway.api.json_schema.keywords` gives it), schema, right instances, wrong instances."""
 
-_INT, _STR, _A = {"type": "integer"}, {"type": "string"}, {"properties": {"a": {"type": "integer"}}}
+_INT, _STR = {"type": "integer"}, {"type": "string"}
+_A: dict[str, Any] = {"properties": {"a": _INT}}
+_AB: dict[str, Any] = {"properties": {"a": _INT, "b": _INT}}
+_REQUIRED_A = {"type": "object", **_A, "required": ["a"]}
+_REQUIRED_B = {"type": "object", "properties": {"b": _INT}, "required": ["b"]}
 
-# For each type of instance: keyword -> schemas that use it; the first one takes part in combinations.
+
+def _string(**keywords: Any) -> dict[str, Any]:
+    return {"type": "string", **keywords}
+
+
+# For each type of instance: keyword -> schemas that use it, the usual way first; a combination takes the first of each
+# that go together.
 _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
     "string": {
-        "$ref": [{"$ref": "#/$defs/s", "$defs": {"s": {"type": "string", "pattern": "^[ab]*$"}}}],
-        "allOf": [{"allOf": [{"pattern": "^[ab]*$"}]}, {"allOf": [{"minLength": 1}, {"maxLength": 2}]}],
+        "$ref": [{"$ref": "#/$defs/s", "$defs": {"s": _string(pattern="^[ab]*$")}}],
+        "allOf": [{"allOf": [_string(pattern="^[ab]*$")]}],
+        "allOf:several": [{"allOf": [_string(minLength=1), _string(maxLength=2)]}],
         "anyOf": [
-            {"anyOf": [{"pattern": "^a"}, {"pattern": "^b"}]},
-            {"anyOf": [_INT, {"type": "string", "maxLength": 1}]},
+            {"anyOf": [_string(pattern="^a$"), _string(pattern="^[bc]*$")]},
+            {"anyOf": [_INT, _string(maxLength=1)]},
         ],
-        "oneOf": [{"oneOf": [{"pattern": "^a"}, {"pattern": "^b"}]}, {"oneOf": [{"maxLength": 2}, {"minLength": 2}]}],
-        "not": [{"not": {"pattern": "^b"}}, {"not": {"const": "a"}}],
-        "if": [{"if": {"pattern": "^a"}, "then": {"pattern": "b$"}}, {"if": {"minLength": 2}, "else": {"const": "b"}}],
+        "oneOf": [
+            {"oneOf": [_string(pattern="^a.*"), _string(pattern="^b.*")]},
+            {"oneOf": [_string(maxLength=2), _string(minLength=2)]},
+        ],
+        "not": [{"not": _string(pattern="^b.*")}, {"not": {"const": "a"}}],
+        "if": [
+            {"if": _string(pattern="^a.*"), "then": _string(pattern=".*b$")},
+            {"if": _string(minLength=2), "else": {"const": "b"}},
+        ],
         "enum": [{"enum": ["a", "abc", "b"]}],
-        "const": [{"const": "ab"}],
-        "pattern": [{"pattern": "^[ab]*$"}, {"pattern": "b"}, {"pattern": "^ab"}, {"pattern": "c$"}],
-        "minLength": [{"minLength": 2}],
-        "maxLength": [{"maxLength": 2}],
+        "const": [{"const": "ab"}, {"const": "abc"}],
+        "pattern": [
+            {"pattern": "^[ab]*$"},
+            {"pattern": "b"},
+            {"pattern": "^ab"},
+            {"pattern": "c$"},
+            {"pattern": "^a@[a-z.]*$"},
+        ],
+        "minLength": [{"minLength": 2}, {"minLength": 8}],
+        "maxLength": [{"maxLength": 2}, {"maxLength": 8}],
+        "format:email": [{"format": "email"}],
     },
     "number": {
-        "$ref": [{"$ref": "#/$defs/n", "$defs": {"n": {"type": "number", "maximum": 4}}}],
-        "allOf": [{"allOf": [{"maximum": 4}]}, {"allOf": [{"minimum": 2}, {"maximum": 4}]}],
-        "anyOf": [{"anyOf": [{"type": "number", "minimum": 3}, {"type": "number", "maximum": 1}]}],
-        "oneOf": [{"oneOf": [{"type": "number", "minimum": 3}, {"type": "number", "maximum": 1}]}],
+        "$ref": [{"$ref": "#/$defs/n", "$defs": {"n": {"type": "integer", "maximum": 4}}}],
+        "allOf": [{"allOf": [{"type": "integer", "maximum": 4}]}],
+        "allOf:several": [{"allOf": [{"type": "integer", "minimum": 2}, {"type": "integer", "maximum": 4}]}],
+        "anyOf": [{"anyOf": [{"type": "integer", "minimum": 3}, {"type": "integer", "maximum": 1}]}],
+        "oneOf": [{"oneOf": [{"type": "integer", "minimum": 3}, {"type": "integer", "maximum": 1}]}],
         "not": [{"not": {"const": 2}}],
         "if": [{"if": {"minimum": 2}, "then": {"maximum": 3}}],
         "enum": [{"enum": [1, 2, 4]}],
-        "const": [{"const": 3}],
+        "const": [{"const": 3}, {"const": 4}],
         "multipleOf": [{"multipleOf": 2}],
         "minimum": [{"minimum": 2}],
         "exclusiveMinimum": [{"exclusiveMinimum": 1}],
@@ -51,52 +76,91 @@ _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
     },
     "object": {
         "$ref": [{"$ref": "#/$defs/o", "$defs": {"o": {"type": "object", **_A}}}],
-        "allOf": [{"allOf": [{"required": ["a"]}]}, {"allOf": [_A, {"properties": {"b": _STR}}]}],
-        "anyOf": [
-            {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
-            {"anyOf": [{**_A, "required": ["a"]}, {"maxProperties": 0}]},
-        ],
-        "oneOf": [{"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"oneOf": [_A, {"properties": {"a": _STR}}]}],
-        "not": [{"not": {"required": ["a"]}}],
-        "if": [
-            {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
-            {"if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["b"]}},
-        ],
-        "enum": [{"enum": [{}, {"a": 1}, {"a": "x"}, {"b": 1}]}],
-        "const": [{"const": {"a": 1}}],
-        "properties": [_A, {"properties": {"a": _STR, "b": _INT}}, {"properties": {"a": False, "b": True}}],
+        "allOf": [{"allOf": [_REQUIRED_A]}],
+        "allOf:several": [{"allOf": [_REQUIRED_A, _REQUIRED_B]}],
+        "anyOf": [{"anyOf": [_REQUIRED_A, _REQUIRED_B]}],
+        "oneOf": [{"oneOf": [_REQUIRED_A, _REQUIRED_B]}],
+        "not": [{"not": _REQUIRED_A}],
+        "if": [{"if": _REQUIRED_A, "then": _REQUIRED_B}],
+        "enum": [{"enum": [{}, {"a": 1}, {"a": "x"}, {"b": 1}, {"a": 1, "b": 2}]}],
+        "const": [{"const": {"a": 1}}, {"const": {"a": 1, "b": 2}}, {"const": {"b": 1}}],
+        "properties": [_AB, {"properties": {"a": _STR, "b": _INT}}],
         "patternProperties": [{"patternProperties": {"^a": _INT}}],
-        "additionalProperties": [{"additionalProperties": False}, {"additionalProperties": _INT}],
-        "propertyNames": [{"propertyNames": {"pattern": "^[ab]$"}}, {"propertyNames": {"maxLength": 1}}],
-        "required": [{"required": ["a"]}, {"required": ["b", "a"]}, {**_A, "required": ["a"]}],
-        "dependentRequired": [{"dependentRequired": {"a": ["b"]}}],
-        "dependentSchemas": [{"dependentSchemas": {"a": {"required": ["b"]}}}],
-        "dependencies": [{"dependencies": {"a": ["b"]}}, {"dependencies": {"a": {"required": ["b"]}}}],
-        "minProperties": [{"minProperties": 2}, {"minProperties": 2, **_A}],
-        "maxProperties": [{"maxProperties": 1}, {"maxProperties": 1, "properties": {"a": _INT, "b": _INT}}],
+        "additionalProperties": [
+            {"additionalProperties": _INT},
+            {**_A, "additionalProperties": False},
+            {**_AB, "additionalProperties": False},
+            {"additionalProperties": False},
+        ],
+        "propertyNames": [
+            {"propertyNames": {"type": "string", "pattern": "^[ab]$"}},
+            {"propertyNames": {"maxLength": 1}},
+        ],
+        "required": [{**_AB, "required": ["a"]}, {**_AB, "required": ["a", "b"]}],
+        "required:undeclared": [{"required": ["a"]}, {"required": ["b"], **_A}],
+        "dependentRequired": [{**_AB, "dependentRequired": {"a": ["b"]}}],
+        "dependentSchemas": [{**_AB, "dependentSchemas": {"a": {"required": ["b"]}}}],
+        "dependencies": [{**_AB, "dependencies": {"a": ["b"]}}, {**_AB, "dependencies": {"a": {"required": ["b"]}}}],
+        "minProperties": [
+            {"additionalProperties": _INT, "minProperties": 2},
+            {**_A, "required": ["a"], "additionalProperties": _INT, "minProperties": 2},
+            {"minProperties": 1},
+        ],
+        "minProperties:optional": [{**_AB, "minProperties": 1}, {**_AB, "minProperties": 2}],
+        "maxProperties": [
+            {"additionalProperties": _INT, "maxProperties": 1},
+            {**_A, "required": ["a"], "additionalProperties": _INT, "maxProperties": 1},
+            {"maxProperties": 1},
+        ],
+        "maxProperties:optional": [{**_AB, "maxProperties": 1}],
     },
     "array": {
         "$ref": [{"$ref": "#/$defs/l", "$defs": {"l": {"type": "array", "items": _INT}}}],
-        "allOf": [{"allOf": [{"items": _INT}]}, {"allOf": [{"minItems": 1}, {"maxItems": 2}]}],
-        "anyOf": [{"anyOf": [{"minItems": 3}, {"maxItems": 1}]}],
-        "oneOf": [{"oneOf": [{"minItems": 3}, {"maxItems": 1}]}],
-        "not": [{"not": {"minItems": 2}}],
-        "if": [{"if": {"minItems": 2}, "then": {"items": _INT}}],
-        "enum": [{"enum": [[], [1], [1, 1], ["a"]]}],
-        "const": [{"const": [1, 2]}],
+        "allOf": [{"allOf": [{"type": "array", "items": _INT}]}],
+        "allOf:several": [{"allOf": [{"type": "array", "items": _INT}, {"type": "array", "items": {}, "maxItems": 2}]}],
+        "anyOf": [{"anyOf": [{"type": "array", "items": _INT, "minItems": 3}, {"type": "array", "items": _STR}]}],
+        "oneOf": [
+            {
+                "oneOf": [
+                    {"type": "array", "items": _INT, "minItems": 3},
+                    {"type": "array", "items": _STR, "minItems": 1},
+                ]
+            }
+        ],
+        "not": [{"not": {"type": "array", "minItems": 2}}],
+        "if": [{"if": {"type": "array", "minItems": 2}, "then": {"type": "array", "items": _INT}}],
+        "enum": [{"enum": [[], [1], [1, 1], ["a"], [1, "a"]]}],
+        "const": [{"const": [1, 2]}, {"const": [1, "a"]}, {"const": [1]}, {"const": []}],
         "prefixItems": [{"prefixItems": [_INT, _STR]}],
-        "items": [{"items": _INT}, {"items": False}, {"items": {"type": "array", "items": _INT}}],
-        "contains": [{"contains": _STR}],
-        "minContains": [{"contains": _INT, "minContains": 2}],
-        "maxContains": [{"contains": _INT, "maxContains": 1}],
-        "minItems": [{"minItems": 2}],
-        "maxItems": [{"maxItems": 2}],
-        "uniqueItems": [{"uniqueItems": True}],
+        "items": [{"items": _INT}, {"items": {"type": "array", "items": _INT}}, {"items": False}],
+        "contains": [{"items": {}, "contains": _STR}, {"contains": _INT}],
+        "minContains": [{"items": {}, "contains": _INT, "minContains": 2}],
+        "maxContains": [{"items": {}, "contains": _INT, "maxContains": 1}],
+        "minItems": [{"items": {}, "minItems": 2}, {"minItems": 2}],
+        "maxItems": [{"items": {}, "maxItems": 2}, {"maxItems": 2}],
+        "uniqueItems": [{"items": {}, "uniqueItems": True}],
     },
 }
 
 _POOL: dict[str, list[Any]] = {
-    "string": ["", "a", "b", "c", "ab", "ba", "abc", "bbc", "aaaa", "abab", "é", "éé", "ééé", "cé"],
+    "string": [
+        "",
+        "a",
+        "b",
+        "c",
+        "ab",
+        "ba",
+        "abc",
+        "bbc",
+        "aaaa",
+        "abab",
+        "a@b.cd",
+        "abc@example.com",
+        "é",
+        "éé",
+        "ééé",
+        "cé",
+    ],
     "number": [-3, 0, 1, 1.5, 2, 2.5, 3, 4, 4.5, 5, 6, 12, 100],
     "object": [
         *({}, {"a": 1}, {"a": "x"}, {"b": 1}, {"b": "x"}, {"a": 1, "b": 2}, {"a": 1, "b": "x"}, {"a": "x", "b": 1}),
@@ -148,7 +212,7 @@ _LABELLED: list[Case] = [
             ("regex", ["a+", "[ab]"], ["(", "a**"]),
         )
     ),
-    ("format:*", {"type": "string", "format": "no-such-format"}, ["a"], []),
+    ("format:*", {"type": "string", "format": "no-such-format"}, ["right"], ["wrong"]),
     ("type", _STR, ["", "é", 'a\n"\\'], [1, None, [], {}]),
     ("type", _INT, [0, -5, 12], [1.5, "1", True]),
     ("type", {"type": "number"}, [0, -5.25, 1e30], ["1", True]),
@@ -195,6 +259,7 @@ _LABELLED: list[Case] = [
         [1],
         ["a", None],
     ),
+    ("multipleOf:number", {"type": "number", "multipleOf": 0.5}, [0, 1.5, 2, -2.5], [0.25, 1.2]),
     ("exclusiveMinimum:draft4", {"type": "integer", "minimum": 2, "exclusiveMinimum": True}, [3, 12], [1, 2]),
     ("exclusiveMaximum:draft4", {"type": "integer", "maximum": 4, "exclusiveMaximum": True}, [-12, 3], [4, 5]),
     ("items:list", {"type": "array", "items": [_INT, _STR]}, [[1, "a"]], [["a"], [1, 1]]),
@@ -207,22 +272,35 @@ _LABELLED: list[Case] = [
 
 
 def cases() -> Iterator[Case]:
-    """Every case of the probe: name, schema, the instances it allows and those it does not."""
+    """Every case of the probe."""
     yield from _LABELLED
     everything = [instance for pool in _POOL.values() for instance in pool]
     for kind, fragments in _FRAGMENTS.items():
+        types = ["number", "integer"] if kind == "number" else [kind]
         for name, schemas in fragments.items():
+            plain = name.partition(":")[0] if name.startswith("format") else name
+            needs_type = f"{plain}+untyped" in keywords(schemas[0])
             for schema in schemas:
-                typed = {"type": kind, **schema}
-                yield (name, typed, *_split(typed, everything))
-                if kind == "number":
-                    yield (name, {**schema, **_INT}, *_split({**schema, **_INT}, everything))
-            yield (f"{name}+untyped", schemas[0], *_split(schemas[0], everything))
-            listed = {"type": [kind, "null"], **schemas[0]}
-            yield (f"{name}+types", listed, *_split(listed, everything))
+                for typed in [{"type": t, **schema} for t in types] if needs_type else [schema]:
+                    yield from _case(name, typed, everything)
+            beside: list[Any] = [None, [kind, "null"]] if needs_type else [*types, [kind, "null"]]
+            for types_beside in beside:
+                schema = schemas[0] if types_beside is None else {"type": types_beside, **schemas[0]}
+                how = "untyped" if types_beside is None else "types" if needs_type else "type"
+                yield from _case(f"{plain}+{how}", schema, everything)
         for first, second in combinations(fragments, 2):
-            both = {"type": kind, **fragments[first][0], **fragments[second][0]}
-            yield (combine(first, second), both, *_split(both, everything))
+            for one, other, t in product(fragments[first], fragments[second], types):
+                found = list(_case(combine(first, second), {"type": t, **one, **other}, everything))
+                yield from found
+                if found:
+                    break
+
+
+def _case(name: str, schema: Schema, instances: list[Any]) -> Iterator[Case]:
+    """The case, unless the schema is about something else or nothing could tell whether it is obeyed."""
+    right, wrong = _split(schema, instances)
+    if right and wrong and name in keywords(schema):
+        yield name, schema, right, wrong
 
 
 def _split(schema: Schema, instances: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -260,6 +338,7 @@ def is_valid(schema: Schema, instance: Any, root: Schema) -> bool:
         return (
             s.get("minLength", 0) <= len(instance) <= s.get("maxLength", 1e9)
             and re.search(s.get("pattern", ""), instance) is not None
+            and ("format" not in s or re.search("^[a-z]+@[a-z]+[.][a-z]+$", instance) is not None)  # email
         )
     if isinstance(instance, dict):
         return _is_valid_object(s, instance, root)

@@ -66,7 +66,7 @@ def probe(strategy: GrammarStrategy) -> Table:
     table: Table = dict(singles)
     for name, statuses in found.items():
         if "+" in name:
-            parts = [singles[part] for part in name.split("+") if part in singles]
+            parts = [singles[part] for part in name.replace("format", "format:email").split("+") if part in singles]
             status = _summary(statuses)
             if _WORSE.index(status) > max(map(_WORSE.index, parts)):
                 table[name] = status
