@@ -1,0 +1,93 @@
+"""The layout of bitmasks, read token by token."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from guideway.api.bitmask import FULL, allocate, allow_only, empty_rows, is_allowed, num_words, pack, unpack
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+ALLOWED = hnp.arrays(np.bool_, st.tuples(st.integers(0, 4), st.sampled_from((1, 31, 32, 33, 64, 100))))
+
+
+@pytest.mark.parametrize(("width", "words"), [(0, 0), (1, 1), (32, 1), (33, 2), (64, 2), (65, 3)])
+def test_num_words(width: int, words: int) -> None:
+    assert num_words(width) == words
+
+
+def test_allocate_allows_everything() -> None:
+    bitmask = allocate(2, 33)
+    assert bitmask.shape == (2, 2)
+    assert bitmask.dtype == np.int32
+    assert (bitmask == FULL).all()
+    assert unpack(bitmask, 33).all()
+
+
+@given(allowed=ALLOWED)
+def test_pack_puts_token_t_into_bit_t_modulo_32_of_word_t_over_32(allowed: NDArray[np.bool_]) -> None:
+    bitmask = pack(allowed)
+    assert bitmask.shape == (len(allowed), num_words(allowed.shape[1]))
+    assert bitmask.dtype == np.int32
+    for row, flags in enumerate(allowed):
+        wanted = sum(1 << token for token, flag in enumerate(flags) if flag)  # so bits past the width are zero
+        assert sum(int(np.uint32(word)) << (32 * i) for i, word in enumerate(bitmask[row].view(np.uint32))) == wanted
+
+
+@given(allowed=ALLOWED)
+def test_unpack_reverses_pack(allowed: NDArray[np.bool_]) -> None:
+    unpacked = unpack(pack(allowed), allowed.shape[1])
+    assert unpacked.dtype == np.bool_
+    np.testing.assert_array_equal(unpacked, allowed)
+
+
+def test_unpack_reads_rows_that_are_not_contiguous() -> None:
+    bitmask = np.array([[1, 9, -1], [0, 9, 2]], dtype=np.int32)[:, ::2]
+    unpacked = unpack(bitmask, 64)
+    assert np.flatnonzero(unpacked[0]).tolist() == [0, *range(32, 64)]
+    assert np.flatnonzero(unpacked[1]).tolist() == [33]
+
+
+def test_unpack_takes_the_first_tokens_of_longer_rows_and_refuses_shorter_ones() -> None:
+    assert unpack(np.array([[5, -1]], dtype=np.int32), 3).tolist() == [[True, False, True]]
+    with pytest.raises(ValueError, match="1 words holds fewer than 33 tokens"):
+        unpack(allocate(1, 32), 33)
+
+
+@given(allowed=ALLOWED)
+def test_is_allowed_reads_one_bit(allowed: NDArray[np.bool_]) -> None:
+    bitmask = pack(allowed)
+    for (row, token), flag in np.ndenumerate(allowed):
+        assert is_allowed(bitmask, row, token) == flag
+
+
+@given(token_ids=st.sets(st.integers(0, 95)))
+def test_allow_only_overwrites_one_row(token_ids: set[int]) -> None:
+    bitmask = np.full((3, 3), 7, dtype=np.int32)
+    allow_only(bitmask, 1, token_ids)
+    assert set(np.flatnonzero(unpack(bitmask, 96)[1]).tolist()) == token_ids
+    assert (bitmask[[0, 2]] == 7).all()
+
+
+@pytest.mark.parametrize("token_id", [-1, 64, 1000])
+def test_allow_only_refuses_ids_outside_of_the_row(token_id: int) -> None:
+    with pytest.raises(IndexError):
+        allow_only(allocate(1, 64), 0, [token_id])
+
+
+@pytest.mark.parametrize("words", [1, 2, 3, 4])
+def test_empty_rows(words: int) -> None:
+    """One bit anywhere, the sign bit included, makes a row live, whether words are read one by one or in pairs."""
+    bitmask = np.zeros((1 + 32 * words, words), dtype=np.int32)
+    for token in range(32 * words):
+        allow_only(bitmask, 1 + token, [token])
+    wanted = [True] + [False] * (32 * words)
+    assert empty_rows(bitmask).tolist() == wanted
+    assert empty_rows(np.asfortranarray(bitmask)).tolist() == wanted
+    assert empty_rows(bitmask[::2]).tolist() == wanted[::2]
+
+
+def test_bits_that_cancel_out_do_not_make_a_row_empty() -> None:
+    assert empty_rows(np.array([[1, 1], [-1, 1], [0, 0]], dtype=np.int32)).tolist() == [False, False, True]

@@ -1,0 +1,115 @@
+"""Operators' options become a plugin's dataclass, or an error that says where and what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+from guideway.api.errors import InvalidConfiguration
+from guideway.api.options import parse_options
+
+
+@dataclass(frozen=True)
+class Options:
+    size: int
+    ratio: float = 0.5
+    name: str = "x"
+    strict: bool = True
+    mode: Literal["fast", "slow"] = "fast"
+    limit: int | None = None
+    tags: tuple[str, ...] = ()
+    levels: tuple[Literal[1, 2], ...] | None = None
+    derived: int = field(default=0, init=False)
+
+
+def parse(**options: Any) -> Options:
+    return parse_options(Options, options, where="grammar.toy")
+
+
+def test_values_of_every_kind() -> None:
+    parsed = parse(size=3, ratio=0.25, name="n", strict=False, mode="slow", limit=7, tags=["a", "b"], levels=(1, 2))
+    assert parsed == Options(3, 0.25, "n", False, "slow", 7, ("a", "b"), (1, 2))
+    assert isinstance(parsed.tags, tuple)  # a list from TOML or JSON becomes what the field says
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    assert parse(size=3) == Options(3)
+
+
+def test_a_whole_number_is_a_float_too() -> None:
+    assert parse(size=3, ratio=1).ratio == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("size", "3"),
+        ("size", 3.0),
+        ("size", True),
+        ("size", None),
+        ("ratio", "0.5"),
+        ("ratio", False),
+        ("name", b"n"),
+        ("strict", 1),
+        ("mode", "medium"),
+        ("mode", ["fast"]),
+        ("limit", 1.5),
+        ("tags", "ab"),
+        ("tags", ["a", 1]),
+        ("tags", None),
+        ("levels", [3]),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused(key: str, value: object) -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(**{"size": 1, key: value})
+    assert caught.value.field == f"grammar.toy.{key}"
+    assert f"option {key!r} of grammar.toy must be " in str(caught.value)
+    assert repr(value) in str(caught.value)
+
+
+def test_the_error_says_what_would_be_accepted() -> None:
+    with pytest.raises(InvalidConfiguration, match="must be int, not 'x'"):
+        parse(size="x")
+    with pytest.raises(InvalidConfiguration, match=r"must be Literal\['fast', 'slow'\], not 'medium'"):
+        parse(size=1, mode="medium")
+    with pytest.raises(InvalidConfiguration, match=r"must be int \| None, not 'x'"):
+        parse(size=1, limit="x")
+
+
+def test_an_unknown_key_names_the_closest_one_and_all_others() -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(size=1, rato=0.5)
+    assert caught.value.field == "grammar.toy.rato"
+    assert str(caught.value) == (
+        "unknown option 'rato' of grammar.toy; did you mean 'ratio'? "
+        "accepted: levels, limit, mode, name, ratio, size, strict, tags"
+    )
+
+
+def test_an_unknown_key_like_no_other_gets_no_guess() -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(size=1, zzz=0)
+    assert "did you mean" not in str(caught.value)
+
+
+def test_a_field_that_is_not_initialized_is_no_option() -> None:
+    with pytest.raises(InvalidConfiguration, match="unknown option 'derived'"):
+        parse(size=1, derived=1)
+
+
+def test_options_of_a_class_without_any() -> None:
+    @dataclass(frozen=True)
+    class Nothing:
+        pass
+
+    assert parse_options(Nothing, {}, where="device.toy") == Nothing()
+    with pytest.raises(InvalidConfiguration, match="accepted: none"):
+        parse_options(Nothing, {"size": 1}, where="device.toy")
+
+
+def test_a_missing_option_is_named() -> None:
+    with pytest.raises(InvalidConfiguration, match=r"grammar\.toy needs the option 'size'") as caught:
+        parse()
+    assert caught.value.field == "grammar.toy.size"

@@ -1,0 +1,122 @@
+"""Constraints: any value can be written down; `source` is canonical or says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from guideway.api.errors import InvalidGrammar, InvalidRequest
+from guideway.api.types import (
+    Choice,
+    Constraint,
+    GenerationResult,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    SamplingParams,
+    StructuralTag,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("constraint", "kind", "source"),
+    [
+        (JsonSchema({"type": "object"}), "json_schema", '{"type":"object"}'),
+        (JsonSchema('{ "type" : "object" }'), "json_schema", '{"type":"object"}'),
+        (JsonSchema(True), "json_schema", "true"),
+        (JsonSchema({"b": 1, "a": "é\u2028"}), "json_schema", '{"b":1,"a":"é\u2028"}'),
+        (JsonObject(), "json_object", "{}"),
+        (Regex("a+\n"), "regex", "a+\n"),
+        (Choice(["yes", "né"]), "choice", '["yes", "né"]'),
+        (Choice(("yes",)), "choice", '["yes"]'),
+        (Grammar("start: 'a'", dialect="lark"), "grammar:lark", "start: 'a'"),
+        (StructuralTag({"structures": []}), "structural_tag", '{"structures":[]}'),
+        (StructuralTag('{"structures": []}'), "structural_tag", '{"structures":[]}'),
+    ],
+)
+def test_kind_and_source(constraint: Constraint, kind: str, source: str) -> None:
+    assert (constraint.kind, constraint.source()) == (kind, source)
+
+
+@given(value=st.dictionaries(st.text(), JSON, max_size=4))
+def test_a_schema_and_its_text_have_one_source_with_the_keys_in_order(value: dict[str, Any]) -> None:
+    source = JsonSchema(value).source()
+    assert json.loads(source) == value
+    assert JsonSchema(json.dumps(value, indent=2)).source() == source
+    assert list(json.loads(source)) == list(value)
+
+
+def test_two_orders_of_keys_are_two_sources() -> None:
+    assert JsonSchema({"a": 1, "b": 2}).source() != JsonSchema({"b": 2, "a": 1}).source()
+
+
+def circular() -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    schema["self"] = schema
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("constraint", "problem"),
+    [
+        (JsonSchema("{"), "JSON schema is not JSON"),
+        (JsonSchema(""), "JSON schema is not JSON"),
+        (JsonSchema("{'a': 1}"), "JSON schema is not JSON"),
+        (JsonSchema('{"minimum": NaN}'), "JSON schema is not JSON"),
+        (JsonSchema({"minimum": float("inf")}), "JSON schema is not JSON"),
+        (JsonSchema({"const": b"bytes"}), "JSON schema is not JSON"),
+        (JsonSchema({"const": {1, 2}}), "JSON schema is not JSON"),
+        (JsonSchema(b"{}"), "JSON schema is not JSON"),  # type: ignore[arg-type]
+        (JsonSchema({"const": "\ud800"}), "JSON schema is not JSON"),
+        (JsonSchema('{"const": "\\ud800"}'), "JSON schema is not JSON"),
+        (JsonSchema({("a", "b"): 1}), "JSON schema is not JSON"),  # type: ignore[dict-item]
+        (JsonSchema(circular()), "JSON schema is not JSON"),
+        (JsonSchema("1" * 5000), "JSON schema is not JSON"),
+        (JsonSchema(DEEP), "JSON schema is nested too deeply"),
+        (StructuralTag("{"), "structural tag is not JSON"),
+        (StructuralTag(DEEP), "structural tag is nested too deeply"),
+        (Regex(None), "regex pattern must be a string, not NoneType"),  # type: ignore[arg-type]
+        (Regex(b"a"), "regex pattern must be a string, not bytes"),  # type: ignore[arg-type]
+        (Regex("\udfff"), "regex pattern holds a lone surrogate"),
+        (Choice([]), "at least one string"),
+        (Choice("abc"), "must be a list"),
+        (Choice(b"abc"), "must be a list"),  # type: ignore[arg-type]
+        (Choice(None), "must be a list"),  # type: ignore[arg-type]
+        (Choice({"a", "b"}), "must be a list"),  # type: ignore[arg-type]
+        (Choice(["a", 1]), "each choice must be a string, not int"),  # type: ignore[list-item]
+        (Choice(["a", "\ud800"]), "each choice holds a lone surrogate"),
+        (Grammar(7, dialect="lark"), "grammar must be a string, not int"),  # type: ignore[arg-type]
+        (Grammar("\ud800", dialect="lark"), "grammar holds a lone surrogate"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Constraint) else value.replace(" ", "-"),
+)
+def test_a_malformed_constraint_says_what_is_wrong(constraint: Constraint, problem: str) -> None:
+    with pytest.raises(InvalidGrammar, match=problem) as caught:
+        constraint.source()
+    assert isinstance(caught.value, InvalidRequest)
+    assert caught.value.field.startswith("constraint")
+    assert len(str(caught.value)) < 500
+
+
+def test_a_strategy_is_named_by_keyword_alone() -> None:
+    assert JsonObject().strategy is None
+    assert Regex("a", strategy="reference").strategy == "reference"
+    with pytest.raises(TypeError):
+        Regex("a", "reference")  # type: ignore[call-arg]
+
+
+def test_defaults_are_not_shared() -> None:
+    assert SamplingParams().modifiers is not SamplingParams().modifiers
+    assert SamplingParams().temperature == 0
+    assert GenerationResult(request_id="r").unenforced == ()
