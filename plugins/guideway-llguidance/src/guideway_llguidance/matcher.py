@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from itertools import takewhile
@@ -148,10 +149,16 @@ class LlguidanceMatcher(Matcher):
         allow the stop token alone."""
         if not self._native.is_error():
             return
-        message = self._native.get_error().split("\n", 1)[0][:MAX_MESSAGE]
-        match self._native.stop_reason():
-            case "NoExtensionBias":
-                raise DeadEnd("the grammar allows no token of this vocabulary here")
-            case "ParserTooComplex" | "LexerTooComplex":
-                raise LimitExceeded(f"llguidance gave up on this grammar: {message}", field="constraint")
+        error = self._native.get_error()
+        if is_dead_end(error):
+            raise DeadEnd("the grammar allows no token of this vocabulary here")
+        message = " ".join(error.split("<state>")[0].split())[:MAX_MESSAGE]
+        if re.search(r"\btoo\b|limit", message, re.IGNORECASE):
+            raise LimitExceeded(f"llguidance gave up on this grammar: {message}", field="constraint")
         raise ConformanceError(f"llguidance failed: {message}")
+
+
+def is_dead_end(error: str) -> bool:
+    """Whether llguidance's error says that no token can follow. Its `stop_reason` does not: it calls that, and much
+    else, an internal error."""
+    return error.startswith("NoExtensionBias")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from guideway.api import (
     Constraint,
@@ -16,13 +17,25 @@ from guideway.api import (
     Vocabulary,
     parse_options,
 )
+from guideway.api.json_schema import Schema, check_schema, subschemas
+from guideway.api.json_schema_probe import support
 from llguidance import LLMatcher
 
-from guideway_llguidance.matcher import MAX_MESSAGE, LlguidanceCompiled
+from guideway_llguidance.matcher import MAX_MESSAGE, LlguidanceCompiled, is_dead_end
+from guideway_llguidance.support import library, table
 from guideway_llguidance.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
+
+
+BASE_NBYTES = 1 << 16
+"""What the smallest grammar takes, roughly; measured with a vocabulary of 131072 tokens, as was the factor of 64."""
+
+OPTIONS_IN_SCHEMA = "a schema may not hold `x-guidance`: llguidance would take options of the engine from it"
+
+# Messages of llguidance about text that is well formed. "too" stands for limits: too big, too many, too complex.
+_UNSUPPORTED = re.compile(r"support|implemented|\btoo\b|limit", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -54,16 +67,40 @@ class Strategy(GrammarStrategy):
         self._tokenizer, self._eos_token_id = build_tokenizer(vocabulary)
 
     def supports(self, constraint: Constraint) -> Support:
-        return Support(enforced=frozenset({constraint.kind}))
+        if constraint.kind != "json_schema":
+            return Support(enforced=frozenset({constraint.kind}))
+        schema = json.loads(constraint.source())
+        try:
+            check_schema(schema)
+        except InvalidGrammar as error:
+            return Support(reason=str(error))
+        if _sets_options(schema):
+            return Support(reason=OPTIONS_IN_SCHEMA)
+        return support(schema, table(), library())
 
     def compile(self, constraint: Constraint) -> LlguidanceCompiled:
-        grammar = self._grammar(constraint.kind, constraint.source())
-        native = LLMatcher(self._tokenizer, grammar, log_level=0)
+        kind = constraint.kind
+        if kind not in self.kinds:
+            raise UnsupportedGrammar(f"{library()} has no constraints of kind {kind}", feature=kind)
+        source = constraint.source()
+        if kind == "json_schema":
+            schema = json.loads(source)
+            check_schema(schema)
+            if schema is False:
+                raise InvalidGrammar("the schema `false` allows nothing")
+            if _sets_options(schema):
+                raise UnsupportedGrammar(OPTIONS_IN_SCHEMA, feature="x-guidance")
+            source = "{}" if schema is True else source
+        try:
+            grammar = self._grammar(kind, source)
+            native = LLMatcher(self._tokenizer, grammar, log_level=0)
+        except ValueError as error:
+            raise InvalidGrammar(f"{library()}: {error}") from error
         if not native.is_error():
-            native.compute_bitmask()
+            native.compute_bitmask()  # finds what is lazy: an empty language, a lexer that is too large
         if native.is_error():
-            raise InvalidGrammar(f"llguidance: {native.get_error()[:MAX_MESSAGE]}")
-        return LlguidanceCompiled(native, self.vocabulary, self._eos_token_id, len(grammar))
+            _refuse(kind, native)
+        return LlguidanceCompiled(native, self.vocabulary, self._eos_token_id, BASE_NBYTES + 64 * len(grammar))
 
     def _grammar(self, kind: str, source: str) -> str:
         match kind:
@@ -75,6 +112,19 @@ class Strategy(GrammarStrategy):
                 return LLMatcher.grammar_from_regex(source)
             case "choice":
                 return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, json.loads(source))))
-            case "grammar:lark":
-                return LLMatcher.grammar_from_lark(source)
-        raise UnsupportedGrammar(f"llguidance does not compile {kind}", feature=kind)
+        return LLMatcher.grammar_from_lark(source)
+
+
+def _sets_options(schema: Schema) -> bool:
+    return any(isinstance(subschema, Mapping) and "x-guidance" in subschema for _, subschema in subschemas(schema))
+
+
+def _refuse(kind: str, native: LLMatcher) -> NoReturn:
+    error = native.get_error()
+    if is_dead_end(error):
+        raise InvalidGrammar("no text of this vocabulary matches the constraint")
+    message = f"{library()}: {' '.join(error.split('<state>')[0].split())[:MAX_MESSAGE]}"
+    # a schema was checked already: unless nothing satisfies it, what is left is what llguidance lacks
+    if "Unsatisfiable" not in error and (kind in ("json_schema", "json_object") or _UNSUPPORTED.search(error)):
+        raise UnsupportedGrammar(message, feature=kind)
+    raise InvalidGrammar(message)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NoReturn
 
 import xgrammar as xgr
 from guideway.api import (
     Constraint,
     DeadEnd,
     GrammarStrategy,
+    InvalidConfiguration,
     InvalidGrammar,
     Support,
     UnsupportedGrammar,
@@ -19,8 +21,11 @@ from guideway.api import (
     parse_options,
 )
 from guideway.api.bitmask import allocate, num_words
+from guideway.api.json_schema import check_schema, pattern_details
+from guideway.api.json_schema_probe import support
 
 from guideway_xgrammar.matcher import XgrammarCompiled
+from guideway_xgrammar.support import library, table
 
 
 @dataclass(frozen=True)
@@ -29,13 +34,15 @@ class Options:
 
     whitespace: Literal["any", "compact", "spaced"] = "any"
     """Between JSON tokens: any whitespace, none, or one space after each comma and colon."""
-    strict: bool = True
-    """Treat objects and arrays that do not say otherwise as closed: only declared properties and items."""
     max_threads: int = 4
-    """Threads of one compile."""
+    """Threads of one compile, at least 1."""
 
 
 _SEPARATORS = {"any": None, "compact": (",", ":"), "spaced": (", ", ": ")}
+
+# Messages of xgrammar about a schema or tag that is well formed but that nothing satisfies.
+_EMPTY = re.compile("cannot accept any value|is greater than|unsatisfiable", re.IGNORECASE)
+_UNSUPPORTED = re.compile("support|not implemented|exceed|limit", re.IGNORECASE)
 
 
 class Strategy(GrammarStrategy):
@@ -43,7 +50,8 @@ class Strategy(GrammarStrategy):
 
     name: ClassVar[str] = "xgrammar"
     kinds: ClassVar[frozenset[str]] = frozenset(
-        {"json_schema", "json_object", "regex", "choice", "grammar:ebnf", "grammar:lark", "structural_tag"}
+        {"json_schema", "json_object", "regex", "choice", "grammar:ebnf", "structural_tag"}
+        | ({"grammar:lark"} if hasattr(xgr.GrammarCompiler, "compile_lark") else set())
     )
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "serialize"})
     max_rollback: ClassVar[int | None] = None
@@ -51,6 +59,17 @@ class Strategy(GrammarStrategy):
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         super().__init__(vocabulary, options)
         self._options = parse_options(Options, options, where="grammar.xgrammar")
+        if self._options.max_threads < 1:
+            raise InvalidConfiguration(
+                f"option 'max_threads' of grammar.xgrammar must be at least 1, not {self._options.max_threads}",
+                field="grammar.xgrammar.max_threads",
+            )
+        self._specials = frozenset(i for i, token in enumerate(vocabulary.tokens) if not token)
+        if not self._specials:
+            raise InvalidConfiguration(
+                "xgrammar needs a vocabulary with at least one special token (its bytes empty) to end an output with",
+                field="vocabulary",
+            )
         self._tokenizer_info = xgr.TokenizerInfo(
             list(vocabulary.tokens),
             xgr.VocabType.RAW,
@@ -64,15 +83,44 @@ class Strategy(GrammarStrategy):
         )
 
     def supports(self, constraint: Constraint) -> Support:
-        return Support(enforced=frozenset({constraint.kind}))
-
-    def compile(self, constraint: Constraint) -> XgrammarCompiled:
         source = constraint.source()
         try:
-            compiled = XgrammarCompiled(self._compile(constraint.kind, source), self.vocabulary)
-        except RuntimeError as error:
-            raise InvalidGrammar(f"xgrammar: {error}") from error
-        self._probe(compiled)
+            match constraint.kind:
+                case "json_schema":
+                    return _schema_support(json.loads(source))
+                case "structural_tag":
+                    return _tag_support(json.loads(source))
+        except InvalidGrammar as error:
+            return Support(reason=str(error))
+        unenforced: set[str] = set()
+        if constraint.kind == "regex":
+            unenforced = {f"regex:{d}" for d in pattern_details(source) if table()[f"pattern:{d}"] == "unenforced"}
+        elif constraint.kind == "grammar:lark" and "%json" in source:
+            unenforced = {"%json"}  # its schema is not looked at
+        return Support(enforced=frozenset({constraint.kind}), unenforced=frozenset(unenforced))
+
+    def compile(self, constraint: Constraint) -> XgrammarCompiled:
+        kind = constraint.kind
+        if kind not in self.kinds:
+            raise UnsupportedGrammar(f"{library()} has no constraints of kind {kind}", feature=kind)
+        source = constraint.source()
+        if kind == "json_schema":
+            check_schema(json.loads(source))
+        elif kind == "structural_tag":
+            tag = _modern(json.loads(source))
+            refused = _tag_support(tag).reason
+            if refused is not None:
+                raise UnsupportedGrammar(refused, feature="structural_tag")
+            source = json.dumps(tag)
+        try:
+            native = self._compile(kind, source)
+        except (RuntimeError, ValueError, TypeError) as error:
+            _refuse(kind, error)
+        compiled = XgrammarCompiled(native, self.vocabulary)
+        try:
+            compiled.matcher(self._specials).fill_bitmask(allocate(1, self.vocabulary.logits_width), 0)
+        except DeadEnd as error:
+            raise InvalidGrammar("no text of this vocabulary matches the constraint") from error
         return compiled
 
     def _compile(self, kind: str, source: str) -> xgr.CompiledGrammar:
@@ -83,7 +131,7 @@ class Strategy(GrammarStrategy):
                     '{"type":"object"}' if kind == "json_object" else source,
                     any_whitespace=self._options.whitespace == "any",
                     separators=_SEPARATORS[self._options.whitespace],
-                    strict_mode=self._options.strict and kind == "json_schema",
+                    strict_mode=kind == "json_schema",
                 )
             case "regex":
                 return compiler.compile_regex(source)
@@ -93,22 +141,74 @@ class Strategy(GrammarStrategy):
                 return compiler.compile_grammar(source)
             case "grammar:lark":
                 return compiler.compile_lark(source)
-            case "structural_tag":
-                return compiler.compile_structural_tag(source)
-        raise UnsupportedGrammar(f"xgrammar does not compile {kind}", feature=kind)
-
-    def _probe(self, compiled: XgrammarCompiled) -> None:
-        bitmask = allocate(1, self.vocabulary.logits_width)
-        specials = [i for i, token in enumerate(self.vocabulary.tokens) if not token]
-        try:
-            compiled.matcher(frozenset(specials[:1])).fill_bitmask(bitmask, 0)
-        except DeadEnd as error:
-            raise InvalidGrammar("the constraint matches no text at all") from error
+        return compiler.compile_structural_tag(source)
 
     def from_bytes(self, data: bytes) -> XgrammarCompiled:
         native = xgr.CompiledGrammar.deserialize_json(data.decode(), self._tokenizer_info)
         return XgrammarCompiled(native, self.vocabulary)
 
 
+def _refuse(kind: str, error: Exception) -> NoReturn:
+    # "[time] /path/file.cc:123: what" and sometimes "Check failed: (...) is false: what"
+    message = re.sub(r"^\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is false: )?", "", str(error).strip())
+    message = f"{library()}: {message.splitlines()[0][:300] if message else type(error).__name__}"
+    if _EMPTY.search(message):
+        raise InvalidGrammar(message) from error
+    # a schema was checked already: what is left is what xgrammar lacks
+    if kind in ("json_schema", "json_object") or _UNSUPPORTED.search(message):
+        raise UnsupportedGrammar(message, feature=kind) from error
+    raise InvalidGrammar(message) from error
+
+
+def _schema_support(schema: Any) -> Support:
+    check_schema(schema)
+    return support(schema, table(), library())
+
+
+def _tag_support(tag: Any) -> Support:
+    """The keywords of all schemas in a structural tag."""
+    enforced, unenforced = {"structural_tag"}, set()
+    for node in _nodes(tag):
+        if node.get("type") in ("token", "exclude_token", "any_tokens", "token_triggered_tags"):
+            return Support(reason=f"structural tags of type {node['type']} are not supported: a grammar has no tokens")
+        schema = node.get("json_schema", node.get("schema") if "begin" in node else None)
+        if isinstance(schema, dict | bool):
+            found = _schema_support(schema)
+            if found.refused:
+                return found
+            enforced |= found.enforced
+            unenforced |= found.unenforced
+    return Support(enforced=frozenset(enforced - unenforced), unenforced=frozenset(unenforced))
+
+
+def _nodes(tag: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a structural tag; not those inside its schemas."""
+    pending = [tag]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            yield value
+            pending.extend(v for k, v in value.items() if k not in ("json_schema", "schema"))
+        elif isinstance(value, list):
+            pending.extend(value)
+
+
+def _modern(tag: Any) -> Any:
+    """The tag with ``structures`` and ``triggers``, as vLLM's first version wrote it, in xgrammar's present form."""
+    if not isinstance(tag, dict) or "structures" not in tag:
+        return tag
+    try:
+        tags = [
+            {"begin": s["begin"], "content": {"type": "json_schema", "json_schema": s["schema"]}, "end": s["end"]}
+            for s in tag["structures"]
+        ]
+        triggers = tag["triggers"]
+    except (KeyError, TypeError) as error:
+        raise InvalidGrammar(
+            "a structural tag with `structures` needs `triggers`, and in each structure `begin`, `schema` and `end`"
+        ) from error
+    return {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": triggers, "tags": tags}}
+
+
 def _ebnf_literal(text: str) -> str:
-    return "".join(('"', "".join(f"\\U{ord(c):08x}" for c in text), '"'))
+    return '"' + "".join(f"\\U{ord(c):08x}" for c in text) + '"'
