@@ -39,7 +39,7 @@ demo: setup
 	$(BIN)/guideway generate --model demo --schema $(EXAMPLES)/person.schema.json --input $(EXAMPLES)/prompts.jsonl
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not corpora"
+	$(BIN)/python -m pytest
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

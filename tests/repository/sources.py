@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "core" / "guideway"
 
+GENERATED = {"__pycache__", "build", "dist"}
 
-def tracked_files() -> list[Path]:
-    """Every file that a commit of the working tree would hold: tracked, or new and not ignored."""
-    listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-        text=True,
-        timeout=60,
-    )
-    paths = {ROOT / name for name in listing.stdout.split("\0") if name}
-    return sorted(path for path in paths if path.is_file())
+
+def source_files() -> list[Path]:
+    """Every file of the repository but what tools leave behind. Told without git, which a fresh machine may lack."""
+    found = []
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [
+            name
+            for name in folders
+            if name == ".ci" or not (name.startswith(".") or name in GENERATED or name.endswith(".egg-info"))
+        ]
+        found += [Path(folder) / name for name in files]
+    return sorted(found)
 
 
 def distributions() -> list[Path]:

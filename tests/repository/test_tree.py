@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.repository.sources import ROOT, core_modules, tracked_files
+from tests.repository.sources import ROOT, core_modules, source_files
 
 FRAGMENT = re.compile(r"[1-9][0-9]*\.(feature|change|fix|removal)\.md")
 
@@ -22,7 +22,7 @@ SHARED = f"../{'derahs'[::-1]}"
 
 def texts() -> list[tuple[Path, str]]:
     found = []
-    for path in tracked_files():
+    for path in source_files():
         try:
             found.append((path.relative_to(ROOT), path.read_text("utf-8")))
         except UnicodeDecodeError:
