@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from guideway.api.errors import InvalidConfiguration
 from guideway.engine.kv_cache import SlotKVCache
 
 __all__ = ["ATTENTION_NAME", "AttentionStep", "CausalMask", "PackedStep", "pack_step"]
@@ -54,9 +55,15 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None = None,
     *,
-    guideway_step: AttentionStep,
+    guideway_step: AttentionStep | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
+    if guideway_step is None:
+        raise InvalidConfiguration(
+            f"{type(module).__name__} was called without a step: its model does not hand keywords on to its attention, "
+            "or was called other than by the runner that took it over",
+            field="model",
+        )
     return guideway_step.attend(module, query, key, value, options | {"attention_mask": attention_mask}), None
 
 

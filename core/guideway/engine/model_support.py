@@ -66,10 +66,8 @@ def _span_limits(config: Any, layer_types: set[str]) -> Iterator[tuple[int, str]
         yield chunk, "attends only within chunks of"
     rope = getattr(config, "rope_parameters", None) or {}
     for parameters in rope.values() if all(isinstance(value, Mapping) for value in rope.values()) else [rope]:
-        # these two choose one set of frequencies for the whole batch from the longest sequence in it
-        if parameters.get("rope_type") == "dynamic":
-            yield config.max_position_embeddings, "changes its rotary frequencies beyond"
-        elif parameters.get("rope_type") == "longrope":
+        # one set of frequencies is chosen for the whole batch, by the longest sequence in it
+        if parameters.get("rope_type") == "longrope":
             yield parameters["original_max_position_embeddings"], "changes its rotary frequencies beyond"
 
 
@@ -88,11 +86,18 @@ def probe_attention(model: PreTrainedModel) -> AttentionProfile:
         model.set_attn_implementation(ATTENTION_NAME)
     except ValueError as error:
         raise _unsupported(model, f"its attention cannot be replaced: {error}") from error
+    if any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules()):
+        raise _unsupported(model, "its positions depend on padding and do not start at 0")
     probe = _Probe(model)
     zero = torch.zeros(1, dtype=torch.int64, device=model.device)
-    output = model(
-        input_ids=zero[None], position_ids=zero[None], use_cache=False, logits_to_keep=zero, guideway_step=probe
-    )
+    try:
+        output = model(
+            input_ids=zero[None], position_ids=zero[None], use_cache=False, logits_to_keep=zero, guideway_step=probe
+        )
+    except InvalidConfiguration:
+        raise
+    except Exception as error:  # whatever that model's code does not expect
+        raise _unsupported(model, f"one token sent through it failed with {type(error).__name__}: {error}") from error
     num_layers = model.config.get_text_config().num_hidden_layers
     if sorted(probe.layers) != list(range(num_layers)):
         raise _unsupported(
@@ -122,7 +127,7 @@ class _Probe:
             raise _unsupported(self._model, f"{type(layer).__name__} is not the one attention of a numbered layer")
         if options.get("is_causal", getattr(layer, "is_causal", True)) is False:
             raise _unsupported(self._model, f"{type(layer).__name__} is not causal")
-        extra = sorted(k for k, v in options.items() if v is not None and k not in HARMLESS_OPTIONS)
+        extra = sorted(k for k, v in options.items() if v is not None and v is not False and k not in HARMLESS_OPTIONS)
         if extra:
             raise _unsupported(self._model, f"its attention uses {', '.join(extra)}")
         self.layers[index] = (query.shape[1], key.shape[1], key.shape[3], value.shape[3])

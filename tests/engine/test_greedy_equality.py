@@ -1,0 +1,107 @@
+"""Greedy decoding with joins and leaves gives the tokens ``model.generate`` gives each prompt on its own."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from guideway.engine.model_runner import ModelRunner
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tests.engine.models import FACTORIES, VOCABULARY_SIZE
+
+PROMPT_LENGTHS = (1, 2, 5, 11, 17, 24, 38, 50)
+PROMPTS_PER_LENGTH = 8  # of one length, so that generate takes them as a batch without padding
+NUM_SLOTS = 12
+CLOSE_CALL = 1e-3
+"""Top two logits closer than this may swap with the order of summation; from there on the texts may differ."""
+
+
+@dataclass
+class Sequence:
+    """A prompt and what it is continued with."""
+
+    prompt: list[int]
+    num_tokens: int
+    generated: list[int] = field(default_factory=list)
+
+    @property
+    def finished(self) -> bool:
+        return len(self.generated) == self.num_tokens
+
+
+def sequences_of_random_prompts(rng: random.Random) -> list[Sequence]:
+    lengths = [length for length in PROMPT_LENGTHS for _ in range(PROMPTS_PER_LENGTH)]
+    rng.shuffle(lengths)
+    return [Sequence([rng.randrange(VOCABULARY_SIZE) for _ in range(n)], rng.randint(5, 40)) for n in lengths]
+
+
+def decode_with_joins_and_leaves(runner: ModelRunner, sequences: list[Sequence], rng: random.Random) -> int:
+    """Continue every sequence to its length in a batch that changes all the time; the most that ran at once."""
+    waiting = list(sequences)
+    running: dict[int, Sequence] = {}
+    most = 0
+    while waiting or running:
+        while waiting and runner.cache.capacity() and rng.random() < 0.6:
+            running[runner.cache.allocate()] = waiting.pop(0)
+        batch = [
+            (slot, sequence.generated[-1:] or sequence.prompt)
+            for slot, sequence in running.items()
+            if rng.random() < 0.9  # now and then a sequence sits a step out
+        ]
+        if not batch:
+            continue
+        most = max(most, len(batch))
+        for (slot, _), token_id in zip(batch, runner.forward(batch).logits.argmax(dim=-1).tolist(), strict=True):
+            sequence = running[slot]
+            sequence.generated.append(token_id)
+            if sequence.finished:
+                runner.cache.release(slot)
+                del running[slot]
+    return most
+
+
+def tokens_and_leads(model: PreTrainedModel, prompts: list[list[int]], num_tokens: int) -> tuple[Tensor, Tensor]:
+    """What ``generate`` continues prompts of one length with, and by how much each token's logit led the next best:
+    both ``[prompts, num_tokens]``."""
+    token_ids = torch.tensor(prompts)
+    output = model.generate(  # type: ignore[operator]
+        token_ids,
+        attention_mask=torch.ones_like(token_ids),
+        do_sample=False,
+        max_new_tokens=num_tokens,
+        eos_token_id=None,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    top = torch.stack(output.logits, dim=1).topk(2).values
+    return output.sequences[:, token_ids.shape[1] :], top[..., 0] - top[..., 1]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_greedy_tokens_equal_those_of_generate(name: str) -> None:
+    rng = random.Random(2)
+    sequences = sequences_of_random_prompts(rng)
+    assert len(sequences) == 64
+    runner = ModelRunner(FACTORIES[name](0), num_slots=NUM_SLOTS, max_length=100)
+    most = decode_with_joins_and_leaves(runner, sequences, rng)
+    assert most >= NUM_SLOTS - 2
+    assert runner.cache.capacity() == NUM_SLOTS
+
+    reference = FACTORIES[name](0)
+    compared = total = 0
+    for length in PROMPT_LENGTHS:
+        group = [sequence for sequence in sequences if len(sequence.prompt) == length]
+        num_tokens = max(sequence.num_tokens for sequence in group)
+        token_ids, leads = tokens_and_leads(reference, [sequence.prompt for sequence in group], num_tokens)
+        for sequence, expected, lead in zip(group, token_ids.tolist(), leads.tolist(), strict=True):
+            clear = next((i for i in range(sequence.num_tokens) if lead[i] <= CLOSE_CALL), sequence.num_tokens)
+            assert sequence.generated[:clear] == expected[:clear]
+            compared += clear
+            total += sequence.num_tokens
+    assert compared > 0.9 * total
+    assert len({token_id for sequence in sequences for token_id in sequence.generated}) > 50, "all the same text"

@@ -1,0 +1,135 @@
+"""A model folder is loaded whole or refused with the reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from guideway.api import InvalidConfiguration
+from guideway.engine.model_loader import load
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
+
+from tests.engine.models import VOCABULARY_SIZE, llama
+
+
+def bfloat16_llama() -> PreTrainedModel:
+    model = llama(num_hidden_layers=1)
+    model.to(torch.bfloat16)  # type: ignore[arg-type]
+    return model
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama stored as bfloat16, with a word-level fast tokenizer."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    bfloat16_llama().save_pretrained(folder)
+    words = {f"w{i}": i for i in range(VOCABULARY_SIZE)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    return folder
+
+
+def test_loads_model_and_tokenizer(stored: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model, tokenizer = load(stored, "float32", "cpu")
+    assert model.dtype == torch.float32
+    assert not model.training
+    assert tokenizer("w3 w299")["input_ids"] == [3, 299]
+    written = {name: weight.to(torch.float32) for name, weight in bfloat16_llama().named_parameters()}
+    loaded = dict(model.named_parameters())
+    assert all(torch.equal(loaded[name], value) for name, value in written.items())
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("auto", torch.bfloat16), (torch.float32, torch.float32)])
+def test_dtypes(stored: Path, dtype: str | torch.dtype, expected: torch.dtype) -> None:
+    assert load(str(stored), dtype, torch.device("cpu"))[0].dtype == expected
+
+
+def without(*names: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return change
+
+
+def config(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return change
+
+
+def contents(name: str, text: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).write_text(text)
+
+    return change
+
+
+def bert(folder: Path) -> None:
+    shutil.rmtree(folder)
+    small = BertConfig(vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    BertModel(small).save_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (shutil.rmtree, "does not exist"),
+        (without("config.json"), "has no config.json"),
+        (contents("config.json", "{"), "has a configuration transformers cannot use"),
+        (config(model_type="unheard-of"), "has a configuration transformers cannot use.*unheard-of"),
+        (config(hidden_size="big"), "has a configuration transformers cannot use"),
+        (
+            config(architectures=["LlamaForSequenceClassification"]),
+            "holds LlamaForSequenceClassification, which",
+        ),
+        (bert, "holds BertModel, which is not a causal language model"),
+        (config(architectures=None, model_type="vit"), "holds a vit model, which is not a causal language model"),
+        (without("tokenizer.json", "tokenizer_config.json"), r"has no fast tokenizer \(tokenizer.json\)"),
+        (contents("tokenizer.json", "{"), r"has no fast tokenizer \(tokenizer.json\)"),
+        (without("model.safetensors"), "has weights that cannot be loaded"),
+        (contents("model.safetensors", "these are no weights"), "has weights that cannot be loaded"),
+        (config(intermediate_size=300), "has weights that cannot be loaded"),
+        (config(num_hidden_layers=2), "lacks 9 of the model's weights, the first being 'model.layers.1"),
+    ],
+)
+def test_a_folder_that_cannot_be_used(
+    stored: Path, tmp_path: Path, spoil: Callable[[Path], None], message: str
+) -> None:
+    folder = tmp_path / "spoiled"
+    shutil.copytree(stored, folder)
+    spoil(folder)
+    with pytest.raises(InvalidConfiguration, match=message) as refusal:
+        load(folder, "float32", "cpu")
+    assert refusal.value.field == "model"
+    assert str(folder) in str(refusal.value)
+
+
+def test_a_file_is_no_folder(stored: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match="is not a folder") as refusal:
+        load(stored / "config.json", "float32", "cpu")
+    assert refusal.value.field == "model"
+
+
+@pytest.mark.parametrize("dtype", ["float33", "int8", "nn", torch.int32])
+def test_a_dtype_no_model_has(stored: Path, dtype: str | torch.dtype) -> None:
+    with pytest.raises(InvalidConfiguration, match="dtype must be auto, float32") as refusal:
+        load(stored, dtype, "cpu")
+    assert refusal.value.field == "dtype"
+
+
+@pytest.mark.parametrize(("device", "message"), [("abacus", "is no device torch knows"), ("xla:7", "cannot be moved")])
+def test_a_device_that_is_not_there(stored: Path, device: str, message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message) as refusal:
+        load(stored, "float32", device)
+    assert refusal.value.field == "device"
