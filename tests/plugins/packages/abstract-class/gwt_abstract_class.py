@@ -1,0 +1,14 @@
+from guideway.api import GrammarStrategy, hookimpl
+
+
+class Strategy(GrammarStrategy):
+    name = "abstract"
+    kinds = frozenset({"regex"})
+
+    def supports(self, constraint):
+        raise NotImplementedError
+
+
+@hookimpl
+def guideway_grammar_strategy():
+    return Strategy

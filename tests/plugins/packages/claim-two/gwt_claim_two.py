@@ -1,0 +1,11 @@
+from guideway.api import WorkerMixin, hookimpl
+
+
+class Mixin(WorkerMixin):
+    name = "twice"
+    origin = "two"
+
+
+@hookimpl
+def guideway_worker_mixin():
+    return Mixin

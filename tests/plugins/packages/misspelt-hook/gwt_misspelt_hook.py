@@ -1,0 +1,6 @@
+from guideway.api import hookimpl
+
+
+@hookimpl
+def guideway_gramar_strategy(name):
+    return None

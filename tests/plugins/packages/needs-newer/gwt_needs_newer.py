@@ -1,0 +1,1 @@
+raise AssertionError("must not be imported: it requires another guideway")

@@ -1,0 +1,2 @@
+def guideway_grammar_strategy(name):
+    return None

@@ -1,0 +1,1 @@
+raise AssertionError("must not be imported: it is written for another contract")

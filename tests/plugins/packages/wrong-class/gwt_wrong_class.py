@@ -1,0 +1,10 @@
+from guideway.api import WorkerMixin, hookimpl
+
+
+class Mixin(WorkerMixin):
+    name = "wrongclass"
+
+
+@hookimpl
+def guideway_grammar_strategy():
+    return Mixin

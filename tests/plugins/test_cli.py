@@ -1,0 +1,176 @@
+"""The program, as it is installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import guideway
+import pytest
+from guideway import cli
+
+from tests.plugins.environments import Environment
+
+
+def answer(environment: Environment, *arguments: str, **variables: str) -> Any:
+    done = environment.guideway("plugins", *arguments, "--json", **variables)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_list(zoo: Environment, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    listed = answer(zoo, "list", GWT_MARKER=str(marker))
+    states = {plugin["id"]: plugin["state"] for plugin in listed["plugins"]}
+    assert states["gwt-good/grammar.good"] == states["gwt-broken-import/grammar.broken"] == "discovered"
+    assert states["gwt-claim-one/worker.twice"] == states["gwt-claim-two/worker.twice"] == "conflict"
+    assert states["gwt-needs-newer/worker.early"] == "incompatible"
+    assert {problem["code"] for problem in listed["problems"]} == {"unknown-kind", "malformed-entry"}
+    assert not marker.exists()
+
+
+def test_list_for_people(zoo: Environment, bare: Environment) -> None:
+    done = zoo.guideway("plugins", "list")
+    header, *rows = done.stdout.splitlines()
+    assert header.split() == ["KIND", "NAME", "DISTRIBUTION", "VERSION", "STATE", "WHERE"]
+    assert ["grammar", "good", "gwt-good", "1.0", "discovered", str(zoo.site)] in [row.split() for row in rows]
+    assert "guideway plugins doctor" in done.stderr and done.returncode == 0
+    assert bare.guideway("plugins", "list").stderr == ""
+
+
+def test_list_and_doctor_import_no_plugin_and_no_numpy(zoo: Environment) -> None:
+    program = (
+        "import sys; from guideway.cli import main\n"
+        "assert main(['plugins', 'list']) == 0 and main(['plugins', 'doctor']) == 1 and main(['--help']) == 0\n"
+        "unwanted = ('gwt_', 'numpy', 'pluggy', 'guideway.engine')\n"
+        "print([name for name in sys.modules if name.startswith(unwanted)], file=sys.stderr)"
+    )
+    done = zoo.run(str(zoo.python), "-c", program)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("address", "ids"),
+    [
+        ("better", ["gwt-good/grammar.better"]),
+        ("good", ["gwt-good/grammar.good", "gwt-good/worker.good"]),
+        ("worker.good", ["gwt-good/worker.good"]),
+        ("GWT_good/good", ["gwt-good/grammar.good", "gwt-good/worker.good"]),
+        ("gwt-good/worker.good", ["gwt-good/worker.good"]),
+        ("twice", ["gwt-claim-one/worker.twice", "gwt-claim-two/worker.twice"]),
+    ],
+)
+def test_show(zoo: Environment, address: str, ids: list[str]) -> None:
+    assert [plugin["id"] for plugin in answer(zoo, "show", address)] == ids
+
+
+def test_show_for_people(zoo: Environment) -> None:
+    done = zoo.guideway("plugins", "show", "worker.early")
+    lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.stdout.splitlines()}
+    assert lines["id"] == "gwt-needs-newer/worker.early"
+    assert lines["state"] == "incompatible" and "guideway>=99" in lines["reason"]
+
+
+def test_show_what_is_not_there(zoo: Environment) -> None:
+    done = zoo.guideway("plugins", "show", "grammar.god")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("guideway: no installed plugin is called 'grammar.god'; did you mean grammar.good")
+    assert "Traceback" not in done.stderr
+
+
+def test_lock_and_verify(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
+    site, lock = tmp_path / "site", str(tmp_path / "guideway.lock")
+    path = {"PYTHONPATH": str(site)}
+    missing = bare.guideway("plugins", "verify-lock", "--file", lock)
+    assert missing.returncode == 1 and "write it with: guideway plugins lock" in missing.stderr
+
+    bare.install(wheels["good"], target=site)
+    assert "gwt-good/worker.good" in answer(bare, "lock", "--file", lock, **path)["plugins"]
+    assert answer(bare, "verify-lock", "--file", lock, **path) == {"ok": True, "differences": [], "unlocked": []}
+
+    (site / "gwt_good.py").write_text("changed = True\n")
+    changed = bare.guideway("plugins", "verify-lock", "--file", lock, **path)
+    assert changed.returncode == 1
+    assert "gwt-good/grammar.good digest: locked sha256:" in changed.stdout
+    assert "accept it with: guideway plugins lock" in changed.stderr
+    gone = bare.guideway("plugins", "verify-lock", "--json", "--file", lock)
+    assert gone.returncode == 1
+    assert "gwt-good/worker.good: locked 1.0, not installed now" in json.loads(gone.stdout)["differences"]
+
+
+def test_locking_some_leaves_the_others_unlocked(zoo: Environment, tmp_path: Path) -> None:
+    lock = str(tmp_path / "guideway.lock")
+    assert answer(zoo, "lock", "worker.good", "--file", lock)["plugins"] == ["gwt-good/worker.good"]
+    verified = answer(zoo, "verify-lock", "--file", lock)
+    assert verified["ok"] and "gwt-good/grammar.good" in verified["unlocked"]
+
+
+def test_an_enabled_plugin_adds_a_command(zoo: Environment) -> None:
+    done = zoo.guideway("--enable-plugin", "first", "hello", "--name", "you")
+    assert (done.returncode, done.stdout) == (7, "hello you\n")
+    done = zoo.guideway("hello", GUIDEWAY_PLUGINS_ENABLE="second, gwt-hooks/first")
+    assert (done.returncode, done.stdout) == (7, "hello world\n")
+    assert "say hello" in zoo.guideway("--enable-plugin=first", "--help").stdout
+    assert "say hello" not in zoo.guideway("--help").stdout
+
+
+def test_an_enabled_plugin_that_is_broken_fails_loudly(zoo: Environment) -> None:
+    done = zoo.guideway("--enable-plugin", "wrapper", "hello")
+    assert done.returncode == 1 and done.stderr.startswith("guideway: hooks 'wrapper' (gwt-hooks 1.0 at ")
+    assert "Traceback" not in done.stderr
+    assert zoo.guideway("--enable-plugin", "wrapper", "plugins", "list").returncode == 0, "it has no part in this"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "usage: guideway"),
+        (["hello"], "no command 'hello'"),
+        (["plugin"], "did you mean 'plugins'?"),
+        (["plugins"], "required: COMMAND"),
+        (["plugins", "lst"], "invalid choice: 'lst'"),
+        (["plugins", "list", "--jsn"], "unrecognized arguments: --jsn"),
+        (["plugins", "doctor", "--timeout", "-1"], "invalid"),
+        (["plugins", "doctor", "good"], "only with --import"),
+        (["--no-such-option"], "unrecognized arguments"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert told in err and out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["--version"], guideway.__version__), (["--help"], "plugins"), (["plugins", "doctor", "--help"], "--import")],
+)
+def test_help_and_version(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 0
+    assert told in capsys.readouterr().out
+
+
+def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(subparsers: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("guideway.plugins.commands.add_plugins", interrupt)
+    assert cli.main(["plugins", "list"]) == 130
+    assert capsys.readouterr().err == "guideway: interrupted\n"
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    program = (
+        "import sys\nfrom guideway import cli, plugins\nfrom guideway.plugins import commands\n"
+        "commands._list = lambda args: [print('x' * 80) for _ in range(100_000)] and 0\n"
+        "sys.exit(cli.main(['plugins', 'list']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1

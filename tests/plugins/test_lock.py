@@ -1,0 +1,122 @@
+"""The lock file, and what ``require = "certified"`` makes of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guideway.api import CONTRACT
+from guideway.api.errors import InvalidConfiguration, PluginUnavailable
+from guideway.plugins import PluginIndex, Plugins, PluginSettings
+from guideway.plugins.lock import Lock, Locked, Verdict
+
+from tests.plugins.environments import Environment
+
+
+@pytest.fixture
+def installed(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> Path:
+    """A folder of its own with the good package, to be tampered with."""
+    bare.install(wheels["good"], target=tmp_path / "site")
+    return tmp_path / "site"
+
+
+def certify(lock: Lock, plugin_id: str, **changes: Any) -> Lock:
+    """`lock` with the verdict a conformance run would record."""
+    plugin = lock.plugins[plugin_id].plugin
+    verdict = replace(Verdict("sha256:report", plugin.digest, CONTRACT, ("core",)), **changes)
+    return Lock({**lock.plugins, plugin_id: Locked(plugin, verdict)})
+
+
+def test_it_reads_what_it_wrote(installed: Path, tmp_path: Path) -> None:
+    lock = certify(Lock.of(PluginIndex.scan([str(installed)]).records), "gwt-good/grammar.good")
+    lock.write(tmp_path / "guideway.lock")
+    assert Lock.read(tmp_path / "guideway.lock") == lock
+    assert sorted(lock.plugins) == ["gwt-good/grammar.better", "gwt-good/grammar.good", "gwt-good/worker.good"]
+    assert [path.name for path in tmp_path.glob("*guideway.lock*")] == ["guideway.lock"]
+
+
+def test_differences(installed: Path) -> None:
+    index = PluginIndex.scan([str(installed)])
+    lock = Lock.of(index.records)
+    assert lock.differences(index) == ()
+    (installed / "gwt_good.py").write_text("changed = True\n")
+    rows = lock.differences(index)
+    assert [row.partition(":")[0] for row in rows] == [f"{record.id} digest" for record in index.records if record]
+    newer = PluginIndex(tuple(replace(record, value="elsewhere") for record in index.records[:1]))
+    rows = lock.differences(newer)
+    assert any("value: locked gwt_good:plugin, now elsewhere" in row for row in rows)
+    assert any("gwt-good/worker.good: locked 1.0, not installed now" in row for row in rows)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": 2, "plugins": {}}',
+        '{"format": 1, "plugins": []}',
+        '{"format": 1, "plugins": {"a/b.c": {}}}',
+        '{"format": 1, "plugins": {"a/b.c": {"version": "1", "value": "m", "digest": "d", "conformance": {"x": 1}}}}',
+    ],
+)
+def test_a_file_that_is_no_lock_file_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "guideway.lock").write_text(content)
+    with pytest.raises(InvalidConfiguration, match="is not a lock file"):
+        Lock.read(tmp_path / "guideway.lock")
+
+
+def certified(site: Path, lock: Path) -> Plugins:
+    return Plugins(PluginIndex.scan([str(site)]), PluginSettings(require="certified", lock=str(lock)))
+
+
+def test_certified_needs_a_lock_file(installed: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match="guideway plugins lock") as caught:
+        certified(installed, tmp_path / "no.lock").resolve("grammar", "good")
+    assert caught.value.field == "plugins.lock"
+
+
+def test_certified_refuses_what_is_unproven_and_says_how_to_prove_it(installed: Path, tmp_path: Path) -> None:
+    path = tmp_path / "guideway.lock"
+    lock = Lock.of(PluginIndex.scan([str(installed)]).records)
+    certify(lock, "gwt-good/grammar.good").write(path)
+    assert certified(installed, path).resolve("grammar", "good")
+    with pytest.raises(PluginUnavailable) as caught:
+        certified(installed, path).resolve("worker", "good")
+    assert "no passed conformance report" in str(caught.value)
+    assert "guideway conform worker.good" in str(caught.value)
+
+    certify(lock, "gwt-good/grammar.good", contract="0.9").write(path)
+    with pytest.raises(PluginUnavailable, match=r"certified for contract 0\.9"):
+        certified(installed, path).resolve("grammar", "good")
+
+
+def test_certified_refuses_what_changed_since(installed: Path, tmp_path: Path) -> None:
+    path = tmp_path / "guideway.lock"
+    records = PluginIndex.scan([str(installed)]).records
+    certify(Lock.of(records), "gwt-good/grammar.good").write(path)
+    (installed / "gwt_good.py").write_text("changed = True\n")
+    with pytest.raises(PluginUnavailable, match="its files changed after it was certified"):
+        certified(installed, path).resolve("grammar", "good")
+    # and locking it again does not carry the verdict over
+    assert Lock.of(records, Lock.read(path)).plugins["gwt-good/grammar.good"].verdict is None
+
+
+def test_locking_again_keeps_verdicts_that_hold(installed: Path) -> None:
+    records = PluginIndex.scan([str(installed)]).records
+    lock = certify(Lock.of(records), "gwt-good/grammar.good")
+    assert Lock.of(records, lock) == lock
+
+
+def test_the_file_is_plain_and_sorted(installed: Path, tmp_path: Path) -> None:
+    lock = certify(Lock.of(reversed(PluginIndex.scan([str(installed)]).records)), "gwt-good/grammar.good")
+    lock.write(tmp_path / "guideway.lock")
+    content = json.loads((tmp_path / "guideway.lock").read_text())
+    assert list(content["plugins"]) == sorted(content["plugins"])
+    line = content["plugins"]["gwt-good/grammar.good"]
+    assert line["version"] == "1.0" and line["value"] == "gwt_good"
+    verdict = lock.plugins["gwt-good/grammar.good"].verdict
+    assert verdict is not None and line["conformance"] == {**asdict(verdict), "levels": ["core"]}

@@ -1,0 +1,171 @@
+"""The plan: what a parent resolved, and how a worker proves that it has the same."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from guideway.api.errors import InvalidConfiguration, PluginConflict, PluginError
+from guideway.plugins import PluginIndex, PluginPlan, Plugins, PluginSettings, bootstrap_worker
+from guideway.plugins.digest import file_digest
+
+from tests.plugins.environments import Environment
+
+PROGRAM = str(Path(__file__).parent / "worker_program.py")
+
+
+@pytest.fixture
+def plan(index: PluginIndex) -> PluginPlan:
+    settings = PluginSettings(enable=("second",), deny=("*/device.segfault",))
+    return Plugins(index, settings).plan([("grammar", "good"), ("worker", "good")], {"model": "demo", "seed": None})
+
+
+def test_a_plan_names_what_was_selected_and_nothing_was_imported(plan: PluginPlan) -> None:
+    assert [p.id for p in plan.plugins] == [
+        "gwt-good/grammar.good",
+        "gwt-good/worker.good",
+        "gwt-hooks/hooks.second",
+    ]
+    assert {p.version for p in plan.plugins} == {"1.0"}
+    assert all(p.digest.startswith("sha256:") for p in plan.plugins)
+    assert not [name for name in sys.modules if name.startswith("gwt_")]
+
+
+def test_the_fingerprint_depends_on_everything_but_order(index: PluginIndex, plan: PluginPlan) -> None:
+    def fingerprint(selection: list[tuple[str, str]], configuration: Mapping[str, object], **settings: object) -> str:
+        settings = {"enable": ("second",), "deny": ("*/device.segfault",), **settings}
+        return Plugins(index, PluginSettings(**settings)).plan(selection, configuration).fingerprint  # type: ignore[arg-type]
+
+    good = [("worker", "gwt-good/good"), ("grammar", "good"), ("grammar", "good")]
+    same = {"seed": None, "model": "demo"}
+    assert fingerprint(good, same) == plan.fingerprint
+    assert fingerprint(good, same, lock="elsewhere.lock") == plan.fingerprint
+    different = [
+        fingerprint(good[1:], same),
+        fingerprint(good, {**same, "seed": 1}),
+        fingerprint(good, same, deny=()),
+        fingerprint(good, same, enable=("first",)),
+        replace(plan, contract="1.1").fingerprint,
+        replace(plan, guideway="9").fingerprint,
+        replace(plan, plugins=(replace(plan.plugins[0], digest="sha256:0"), *plan.plugins[1:])).fingerprint,
+    ]
+    assert len({*different, plan.fingerprint}) == len(different) + 1
+
+
+def test_it_pickles(plan: PluginPlan) -> None:
+    copy = pickle.loads(pickle.dumps(plan))
+    assert copy == plan and copy.fingerprint == plan.fingerprint
+
+
+def test_a_configuration_that_cannot_be_compared_is_refused(index: PluginIndex) -> None:
+    for value in (object(), float("nan")):
+        with pytest.raises(InvalidConfiguration, match="plain JSON values"):
+            Plugins(index).plan([], {"model": value})
+
+
+def test_a_plan_resolves_as_loading_does(index: PluginIndex) -> None:
+    with pytest.raises(PluginConflict):
+        Plugins(index).plan([("worker", "twice")], {})
+
+
+def test_differences_are_told_row_by_row(plan: PluginPlan) -> None:
+    first, _, third = plan.plugins
+    other = replace(
+        plan, plugins=(replace(first, version="2.0"), replace(third, id="gwt-x/hooks.second")), contract="1.5"
+    )
+    rows = plan.differences(other)
+    assert rows == (
+        "contract: want 1.0, have 1.5",
+        "gwt-good/grammar.good version: want 1.0, have 2.0",
+        "gwt-good/worker.good: want 1.0, have nothing: it is not installed or not selected",
+        "gwt-hooks/hooks.second: want 1.0, have nothing: it is not installed or not selected",
+        "gwt-x/hooks.second: want nothing, have 1.0",
+    )
+    assert plan.differences(plan) == ()
+
+
+def test_a_worker_without_the_plugin_is_told_so(index: PluginIndex, plan: PluginPlan, zoo: Environment) -> None:
+    sys.path.remove(str(zoo.site))
+    with pytest.raises(PluginError) as caught:
+        bootstrap_worker(plan)
+    assert caught.value.plugin == "gwt-good/grammar.good"
+    assert "gwt-good/grammar.good: want 1.0, have nothing" in str(caught.value)
+
+
+def test_a_worker_may_load_what_is_planned_and_nothing_else(plan: PluginPlan) -> None:
+    plugins = bootstrap_worker(plan)
+    assert plugins.resolve("grammar", "good")
+    with pytest.raises(PluginError, match="allow has no glob"):
+        plugins.resolve("grammar", "better")
+    assert [hook.plugin for hook in plugins.hooks().validate_request] == ["gwt-hooks/hooks.second"]
+
+
+@pytest.fixture
+def target(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> Path:
+    bare.install(wheels["good"], target=tmp_path / "target")
+    return tmp_path / "target"
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_workers_of_every_start_method(bare: Environment, target: Path, method: str) -> None:
+    done = bare.run(str(bare.python), PROGRAM, method, PYTHONPATH=str(target))
+    assert done.returncode == 0, done.stderr
+    fingerprint, answer = [line for line in done.stdout.splitlines() if "being imported" not in line]
+    assert answer == f"good {fingerprint} True"
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_worker_that_would_run_other_code_refuses(bare: Environment, target: Path, method: str) -> None:
+    done = bare.run(str(bare.python), PROGRAM, method, str(target / "gwt_good.py"), PYTHONPATH=str(target))
+    assert done.returncode == 0, done.stderr
+    assert "PluginError gwt-good/grammar.good" in done.stdout
+    assert "gwt-good/grammar.good digest: want sha256:" in done.stdout
+
+
+def digest(index: PluginIndex) -> str:
+    return file_digest(index.records[0])
+
+
+def test_the_digest_is_that_of_the_files(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
+    for side in ("left", "right"):
+        bare.install(wheels["good"], target=tmp_path / side)
+    left, right = (PluginIndex.scan([str(tmp_path / side)]) for side in ("left", "right"))
+    assert digest(left) == digest(right)
+    (tmp_path / "right" / "__pycache__").mkdir()
+    (tmp_path / "right" / "__pycache__" / "gwt_good.cpython-311.pyc").write_bytes(b"compiled")
+    assert digest(left) == digest(right)
+    module = tmp_path / "right" / "gwt_good_worker.py"
+    before = module.read_text()
+    module.write_text(before + "\n")
+    assert digest(left) != digest(right)
+    module.write_text(before)
+    assert digest(left) == digest(right)
+    module.unlink()
+    assert digest(left) != digest(right)
+
+
+def test_a_zipped_distribution_has_the_same_digest(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
+    bare.install(wheels["good"], target=tmp_path)
+    assert digest(PluginIndex.scan([str(wheels["good"])])) == digest(PluginIndex.scan([str(tmp_path)]))
+
+
+def test_an_editable_install_has_the_digest_of_its_package(
+    index: PluginIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "gwt_tree"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('must not be imported to be found')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    record = replace(index.named("grammar", "good")[0], editable=str(tmp_path), value="gwt_tree.module:thing")
+    before = file_digest(record)
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "x.pyc").write_bytes(b"compiled")
+    assert file_digest(record) == before
+    (package / "data.json").write_text("{}")
+    assert file_digest(record) != before
+    with pytest.raises(PluginError, match="cannot be found"):
+        file_digest(replace(record, value="gwt_nowhere"))
