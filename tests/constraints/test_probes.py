@@ -48,7 +48,10 @@ def test_green_list_raises_exactly_the_keyed_half(device: DeviceBackend) -> None
     tokens = list(PROMPT)
     for token_id in marked.token_ids:
         previous = np.array([tokens[-1]], dtype=np.int32)
-        green = NumpyOps().uniform(np.array([7]), previous, previous, 0, VOCABULARY.logits_width)[0, : len(VOCABULARY)] < 0.5
+        green = (
+            NumpyOps().uniform(np.array([7]), previous, previous, 0, VOCABULARY.logits_width)[0, : len(VOCABULARY)]
+            < 0.5
+        )
         assert token_id == int((bare(tokens) + 3.0 * green).argmax())
         tokens.append(token_id)
     assert list(plain.token_ids) == bare_greedy(PROMPT, len(plain.token_ids))

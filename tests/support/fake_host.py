@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from guideway.api import (
+    Companion,
     DeviceBackend,
     FinishReason,
     GenerationResult,
@@ -60,6 +61,7 @@ class FakeHost:
         self.runtime = Runtime(context, strategies=strategies or {}, modifiers=instances, offers=offers, **options)
         worker = WorkerContext(device=device, vocabulary_size=len(vocabulary), logits_width=vocabulary.logits_width)
         self.pipeline = Pipeline(self.runtime.modifier_classes(), worker)
+        self.companions: dict[int, Sequence[Companion]] = {}
         self.tokens: dict[int, list[int]] = {}
         self.limits: dict[int, int] = {}
         self.results: dict[int, GenerationResult] = {}
@@ -82,6 +84,7 @@ class FakeHost:
             reason = FinishReason.REFUSED if isinstance(error, InvalidRequest) else FinishReason.INTERNAL_ERROR
             self.results[slot] = GenerationResult(request_id=request.request_id, finish_reason=reason, error=error)
             return
+        self.companions[slot] = admission.companions
         self.tokens[slot] = list(request.prompt_token_ids)
         self.limits[slot] = len(request.prompt_token_ids) + (request.params.max_tokens or 32)
 

@@ -101,7 +101,8 @@ class Guidance(LogitModifier[float]):
         return None if wanted is None else float(wanted["scale"])
 
     def companions(self, request: Request) -> Sequence[Companion]:
-        return [Companion(tuple(request.params.modifiers[self.name]["negative_prompt"]))]
+        wanted = request.params.modifiers.get(self.name)
+        return [] if wanted is None else [Companion(tuple(wanted["negative_prompt"]))]
 
     def prepare(self, batch: StepBatch, states: Sequence[float | None]) -> Payload | None:
         rows, sequences = batch.select(states)

@@ -168,7 +168,8 @@ class LogitModifier(ABC, Generic[State]):
         return len(token_ids)
 
     def companions(self, request: Request) -> Sequence[Companion]:
-        """Sequences to run beside each sequence of the request. (`Need.COMPANIONS`)"""
+        """Sequences to run beside each sequence of the request, asked once at its admission; none for a request this
+        modifier leaves alone. (`Need.COMPANIONS`)"""
         return ()
 
     def fork(self, state: State) -> State:
@@ -177,5 +178,5 @@ class LogitModifier(ABC, Generic[State]):
         raise UnsupportedCapability(f"modifier {self.name!r} cannot fork a sequence", field="fork")
 
     def release(self, state: State | None) -> None:
-        """Let go of a sequence; exactly once for each `start`, however the sequence ends, also if `start` raised
-        (then with None). Preemption is not release."""
+        """Let go of a sequence: exactly once for each one that was started or forked, however it ends, with what its
+        `start` or `fork` returned, or None if that raised or left it alone. Preemption is not release."""

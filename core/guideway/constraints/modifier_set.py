@@ -9,7 +9,7 @@ from typing import Any
 from guideway.api.errors import GuidewayError, InvalidRequest, PluginError, UnsupportedCapability
 from guideway.api.modifier import LogitModifier
 from guideway.api.steps import Fault, Need, Stage
-from guideway.api.types import Companion, SequenceInfo
+from guideway.api.types import Companion, Request, SequenceInfo
 from guideway.constraints.journal import Journal
 from guideway.constraints.masking import GrammarMask, GrammarState
 
@@ -29,7 +29,8 @@ class ActiveSequence:
         """Aligned with the modifiers; None where a modifier leaves the sequence alone."""
         self.listeners = listeners
         """The modifiers that hear its tokens, each with its state."""
-        self.companions: list[tuple[str, Companion]] = []
+        self.companions: Sequence[str] = ()
+        """For each companion sequence, the modifier that asked for it."""
         self.unenforced: dict[str, None] = {}
         """What was asked for and is not enforced; a dict for its order."""
         self.fault: Fault | None = None
@@ -52,7 +53,6 @@ class ModifierSet:
         anything fails. Raises `InvalidRequest` or `PluginError`."""
         request, info = journal.request, journal.sequence
         states: list[Any] = []
-        companions: list[tuple[str, Companion]] = []
         unenforced: dict[str, None] = {}
         try:
             for modifier in self.all:
@@ -63,9 +63,6 @@ class ModifierSet:
                         unenforced[f"modifier.{modifier.name}"] = None
                     continue
                 self.check_needs(modifier)
-                if Need.COMPANIONS in modifier.needs:
-                    found = self._call(modifier, "companions", request)
-                    companions += [(modifier.name, companion) for companion in found]
             self._check_owner(states)
             sequence = ActiveSequence(journal, states, self._listeners(states))
             self._replay(sequence)
@@ -74,8 +71,17 @@ class ModifierSet:
             raise
         if (state := self.grammar_state(sequence)) is not None:
             unenforced |= dict.fromkeys(state.candidate.unenforced)
-        sequence.companions, sequence.unenforced = companions, unenforced
+        sequence.unenforced = unenforced
         return sequence
+
+    def companions(self, request: Request) -> list[tuple[str, Companion]]:
+        """What each modifier wants to run beside each sequence of the request, with the modifier's name."""
+        return [
+            (modifier.name, companion)
+            for modifier in self.all
+            if Need.COMPANIONS in modifier.needs
+            for companion in self._call(modifier, "companions", request)
+        ]
 
     def fork(self, parent: ActiveSequence, info: SequenceInfo) -> ActiveSequence:
         """A second sequence with `parent`'s past. Raises `UnsupportedCapability` if a modifier cannot fork."""
@@ -88,7 +94,7 @@ class ModifierSet:
             self.release(states)
             raise
         child = ActiveSequence(parent.journal.fork(info), states, self._listeners(states))
-        child.companions = list(parent.companions)
+        child.companions = parent.companions
         child.unenforced = dict(parent.unenforced)
         return child
 

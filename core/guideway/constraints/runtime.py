@@ -60,6 +60,11 @@ class Admission:
 
     request: Request
     compilation: Future[Compilation] | None
+    companions: tuple[Companion, ...]
+    """Sequences to run beside each sequence of the request. Their logits follow the sampled rows, sequence by
+    sequence and companion by companion, as many rows as the sequence has."""
+    companion_owners: tuple[str, ...]
+    """For each companion, the modifier that asked for it."""
 
     def ready(self) -> bool:
         """Whether it can be started (which may still raise what the compilation raised)."""
@@ -130,7 +135,13 @@ class Runtime:
             request = replace(request, seed=secrets.randbits(63))
         else:
             request = replace(request, seed=request.params.seed)
-        return Admission(request, None if constraint is None else self._mask.compile(request, constraint))
+        companions = self._modifiers.companions(request)
+        return Admission(
+            request,
+            None if constraint is None else self._mask.compile(request, constraint),
+            tuple(companion for _, companion in companions),
+            tuple(name for name, _ in companions),
+        )
 
     def abandon(self, admission: Admission) -> None:
         """Drop a request of which no sequence was started."""
@@ -153,7 +164,9 @@ class Runtime:
         past = Journal(request, info) if journal is None else journal.fork(info)
         self._per_request[request.request_id] += 1
         try:
-            self._occupy(slot, self._modifiers.begin(past))
+            sequence = self._modifiers.begin(past)
+            sequence.companions = admission.companion_owners
+            self._occupy(slot, sequence)
         except BaseException:
             self._leave(request)
             raise
@@ -171,7 +184,9 @@ class Runtime:
     def rebuild(self, slot: int) -> None:
         """Throw the states of a sequence away and make them anew from its journal."""
         old = self._vacate(slot)
-        self._occupy(slot, self._modifiers.begin(old.journal))
+        sequence = self._modifiers.begin(old.journal)
+        sequence.companions, sequence.unenforced = old.companions, old.unenforced
+        self._occupy(slot, sequence)
 
     def release(self, slot: int) -> None:
         """The sequence in `slot` has ended; the slot is free."""
@@ -180,11 +195,6 @@ class Runtime:
     def journal(self, slot: int) -> Journal:
         """What happened to the sequence in `slot`; `start` rebuilds it from this, here or in another process."""
         return self._sequence(slot).journal
-
-    def companions(self, slot: int) -> list[Companion]:
-        """The sequences to run beside the one in `slot`. Their logits follow the sampled rows, sequence by sequence
-        and companion by companion, as many rows as the sequence has."""
-        return [companion for _, companion in self._sequence(slot).companions]
 
     def strategy(self, slot: int) -> str | None:
         """The grammar strategy that serves the sequence in `slot`."""
@@ -200,6 +210,11 @@ class Runtime:
         return self._sequence(slot).fault
 
     # Steps
+
+    def uses(self, need: Need) -> bool:
+        """Whether any running sequence has a modifier that declares `need`."""
+        pairs = zip(self._modifiers.all, self._users, strict=True)
+        return any(users and need in modifier.needs for modifier, users in pairs)
 
     def prepare(self, batch: StepBatch) -> StepInput:
         """Everything the worker needs for `batch`. A modifier that fails costs the sequences it fails for: `accept`
@@ -327,7 +342,7 @@ class Runtime:
     def _companion_rows(self, batch: StepBatch, sequences: list[ActiveSequence]) -> Mapping[str, NDArray[np.int32]]:
         if not any(sequence.companions for sequence in sequences):
             return {}
-        return companion_rows(batch, [[name for name, _ in sequence.companions] for sequence in sequences])
+        return companion_rows(batch, [sequence.companions for sequence in sequences])
 
     def _ask(
         self, sequence: ActiveSequence, modifier: LogitModifier[Any], state: Any, phase: str, argument: Any
