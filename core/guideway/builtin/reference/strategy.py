@@ -1,0 +1,197 @@
+"""The reference as a grammar strategy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from guideway.api import (
+    CompiledGrammar,
+    Constraint,
+    DeadEnd,
+    GrammarStrategy,
+    InvalidGrammar,
+    Matcher,
+    Support,
+    UnsupportedGrammar,
+    Vocabulary,
+    parse_options,
+)
+from guideway.api.bitmask import allow_only
+from guideway.api.json_schema import check_schema, keywords, subschemas
+from guideway.builtin.reference.expressions import Expression, Language
+from guideway.builtin.reference.json_language import JsonLanguage, check_not_empty, why_not
+from guideway.builtin.reference.regex import parse_regex
+
+if TYPE_CHECKING:
+    from guideway.api.bitmask import Bitmask
+
+NBYTES_PER_ENTRY = 300
+"""A node or a remembered derivative takes about this much."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """There are none."""
+
+
+@dataclass
+class TokenTree:
+    """Token ids by their bytes: those that end here, and what follows by the next byte."""
+
+    token_ids: list[int] = field(default_factory=list)
+    children: dict[int, TokenTree] = field(default_factory=dict)
+
+
+class Strategy(GrammarStrategy):
+    """Anything with a subset of each kind; what it compiles, it enforces to the letter."""
+
+    name: ClassVar[str] = "reference"
+    kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "json_object", "regex", "choice"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"fork"})
+    max_rollback: ClassVar[int | None] = None
+
+    def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
+        super().__init__(vocabulary, options)
+        parse_options(Options, options, where="grammar.reference")
+
+    @cached_property
+    def _tree(self) -> TokenTree:
+        root = TokenTree()
+        for token_id, token in enumerate(self.vocabulary.tokens):
+            node = root
+            for byte in token:
+                node = node.children.setdefault(byte, TokenTree())
+            if token:
+                node.token_ids.append(token_id)
+        return root
+
+    def supports(self, constraint: Constraint) -> Support:
+        source = constraint.source()
+        if constraint.kind != "json_schema":
+            reason = _why_not_pattern(source, "") if constraint.kind == "regex" else None
+            return Support(enforced=frozenset({constraint.kind}) if reason is None else frozenset(), reason=reason)
+        schema = json.loads(source)
+        try:
+            check_schema(schema)
+        except InvalidGrammar as error:
+            return Support(reason=str(error))
+        for pointer, subschema in subschemas(schema):
+            reason = why_not(subschema)
+            if reason is not None:
+                return Support(reason=f"{pointer}: {reason}")
+            if isinstance(subschema, Mapping) and "pattern" in subschema:
+                reason = _why_not_pattern(subschema["pattern"], f"{pointer}/pattern: ")
+                if reason is not None:
+                    return Support(reason=reason)
+        return Support(enforced=frozenset(name for name in keywords(schema) if "+" not in name))
+
+    def compile(self, constraint: Constraint) -> ReferenceCompiled:
+        kind = constraint.kind
+        if kind not in self.kinds:
+            raise UnsupportedGrammar(f"the reference has no constraints of kind {kind}", feature=kind)
+        source, language = constraint.source(), Language()
+        try:
+            match kind:
+                case "json_schema":
+                    schema = json.loads(source)
+                    check_schema(schema)
+                    built = JsonLanguage(language, schema).build()
+                case "json_object":
+                    built = JsonLanguage(language, {"type": "object"}).build()
+                case "regex":
+                    built = parse_regex(language, source)
+                case _:
+                    built = language.either(*(language.text(choice.encode()) for choice in json.loads(source)))
+        except RecursionError as error:
+            raise UnsupportedGrammar("the constraint is nested too deeply for the reference", feature=kind) from error
+        return ReferenceCompiled(language, check_not_empty(language, built), self.vocabulary, self._tree)
+
+
+def _why_not_pattern(pattern: str, where: str) -> str | None:
+    try:
+        parse_regex(Language(), pattern)
+    except (InvalidGrammar, UnsupportedGrammar) as error:
+        return f"{where}{error}"
+    except RecursionError:
+        return f"{where}the pattern is nested too deeply"
+    return None
+
+
+class ReferenceCompiled(CompiledGrammar):
+    """An expression. Threads may share it: they can only remember the same derivative twice."""
+
+    def __init__(self, language: Language, start: Expression, vocabulary: Vocabulary, tree: TokenTree) -> None:
+        self.language, self.start, self.vocabulary, self.tree = language, start, vocabulary, tree
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> ReferenceMatcher:
+        return ReferenceMatcher(self, stop_token_ids, (self.start,))
+
+    @property
+    def nbytes(self) -> int:
+        return NBYTES_PER_ENTRY * len(self.language)
+
+
+class ReferenceMatcher(Matcher):
+    """The expressions after each token so far; a stop token leaves None."""
+
+    def __init__(
+        self, compiled: ReferenceCompiled, stop_token_ids: frozenset[int], states: tuple[Expression | None, ...]
+    ) -> None:
+        self._compiled, self._stop_token_ids, self._states = compiled, stop_token_ids, states
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        for count, token_id in enumerate(token_ids):
+            state = self._states[-1]
+            if state is None or not self._is_legal(state, token_id):
+                return count
+            self._states = (*self._states, None if token_id in self._stop_token_ids else self._after(state, token_id))
+        return len(token_ids)
+
+    def _is_legal(self, state: Expression, token_id: int) -> bool:
+        if token_id in self._stop_token_ids:
+            return state.has_empty
+        token = self._compiled.vocabulary.tokens[token_id]
+        return bool(token) and self._after(state, token_id) is not self._compiled.language.NOTHING
+
+    def _after(self, state: Expression, token_id: int) -> Expression:
+        for byte in self._compiled.vocabulary.tokens[token_id]:
+            state = self._compiled.language.derive(state, byte)
+        return state
+
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        state = self._states[-1]
+        legal = [] if state is None else list(self._legal(state))
+        if not legal:
+            raise DeadEnd("the grammar allows no token of this vocabulary here")
+        allow_only(bitmask, row, legal)
+
+    def _legal(self, state: Expression) -> Iterator[int]:
+        if state.has_empty:
+            yield from self._stop_token_ids
+        language, pending = self._compiled.language, [(self._compiled.tree, state)]
+        while pending:
+            node, reached = pending.pop()
+            yield from node.token_ids
+            for byte, child in node.children.items():
+                after = language.derive(reached, byte)
+                if after is not language.NOTHING:
+                    pending.append((child, after))
+
+    def is_terminated(self) -> bool:
+        return self._states[-1] is None
+
+    def is_accepting(self) -> bool:
+        state = self._states[-1]
+        return state is not None and state.has_empty
+
+    def rollback(self, num_tokens: int) -> None:
+        if not 0 <= num_tokens < len(self._states):
+            raise ValueError(f"cannot roll back {num_tokens} tokens, {len(self._states) - 1} were accepted")
+        self._states = self._states[: len(self._states) - num_tokens]
+
+    def fork(self) -> ReferenceMatcher:
+        return ReferenceMatcher(self._compiled, self._stop_token_ids, self._states)
