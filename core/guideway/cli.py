@@ -16,6 +16,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     # command: (function that adds its parser to the subparsers, help); the parser sets `run(args) -> exit status`
+    "generate": ("guideway.engine.commands:add_generate", "answer prompts with a model, under a constraint"),
     "plugins": ("guideway.plugins.commands:add_plugins", "what is installed, and what is wrong with it"),
 }
 ENABLE_VARIABLE = "GUIDEWAY_PLUGINS_ENABLE"
