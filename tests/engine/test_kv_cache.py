@@ -136,13 +136,15 @@ def test_a_fork_holds_the_same_and_goes_its_own_way(cache: SlotKVCache) -> None:
     assert held(cache, fork) == [1, 1, 2, 2, 3]
 
 
-def test_a_released_slot_keeps_nothing_not_even_what_was_written_and_cut_or_never_counted(cache: SlotKVCache) -> None:
+@pytest.mark.parametrize(("written", "reserved"), [(6, 2), (1, 7)], ids=["cut", "never-counted"])
+def test_a_released_slot_keeps_nothing(cache: SlotKVCache, written: int, reserved: int) -> None:
     slot, neighbor = cache.allocate(), cache.allocate()
     write(cache, neighbor, 4, 2)
-    write(cache, slot, 1, 6)
+    write(cache, slot, 1, written)
     cache.truncate(slot, 1)
-    cache.reserve(slot, 7)  # a step that then failed
-    cache.keys[:, slot], cache.values[:, slot] = torch.nan, torch.nan
+    cache.reserve(slot, reserved)  # for a step that then fails
+    touched = max(written, 1 + reserved)
+    cache.keys[:, slot, :, :touched], cache.values[:, slot, :, :touched] = torch.nan, torch.nan
     cache.release(slot)
     assert not cache.keys[:, slot].any()
     assert not cache.values[:, slot].any()

@@ -13,7 +13,7 @@ from guideway.engine.model_runner import ModelRunner
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tests.engine.models import CONTEXT, FACTORIES, VOCABULARY_SIZE, gpt2, llama
+from tests.engine.models import CONTEXT, FACTORIES, VOCABULARY_SIZE, gpt2, llama, llama_gqa
 
 TOLERANCE = 1e-4
 
@@ -137,6 +137,22 @@ def test_hidden_states_are_what_the_logits_are_computed_from() -> None:
         whole = llama()(torch.tensor([[1, 2, 3, 4]]), output_hidden_states=True)
     assert torch.allclose(output.hidden_states, whole.hidden_states[-1][0, 2:], atol=TOLERANCE)
     assert runner.forward([(slot, [5])]).hidden_states is None
+
+
+def test_a_bfloat16_model_gives_float32_logits() -> None:
+    model, reference = llama_gqa(), llama_gqa()
+    for each in (model, reference):
+        each.to(torch.bfloat16)  # type: ignore[arg-type]
+    runner = ModelRunner(model, num_slots=2, max_length=64)
+    a, b = runner.cache.allocate(), runner.cache.allocate()
+    runner.forward([(a, list(range(20))), (b, [1, 2, 3])])
+    output = runner.forward([(a, [20, 21]), (b, [4])], hidden_states=True)
+    assert output.logits.dtype == torch.float32
+    assert output.hidden_states is not None
+    assert output.hidden_states.dtype == torch.bfloat16
+    expected = torch.stack([recompute(reference, list(range(22)))[-1], recompute(reference, [1, 2, 3, 4])[-1]])
+    assert float(expected.float().std()) > 0.3
+    assert torch.allclose(output.logits, expected.float(), atol=0.05)
 
 
 def test_a_step_that_cannot_run_changes_nothing() -> None:

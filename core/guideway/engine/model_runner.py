@@ -40,7 +40,8 @@ class ForwardOutput:
 class ModelRunner:
     """One model, its slots, and the forward pass of a step.
 
-    The model is taken over: its attention now needs this runner, and its own ``generate`` no longer works.
+    The model is taken over, with every other that shares its configuration object: its attention now needs this
+    runner, and its own ``generate`` no longer works.
     Raises `InvalidConfiguration` for an architecture it cannot run faithfully and for sizes that do not fit.
     """
 
