@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from guideway.api import Choice, DeviceBackend, FinishReason, InvalidRequest, Need, Regex, SamplingParams
 from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
-from guideway.builtin.reference import ReferenceStrategy
+from guideway.builtin.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.fake_host import OFFERS, FakeHost, model
 from tests.support.jax_device import JaxDevice

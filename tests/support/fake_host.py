@@ -103,9 +103,7 @@ class FakeHost:
             ahead = batch.drafts(i).tolist()
             prompt = self.runtime.journal(slot).sequence.prompt_token_ids
             contexts = [self.tokens[slot]]
-            contexts += [
-                [*c.prompt_token_ids, *self.tokens[slot][len(prompt) :]] for c in self.runtime.companions(slot)
-            ]
+            contexts += [[*c.prompt_token_ids, *self.tokens[slot][len(prompt) :]] for c in self.companions[slot]]
             for j, context in enumerate(contexts):
                 rows = [model([*context, *ahead[:k]], self.vocabulary) for k in range(len(ahead) + 1)]
                 (sampled if j == 0 else companions).extend(rows)

@@ -175,7 +175,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         job = state.job
         bitmask[job.first_row : job.first_row + 1 + len(job.draft_token_ids)] = FULL
         cause = error or ConformanceError("fill returned -1 without setting the job's error")
-        self.faults.append((state, Fault.of(f"grammar.{state.candidate.name}", "fill_bitmask", cause)))
+        self.faults.append((state, Fault.of(f"grammar.{state.candidate.name}", "fill", cause)))
         job.error = None
 
     def _close_empty_rows(

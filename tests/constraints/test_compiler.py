@@ -1,0 +1,93 @@
+"""The compiler: one compilation for equal constraints, a cache bounded by bytes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from guideway.api import CompiledGrammar, Constraint, JsonSchema, Matcher, Regex, UnsupportedGrammar
+from guideway.builtin.reference.strategy import Strategy as ReferenceStrategy
+from guideway.constraints.compiler import Compilation, Compiler, choose
+
+from tests.support.vocabularies import tiny
+
+VOCABULARY = tiny()
+
+
+class Sized(CompiledGrammar):
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+        raise NotImplementedError
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+
+class Counting(ReferenceStrategy):
+    """Counts its compilations, and holds each one until told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCABULARY, {})
+        self.compiled: list[str] = []
+        self.go = threading.Event()
+        self.go.set()
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        self.compiled.append(constraint.source())
+        assert self.go.wait(timeout=30)
+        if constraint.source() == "bad":
+            raise UnsupportedGrammar("bad", feature="bad")
+        return Sized(100)
+
+
+def compile_(compiler: Compiler, strategy: Counting, constraint: Constraint) -> Compilation:
+    return compiler.submit(choose(constraint, {"counting": strategy}), constraint).result(timeout=30)
+
+
+def test_equal_constraints_in_flight_compile_once() -> None:
+    strategy, compiler = Counting(), Compiler(cache_bytes=1000, num_threads=4)
+    strategy.go.clear()
+    candidates = choose(Regex("a"), {"counting": strategy})
+    futures = [compiler.submit(candidates, Regex("a")) for _ in range(8)]
+    strategy.go.set()
+    grammars = {id(future.result(timeout=30).grammar) for future in futures}
+    assert len(grammars) == 1
+    assert strategy.compiled == ["a"]
+    assert compiler.submit(candidates, Regex("a")).done()
+
+
+def test_the_cache_is_bounded_by_bytes_and_drops_the_oldest_use() -> None:
+    strategy, compiler = Counting(), Compiler(cache_bytes=250, num_threads=1)
+    for pattern in ("a", "b", "a", "c"):
+        compile_(compiler, strategy, Regex(pattern))
+    assert compiler.held_bytes == 200
+    compile_(compiler, strategy, Regex("a"))
+    assert strategy.compiled == ["a", "b", "c"]
+    compile_(compiler, strategy, Regex("b"))
+    assert strategy.compiled == ["a", "b", "c", "b"]
+
+
+def test_what_is_larger_than_the_cache_is_not_kept() -> None:
+    strategy, compiler = Counting(), Compiler(cache_bytes=99, num_threads=1)
+    compile_(compiler, strategy, Regex("a"))
+    compile_(compiler, strategy, Regex("a"))
+    assert (strategy.compiled, compiler.held_bytes) == (["a", "a"], 0)
+
+
+def test_the_order_of_keys_is_part_of_the_constraint() -> None:
+    strategy, compiler = Counting(), Compiler(cache_bytes=1000, num_threads=1)
+    for schema in ({"type": "string", "maxLength": 2}, {"maxLength": 2, "type": "string"}):
+        compile_(compiler, strategy, JsonSchema(schema))
+    compile_(compiler, strategy, JsonSchema('{"type": "string",   "maxLength": 2}'))
+    assert len(strategy.compiled) == 2
+
+
+def test_a_failure_is_not_cached() -> None:
+    strategy, compiler = Counting(), Compiler(cache_bytes=1000, num_threads=1)
+    for _ in range(2):
+        with pytest.raises(UnsupportedGrammar):
+            compile_(compiler, strategy, Regex("bad"))
+    assert strategy.compiled == ["bad", "bad"]
