@@ -138,3 +138,16 @@ def test_tokenizers_itself_decodes_alike(family: str) -> None:
             assert text.encode() == b"x" + ours
             compared += 1
     assert compared > 200
+
+
+@pytest.mark.parametrize("family", HUGGING_FACE)
+def test_llguidance_encodes_running_text_alike(family: str) -> None:
+    """It finds the ids of text without a dummy prefix in another way: encoded behind a byte that is then cut off."""
+    tokenizer: PreTrainedTokenizerFast = HUGGING_FACE[family]()
+    vocabulary = build_vocabulary(tokenizer)
+    theirs = llguidance.hf.from_tokenizer(tokenizer)
+    for text in ("hello world", " hello world", "  a", '{"name": "Zoë", "city": "東京"}', "\n\n", "<think>x"):
+        assert vocabulary.encode(text.encode()) == theirs.tokenize_str(text)
+    # the one difference: it takes the name of a special token in a text for that token, a grammar's text never is one
+    name = vocabulary.special_tokens[tokenizer.eos_token_id]
+    assert tokenizer.eos_token_id not in (vocabulary.encode(name.encode()) or [tokenizer.eos_token_id])
