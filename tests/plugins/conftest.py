@@ -10,18 +10,9 @@ from pathlib import Path
 import pytest
 from guideway.plugins import PluginIndex
 
-from tests.plugins.environments import Environment, make_environment
+from tests.plugins.environments import BUILD, ROOT, Environment, make_environment
 
 PACKAGES = Path(__file__).parent / "packages"
-ROOT = Path(__file__).parents[2]
-BUILD = """
-import os, sys
-from hatchling.build import build_wheel
-out, *projects = sys.argv[1:]
-for project in projects:
-    os.chdir(project)
-    build_wheel(out)
-"""
 
 
 @pytest.fixture(scope="session")

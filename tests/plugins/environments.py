@@ -15,6 +15,17 @@ from typing import Any
 import importlib_metadata
 from guideway.plugins.kinds import normalize
 
+ROOT = Path(__file__).parents[2]
+BUILD = """\
+import os, sys
+from hatchling.build import build_wheel
+out, *projects = sys.argv[1:]
+for project in projects:
+    os.chdir(project)
+    build_wheel(out)
+"""
+"""A program that builds the wheels of many projects in one process: ``OUT PROJECT...``."""
+
 
 @dataclass(frozen=True)
 class Environment:

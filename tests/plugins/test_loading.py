@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,23 @@ def test_a_failed_plugin_stays_failed_and_is_not_imported_again(
     assert (tmp_path / "marker").read_text() == "gwt_broken_import\n"
     state, reason = plugins.state(plugins.resolve("grammar", "broken"))
     assert state == "failed" and "libfoo.so.3" in reason
+
+
+def test_threads_that_ask_at_once_import_once(
+    plugins: Plugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GWT_MARKER", str(tmp_path / "marker"))
+    barrier = threading.Barrier(8)
+
+    def ask(_: int) -> str:
+        barrier.wait()
+        with pytest.raises(PluginLoadError) as caught:
+            plugins.load("grammar", "broken")
+        return str(caught.value)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(ask, range(8)))) == 1
+    assert (tmp_path / "marker").read_text() == "gwt_broken_import\n"
 
 
 def test_what_is_missing_is_not_imported(plugins: Plugins) -> None:

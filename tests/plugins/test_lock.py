@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from guideway.api import CONTRACT
 from guideway.api.errors import InvalidConfiguration, PluginUnavailable
-from guideway.plugins import PluginIndex, Plugins, PluginSettings
+from guideway.plugins import PluginIndex, Plugins, PluginSettings, bootstrap_worker
 from guideway.plugins.lock import Lock, Locked, Verdict
 
 from tests.plugins.environments import Environment
@@ -103,6 +103,17 @@ def test_certified_refuses_what_changed_since(installed: Path, tmp_path: Path) -
         certified(installed, path).resolve("grammar", "good")
     # and locking it again does not carry the verdict over
     assert Lock.of(records, Lock.read(path)).plugins["gwt-good/grammar.good"].verdict is None
+
+
+def test_a_worker_relies_on_the_verdicts_its_parent_checked(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "guideway.lock"
+    certify(Lock.of(PluginIndex.scan([str(installed)]).records), "gwt-good/grammar.good").write(path)
+    plan = certified(installed, path).plan([("grammar", "good")], {})
+    path.unlink()  # a worker on another machine has no such file
+    monkeypatch.syspath_prepend(str(installed))
+    assert bootstrap_worker(plan).resolve("grammar", "good")
 
 
 def test_locking_again_keeps_verdicts_that_hold(installed: Path) -> None:

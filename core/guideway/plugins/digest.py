@@ -54,7 +54,10 @@ def _recorded(dist: Any, table: str) -> Iterator[tuple[str, Any]]:
 
 def _tree(record: PluginRecord) -> Iterator[tuple[str, Path]]:
     top = record.value.partition(":")[0].strip().partition(".")[0]
-    spec = find_spec(top)  # a top-level name: nothing is imported to find it
+    try:
+        spec = find_spec(top)  # a top-level name: nothing is imported to find it
+    except ValueError:  # a module that was put together by hand
+        spec = None
     if spec is None:
         return
     if spec.submodule_search_locations is None:

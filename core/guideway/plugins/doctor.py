@@ -77,7 +77,7 @@ def _editables() -> Iterator[Problem]:
             folder = project_folder(dist)
             if folder is not None:
                 yield from _editable(dist, Path(folder))
-        except Exception:  # whatever is wrong with a stranger's project is not ours to report, unless it has entries
+        except Exception:  # what else is wrong with a stranger's project is not ours to report
             continue
 
 

@@ -100,17 +100,20 @@ class _Scan:
         self.foreign: list[PluginRecord] = []
         self.shadowed: list[PluginRecord] = []
         self.problems: list[Problem] = []
-        self.seen: set[str] = set()
 
     def run(self) -> PluginIndex:
+        found: dict[str, _Copy] = {}
         for dist in importlib_metadata.distributions(**self.where):
             try:
-                # most distributions have no entries of ours; parsing theirs would cost more than all the rest
+                # most distributions have no entries of ours, and everything but this costs more than it is worth
                 text = dist.read_text("entry_points.txt")
                 if text and GROUP_PREFIX in text:
-                    self.distribution(normalize(_headers(dist)["name"][0]))
+                    copy = _Copy(dist, text)
+                    found.setdefault(copy.name, copy)
             except Exception as error:
                 self.unreadable(dist, error)
+        for copy in found.values():
+            self.distribution(copy)
         return PluginIndex(
             tuple(sorted(self.records, key=_order)),
             tuple(sorted(self.foreign, key=_order)),
@@ -118,101 +121,102 @@ class _Scan:
             tuple(sorted(self.problems, key=lambda p: (p.plugin, p.code, p.message))),
         )
 
-    def distribution(self, name: str) -> None:
-        """All copies of one distribution: the first on the path is the one Python imports from."""
-        if name in self.seen:
-            return
-        self.seen.add(name)
-        copies: dict[tuple[str, str], list[PluginRecord]] = {}
-        for dist in importlib_metadata.distributions(name=name, **self.where):
+    def distribution(self, found: _Copy) -> None:
+        """Every copy of a distribution, of which `found` is the first one with entries of ours. Python imports from
+        the first of all on the path, with entries or without."""
+        dists = list(importlib_metadata.distributions(name=found.name, **self.where))
+        active, *others = (self.copies(found.name, dists) if len(dists) > 1 else ()) or (found,)
+        for record in active.records:
+            (self.records if record.group == GROUP else self.foreign).append(record)
+        self.problems += active.problems
+        for other in others:
+            self.shadowed += [record for record in other.records if record.group == GROUP]
+            self.problems.append(_stale(active, other))
+
+    def copies(self, name: str, dists: Iterable[Any]) -> tuple[_Copy, ...]:
+        """The different ones among `dists`, in the order of the path."""
+        copies: dict[tuple[str, str], _Copy] = {}
+        for dist in dists:
             try:
-                self.copy(dist, name, copies)
+                copy = _Copy(dist, dist.read_text("entry_points.txt") or "")
+                # the same folder may be on the path twice, and lib64 is often a link to lib
+                copies.setdefault((os.path.realpath(copy.location), copy.version), copy)
+            except KeyError:  # no metadata at all: pip left the folder behind
+                self.problems.append(
+                    Problem(
+                        "stale-metadata",
+                        name,
+                        f"a metadata folder of {name} in {_location(dist)} is empty",
+                        f"remove it, then: pip install --force-reinstall {name}",
+                        "warning",
+                    )
+                )
             except Exception as error:
                 self.unreadable(dist, error)
-        if not copies:
-            raise LookupError(f"the folder of {name}'s metadata is not named after it")
-        (active_key, active), *others = copies.items()
-        for record in active:
-            (self.records if record.group == GROUP else self.foreign).append(record)
-        for key, hidden in others:
-            self.shadowed.extend(r for r in hidden if r.group == GROUP)
-            self.stale(name, (active_key, active), (key, hidden))
-
-    def copy(self, dist: Any, name: str, copies: dict[tuple[str, str], list[PluginRecord]]) -> None:
-        """Add the components of one copy of `name` to `copies`, by (folder, version)."""
-        headers, location = _headers(dist), _location(dist)
-        if "version" not in headers:  # a folder pip left behind: no copy of anything
-            self.problem(
-                "stale-metadata",
-                name,
-                f"a metadata folder of {name} in {location} is empty",
-                f"remove it, then: pip install --force-reinstall {name}",
-                "warning",
-            )
-            return
-        version = headers["version"][0]
-        # the same folder may be on the path twice, and lib64 is often a link to lib
-        key = (os.path.realpath(location), version)
-        if key not in copies:
-            copies[key] = list(self.entries(dist, name, version, location, headers, report=not copies))
-
-    def stale(
-        self,
-        name: str,
-        active: tuple[tuple[str, str], list[PluginRecord]],
-        hidden: tuple[tuple[str, str], list[PluginRecord]],
-    ) -> None:
-        ((place, version), records), ((other_place, other_version), other_records) = active, hidden
-        same = version == other_version and {(r.id, r.value) for r in records} == {
-            (r.id, r.value) for r in other_records
-        }
-        self.problem(
-            "stale-metadata",
-            name,
-            f"{name} is installed twice: {version} in {place} hides {other_version} in {other_place}"
-            + ("" if same else ", and they offer different plugins or versions"),
-            f"remove one of them (an .egg-info folder in a source tree is a leftover of setuptools), "
-            f"or: pip install --force-reinstall {name}",
-            "warning" if same else "error",
-        )
-
-    def entries(
-        self, dist: Any, name: str, version: str, location: str, headers: dict[str, list[str]], *, report: bool
-    ) -> Iterator[PluginRecord]:
-        """The components one copy of a distribution offers; `report` its malformed entries."""
-        editable, requires = project_folder(dist), _requires(dist, headers)
-        seen = set()
-        for entry in dist.entry_points:
-            if not entry.group.startswith(GROUP_PREFIX):
-                continue
-            kind, _, component = entry.name.partition(".")
-            complaint = _complaint(entry, kind, component)
-            if complaint is None and (entry.group, entry.name) in seen:
-                complaint = ("malformed-entry", "is written twice", "keep one of the two")
-            seen.add((entry.group, entry.name))
-            if complaint is None:
-                yield PluginRecord(
-                    kind, component, entry.value, name, version, location, editable, requires, entry.group
-                )
-            elif report:
-                code, what, fix = complaint
-                self.problem(
-                    code, f"{name}/{entry.name}", f"entry {entry.name!r} of {name} {version} at {location} {what}", fix
-                )
+        return tuple(copies.values())
 
     def unreadable(self, dist: Any, error: Exception) -> None:
         place = _location(dist)
-        self.problem(
-            "unreadable-metadata",
-            str(place),
-            f"the metadata of a distribution in {place} cannot be read: {type(error).__name__}: {error}",
-            "reinstall the distribution",
+        self.problems.append(
+            Problem(
+                "unreadable-metadata",
+                place,
+                f"the metadata of a distribution in {place} cannot be read: {type(error).__name__}: {error}",
+                "reinstall the distribution",
+            )
         )
 
-    def problem(
-        self, code: str, plugin: str, message: str, fix: str, severity: Literal["error", "warning"] = "error"
-    ) -> None:
-        self.problems.append(Problem(code, plugin, message, fix, severity))
+
+class _Copy:
+    """One place a distribution is installed in, and the components it offers there. Raises KeyError if its metadata
+    does not say what it is."""
+
+    def __init__(self, dist: Any, entry_points: str) -> None:
+        # an e-mail parser, which is what importlib_metadata uses, would take longer than the rest of the scan
+        text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or ""
+        headers: dict[str, list[str]] = {}
+        for line in text.partition("\n\n")[0].splitlines():
+            key, colon, value = line.partition(": ")
+            if colon:
+                headers.setdefault(key.lower(), []).append(value.strip())
+        self.name, self.version = normalize(headers["name"][0]), headers["version"][0]
+        self.location = _location(dist)
+        self.records: list[PluginRecord] = []
+        self.problems: list[Problem] = []
+        editable = project_folder(dist)
+        requires = tuple(headers.get("requires-dist") or _egg_requires(dist))
+        seen = set()
+        for group, name, value in _entries(entry_points):
+            kind, _, component = name.partition(".")
+            complaint = _complaint(group, kind, component, value)
+            if complaint is None and (group, name) in seen:
+                complaint = ("malformed-entry", "is written twice", "its author has to remove one")
+            seen.add((group, name))
+            if complaint is None:
+                self.records.append(
+                    PluginRecord(
+                        kind, component, value, self.name, self.version, self.location, editable, requires, group
+                    )
+                )
+            else:
+                code, what, fix = complaint
+                message = f"entry {name!r} of {self.name} {self.version} at {self.location} {what}"
+                self.problems.append(Problem(code, f"{self.name}/{name}", message, fix))
+
+
+def _stale(active: _Copy, hidden: _Copy) -> Problem:
+    same = active.version == hidden.version and (
+        {(r.id, r.value) for r in active.records} == {(r.id, r.value) for r in hidden.records}
+    )
+    return Problem(
+        "stale-metadata",
+        active.name,
+        f"{active.name} is installed twice: {active.version} in {active.location} hides {hidden.version} in "
+        f"{hidden.location}" + ("" if same else ", and they are not the same"),
+        f"remove one of them (an .egg-info folder in a source tree is a leftover of setuptools), or: pip install "
+        f"--force-reinstall {active.name}",
+        "warning" if same else "error",
+    )
 
 
 def _order(record: PluginRecord) -> tuple[Any, ...]:
@@ -221,7 +225,19 @@ def _order(record: PluginRecord) -> tuple[Any, ...]:
     return (rank, record.kind, record.name, record.distribution, record.group, record.location)
 
 
-def _complaint(entry: Any, kind: str, component: str) -> tuple[str, str, str] | None:
+def _entries(text: str) -> Iterator[tuple[str, str, str]]:
+    """(group, name, value) of the entry points in our groups."""
+    group = ""
+    for line in text.splitlines():
+        line = line.strip()
+        if line.startswith("["):
+            group = line.strip("[]")
+        elif group.startswith(GROUP_PREFIX) and line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            yield group, name.strip(), value.strip()
+
+
+def _complaint(group: str, kind: str, component: str, value: str) -> tuple[str, str, str] | None:
     """(code, what is wrong, what to do) of an entry that cannot be a component of any kind."""
     if not NAME.fullmatch(component):
         return (
@@ -229,39 +245,16 @@ def _complaint(entry: Any, kind: str, component: str) -> tuple[str, str, str] | 
             "is not of the form 'kind.name'",
             "its author has to rename it; a name matches [a-z][a-z0-9_-]*",
         )
-    if entry.group == GROUP and kind not in KINDS:
+    if group == GROUP and kind not in KINDS:
         return ("unknown-kind", f"has the unknown kind {kind!r}", f"its author has to choose from {', '.join(KINDS)}")
-    if not _VALUE.fullmatch(entry.value):
-        return (
-            "malformed-entry",
-            f"has the value {entry.value!r}",
-            "its author has to write 'module' or 'module:object'",
-        )
+    if not _VALUE.fullmatch(value):
+        return ("malformed-entry", f"has the value {value!r}", "its author has to write 'module' or 'module:object'")
     return None
 
 
-def _headers(dist: Any) -> dict[str, list[str]]:
-    """Name, version and requirements from the head of the metadata; an e-mail parser would take longer than the rest
-    of the scan."""
-    text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or ""
-    headers: dict[str, list[str]] = {}
-    for line in text.partition("\n\n")[0].splitlines():
-        key, colon, value = line.partition(":")
-        if colon and not key.startswith((" ", "\t")):
-            headers.setdefault(key.lower(), []).append(value.strip())
-    return headers
-
-
-def _requires(dist: Any, headers: dict[str, list[str]]) -> tuple[str, ...]:
-    if "requires-dist" in headers:
-        return tuple(headers["requires-dist"])
-    # an .egg-info: requirements up to the first [section] hold unconditionally
-    text = dist.read_text("requires.txt") or ""
-    return tuple(_until_section(text.splitlines()))
-
-
-def _until_section(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
+def _egg_requires(dist: Any) -> Iterator[str]:
+    """The requirements of an .egg-info; those up to the first [section] hold unconditionally."""
+    for line in (dist.read_text("requires.txt") or "").splitlines():
         if line.startswith("["):
             return
         if line.strip():
@@ -275,9 +268,7 @@ def _location(dist: Any) -> str:
 def project_folder(dist: Any) -> str | None:
     """The folder of the project an editable install refers to; None for any other install."""
     text = dist.read_text("direct_url.json")
-    if not text:
+    if not text or '"editable"' not in text:
         return None
     origin = json.loads(text)
-    if not origin.get("dir_info", {}).get("editable"):
-        return None
-    return unquote(urlsplit(origin["url"]).path)
+    return unquote(urlsplit(origin["url"]).path) if origin["dir_info"].get("editable") else None

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from importlib import import_module
 from typing import Any
 
@@ -74,8 +74,13 @@ def failure(record: PluginRecord) -> PluginLoadError | None:
 
 def incompatibility(record: PluginRecord) -> str | None:
     """Why `record` could not work with this guideway, by its requirements; None if nothing speaks against it."""
-    requirement = version_conflict(record.requires, "guideway", guideway.__version__)
+    requirement = _conflicting(record.requires)
     return requirement and f"it requires {requirement!r}, and this is guideway {guideway.__version__}"
+
+
+@cache
+def _conflicting(requires: tuple[str, ...]) -> str | None:
+    return version_conflict(requires, "guideway", guideway.__version__)
 
 
 def _load(record: PluginRecord) -> Loaded:

@@ -84,7 +84,7 @@ class Plugins:
         reason = loading.incompatibility(record)
         if reason:
             return "incompatible", reason
-        others = [r.distribution for r in self.index.named(record.kind, record.name) if r != record]
+        others = [r.distribution for r in self._rivals.get(record, ()) if r != record]
         if others:
             return "conflict", f"also claimed by {', '.join(others)}; write '{record.distribution}/{record.name}'"
         return "discovered", ""
@@ -99,6 +99,10 @@ class Plugins:
 
     def _enabled(self) -> list[PluginRecord]:
         return list(dict.fromkeys(self.resolve(HOOKS, address) for address in self.settings.enable))
+
+    @cached_property
+    def _rivals(self) -> dict[PluginRecord, tuple[PluginRecord, ...]]:
+        return {record: group for group in self.index.conflicts() for record in group}
 
     @cached_property
     def _hooks(self) -> Hooks:
