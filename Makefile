@@ -5,7 +5,7 @@
 #   make lint           style and types
 #   make test-slow      tests that take minutes
 #   make test-corpora   CORPORA=folder: tests over a corpus of schemas
-#   make bench          benchmarks; they write to tests/benchmarks/
+#   make bench          benchmarks
 #   make clean          removes $(VENV), caches and built distributions
 
 PYTHON ?= python3
