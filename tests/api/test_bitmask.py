@@ -91,3 +91,4 @@ def test_empty_rows(words: int) -> None:
 
 def test_bits_that_cancel_out_do_not_make_a_row_empty() -> None:
     assert empty_rows(np.array([[1, 1], [-1, 1], [0, 0]], dtype=np.int32)).tolist() == [False, False, True]
+    assert empty_rows(np.array([[-1, 1, 0], [0, 0, 0]], dtype=np.int32)).tolist() == [False, True]

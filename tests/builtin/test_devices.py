@@ -187,6 +187,18 @@ def test_where_rows_takes_a_plain_number(library: Library) -> None:
     assert library.read(got).tolist() == [[1, 2], [-math.inf, 4]]
 
 
+def test_where_rows_takes_a_plain_condition(library: Library) -> None:
+    x = library.make(np.array([[1, 2], [3, 4]]), "float32")
+    values = library.make(np.array([[5, 6]]), "float32")
+    got = library.device.ops.where_rows(x, library.index([1]), True, values)
+    assert library.read(got).tolist() == [[1, 2], [5, 6]]
+
+
+def test_forbid_from(library: Library) -> None:
+    got = library.device.ops.forbid_from(library.make(np.array([[1, 2, 3], [4, 5, 6]]), "float32"), 2)
+    assert library.read(got).tolist() == [[1, 2, -math.inf], [4, 5, -math.inf]]
+
+
 @given(case=cases())
 @settings(max_examples=25, deadline=None)
 def test_gather(library: Library, case: Any) -> None:
@@ -345,6 +357,7 @@ def test_categorical_inverts_the_cumulative_distribution(library: Library) -> No
     row = np.log(np.array([1, 1, 4, 3]))
     row[1] = -np.inf
     uniforms = [0.0625, 0.1249, 0.1251, 0.6249, 0.6251, 0.99]
+    assert draw_columns(library, [[0.0, -np.inf, 0.0]], [0.5]) == [2]  # the first column ends before one half
     for shift in (0.0, 80.0, -1000.0):
         assert draw_columns(library, np.tile(row + shift, (6, 1)), uniforms) == [0, 0, 2, 2, 3, 3]
 

@@ -38,7 +38,7 @@ class NumpyOps(ArrayOps):
         x[rows] *= factors[:, None].astype(x.dtype)
         return x
 
-    def where_rows(self, x: Array, rows: Array, condition: Array, values: Array) -> Array:
+    def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
         x[rows] = np.where(condition, np.asarray(values).astype(x.dtype), x[rows])
         return x
 
@@ -73,8 +73,8 @@ class NumpyOps(ArrayOps):
         wide = logprobs.astype(np.float64)
         weights = self.exp(wide - _finite_max(wide))
         cumulative = weights.cumsum(axis=1)
-        # The weight is asked again because a column without any must not be drawn, however the sums were rounded.
-        drawn = (cumulative > uniforms[:, None] * cumulative[:, -1:]) & (weights > 0)
+        # NumPy sums from left to right, so the first column past the target is one that weighs something.
+        drawn = cumulative > uniforms[:, None] * cumulative[:, -1:]
         last = logprobs.shape[1] - 1 - np.argmax(weights[:, ::-1] > 0, axis=1)
         return np.where(drawn.any(axis=1), np.argmax(drawn, axis=1), last)
 
