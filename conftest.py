@@ -1,13 +1,18 @@
-"""Options for the tests of the whole repository: core, plugins and contrib."""
+"""What holds for the tests of the whole repository: core, plugins and contrib."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+from hypothesis import settings
 
 # tests load models from packages and from disk; a look-up on a hub would only make them slow or flaky
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# no test is timed, because machines are shared; the same examples every time, so that a failure can be had again
+settings.register_profile("guideway", deadline=None, derandomize=True)
+settings.load_profile("guideway")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

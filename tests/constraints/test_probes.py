@@ -12,7 +12,7 @@ from guideway.builtin.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.fake_host import OFFERS, FakeHost, model
 from tests.support.jax_device import JaxDevice
-from tests.support.probes import Aligned, Gumbel, Guidance, GreenList
+from tests.support.probes import Aligned, GreenList, Guidance, Gumbel
 from tests.support.vocabularies import encode, tiny
 
 VOCABULARY = tiny(width=128)

@@ -39,7 +39,7 @@ class JaxOps(ArrayOps):
     def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:
         return x.at[rows].multiply(factors[:, None].astype(x.dtype))
 
-    def where_rows(self, x: Array, rows: Array, condition: Array, values: Array) -> Array:
+    def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
         return x.at[rows].set(jnp.where(condition, jnp.asarray(values).astype(x.dtype), x[rows]))
 
     def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:

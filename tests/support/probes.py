@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from guideway.api import (
@@ -25,6 +25,7 @@ from guideway.api import (
     Stage,
     Step,
     StepBatch,
+    hookimpl,
 )
 
 
@@ -113,7 +114,7 @@ class Guidance(LogitModifier[float]):
 class AlignedTransform(LogitTransform):
     """Adds the known corrections, and reports how much probability the grammar leaves here."""
 
-    emits = {"mass": ((), "float32")}
+    emits: ClassVar = {"mass": ((), "float32")}
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         ops, rows, ids = step.ops, payload.rows, payload.arrays["ids"]
@@ -174,3 +175,9 @@ class Aligned(LogitModifier[AlignedState]):
 
     def fork(self, state: AlignedState) -> AlignedState:
         return AlignedState(state.known, list(state.path))
+
+
+@hookimpl
+def guideway_logit_modifier(name: str) -> type[LogitModifier[Any]]:
+    """The probes as components, for tests that install them."""
+    return {cls.name: cls for cls in (GreenList, Gumbel, Guidance, Aligned)}[name]

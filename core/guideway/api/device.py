@@ -48,7 +48,7 @@ class ArrayOps(ABC):
         """``x[rows[i]] *= factors[i]``; factors must be positive, so that -inf stays -inf."""
 
     @abstractmethod
-    def where_rows(self, x: Array, rows: Array, condition: Array, values: Array) -> Array:
+    def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
         """``x[rows[i]] = where(condition[i], values[i], x[rows[i]])``; `condition` (an array or a
         bool) and `values` broadcast to ``[len(rows), width]``."""
 

@@ -46,8 +46,9 @@ class TorchOps(ArrayOps):
         rows = rows.long()
         return x.index_copy_(0, rows, x[rows] * factors[:, None].to(x.dtype))
 
-    def where_rows(self, x: Tensor, rows: Tensor, condition: Tensor, values: Array) -> Tensor:
+    def where_rows(self, x: Tensor, rows: Tensor, condition: Tensor | bool, values: Array) -> Tensor:
         rows = rows.long()
+        condition = torch.as_tensor(condition, device=x.device)
         values = torch.as_tensor(values, dtype=x.dtype, device=x.device)
         return x.index_copy_(0, rows, torch.where(condition, values, x[rows]))
 

@@ -31,7 +31,6 @@ _ALONE = {"$ref", "anyOf", "enum", "const"}
 
 _UNESCAPED: Ranges = without(((0, 31), (34, 34), (92, 92)))
 _SHORT_ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
-_ANY = "any value"
 
 
 def why_not(schema: Schema) -> str | None:
@@ -76,46 +75,39 @@ class JsonLanguage:
 
     def __init__(self, language: Language, root: Schema) -> None:
         self.language, self.root = language, root
+        self._lazy: dict[str, Schema] = {}
         self._productive: set[str] = set()
-        self._referred: set[str] = set()
 
     def build(self) -> Expression:
-        """The whole document. A definition is worth a reference only once it is known to have a string, which others
-        may need to have one themselves: so begin without any and build again until nothing is added."""
+        """The whole document. Schemas inside objects and arrays become definitions, because they may lead back to
+        where they are. One is worth a reference only if it has a string at all, for which others may have to have one
+        first: so begin as if none had, and build again until no more turn out to."""
         while True:
-            self.language.definitions.clear()
             built = self._schema(self.root, frozenset())
-            names, pending = set(), set(self._referred)
-            while pending:
-                name = pending.pop()
-                names.add(name)
-                target = (
-                    self._any_value() if name == _ANY else self._schema(resolve(self.root, name), frozenset({name}))
-                )
-                self.language.definitions[name] = target
-                pending |= self._referred - names
-            productive = {n for n, target in self.language.definitions.items() if target is not self.language.NOTHING}
+            definitions = self.language.definitions
+            definitions.clear()
+            while len(definitions) < len(self._lazy):
+                for name in self._lazy.keys() - definitions.keys():
+                    definitions[name] = self._schema(self._lazy[name], frozenset())
+            productive = {name for name, target in definitions.items() if target is not self.language.NOTHING}
             if productive == self._productive:
                 return built
             self._productive = productive
 
-    def _reference(self, name: str) -> Expression:
-        self._referred.add(name)
-        return self.language.reference(name) if name in self._productive else self.language.NOTHING
-
     def _below(self, schema: Schema) -> Expression:
-        """A schema inside an object or array, where a reference may be left for later."""
-        if schema is True:
-            return self._reference(_ANY)
-        if isinstance(schema, Mapping) and "$ref" in schema:
-            return self._reference(schema["$ref"])
-        return self._schema(schema, frozenset())
+        """A schema inside an object or array."""
+        if isinstance(schema, bool):
+            name = str(schema)
+        else:
+            name = schema["$ref"] if "$ref" in schema else f"object {id(schema)}"
+        self._lazy[name] = schema
+        return self.language.reference(name) if name in self._productive else self.language.NOTHING
 
     def _schema(self, schema: Schema, inside: frozenset[str]) -> Expression:
         """`inside` names the references being followed: one that leads to itself adds no string of its own."""
         lang = self.language
         if isinstance(schema, bool):
-            return self._reference(_ANY) if schema else lang.NOTHING
+            return lang.either(*(self._type(name, {}) for name in TYPES)) if schema else lang.NOTHING
         reason = why_not(schema)
         if reason is not None:
             raise UnsupportedGrammar(reason, feature="json_schema")
@@ -148,9 +140,6 @@ class JsonLanguage:
             case "array":
                 return self._array(schema)
         return self._object(schema)
-
-    def _any_value(self) -> Expression:
-        return self.language.either(*(self._type(name, {}) for name in TYPES))
 
     def value(self, value: Any) -> Expression:
         """Exactly `value`."""
@@ -187,7 +176,7 @@ class JsonLanguage:
             other = lang.NOTHING
         else:
             key = self._quoted(self._key_not_in(declared))
-            other = lang.sequence(key, lang.text(b":"), self._reference(_ANY))
+            other = lang.sequence(key, lang.text(b":"), self._below(True))
         comma = lang.text(b",")
         # what may follow once a member was written, and while none was
         later = lang.repeat(lang.sequence(comma, other))

@@ -1,0 +1,433 @@
+"""The engine, from prompts to results, with the demo model and real strategies."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pluggy
+import pytest
+import torch
+from guideway import (
+    Choice,
+    Engine,
+    EngineConfig,
+    FinishReason,
+    GenerationResult,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    SamplingParams,
+    StructuralTag,
+)
+from guideway.api import InvalidConfiguration, InvalidGrammar, InvalidRequest, PluginNotFound, hookimpl
+from guideway.plugins.loading import hook_manager
+from guideway.plugins.selection import PluginSettings
+from guideway_demo_model import DemoModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.support.distributions import install
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 40},
+        "age": {"type": "integer", "minimum": 0, "maximum": 130},
+        "married": {"type": "boolean"},
+    },
+    "required": ["name", "age", "married"],
+    "additionalProperties": False,
+}
+BOOKING = {
+    "type": "object",
+    "properties": {
+        "guest": {"type": "string", "maxLength": 40},
+        "people": {"type": "integer", "minimum": 1, "maximum": 99},
+        "room": {"enum": ["single", "double", "suite"]},
+    },
+    "required": ["guest", "people", "room"],
+    "additionalProperties": False,
+}
+NAMES = ["Peter Young", "Zoë Garcia", "Helsel Brown", "Maria Silva", "Haencor Green", "Liam Morris"]
+
+
+def chat(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def person(i: int) -> list[dict[str, str]]:
+    return chat(
+        f"Extract name, age, married. Meet {NAMES[i % len(NAMES)]}. Age: {20 + i}. {['Single', 'Married'][i % 2]}."
+    )
+
+
+def booking(i: int) -> list[dict[str, str]]:
+    return chat(f"Extract the booking. {NAMES[i % len(NAMES)]} wants to book. For {1 + i} persons. We want the double.")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine(EngineConfig(model="demo", grammar=("llguidance", "xgrammar", "reference"), max_num_seqs=8)) as built:
+        yield built
+
+
+def test_every_answer_of_a_mixed_batch_obeys_its_schema(engine: Engine) -> None:
+    prompts, params, schemas = [], [], []
+    for i in range(24):
+        schema, prompt = (PERSON, person(i)) if i % 3 else (BOOKING, booking(i))
+        strategy = (None, "llguidance", "xgrammar", "reference")[i % 4]
+        prompts.append(prompt)
+        schemas.append(schema)
+        params.append(SamplingParams(max_tokens=120, constraint=JsonSchema(schema, strategy=strategy)))
+    results = engine.generate(prompts, params)
+    for schema, wanted, result in zip(schemas, params, results, strict=True):
+        assert result.finish_reason is FinishReason.STOP, result
+        assert result.error is None
+        assert wanted.constraint is not None
+        assert result.strategy == (wanted.constraint.strategy or "llguidance")
+        jsonschema.validate(json.loads(result.text), schema)
+    assert json.loads(results[1].text) == {"name": "Zoë Garcia", "age": 21, "married": True}
+
+
+def test_the_other_kinds_of_constraints(engine: Engine) -> None:
+    tag = {
+        "type": "structural_tag",
+        "format": {"type": "tag", "begin": "<", "content": {"type": "json_schema", "json_schema": BOOKING}, "end": ">"},
+    }
+    regex, choice, any_object, tagged = engine.generate(
+        [person(1)] * 4,
+        [
+            SamplingParams(max_tokens=30, constraint=Regex(r"\d{4}-\d{2}")),
+            SamplingParams(max_tokens=30, constraint=Choice(["yes", "no"])),
+            SamplingParams(max_tokens=120, constraint=JsonObject()),
+            SamplingParams(max_tokens=120, constraint=StructuralTag(tag, strategy="xgrammar")),
+        ],
+    )
+    assert len(regex.text) == 7
+    assert regex.text[4] == "-"
+    assert choice.text in ("yes", "no")
+    assert isinstance(json.loads(any_object.text), dict)
+    jsonschema.validate(json.loads(tagged.text[1:-1]), BOOKING)
+
+
+def test_a_refused_prompt_never_costs_its_neighbors(engine: Engine) -> None:
+    good = SamplingParams(max_tokens=80, constraint=JsonSchema(PERSON))
+    (alone,) = engine.generate([person(3)], good)
+    bad: list[tuple[Any, SamplingParams, str]] = [
+        (person(0), SamplingParams(max_tokens=0), "max_tokens"),
+        (person(0), SamplingParams(max_tokens=-1), "max_tokens"),
+        (person(0), SamplingParams(constraint=JsonSchema("{no json")), "constraint"),
+        (person(0), SamplingParams(constraint=JsonSchema({"type": "strnig"})), "constraint.schema"),
+        (person(0), SamplingParams(constraint=Regex("(")), "constraint"),
+        (person(0), SamplingParams(constraint=Regex("a", strategy="nope")), "constraint.strategy"),
+        (person(0), SamplingParams(modifiers={"nope": {}}), "modifiers"),
+        ("word " * 3000, SamplingParams(), "prompt"),
+        ("", SamplingParams(), "prompt"),
+        ([5, 99_999], SamplingParams(), "prompt"),
+        (17, SamplingParams(), "prompt"),
+        ([{"role": "user"}], SamplingParams(), "prompt"),
+        ("x \ud800 y", SamplingParams(), "prompt"),
+        (person(0), "no params", "params"),
+    ]
+    prompts: list[Any] = [person(3)]
+    params: list[Any] = [good]
+    for prompt, wanted, _ in bad:
+        prompts += [prompt, person(3)]
+        params += [wanted, good]
+    results = engine.generate(prompts, params)
+    for (_, _, field), result in zip(bad, results[1::2], strict=True):
+        assert result.finish_reason is FinishReason.REFUSED
+        assert isinstance(result.error, InvalidRequest)
+        assert (result.error.field, result.token_ids) == (field, ())
+    for result in results[0::2]:
+        assert (result.token_ids, result.error) == (alone.token_ids, None)
+
+
+def test_results_come_in_order_and_each_is_reported_once(engine: Engine) -> None:
+    lengths = [9, 2, 14, 1, 5, 30, 3, 4, 8, 2, 6]
+    seen: list[tuple[int, GenerationResult]] = []
+    results = engine.generate(
+        [person(i) for i in range(len(lengths))],
+        [SamplingParams(max_tokens=n) for n in lengths],
+        on_result=lambda i, r: seen.append((i, r)),
+    )
+    assert [len(r.token_ids) <= n for r, n in zip(results, lengths, strict=True)] == [True] * len(lengths)
+    assert sorted(i for i, _ in seen) == list(range(len(lengths)))
+    assert all(results[i] is result for i, result in seen)
+    assert not engine.has_work()
+
+
+def test_generate_wants_as_many_params_as_prompts(engine: Engine) -> None:
+    with pytest.raises(InvalidRequest, match="2 prompts but 1"):
+        engine.generate(["a", "b"], [SamplingParams()])
+
+
+def test_drafts_change_speed_and_never_tokens() -> None:
+    prompts = [person(i) for i in range(6)] + [chat("Repeat: one two three one two three one two three")] * 2
+    constraints = [JsonSchema(PERSON), None, JsonSchema(PERSON, strategy="xgrammar"), None, JsonSchema(PERSON), None]
+    params = [
+        SamplingParams(max_tokens=60, temperature=t, seed=i, constraint=c)
+        for i, (c, t) in enumerate(zip([*constraints, None, None], [0, 0, 0.9, 0.9, 0, 0, 0, 0.7], strict=True))
+    ]
+    runs, steps = [], []
+    for num_draft_tokens in (0, 4):
+        with Engine(
+            EngineConfig(model="demo", grammar=("llguidance", "xgrammar"), num_draft_tokens=num_draft_tokens)
+        ) as e:
+            count = 0
+            step = e._scheduler.step
+
+            def counted() -> None:
+                nonlocal count
+                count += 1
+                step()  # noqa: B023 - called in this iteration only
+
+            e._scheduler.step = counted  # type: ignore[method-assign]
+            runs.append([r.token_ids for r in e.generate(prompts, params)])
+            steps.append(count)
+    assert runs[0] == runs[1]
+    assert steps[1] < steps[0]
+
+
+def test_greedy_tokens_equal_those_of_generate_with_joins_and_leaves(engine: Engine) -> None:
+    rng = random.Random(5)
+    tokenizer = AutoTokenizer.from_pretrained(DemoModel().path())
+    texts = [f"<|user|>{person(i)[0]['content']}{' Yes.' * (i % 7)}<|assistant|>" for i in range(64)]
+    prompts = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+    lengths = [rng.randint(5, 40) for _ in prompts]
+    results = engine.generate(prompts, [SamplingParams(max_tokens=n) for n in lengths])
+    model = AutoModelForCausalLM.from_pretrained(DemoModel().path(), dtype=torch.float32)
+    compared = total = 0
+    for prompt, length, result in zip(prompts, lengths, results, strict=True):
+        expected, leads = generate(model, prompt, length)
+        clear = next((i for i, lead in enumerate(leads) if lead <= 1e-3), len(expected))
+        assert list(result.token_ids[:clear]) == expected[:clear]
+        compared += clear
+        total += len(expected)
+    assert compared > 0.95 * total
+
+
+def generate(model: Any, prompt: list[int], num_tokens: int) -> tuple[list[int], list[float]]:
+    ids = torch.tensor([prompt])
+    output = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=num_tokens,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    top = torch.stack(output.logits, dim=1)[0].topk(2).values
+    return output.sequences[0, len(prompt) :].tolist(), (top[:, 0] - top[:, 1]).tolist()
+
+
+def test_streaming_yields_whole_characters_and_the_whole_text(engine: Engine) -> None:
+    wanted = SamplingParams(max_tokens=80, constraint=JsonSchema(PERSON))
+    (whole,) = engine.generate([person(1)], wanted)
+    generation = engine.submit(person(1), wanted)
+    pieces = list(generation)
+    assert "".join(pieces) == whole.text
+    assert len(pieces) > 5
+    assert "Zoë" in whole.text
+    assert not any("\ufffd" in piece for piece in pieces)
+    assert generation.result is not None
+    assert generation.result.token_ids == whole.token_ids
+
+
+def test_submit_raises_what_generate_would_report(engine: Engine) -> None:
+    with pytest.raises(InvalidRequest, match="max_tokens"):
+        engine.submit("x", SamplingParams(max_tokens=0))
+    with pytest.raises(InvalidGrammar):
+        engine.submit("x", SamplingParams(constraint=Regex("(")))
+    assert not engine.has_work()
+
+
+def test_abort_ends_a_request_with_what_it_has(engine: Engine) -> None:
+    generation = engine.submit(person(2), SamplingParams(max_tokens=60, constraint=JsonSchema(PERSON)))
+    other = engine.submit(person(3), SamplingParams(max_tokens=60, constraint=JsonSchema(PERSON)))
+    stream = iter(generation)
+    first = next(stream)
+    generation.abort()
+    generation.abort()
+    assert generation.result is not None
+    assert generation.result.finish_reason is FinishReason.ABORT
+    assert generation.result.text.startswith(first)
+    assert other.wait().finish_reason is FinishReason.STOP
+    assert not engine.has_work()
+
+
+def test_an_interrupted_generate_leaves_nothing_behind(engine: Engine) -> None:
+    def interrupt(index: int, result: GenerationResult) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(
+            [person(i) for i in range(12)], [SamplingParams(max_tokens=i + 1) for i in range(12)], on_result=interrupt
+        )
+    assert not engine.has_work()
+    assert engine.generate([person(0)], SamplingParams(max_tokens=3))[0].error is None
+
+
+def test_limits_end_a_generation(engine: Engine) -> None:
+    room = 10
+    prompt = [10] * (1024 - room)
+    (by_context, by_limit) = engine.generate([prompt, prompt], [SamplingParams(), SamplingParams(max_tokens=4)])
+    assert len(by_context.token_ids) <= room
+    assert (len(by_limit.token_ids), by_limit.finish_reason) == (4, FinishReason.LENGTH)
+
+
+def test_stop_token_ids_end_a_generation_and_are_not_text(engine: Engine) -> None:
+    (free,) = engine.generate([person(1)], SamplingParams(max_tokens=20))
+    stop = free.token_ids[5]
+    (cut,) = engine.generate([person(1)], SamplingParams(max_tokens=20, stop_token_ids=(stop,)))
+    first = free.token_ids.index(stop)
+    assert cut.token_ids == free.token_ids[: first + 1]
+    assert cut.finish_reason is FinishReason.STOP
+    assert cut.text == engine.vocabulary.decode(cut.token_ids[:-1]).decode(errors="replace")
+
+
+def test_no_hook_is_called_while_decoding(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+    def refuse(self: Any, **_: Any) -> None:
+        raise AssertionError(f"{self.name} was called during decoding")
+
+    with monkeypatch.context() as patched:  # only meanwhile, because pytest calls hooks of its own
+        patched.setattr(pluggy.HookCaller, "__call__", refuse)
+        (result,) = engine.generate([person(1)], SamplingParams(max_tokens=80, constraint=JsonSchema(PERSON)))
+        with pytest.raises(AssertionError, match="during decoding"):
+            hook_manager().hook.guideway_request_started(request=None)
+    assert result.finish_reason is FinishReason.STOP
+
+
+class Observer:
+    """Validates, watches, and sometimes breaks."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+
+    @hookimpl
+    def guideway_validate_request(self, request: Any) -> None:
+        if request.params.max_tokens == 13:
+            raise InvalidRequest("13 tokens are unlucky", field="max_tokens")
+
+    @hookimpl
+    def guideway_request_started(self, request: Any) -> None:
+        self.events.append(("started", request.request_id))
+        raise RuntimeError("observers may break")
+
+    @hookimpl
+    def guideway_request_finished(self, request: Any, result: GenerationResult) -> None:
+        self.events.append((str(result.finish_reason), request.request_id))
+
+
+observer = Observer()
+
+
+@pytest.fixture
+def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe modifiers and `observer`, installed."""
+    entries = {f"modifier.{name}": "tests.support.probes" for name in ("green_list", "gumbel", "guidance", "aligned")}
+    install(tmp_path, "probes", entries | {"hooks.observer": "tests.engine.test_engine:observer"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("probes")
+def test_validators_and_observers_hear_of_requests(caplog: pytest.LogCaptureFixture) -> None:
+    from tests.engine.test_engine import observer  # the one the entry point names
+
+    settings = PluginSettings(enable=("observer",))
+    with Engine(EngineConfig(model="demo", plugins=settings)) as e:
+        good, refused = e.generate([person(0)] * 2, [SamplingParams(max_tokens=3), SamplingParams(max_tokens=13)])
+    assert refused.finish_reason is FinishReason.REFUSED
+    assert str(refused.error) == "13 tokens are unlucky"
+    assert observer.events == [("started", good.request_id), ("length", good.request_id)]
+    assert "probes/hooks.observer failed" in caplog.text
+
+
+@pytest.mark.usefixtures("probes")
+@pytest.mark.parametrize("num_draft_tokens", [0, 3])
+def test_modifiers_of_every_stage_run_in_the_engine(num_draft_tokens: int) -> None:
+    config = EngineConfig(
+        model="demo",
+        grammar=("llguidance",),
+        modifiers=("green_list", "gumbel", "guidance", "aligned"),
+        max_num_seqs=4,
+        num_draft_tokens=num_draft_tokens,
+    )
+    guided = {"guidance": {"scale": 1.0, "negative_prompt": [4, 100, 200]}}
+    strong = {"guidance": {"scale": 4.0, "negative_prompt": [4, 100, 200]}}
+    wanted: list[dict[str, Any]] = [
+        {},
+        guided,
+        strong,
+        {"green_list": {"key": 1, "delta": 100.0}},
+        {"gumbel": {}},
+        {"aligned": {}},
+        guided | {"gumbel": {}, "aligned": {}},
+    ]
+    params = [SamplingParams(max_tokens=90, constraint=JsonSchema(PERSON), modifiers=m) for m in wanted]
+    with Engine(config) as e:
+        results = e.generate([person(1)] * len(wanted), params)
+    for result in results:
+        assert result.error is None, result.error
+        if result.finish_reason is FinishReason.STOP:
+            jsonschema.validate(json.loads(result.text), PERSON)
+    plain, neutral, guided_strongly, marked = results[:4]
+    assert neutral.token_ids == plain.token_ids  # scale 1 is no guidance
+    assert guided_strongly.token_ids != plain.token_ids
+    assert marked.token_ids != plain.token_ids
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_the_built_in_devices_agree(backend: str) -> None:
+    params = [
+        SamplingParams(max_tokens=60, constraint=JsonSchema(PERSON), temperature=t, seed=2)
+        for t in (0.0, 0.0, 0.8, 0.8)
+    ]
+    with Engine(EngineConfig(model="demo", grammar=("llguidance",), device_backend=backend)) as e:
+        results = e.generate([person(i) for i in range(4)], params)
+    for result in results:
+        jsonschema.validate(json.loads(result.text), PERSON)
+    assert json.loads(results[1].text) == {"name": "Zoë Garcia", "age": 21, "married": True}
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "said"),
+    [
+        ({"model": "dmo"}, "model", "'demo'"),
+        ({"model": "demo", "max_num_seqs": 0}, "max_num_seqs", "at least 1"),
+        ({"model": "demo", "max_model_len": 5000}, "max_length", "1024"),
+        ({"model": "demo", "grammar": "llguidance"}, "grammar", "list of names"),
+        ({"model": "demo", "grammar": ("reference", "reference")}, "grammar", "twice"),
+        ({"model": "demo", "dtype": "float9"}, "dtype", "float32"),
+        ({"model": "demo", "device": "nowhere"}, "device", "nowhere"),
+        ({"model": "demo", "options": {"grammar.xgrammar": {}}}, "options.grammar.xgrammar", "does not use"),
+        (
+            {"model": "demo", "grammar": ("llguidance",), "options": {"grammar.llguidance": {"spead": 1}}},
+            "grammar.llguidance.spead",
+            "accepted",
+        ),
+    ],
+)
+def test_a_bad_configuration_names_its_field(config: dict[str, Any], field: str, said: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=said) as caught:
+        Engine(EngineConfig(**config))
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("option", [{"grammar": ("xgramar",)}, {"modifiers": ("kgw",)}, {"device_backend": "abacus"}])
+def test_an_unknown_plugin_is_named(option: dict[str, Any]) -> None:
+    with pytest.raises(PluginNotFound, match="installed"):
+        Engine(EngineConfig(model="demo", **option))
+
+
+def test_a_vocabulary_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
+    from tests.engine.models import llama
+
+    llama(0).save_pretrained(tmp_path)  # 300 columns of logits for 1536 tokens
+    AutoTokenizer.from_pretrained(DemoModel().path()).save_pretrained(tmp_path)
+    with pytest.raises(InvalidConfiguration, match="does not belong to this model"):
+        Engine(EngineConfig(model=str(tmp_path)))

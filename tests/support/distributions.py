@@ -1,0 +1,15 @@
+"""Installing a distribution for one test: metadata in a folder on ``sys.path``, code wherever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def install(folder: Path, name: str, entries: Mapping[str, str]) -> None:
+    """Write the metadata of distribution `name` with these ``guideway.v1`` entry points; `folder` goes on the path."""
+    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
+    lines = "".join(f"{entry} = {value}\n" for entry, value in entries.items())
+    (info / "entry_points.txt").write_text(f"[guideway.v1]\n{lines}", encoding="utf-8")
