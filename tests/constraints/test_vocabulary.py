@@ -56,7 +56,7 @@ def test_encode_then_decode_gives_the_text(vocabulary: Vocabulary, text: str) ->
     assert not vocabulary.special_tokens.keys() & set(token_ids)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(parts=st.lists(st.text(max_size=12), max_size=4))
 def test_pieces_encoded_one_by_one_join_to_the_text(vocabulary: Vocabulary, parts: list[str]) -> None:
     token_ids: list[int] = []
@@ -69,7 +69,7 @@ def test_pieces_encoded_one_by_one_join_to_the_text(vocabulary: Vocabulary, part
     assert vocabulary.decode(token_ids) == "".join(parts).encode()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.binary(max_size=12))
 def test_encode_gives_exactly_the_bytes_or_none(vocabulary: Vocabulary, data: bytes) -> None:
     token_ids = vocabulary.encode(data)
