@@ -180,6 +180,25 @@ def test_where_rows(library: Library, case: Any, broadcast: str) -> None:
     expect(library, got, wanted, dtype)
 
 
+@pytest.mark.parametrize(("condition", "row"), [(True, [0.5, 0.5]), (False, [3, 4])])
+def test_where_rows_takes_a_plain_bool(library: Library, condition: bool, row: list[float]) -> None:
+    x, values = (library.make(np.array(a), "float32") for a in ([[1, 2], [3, 4]], [[0.5, 0.5]]))
+    got = library.device.ops.where_rows(x, library.index([1]), condition, values)
+    assert library.read(got).tolist() == [[1, 2], row]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("column", [0, 2, 3])
+def test_forbid_from(library: Library, column: int, dtype: str) -> None:
+    x = np.array([[1, np.nan, -0.0], [np.inf, 2, 3]], dtype=np.float32)
+    logits = library.make(x, dtype)
+    wanted = raw(library, logits)
+    wanted[:, column:] = raw(library, library.make(np.array([-np.inf]), dtype))
+    got = library.device.ops.forbid_from(logits, column)
+    assert dtype in str(got.dtype)
+    np.testing.assert_array_equal(raw(library, got), wanted)
+
+
 def test_where_rows_takes_a_plain_number(library: Library) -> None:
     x = library.make(np.array([[1, 2], [3, 4]]), "float32")
     condition = library.make(np.array([[True, False]]), "bool")
