@@ -132,16 +132,15 @@ class GrammarMask(LogitModifier[GrammarState]):
         return np.array(rows, dtype=np.int32)
 
     def _lay_out_drafts(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> NDArray[np.int32]:
-        parts = [np.empty(0, dtype=np.int32)]
+        starts, drafts = batch.row_start.tolist(), batch.draft_token_ids.tolist()
         first = 0
         for i, state in enumerate(states):
             if state is not None:
-                start, end = batch.row_start[i : i + 2].tolist()
+                start, end = starts[i], starts[i + 1]
                 state.job.first_row = first
-                state.job.draft_token_ids = batch.drafts(i).tolist()
-                parts.append(np.arange(start, end, dtype=np.int32))
+                state.job.draft_token_ids = drafts[start - i : end - i - 1]
                 first += end - start
-        return np.concatenate(parts)
+        return batch.select(states)[0]
 
     def _allocate(self, num_rows: int) -> Bitmask:
         return np.full((num_rows, self._words), FULL, dtype=np.int32)
