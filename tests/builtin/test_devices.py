@@ -213,11 +213,6 @@ def test_where_rows_takes_a_plain_condition(library: Library) -> None:
     assert library.read(got).tolist() == [[1, 2], [5, 6]]
 
 
-def test_forbid_from(library: Library) -> None:
-    got = library.device.ops.forbid_from(library.make(np.array([[1, 2, 3], [4, 5, 6]]), "float32"), 2)
-    assert library.read(got).tolist() == [[1, 2, -math.inf], [4, 5, -math.inf]]
-
-
 @given(case=cases())
 @settings(max_examples=25, deadline=None)
 def test_gather(library: Library, case: Any) -> None:
