@@ -99,7 +99,8 @@ def keywords(schema: Schema) -> frozenset[str]:
     - how they stand with ``type``: ``anyOf+type`` where both are there (``$ref`` to ``const`` in `KEYWORDS`, which
       need none), and for the others ``minLength+types`` beside a list of types, ``minLength+untyped`` without any;
     - in place of the plain name, where it matters: ``format:date``; ``$ref:remote`` out of the document and
-      ``$ref:anchor``; ``allOf:several``; ``multipleOf:number`` unless the type is ``integer``;
+      ``$ref:anchor``; ``allOf:several``; ``oneOf:disjoint`` where no two
+      branches have the same type; ``multipleOf:number`` unless the type is ``integer``;
       ``required:undeclared`` for names that are not in ``properties``; ``minProperties:optional`` beside properties
       that are not required; ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
     - ``pattern:lookaround`` and the like (`pattern_details`).
@@ -154,6 +155,8 @@ def _name(keyword: str, schema: Mapping[str, Any]) -> str:
             return "$ref:anchor" if value.startswith("#") else "$ref:remote"
         case "allOf" if len(value) > 1:
             return "allOf:several"
+        case "oneOf" if _are_of_different_types(value):
+            return "oneOf:disjoint"
         case "multipleOf" if schema.get("type") != "integer":
             return "multipleOf:number"
         case "required" if not all(name in declared for name in value):
@@ -165,6 +168,12 @@ def _name(keyword: str, schema: Mapping[str, Any]) -> str:
         case "exclusiveMinimum" | "exclusiveMaximum" if isinstance(value, bool):
             return f"{keyword}:draft4"
     return keyword
+
+
+def _are_of_different_types(schemas: list[Any]) -> bool:
+    types = [schema.get("type") if isinstance(schema, Mapping) else None for schema in schemas]
+    names = {"number" if name == "integer" else name for name in types if isinstance(name, str)}
+    return len(names) == len(schemas)
 
 
 _NEED_NO_TYPE = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})

@@ -40,6 +40,7 @@ _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
             {"oneOf": [_string(pattern="^a.*"), _string(pattern="^b.*")]},
             {"oneOf": [_string(maxLength=2), _string(minLength=2)]},
         ],
+        "oneOf:disjoint": [{"oneOf": [_INT, _string(maxLength=1)]}],
         "not": [{"not": _string(pattern="^b.*")}, {"not": {"const": "a"}}],
         "if": [
             {"if": _string(pattern="^a.*"), "then": _string(pattern=".*b$")},
@@ -64,6 +65,7 @@ _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
         "allOf:several": [{"allOf": [{"type": "integer", "minimum": 2}, {"type": "integer", "maximum": 4}]}],
         "anyOf": [{"anyOf": [{"type": "integer", "minimum": 3}, {"type": "integer", "maximum": 1}]}],
         "oneOf": [{"oneOf": [{"type": "integer", "minimum": 3}, {"type": "integer", "maximum": 1}]}],
+        "oneOf:disjoint": [{"oneOf": [{"type": "integer", "minimum": 3}, {"type": "null"}]}],
         "not": [{"not": {"const": 2}}],
         "if": [{"if": {"minimum": 2}, "then": {"maximum": 3}}],
         "enum": [{"enum": [1, 2, 4]}],
@@ -79,7 +81,11 @@ _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
         "allOf": [{"allOf": [_REQUIRED_A]}],
         "allOf:several": [{"allOf": [_REQUIRED_A, _REQUIRED_B]}],
         "anyOf": [{"anyOf": [_REQUIRED_A, _REQUIRED_B]}],
-        "oneOf": [{"oneOf": [_REQUIRED_A, _REQUIRED_B]}],
+        "oneOf": [
+            {"oneOf": [_REQUIRED_A, _REQUIRED_B]},
+            {"oneOf": [{"type": "object", "properties": {"k": {"const": k}}, "required": ["k"]} for k in "xy"]},
+        ],
+        "oneOf:disjoint": [{"oneOf": [_REQUIRED_A, {"type": "null"}]}],
         "not": [{"not": _REQUIRED_A}],
         "if": [{"if": _REQUIRED_A, "then": _REQUIRED_B}],
         "enum": [{"enum": [{}, {"a": 1}, {"a": "x"}, {"b": 1}, {"a": 1, "b": 2}]}],
@@ -127,6 +133,7 @@ _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
                 ]
             }
         ],
+        "oneOf:disjoint": [{"oneOf": [{"type": "array", "items": _INT}, {"type": "null"}]}],
         "not": [{"not": {"type": "array", "minItems": 2}}],
         "if": [{"if": {"type": "array", "minItems": 2}, "then": {"type": "array", "items": _INT}}],
         "enum": [{"enum": [[], [1], [1, 1], ["a"], [1, "a"]]}],
@@ -164,7 +171,17 @@ _POOL: dict[str, list[Any]] = {
     "number": [-3, 0, 1, 1.5, 2, 2.5, 3, 4, 4.5, 5, 6, 12, 100],
     "object": [
         *({}, {"a": 1}, {"a": "x"}, {"b": 1}, {"b": "x"}, {"a": 1, "b": 2}, {"a": 1, "b": "x"}, {"a": "x", "b": 1}),
-        *({"c": 1}, {"a": 1, "c": 1}, {"a": 1, "b": 2, "c": 3}, {"a": 2, "c": "x"}, {"ab": 1}, {"ab": "x"}),
+        *(
+            {"c": 1},
+            {"a": 1, "c": 1},
+            {"a": 1, "b": 2, "c": 3},
+            {"a": 2, "c": "x"},
+            {"ab": 1},
+            {"ab": "x"},
+            {"k": "x"},
+            {"k": "y"},
+            {"k": "z"},
+        ),
     ],
     "array": [
         [],

@@ -24,8 +24,8 @@ Status: TypeAlias = Literal["enforced", "narrow", "unenforced", "refused"]
 ``unenforced``: a wrong one passes. ``refused``: it does not compile, or no right instance passes."""
 
 Table: TypeAlias = dict[str, Status]
-"""Names as `guideway.api.json_schema.keywords` gives them. A combination is listed only where it fares worse than its
-parts."""
+"""Names as `guideway.api.json_schema.keywords` gives them. A combination is listed only where it is unenforced and its
+parts are not; one that is refused shows when it is compiled, and then another strategy can be tried."""
 
 _WORSE: tuple[Status, ...] = ("enforced", "narrow", "unenforced", "refused")
 STOP = 256
@@ -62,14 +62,11 @@ def probe(strategy: GrammarStrategy) -> Table:
     found: dict[str, list[Status]] = {}
     for name, schema, right, wrong in cases():
         found.setdefault(name, []).append(_judge(strategy, schema, right, wrong))
-    singles = {name: _summary(statuses) for name, statuses in found.items() if "+" not in name}
-    table: Table = dict(singles)
-    for name, statuses in found.items():
-        if "+" in name:
-            parts = [singles[part] for part in name.replace("format", "format:email").split("+") if part in singles]
-            status = _summary(statuses)
-            if _WORSE.index(status) > max(map(_WORSE.index, parts)):
-                table[name] = status
+    table: Table = {name: _summary(statuses) for name, statuses in found.items() if "+" not in name}
+    for name in found.keys() - table.keys():
+        parts = name.replace("format", "format:email").split("+")
+        if _summary(found[name]) == "unenforced" and all(table.get(part) != "unenforced" for part in parts):
+            table[name] = "unenforced"
     return dict(sorted(table.items()))
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
-from itertools import takewhile
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from guideway.api import CompiledGrammar, ConformanceError, DeadEnd, LimitExceeded, Matcher
 from guideway.api.bitmask import num_words
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 
 if TYPE_CHECKING:
     from guideway.api import Vocabulary
@@ -24,18 +23,34 @@ MAX_MESSAGE = 300
 
 
 class LlguidanceCompiled(CompiledGrammar):
-    """A parsed grammar; llguidance does the rest lazily, in each matcher."""
+    """A parsed grammar; llguidance does the rest lazily, in each matcher.
 
-    def __init__(self, template: LLMatcher, vocabulary: Vocabulary, eos_token_id: int, nbytes: int) -> None:
-        self._template = template
+    Copies of one LLMatcher share its lexer, which makes them cheap (2 us instead of a millisecond) and warm, and which
+    grows with whatever any of them reads, up to a limit past which all of them fail. So this keeps one to copy, and
+    begins another when that one is full. `parse` makes one, its first mask computed.
+    """
+
+    def __init__(
+        self,
+        parse: Callable[[], LLMatcher],
+        tokenizer: LLTokenizer,
+        vocabulary: Vocabulary,
+        eos_token_id: int,
+        nbytes: int,
+    ) -> None:
+        self._parse = parse
+        self._template = parse()
+        self.tokenizer = tokenizer
         self._vocabulary = vocabulary
         self.eos_token_id = eos_token_id
         self._nbytes = nbytes
         self._lock = threading.Lock()
 
-    def native(self) -> LLMatcher:
-        """llguidance's matcher at the start of the grammar."""
+    def native(self, *, renew: bool = False) -> LLMatcher:
+        """llguidance's matcher at the start of the grammar; with `renew`, one with a new lexer."""
         with self._lock:  # llguidance raises where two threads use one of its matchers
+            if renew:
+                self._template = self._parse()
             return self._template.deep_copy()
 
     def matcher(self, stop_token_ids: frozenset[int]) -> LlguidanceMatcher:
@@ -76,7 +91,9 @@ class LlguidanceMatcher(Matcher):
             else:
                 self._mask_is_current = False
                 self._native.consume_token(token_id)
-                self._check()
+                if self._native.is_error():
+                    self._start_again()
+                    self._consume((token_id,))
             self._token_ids.append(token_id)
         return len(token_ids)
 
@@ -87,7 +104,10 @@ class LlguidanceMatcher(Matcher):
     def _update_mask(self) -> None:
         if self._mask_is_current:
             return
-        self._native.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+        self._compute_mask()
+        if self._native.is_error() and not is_dead_end(self._native.get_error()):
+            self._start_again()
+            self._compute_mask()
         self._check()
         self._accepting = self._native.is_accepting()
         # llguidance sets the bits of the tokenizer's own stop token
@@ -100,6 +120,20 @@ class LlguidanceMatcher(Matcher):
             if self._accepting:
                 words[token_id >> 5] |= bit
         self._mask_is_current = True
+
+    def _compute_mask(self) -> None:
+        self._native.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+
+    def _consume(self, token_ids: Sequence[int]) -> None:
+        for token_id in token_ids:
+            self._compute_mask()
+            self._native.consume_token(token_id)
+            self._check()
+
+    def _start_again(self) -> None:
+        """Come back to the same place with a new lexer, because llguidance never leaves an error."""
+        self._native = self._compiled.native(renew=True)
+        self._consume(self._token_ids)
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
         self._update_mask()
@@ -124,12 +158,11 @@ class LlguidanceMatcher(Matcher):
         if not num_native:
             return
         self._mask_is_current = False
-        if self._native.is_error():  # for good: start again
-            self._native, self._token_ids = self._compiled.native(), []
-            self.accept(kept)
+        if self._native.is_error():
+            self._start_again()
         else:
             self._native.rollback(num_native)
-        self._check()
+            self._check()
 
     def fork(self) -> LlguidanceMatcher:
         other = LlguidanceMatcher(self._compiled, self._native.deep_copy(), self._stop_token_ids, self._vocabulary)
@@ -137,12 +170,13 @@ class LlguidanceMatcher(Matcher):
         return other
 
     def forced_tokens(self) -> Sequence[int]:
-        # without the model's own encoder llguidance tokenizes greedily, which is not what the model would write
+        # without the model's own encoder there is no telling how it would write the text
         if self._terminated or self._vocabulary.encoder is None:
             return ()
-        forced = self._native.compute_ff_tokens()
+        forced = self._native.compute_ff_bytes()
         self._check()
-        return tuple(takewhile(self._vocabulary.tokens.__getitem__, forced))
+        # up to where the text that follows could change the tokens
+        return tuple(self._compiled.tokenizer.tokenize_partial(forced)[0])
 
     def _check(self) -> None:
         """Raise what went wrong inside llguidance. It goes on as if the output were complete: its next masks would

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from guideway.api import (
@@ -19,7 +20,7 @@ from guideway.api import (
 )
 from guideway.api.json_schema import Schema, check_schema, subschemas
 from guideway.api.json_schema_probe import support
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLParserLimits
 
 from guideway_llguidance.matcher import MAX_MESSAGE, LlguidanceCompiled, is_dead_end
 from guideway_llguidance.support import library, table
@@ -29,8 +30,15 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 
+MAX_STATES = 30_000
+"""Of one lexer, at 1 to 2 KB each; llguidance's own default of 250,000 would be half a gigabyte for each grammar."""
+
 BASE_NBYTES = 1 << 16
 """What the smallest grammar takes, roughly; measured with a vocabulary of 131072 tokens, as was the factor of 64."""
+
+NO_FORCING = '%llguidance {"no_forcing": true}'
+"""Where only one text can follow, llguidance's masks allow but the first token of its usual tokenization. We want all
+that are legal: a sequence may be there with another tokenization already. The last such line of a grammar counts."""
 
 OPTIONS_IN_SCHEMA = "a schema may not hold `x-guidance`: llguidance would take options of the engine from it"
 
@@ -91,28 +99,32 @@ class Strategy(GrammarStrategy):
             if _sets_options(schema):
                 raise UnsupportedGrammar(OPTIONS_IN_SCHEMA, feature="x-guidance")
             source = "{}" if schema is True else source
-        try:
-            grammar = self._grammar(kind, source)
-            native = LLMatcher(self._tokenizer, grammar, log_level=0)
-        except ValueError as error:
-            raise InvalidGrammar(f"{library()}: {error}") from error
+        grammar = self._lark(kind, source)
+        nbytes = BASE_NBYTES + 64 * len(grammar)
+        parse = partial(self._parse, kind, grammar)
+        return LlguidanceCompiled(parse, self._tokenizer, self.vocabulary, self._eos_token_id, nbytes)
+
+    def _parse(self, kind: str, grammar: str) -> LLMatcher:
+        native = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(max_lexer_states=MAX_STATES))
         if not native.is_error():
             native.compute_bitmask()  # finds what is lazy: an empty language, a lexer that is too large
         if native.is_error():
             _refuse(kind, native)
-        return LlguidanceCompiled(native, self.vocabulary, self._eos_token_id, BASE_NBYTES + 64 * len(grammar))
+        return native
 
-    def _grammar(self, kind: str, source: str) -> str:
+    def _lark(self, kind: str, source: str) -> str:
         match kind:
             case "json_schema":
-                return LLMatcher.grammar_from_json_schema(source, overrides=self._json_options)
+                grammar = "start: %json " + json.dumps({**json.loads(source), "x-guidance": self._json_options})
             case "json_object":
-                return LLMatcher.grammar_from_json_schema('{"type":"object"}', overrides=self._json_options)
+                grammar = "start: %json " + json.dumps({"type": "object", "x-guidance": self._json_options})
             case "regex":
-                return LLMatcher.grammar_from_regex(source)
+                grammar = json.loads(LLMatcher.grammar_from_regex(source))["grammars"][0]["lark_grammar"]
             case "choice":
-                return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, json.loads(source))))
-        return LLMatcher.grammar_from_lark(source)
+                grammar = "start: " + " | ".join(map(json.dumps, json.loads(source)))
+            case _:
+                grammar = source
+        return f"{grammar}\n{NO_FORCING}\n"
 
 
 def _sets_options(schema: Schema) -> bool:

@@ -10,31 +10,31 @@ import xgrammar as xgr
 from guideway.api import CompiledGrammar, DeadEnd, Matcher
 
 if TYPE_CHECKING:
-    from guideway.api import Vocabulary
     from guideway.api.bitmask import Bitmask
 
 
 class XgrammarCompiled(CompiledGrammar):
     """A compiled grammar; xgrammar allows any number of matchers and threads to share it."""
 
-    def __init__(self, native: xgr.CompiledGrammar, vocabulary: Vocabulary) -> None:
+    def __init__(self, native: xgr.CompiledGrammar, tokens: Sequence[bytes], kind: str) -> None:
         self._native = native
-        self._vocabulary = vocabulary
+        self._tokens = tokens
+        self._kind = kind
 
     def matcher(self, stop_token_ids: frozenset[int]) -> XgrammarMatcher:
         native = xgr.GrammarMatcher(self._native, override_stop_tokens=sorted(stop_token_ids))
-        return XgrammarMatcher(native, stop_token_ids, self._vocabulary.tokens)
+        return XgrammarMatcher(native, stop_token_ids, self._tokens)
 
     @property
     def nbytes(self) -> int:
         return int(self._native.memory_size_bytes)
 
     def to_bytes(self) -> bytes:
-        return self._native.serialize_json().encode()
+        return f"{self._kind}\n{self._native.serialize_json()}".encode()
 
 
 class XgrammarMatcher(Matcher):
-    """One sequence's place in a grammar; `tokens` are the vocabulary's."""
+    """One sequence's place in a grammar; `tokens` are those xgrammar was given."""
 
     def __init__(self, native: xgr.GrammarMatcher, stop_token_ids: frozenset[int], tokens: Sequence[bytes]) -> None:
         self._native = native

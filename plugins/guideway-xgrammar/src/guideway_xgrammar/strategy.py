@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NoReturn
 
@@ -40,13 +40,18 @@ class Options:
 
 _SEPARATORS = {"any": None, "compact": (",", ":"), "spaced": (", ", ": ")}
 
+JSON_KINDS = frozenset({"json_schema", "json_object"})
+# xgrammar lets raw control characters into strings that have a length, which is no JSON. Nothing in JSON needs a token
+# with one, but for line feed and carriage return between values, and those it does keep out of strings.
+_CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
+
 # Messages of xgrammar about a schema or tag that is well formed but that nothing satisfies.
 _EMPTY = re.compile("cannot accept any value|is greater than|unsatisfiable", re.IGNORECASE)
 _UNSUPPORTED = re.compile("support|not implemented|exceed|limit", re.IGNORECASE)
 
 
 class Strategy(GrammarStrategy):
-    """Compiles with one `xgrammar.GrammarCompiler`; its cache is off because the host has one."""
+    """Two compilers, because JSON is kept from some tokens."""
 
     name: ClassVar[str] = "xgrammar"
     kinds: ClassVar[frozenset[str]] = frozenset(
@@ -70,16 +75,11 @@ class Strategy(GrammarStrategy):
                 "xgrammar needs a vocabulary with at least one special token (its bytes empty) to end an output with",
                 field="vocabulary",
             )
-        self._tokenizer_info = xgr.TokenizerInfo(
-            list(vocabulary.tokens),
-            xgr.VocabType.RAW,
-            # whole words, so that every bit past the vocabulary belongs to a token xgrammar knows to be special
-            vocab_size=num_words(vocabulary.logits_width) * 32,
-            # each matcher brings its own; a token listed here would be legal as text of no bytes in the others
-            stop_token_ids=[],
-        )
-        self._compiler = xgr.GrammarCompiler(
-            self._tokenizer_info, max_threads=self._options.max_threads, cache_enabled=False
+        self._plain = _Compiler(vocabulary, vocabulary.tokens, self._options.max_threads)
+        self._json = _Compiler(
+            vocabulary,
+            tuple(b"" if _CONTROL.search(token) else token for token in vocabulary.tokens),
+            self._options.max_threads,
         )
 
     def supports(self, constraint: Constraint) -> Support:
@@ -112,19 +112,19 @@ class Strategy(GrammarStrategy):
             if refused is not None:
                 raise UnsupportedGrammar(refused, feature="structural_tag")
             source = json.dumps(tag)
+        compiler = self._json if kind in JSON_KINDS else self._plain
         try:
-            native = self._compile(kind, source)
+            native = self._compile(compiler.native, kind, source)
         except (RuntimeError, ValueError, TypeError) as error:
             _refuse(kind, error)
-        compiled = XgrammarCompiled(native, self.vocabulary)
+        compiled = XgrammarCompiled(native, compiler.tokens, kind)
         try:
             compiled.matcher(self._specials).fill_bitmask(allocate(1, self.vocabulary.logits_width), 0)
         except DeadEnd as error:
             raise InvalidGrammar("no text of this vocabulary matches the constraint") from error
         return compiled
 
-    def _compile(self, kind: str, source: str) -> xgr.CompiledGrammar:
-        compiler = self._compiler
+    def _compile(self, compiler: xgr.GrammarCompiler, kind: str, source: str) -> xgr.CompiledGrammar:
         match kind:
             case "json_schema" | "json_object":
                 return compiler.compile_json_schema(
@@ -144,8 +144,26 @@ class Strategy(GrammarStrategy):
         return compiler.compile_structural_tag(source)
 
     def from_bytes(self, data: bytes) -> XgrammarCompiled:
-        native = xgr.CompiledGrammar.deserialize_json(data.decode(), self._tokenizer_info)
-        return XgrammarCompiled(native, self.vocabulary)
+        kind, _, text = data.decode().partition("\n")
+        compiler = self._json if kind in JSON_KINDS else self._plain
+        native = xgr.CompiledGrammar.deserialize_json(text, compiler.tokenizer_info)
+        return XgrammarCompiled(native, compiler.tokens, kind)
+
+
+class _Compiler:
+    """xgrammar's compiler for one spelling of the vocabulary; its cache is off because the host has one."""
+
+    def __init__(self, vocabulary: Vocabulary, tokens: Sequence[bytes], max_threads: int) -> None:
+        self.tokens = tokens
+        self.tokenizer_info = xgr.TokenizerInfo(
+            list(tokens),
+            xgr.VocabType.RAW,
+            # whole words, so that every bit past the vocabulary belongs to a token xgrammar knows to be special
+            vocab_size=num_words(vocabulary.logits_width) * 32,
+            # each matcher brings its own; a token listed here would be legal as text of no bytes in the others
+            stop_token_ids=[],
+        )
+        self.native = xgr.GrammarCompiler(self.tokenizer_info, max_threads=max_threads, cache_enabled=False)
 
 
 def _refuse(kind: str, error: Exception) -> NoReturn:
@@ -167,7 +185,8 @@ def _schema_support(schema: Any) -> Support:
 
 def _tag_support(tag: Any) -> Support:
     """The keywords of all schemas in a structural tag."""
-    enforced, unenforced = {"structural_tag"}, set()
+    enforced: set[str] = {"structural_tag"}
+    unenforced: set[str] = set()
     for node in _nodes(tag):
         if node.get("type") in ("token", "exclude_token", "any_tokens", "token_triggered_tags"):
             return Support(reason=f"structural tags of type {node['type']} are not supported: a grammar has no tokens")

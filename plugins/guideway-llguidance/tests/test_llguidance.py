@@ -1,0 +1,200 @@
+"""What is peculiar to llguidance: the support tables, options in schemas, forced tokens, its lasting errors."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+from guideway.api import (
+    Grammar,
+    GrammarStrategy,
+    InvalidGrammar,
+    JsonSchema,
+    LimitExceeded,
+    Matcher,
+    Regex,
+    UnsupportedGrammar,
+    Vocabulary,
+)
+from guideway_llguidance import support
+
+Legal = Callable[[Matcher, Vocabulary], set[int]]
+Ids = Callable[[str], list[int]]
+STOP = frozenset({0, 1})
+
+
+@pytest.fixture
+def installed() -> str:
+    return support.library().split()[1]
+
+
+def test_the_committed_table_is_what_the_installed_version_does(installed: str) -> None:
+    assert support.committed()[installed] == support.measure()
+
+
+def test_both_series_have_a_table() -> None:
+    assert {version.rpartition(".")[0] for version in support.committed()} >= {"1.7", "1.9"}
+
+
+def test_a_version_without_a_table_is_probed(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    committed = support.committed()
+    monkeypatch.setattr(support, "committed", dict)
+    support._table.cache_clear()
+    try:
+        assert support.table() == committed[installed]
+    finally:
+        support._table.cache_clear()
+
+
+def test_supports_refuses_what_does_not_compile(strategy: GrammarStrategy) -> None:
+    for schema, named in (
+        ({"type": "array", "items": {}, "uniqueItems": True}, "uniqueItems"),
+        ({"not": {"type": "integer"}}, "not"),
+        ({"type": "string", "format": "no-such"}, "format:no-such"),
+        ({"type": "strin"}, "#/type"),
+    ):
+        reason = strategy.supports(JsonSchema(schema)).reason
+        assert reason is not None and named in reason
+        with pytest.raises((InvalidGrammar, UnsupportedGrammar)):
+            strategy.compile(JsonSchema(schema))
+
+
+def test_supports_what_it_enforces(strategy: GrammarStrategy) -> None:
+    found = strategy.supports(JsonSchema({"type": "string", "pattern": "^a+$", "maxLength": 3}))
+    assert found.enforced == {"type", "pattern", "maxLength"} and not found.unenforced and not found.refused
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": {}, "uniqueItems": True, "x-guidance": {"lenient": True}},
+        {"type": "object", "properties": {"a": {"x-guidance": {"whitespace_flexible": True}}}},
+    ],
+)
+def test_a_schema_may_not_set_options(strategy: GrammarStrategy, schema: dict[str, object]) -> None:
+    assert "x-guidance" in str(strategy.supports(JsonSchema(schema)).reason)
+    with pytest.raises(UnsupportedGrammar, match="x-guidance"):
+        strategy.compile(JsonSchema(schema))
+
+
+def test_a_property_may_be_called_anything(strategy: GrammarStrategy) -> None:
+    schema = JsonSchema({"type": "object", "properties": {"x-guidance": {"type": "integer"}}})
+    assert not strategy.supports(schema).refused
+    strategy.compile(schema)
+
+
+def test_grammars(strategy: GrammarStrategy, ids: Ids) -> None:
+    matcher = strategy.compile(Grammar('start: "a" start "b" | "x"', "lark")).matcher(STOP)
+    assert matcher.accept([*ids("aaxbb"), 0]) == 6
+    matcher.rollback(2)
+    assert matcher.accept([0]) == 0
+
+
+def test_a_grammar_may_name_special_tokens(strategy: GrammarStrategy, vocabulary: Vocabulary, legal: Legal) -> None:
+    matcher = strategy.compile(Grammar('start: <s> "a"', "lark")).matcher(STOP)
+    assert legal(matcher, vocabulary) == {2}
+    assert matcher.accept([2]) == 1 and 2 not in legal(matcher, vocabulary)
+
+
+@dataclass(frozen=True)
+class Longest:
+    """Encodes greedily, the longest token first."""
+
+    tokens: tuple[bytes, ...]
+    identity: bytes = b"longest"
+
+    def encode(self, text: bytes) -> list[int] | None:
+        token_ids = []
+        while text:
+            token = max((t for t in self.tokens if t and text.startswith(t)), key=len, default=None)
+            if token is None:
+                return None
+            token_ids.append(self.tokens.index(token))
+            text = text[len(token) :]
+        return token_ids
+
+
+def test_forced_tokens(
+    make: Callable[..., GrammarStrategy], strategy: GrammarStrategy, vocabulary: Vocabulary, ids: Ids
+) -> None:
+    tokens = tuple(vocabulary.tokens)
+    strategy_with = make(replace(vocabulary, encoder=Longest(tokens)), whitespace="compact")
+    schema = JsonSchema({"type": "object", "properties": {"a": {"enum": ["no", "yes"]}}, "required": ["a"]})
+    matcher = strategy_with.compile(schema).matcher(STOP)
+    assert list(matcher.forced_tokens()) == [tokens.index(b'{"a":')]
+    assert list(matcher.forced_tokens()) == [tokens.index(b'{"a":')]  # nothing moved
+    assert matcher.accept([*matcher.forced_tokens(), *ids('"y')]) == 3
+    assert list(matcher.forced_tokens()) == ids("es")  # the quote after it could begin a longer token
+    assert matcher.accept(matcher.forced_tokens()) == 2
+    # "ab" may still become the token "ab" or two: it is not forced before it is certain
+    assert list(strategy_with.compile(Regex("xa[bc]")).matcher(STOP).forced_tokens()) == ids("x")
+    assert list(strategy_with.compile(Regex("[ab]")).matcher(STOP).forced_tokens()) == []
+    # a vocabulary without an encoder cannot tell how the model would write it
+    assert list(strategy.compile(schema).matcher(STOP).forced_tokens()) == []
+
+
+def test_text_the_encoder_has_no_ids_for_does_no_harm(
+    make: Callable[..., GrammarStrategy], vocabulary: Vocabulary, legal: Legal
+) -> None:
+    refusing = make(replace(vocabulary, encoder=Longest((b"",))))
+    matcher = refusing.compile(Regex("abx")).matcher(STOP)
+    forced = list(matcher.forced_tokens())
+    assert matcher.accept(forced) == len(forced)
+    assert legal(refusing.compile(Regex("abx")).matcher(STOP), vocabulary)
+
+
+def test_an_error_inside_is_never_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[..., GrammarStrategy],
+    vocabulary: Vocabulary,
+    ids: Ids,
+    legal: Legal,
+) -> None:
+    """llguidance goes on after an error as if the output were complete; here it runs out of lexer states."""
+    monkeypatch.setattr("guideway_llguidance.strategy.MAX_STATES", 24)
+    matcher = make(vocabulary).compile(Regex("[ab]*a[ab]{20}")).matcher(STOP)
+    accepted = 0
+    with pytest.raises(LimitExceeded, match="too many states"):
+        for i in range(60):
+            legal(matcher, vocabulary)
+            accepted += matcher.accept(ids("ab"[i % 3 % 2]))
+    with pytest.raises(LimitExceeded):
+        legal(matcher, vocabulary)
+    with pytest.raises(LimitExceeded):
+        matcher.accept(ids("a"))
+    matcher.rollback(accepted)
+    assert legal(matcher, vocabulary) & set(ids("ab")) == set(ids("ab"))
+
+
+def test_a_full_lexer_fails_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[..., GrammarStrategy],
+    vocabulary: Vocabulary,
+    ids: Ids,
+    legal: Legal,
+) -> None:
+    """All matchers of a grammar share a lexer; what some have read must not use up the room of others."""
+    monkeypatch.setattr("guideway_llguidance.strategy.MAX_STATES", 60)
+    compiled = make(vocabulary).compile(Regex("[ab]*a[ab]{20}"))
+    rng = random.Random(0)
+    for _ in range(100):
+        matcher, oracle = compiled.matcher(STOP), re.compile("[ab]*a[ab]{20}")
+        text = "".join(rng.choice("ab") for _ in range(8))
+        assert matcher.accept(ids(text)) == 8
+        assert bool(legal(matcher, vocabulary) & STOP) == bool(oracle.fullmatch(text))
+
+
+def test_an_output_need_not_be_filled(
+    strategy: GrammarStrategy, ids: Ids, vocabulary: Vocabulary, legal: Legal
+) -> None:
+    """Consumed without a mask in between, llguidance has been seen to refuse legal tokens of very large patterns."""
+    filled, unfilled = (strategy.compile(Regex("([a-e]{1,900} ){1,900}x")).matcher(STOP) for _ in range(2))
+    text = ("abcde" * 60 + " ") * 3 + "x"
+    for token_id in ids(text):
+        legal(filled, vocabulary)
+        assert filled.accept([token_id]) == 1
+    assert unfilled.accept(ids(text)) == len(text)
+    assert legal(filled, vocabulary) == legal(unfilled, vocabulary) == STOP

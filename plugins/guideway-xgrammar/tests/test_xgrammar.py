@@ -1,0 +1,153 @@
+"""What is peculiar to xgrammar: the support table, its silences, serialization, structural tags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from guideway.api import (
+    Grammar,
+    GrammarStrategy,
+    InvalidGrammar,
+    JsonObject,
+    JsonSchema,
+    Matcher,
+    Regex,
+    StructuralTag,
+    UnsupportedGrammar,
+    Vocabulary,
+)
+from guideway.api.json_schema_probe import byte_vocabulary
+from guideway_xgrammar import support
+
+Legal = Callable[[Matcher, Vocabulary], set[int]]
+Ids = Callable[[str], list[int]]
+STOP = frozenset({0, 1})
+
+
+@pytest.fixture
+def installed() -> str:
+    return support.library().split()[1]
+
+
+def test_the_committed_table_is_what_the_installed_version_does(installed: str) -> None:
+    assert support.committed()[installed] == support.measure()
+
+
+def test_a_version_without_a_table_is_probed(
+    monkeypatch: pytest.MonkeyPatch, strategy: GrammarStrategy, installed: str
+) -> None:
+    committed = support.committed()
+    monkeypatch.setattr(support, "committed", dict)
+    support._table.cache_clear()
+    try:
+        assert support.table() == committed[installed]
+    finally:
+        support._table.cache_clear()
+
+
+def test_supports_names_what_it_would_lose(strategy: GrammarStrategy) -> None:
+    found = strategy.supports(JsonSchema({"type": "string", "pattern": "^a+$", "maxLength": 3}))
+    assert found.unenforced == {"pattern+maxLength"} and not found.refused
+    assert found.enforced == {"type", "pattern", "maxLength"}
+    # and that is the truth
+    compiled = strategy.compile(JsonSchema({"type": "string", "pattern": "^a+$", "maxLength": 3}))
+    assert compiled.matcher(STOP).accept([strategy.vocabulary.tokens.index(b'"')]) == 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "unenforced"),
+    [
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, {"uniqueItems"}),
+        ({"type": "object", "properties": {"x": {"type": "string", "format": "no-such"}}}, {"format:no-such"}),
+        ({"type": "string", "format": "email", "maxLength": 9}, {"format+maxLength"}),
+        ({"$ref": "https://example.com/x.json"}, {"$ref:remote"}),
+        ({"type": "string", "pattern": "(?!a)b"}, {"pattern:lookaround"}),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, set()),
+        (True, set()),
+    ],
+)
+def test_supports_of_schemas(strategy: GrammarStrategy, schema: Any, unenforced: set[str]) -> None:
+    found = strategy.supports(JsonSchema(schema))
+    assert found.unenforced == unenforced and not found.refused
+
+
+def test_supports_refuses_what_does_not_compile(strategy: GrammarStrategy) -> None:
+    for schema in ({"type": "string", "pattern": r"(a)\1"}, {"type": "array", "items": [{}]}, {"type": "strin"}):
+        assert strategy.supports(JsonSchema(schema)).refused
+        with pytest.raises((InvalidGrammar, UnsupportedGrammar)):
+            strategy.compile(JsonSchema(schema))
+
+
+def test_supports_looks_into_structural_tags_and_grammars(strategy: GrammarStrategy) -> None:
+    schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+    tag = {"structures": [{"begin": "<a>", "schema": schema, "end": "</a>"}], "triggers": ["<a"]}
+    assert strategy.supports(StructuralTag(tag)).unenforced == {"uniqueItems"}
+    assert strategy.supports(Grammar('start: %json {"uniqueItems": true}', "lark")).unenforced == {"%json"}
+    token = {"type": "structural_tag", "format": {"type": "token", "token": 2}}
+    assert strategy.supports(StructuralTag(token)).refused
+    with pytest.raises(UnsupportedGrammar):
+        strategy.compile(StructuralTag(token))
+
+
+@pytest.mark.parametrize("modern", [False, True])
+def test_structural_tags(strategy: GrammarStrategy, vocabulary: Vocabulary, modern: bool) -> None:
+    schema = {"type": "boolean"}
+    tag: dict[str, Any] = {"structures": [{"begin": "{{", "schema": schema, "end": "}}"}], "triggers": ["{{"]}
+    if modern:
+        content = {"type": "json_schema", "json_schema": schema}
+        tags = [{"begin": "{{", "content": content, "end": "}}"}]
+        tag = {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["{{"], "tags": tags}}
+
+    def accepts(text: str) -> bool:
+        tokens = [*(vocabulary.tokens.index(bytes([b])) for b in text.encode()), 0]
+        return strategy.compile(StructuralTag(tag)).matcher(STOP).accept(tokens) == len(tokens)
+
+    assert accepts("free {{true}} and {{false}} text")
+    assert not accepts("free {{truth}}") and not accepts("free {{true")
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [Grammar('root ::= "a" root "b" | "x"', "ebnf"), Grammar('start: "a" start "b" | "x"', "lark")],
+    ids=lambda g: g.dialect,
+)
+def test_grammars(strategy: GrammarStrategy, ids: Ids, grammar: Grammar) -> None:
+    matcher = strategy.compile(grammar).matcher(STOP)
+    assert matcher.accept([*ids("aaxbb"), 0]) == 6
+    matcher.rollback(2)
+    assert matcher.accept([0]) == 0
+
+
+def test_json_holds_no_raw_control_characters(make: Callable[..., GrammarStrategy], legal: Legal) -> None:
+    vocabulary = byte_vocabulary()
+    strings: list[dict[str, Any]] = [{}, {"maxLength": 3}, {"minLength": 1}, {"pattern": "^.*$"}]
+    for schema in strings:
+        matcher = make(vocabulary).compile(JsonSchema({"type": "string", **schema})).matcher(frozenset({256}))
+        matcher.accept(b'"a')
+        assert not legal(matcher, vocabulary) & set(range(32))
+        assert [byte for byte in range(32) if matcher.accept([byte])] == []
+
+
+def test_serialized_grammars_are_the_same(strategy: GrammarStrategy, vocabulary: Vocabulary, legal: Legal) -> None:
+    for constraint in (Regex("[ab]{2}"), JsonObject(), JsonSchema({"enum": ["a", 1]})):
+        compiled = strategy.compile(constraint)
+        matchers = [c.matcher(STOP) for c in (compiled, strategy.from_bytes(compiled.to_bytes()))]
+        for _ in range(2):
+            first, second = (legal(matcher, vocabulary) for matcher in matchers)
+            assert first == second
+            assert {matcher.accept([min(first)]) for matcher in matchers} == {1}
+
+
+def test_refusals_are_quiet(strategy: GrammarStrategy, capfd: pytest.CaptureFixture[str]) -> None:
+    matcher = strategy.compile(Regex("a")).matcher(STOP)
+    assert matcher.accept([2]) == matcher.accept([3]) == matcher.accept([0]) == 0
+    matcher.accept([strategy.vocabulary.tokens.index(b"a"), 0])
+    assert matcher.accept([0]) == 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_threads_must_be_positive(make: Callable[..., GrammarStrategy], vocabulary: Vocabulary) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        make(vocabulary, max_threads=0)
