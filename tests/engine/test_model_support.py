@@ -110,3 +110,40 @@ def test_a_limited_span_is_refused_only_where_it_would_be_reached(
     with pytest.raises(InvalidConfiguration, match=f"max_length can be at most {limit}, not {limit + 1}") as refusal:
         ModelRunner(model(), num_slots=1, max_length=limit + 1)
     assert refusal.value.field == "max_length"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: tiny("Granite", attention_multiplier=2.0),
+        lambda: tiny(
+            "DeepseekV3",
+            head_dim=8,
+            num_key_value_heads=4,
+            kv_lora_rank=16,
+            q_lora_rank=16,
+            qk_rope_head_dim=8,
+            qk_nope_head_dim=8,
+            v_head_dim=12,
+            first_k_dense_replace=2,
+        ),
+    ],
+    ids=["scaling-of-its-own", "values-narrower-than-keys"],
+)
+def test_what_an_architecture_does_differently_is_kept(model: Callable[[], PreTrainedModel]) -> None:
+    whole, taken = model(), model()
+    for parameter in whole.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(0, 0.2)
+    taken.load_state_dict(whole.state_dict())
+    whole.train(False)
+    runner = ModelRunner(taken, num_slots=2, max_length=40)
+    first, second = runner.cache.allocate(), runner.cache.allocate()
+    texts = {first: list(range(20)), second: [7, 8]}
+    runner.forward(list(texts.items()))
+    output = runner.forward([(first, [30]), (second, [31, 32])])  # one padded call
+    texts[first].append(30)
+    texts[second] += [31, 32]
+    with torch.inference_mode():
+        expected = torch.stack([whole(torch.tensor([text])).logits[0, -1] for text in texts.values()])
+    assert torch.allclose(output.logits, expected, atol=1e-4)
