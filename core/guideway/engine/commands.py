@@ -138,10 +138,10 @@ def _jobs(args: Namespace) -> list[Job]:
     if args.prompt is not None:
         return [_job("0", args.prompt, common, raw=args.raw)]
     lines = _read(args.input, "input").splitlines()
+    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     jobs = [
-        _job_of_line(f"{args.input}, line {number}", number - 1, line, common, raw=args.raw)
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
+        _job_of_line(f"{args.input}, line {number}", index, line, common, raw=args.raw)
+        for index, (number, line) in enumerate(numbered)
     ]
     if not jobs:
         raise InvalidRequest(f"{args.input} holds no prompt", field="input")

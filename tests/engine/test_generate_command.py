@@ -1,0 +1,189 @@
+"""``guideway generate``: JSON lines in a pipe, a table in a terminal, exit statuses, errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from guideway.cli import main
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 40}, "age": {"type": "integer", "maximum": 130}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+GENERATE = [sys.executable, "-m", "guideway.cli", "generate", "--model", "demo"]
+PROMPT = "Extract name, age. Meet Peter Young. Age: 49."
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> str:
+    path = tmp_path / "person.json"
+    path.write_text(json.dumps(SCHEMA), encoding="utf-8")
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    status = main(["generate", *arguments])
+    out, err = capsys.readouterr()
+    return status, [json.loads(line) for line in out.splitlines()], err
+
+
+def test_one_prompt_gives_one_json_line_in_a_pipe(schema: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "guideway.cli",
+        "generate",
+        "--model",
+        "demo",
+        "--schema",
+        schema,
+        "--prompt",
+        PROMPT,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
+    assert json.loads(result["text"]) == {"name": "Peter Young", "age": 49}
+    assert (result["finish_reason"], result["strategy"], result["error"]) == ("stop", "llguidance", None)
+
+
+def test_a_terminal_gets_a_table(schema: str, tmp_path: Path) -> None:
+    lines = tmp_path / "prompts.jsonl"
+    lines.write_text("".join(json.dumps({"prompt": PROMPT, "max_tokens": n}) + "\n" for n in (60, 0)), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "guideway.cli",
+        "generate",
+        "--model",
+        "demo",
+        "--schema",
+        schema,
+        "--input",
+        str(lines),
+    ]
+    master, slave = pty.openpty()
+    environment = os.environ | {"COLUMNS": "120", "TERM": "xterm"}
+    command = [*GENERATE, "--schema", schema, "--input", str(lines)]
+    with subprocess.Popen(command, stdout=slave, stderr=slave, stdin=slave, env=environment) as process:
+        os.close(slave)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(master, 65536)
+            except OSError:  # the other side is closed
+                break
+    os.close(master)
+    text = shown.decode()
+    assert process.returncode == 1
+    for expected in ("prompt", "answer", '{"name":"Peter Young"', "llguidance", "refused", "max_tokens must be"):
+        assert expected in text
+    assert '"finish_reason"' not in text
+
+
+def test_lines_of_input_keep_their_order_and_their_own_parameters(
+    schema: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = [
+        {"prompt": PROMPT, "id": "a"},
+        {"prompt": PROMPT, "id": 7, "regex": "yes|no"},
+        {"prompt": PROMPT, "schema": {"type": "strnig"}},
+        {"prompt": [{"role": "user", "content": PROMPT}], "max_tokens": 2},
+        {"prompt": PROMPT, "schema": {"enum": ["x", "y"]}, "temperature": 0.5, "seed": 1},
+    ]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n\n".join(json.dumps(entry) for entry in entries), encoding="utf-8")
+    status, lines, err = run(
+        capsys, "--model", "demo", "--schema", schema, "--input", str(path), "--strategy", "xgrammar"
+    )
+    assert status == 1
+    assert [line["index"] for line in lines] == [0, 1, 2, 3, 4]
+    assert [line["id"] for line in lines[:2]] == ["a", "7"]
+    jsonschema.validate(json.loads(lines[0]["text"]), SCHEMA)
+    assert lines[0]["strategy"] == "xgrammar"
+    assert lines[1]["text"] in ("yes", "no")
+    assert lines[2]["finish_reason"] == "refused"
+    assert lines[2]["error"]["type"] == "InvalidGrammar"
+    assert lines[2]["error"]["field"] == "constraint.schema"
+    assert (lines[3]["finish_reason"], lines[3]["num_tokens"]) == ("length", 2)
+    assert json.loads(lines[4]["text"]) in ("x", "y")
+    assert "prompt 2 was refused" in err
+    assert "cut after 2 tokens" in err
+
+
+def test_standard_input_is_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"prompt": PROMPT, "regex": "[0-9]{2}"})))
+    status, lines, _ = run(capsys, "--model", "demo", "--input", "-")
+    assert (status, len(lines[0]["text"])) == (0, 2)
+
+
+def test_what_is_not_enforced_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps({"type": "string", "pattern": "^[a-c]+$", "maxLength": 9}), encoding="utf-8")
+    arguments = ("--model", "demo", "--schema", str(path), "--prompt", PROMPT, "--strategy", "xgrammar")
+    _, lines, err = run(capsys, *arguments)
+    assert lines[0]["unenforced"] == ["pattern+maxLength"]
+    assert "xgrammar does not enforce pattern+maxLength" in err
+    _, lines, err = run(capsys, *arguments, "--strategy", "llguidance")
+    assert (lines[0]["strategy"], lines[0]["unenforced"]) == ("llguidance", [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--model", "dmo", "--prompt", "x"], 1, "did you mean 'demo'"),
+        (["--model", "demo", "--prompt", "x", "--strategy", "xgramar"], 1, "did you mean 'xgrammar'"),
+        (["--model", "demo", "--prompt", "x", "--schema", "absent.json"], 1, "cannot read the schema 'absent.json'"),
+        (["--model", "demo", "--input", "absent.jsonl"], 1, "cannot read the input 'absent.jsonl'"),
+        (["--model", "demo", "--prompt", "x", "--max-tokens", "0"], 1, "max_tokens must be"),
+        (["--model", "demo", "--prompt", "x", "--max-tokens", "many"], 2, "invalid int value"),
+        (["--model", "demo"], 2, "one of the arguments --prompt --input is required"),
+        (["--model", "demo", "--prompt", "x", "--input", "y"], 2, "not allowed with argument"),
+        (["--model", "demo", "--prompt", "x", "--schema", "a", "--regex", "b"], 2, "not allowed with argument"),
+        (["--prompt", "x"], 2, "--model"),
+    ],
+)
+def test_mistakes_are_explained(
+    arguments: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", *arguments]) == status
+    out, err = capsys.readouterr()
+    assert said in err
+    assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 2 is not JSON"),
+        ('"text"', "line 2 must be an object with 'prompt'"),
+        ('{"text": "x"}', "line 2 must be an object with 'prompt'"),
+        ('{"prompt": "x", "schemas": {}}', "unknown key 'schemas'"),
+        ('{"prompt": "x", "schema": {}, "regex": "a"}', "both 'schema' and 'regex'"),
+    ],
+)
+def test_a_bad_line_of_input_is_named(line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "fine"}\n' + line, encoding="utf-8")
+    assert main(["generate", "--model", "demo", "--input", str(path)]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_broken_schema_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text("{oops", encoding="utf-8")
+    assert main(["generate", "--model", "demo", "--schema", str(path), "--prompt", "x"]) == 1
+    assert f"{path}: JSON schema is not JSON" in capsys.readouterr().err
