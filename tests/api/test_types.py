@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -120,3 +121,8 @@ def test_defaults_are_not_shared() -> None:
     assert SamplingParams().modifiers is not SamplingParams().modifiers
     assert SamplingParams().temperature == 0
     assert GenerationResult(request_id="r").unenforced == ()
+
+
+def test_any_mapping_is_a_schema() -> None:
+    schema = MappingProxyType({"type": "object", "properties": MappingProxyType({"b": {}, "a": {}})})
+    assert JsonSchema(schema).source() == '{"type":"object","properties":{"b":{},"a":{}}}'

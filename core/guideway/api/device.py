@@ -95,7 +95,7 @@ class ArrayOps(ABC):
 
     @abstractmethod
     def unpack_bitmask(self, bitmask: Array, width: int) -> Array:
-        """``int32[rows, words]`` to ``bool[rows, width]``."""
+        """``int32[rows, words]`` to ``bool[rows, width]``; tokens past the last word are forbidden."""
 
 
 class DeviceBackend(ABC):

@@ -161,13 +161,20 @@ def _json_text(value: object, what: str) -> str:
     """`value`, or the value its text denotes, as compact JSON in its own key order."""
     try:
         parsed = json.loads(value) if isinstance(value, str) else value
-        text = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
         text.encode()
     except RecursionError as error:
         raise InvalidGrammar(f"{what} is nested too deeply") from error
     except (TypeError, ValueError) as error:  # JSONDecodeError and UnicodeError are ValueErrors
         raise InvalidGrammar(f"{what} is not JSON: {error}") from error
     return text
+
+
+def _plain(value: object) -> object:
+    """A mapping that is no dict, as a dict; `json` asks for what it cannot write itself."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
 def _text(value: object, what: str) -> str:

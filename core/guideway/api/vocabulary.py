@@ -100,5 +100,5 @@ class Vocabulary:
         digest.update(repr(sorted(self.special_tokens.items())).encode())
         digest.update(repr(sorted(self.stop_token_ids)).encode())
         digest.update(self.logits_width.to_bytes(8, "little"))
-        digest.update(b"" if self.encoder is None else self.encoder.identity)
+        digest.update(b"no encoder" if self.encoder is None else b"encoder " + self.encoder.identity)
         return digest.hexdigest()
