@@ -52,9 +52,10 @@ class Environment:
             command, env={**clean, **variables}, cwd=self.folder, capture_output=True, text=True, timeout=120
         )
 
-    def install(self, *wheels: Path, target: Path | None = None) -> None:
+    def install(self, *wheels: Path, target: Path | None = None, compiled: bool = False) -> None:
         pip = [sys.executable, "-m", "pip", "--python", str(self.python), "--disable-pip-version-check", "install"]
-        options = ["--quiet", "--no-index", "--no-deps", "--no-compile"] + (["--target", str(target)] if target else [])
+        options = ["--quiet", "--no-index", "--no-deps", "--compile" if compiled else "--no-compile"]
+        options += ["--target", str(target)] if target else []
         subprocess.run([*pip, *options, *map(str, wheels)], check=True)
 
 

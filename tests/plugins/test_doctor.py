@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guideway.plugins import PluginIndex
+from guideway.plugins.doctor import examine
 
 from tests.plugins.environments import Environment
 from tests.plugins.test_index import egg_info
@@ -92,6 +94,31 @@ def test_a_plugin_that_ends_the_process_outright(bare: Environment, wheels: dict
     assert found["gwt-hang/device.hang"]["code"] == "import-crashed"
     assert "with status 3" in found["gwt-hang/device.hang"]["message"]
     assert "it last said: goodbye" in found["gwt-hang/device.hang"]["fix"]
+
+
+def test_a_plugin_whose_threads_never_end(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
+    bare.install(wheels["good"], target=tmp_path)
+    module = tmp_path / "gwt_good.py"
+    module.write_text(
+        f"import threading\nthreading.Thread(target=threading.Event().wait).start()\n{module.read_text()}"
+    )
+    assert problems(bare, "--import", "--timeout", "30", "grammar.good", PYTHONPATH=str(tmp_path)) == {}
+
+
+def test_imports_use_the_search_path_of_the_program(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
+    bare.install(wheels["good"], target=tmp_path)
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from guideway.cli import main\n"
+        "sys.exit(main(['plugins', 'doctor', '--import', 'gwt-good/grammar.good']))"
+    )
+    done = bare.run(str(bare.python), "-c", program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no problems found\n", "")
+
+
+def test_a_plugin_may_serve_two_contracts_side_by_side(tmp_path: Path) -> None:
+    both = "[guideway.v1]\ngrammar.both = one\n[guideway.v2]\ngrammar.both = two\ngrammar.later = two\n"
+    index = PluginIndex.scan([str(egg_info(tmp_path, "gwt-both", "1", both))])
+    assert [p.plugin for p in examine(index) if p.code == "other-contract"] == ["gwt-both/grammar.later"]
 
 
 def test_a_slow_import_is_a_warning(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:

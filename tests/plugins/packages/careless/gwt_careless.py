@@ -27,7 +27,7 @@ class Untyped(Base):
 class OldMajor(Base):
     name = "old-major"
     kinds = frozenset({"regex"})
-    contract = "0.9"
+    contract = "0.0"
 
 
 @hookimpl

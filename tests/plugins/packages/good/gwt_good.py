@@ -2,7 +2,7 @@ import os
 
 from guideway.api import GrammarStrategy, Support, UnsupportedGrammar, hookimpl
 
-print("gwt_good is being imported")  # a plugin may be noisy
+print("gwt_good is being imported", flush=True)  # a plugin may be noisy
 if "GWT_MARKER" in os.environ:
     with open(os.environ["GWT_MARKER"], "a") as marker:
         marker.write("gwt_good\n")
@@ -33,3 +33,7 @@ class plugin:
 @hookimpl
 def guideway_grammar_strategy(name):
     return {"good": Good}.get(name)
+
+
+def main():
+    print("a plugin may bring a program of its own")
