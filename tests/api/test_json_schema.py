@@ -1,0 +1,193 @@
+"""JSON Schemas: what is none, what one asserts, and that hostile ones cost no more than their length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+from guideway.api import InvalidGrammar
+from guideway.api.json_schema import KEYWORDS, check_schema, keywords, resolve, subschemas
+from guideway.api.json_schema_cases import cases
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (3, "#: a JSON Schema must be an object or a boolean, not 3"),
+        ([], "#: a JSON Schema must be"),
+        ({"type": "strin"}, "#/type: `type` must be one of string, integer"),
+        ({"type": []}, "#/type"),
+        ({"type": ["string", 1]}, "#/type"),
+        ({"type": {}}, "#/type"),
+        ({"properties": []}, "#/properties: `properties` must be an object of schemas, not []"),
+        ({"properties": {"a/b~c": 1}}, "#/properties/a~1b~0c: a subschema must be an object or a boolean, not 1"),
+        ({"items": {"minLength": -1}}, "#/items/minLength: `minLength` must be a non-negative integer, not -1"),
+        ({"maxItems": 1.5}, "#/maxItems"),
+        ({"maxItems": True}, "#/maxItems"),
+        ({"minimum": "1"}, "#/minimum: `minimum` must be a number"),
+        ({"multipleOf": 0}, "#/multipleOf: `multipleOf` must be a number above 0"),
+        ({"enum": {}}, "#/enum: `enum` must be a list of at least one value"),
+        ({"enum": []}, "#/enum"),
+        ({"anyOf": []}, "#/anyOf: `anyOf` must be a list of at least one schema"),
+        ({"allOf": [{}, None]}, "#/allOf/1"),
+        ({"pattern": None}, "#/pattern: `pattern` must be a string"),
+        ({"required": "a"}, "#/required: `required` must be a list of strings"),
+        ({"required": True}, "#/required"),
+        ({"uniqueItems": 1}, "#/uniqueItems"),
+        ({"additionalProperties": 1}, "#/additionalProperties: a subschema"),
+        ({"not": []}, "#/not"),
+        ({"items": [{"type": "x"}]}, "#/items/0/type"),
+        ({"dependencies": {"a": [1]}}, "#/dependencies"),
+        ({"dependentRequired": {"a": {}}}, "#/dependentRequired"),
+        ({"$defs": {"a": {"$defs": {"b": {"const": 1, "format": 2}}}}}, "#/$defs/a/$defs/b/format"),
+        ({"$ref": 1}, "#/$ref: `$ref` must be a string"),
+        ({"$ref": "#/$defs/a"}, "#/$ref: `$ref` must be a reference to a schema that exists in this document"),
+        ({"$defs": {"a": 1}, "$ref": "#/$defs/a"}, "#/$defs/a"),
+        ({"$ref": "#/x/0", "x": [{"type": "x"}]}, "#/x/0/type"),
+    ],
+    ids=str,
+)
+def test_what_is_no_schema(schema: object, message: str) -> None:
+    with pytest.raises(InvalidGrammar) as refusal:
+        check_schema(schema)
+    assert str(refusal.value).startswith(message)
+    assert refusal.value.field == "constraint.schema"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        False,
+        {},
+        {"type": ["string", "null"], "minLength": 2.0, "x-unknown": object, "title": 3},
+        {"properties": {"type": {"type": "string"}, "$ref": {}, "enum": True}},
+        {"minimum": 1, "exclusiveMinimum": True, "items": [{}, True], "dependencies": {"a": ["b"], "c": {}}},
+        {"$ref": "#/definitions/a%25~1b", "definitions": {"a%/b": {"$ref": "#"}}},
+        {"$ref": "#/$defs/x", "$defs": {"y": {"$id": "other"}}},  # relative to what, only a resolver can tell
+        {"$ref": "https://example.com/schema.json"},
+    ],
+    ids=str,
+)
+def test_what_is_a_schema(schema: object) -> None:
+    check_schema(schema)
+
+
+def test_every_schema_of_the_probe_is_one() -> None:
+    for _, schema, _, _ in cases():
+        check_schema(schema)
+
+
+def test_subschemas() -> None:
+    schema = {
+        "properties": {"a": {"items": {"type": "string"}}, "b": {"$ref": "#/elsewhere/c"}, "d": False},
+        "additionalProperties": False,
+        "anyOf": [True, {"not": {}}],
+        "elsewhere": {"c": {"const": {"type": "integer"}}},
+        "$defs": {"e": {"if": {}, "then": {}, "else": {}}},
+    }
+    found = dict(subschemas(schema))
+    assert set(found) == {
+        "#",
+        "#/properties/a",
+        "#/properties/a/items",
+        "#/properties/b",
+        "#/properties/d",
+        "#/elsewhere/c",
+        "#/anyOf/0",
+        "#/anyOf/1",
+        "#/anyOf/1/not",
+        "#/$defs/e",
+        "#/$defs/e/if",
+        "#/$defs/e/then",
+        "#/$defs/e/else",
+    }
+    for pointer, subschema in found.items():
+        assert resolve(schema, pointer) is subschema
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (True, set()),
+        (False, {"false"}),
+        ({"title": "x", "default": 1}, set()),
+        ({"type": "string", "maxLength": 3, "pattern": "a"}, {"type", "maxLength", "pattern", "pattern+maxLength"}),
+        ({"maxLength": 3}, {"maxLength", "maxLength+untyped"}),
+        ({"type": ["string", "null"], "maxLength": 3}, {"type", "maxLength", "maxLength+types"}),
+        ({"type": "string", "enum": ["a"]}, {"type", "enum", "enum+type"}),
+        ({"enum": ["a"]}, {"enum"}),
+        ({"type": "string", "format": "date"}, {"type", "format:date"}),
+        ({"type": "string", "format": "date", "minLength": 1},
+         {"type", "format:date", "minLength", "format+minLength"}),
+        ({"$ref": "#"}, {"$ref"}),
+        ({"$ref": "#a"}, {"$ref:anchor"}),
+        ({"$ref": "x.json"}, {"$ref:remote"}),
+        ({"properties": {"maxLength": {}}, "type": "object", "additionalProperties": False},
+         {"type", "properties", "additionalProperties", "properties+additionalProperties"}),
+        ({"type": "object", "properties": {"a": False}}, {"type", "properties", "false"}),
+        ({"type": "object", "required": ["a"]}, {"type", "required:undeclared"}),
+        ({"type": "object", "properties": {"a": {}}, "minProperties": 1},
+         {"type", "properties", "minProperties:optional", "properties+minProperties:optional"}),
+        ({"type": "number", "multipleOf": 2}, {"type", "multipleOf:number"}),
+        ({"type": "array", "items": [{}]}, {"type", "items:list"}),
+        ({"type": "number", "exclusiveMinimum": True}, {"type", "exclusiveMinimum:draft4"}),
+        ({"allOf": [{}, {}]}, {"allOf:several"}),
+        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, {"oneOf:disjoint", "type"}),
+        ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, {"oneOf", "type"}),
+        ({"type": "string", "pattern": r"(?!a)\bx\1\p{L}"},
+         {"type", "pattern", *(f"pattern:{d}" for d in ("lookaround", "boundary", "backreference", "property"))}),
+        ({"$defs": {"unused": {"uniqueItems": True, "type": "array"}}}, {"type", "uniqueItems"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_keywords(schema: Any, expected: set[str]) -> None:
+    assert keywords(schema) == expected
+
+
+def test_every_keyword_is_probed() -> None:
+    probed = {part.partition(":")[0] for name, _, _, _ in cases() for part in name.split("+")}
+    assert set(KEYWORDS) <= probed
+
+
+def test_the_labels_of_the_probe_agree_with_another_validator() -> None:
+    judged = 0
+    for name, schema, right, wrong in cases():
+        if name in ("$ref:remote", "pattern:property", "$ref+dependencies") or name.startswith("format:"):
+            continue  # not there, not in Python's regular expressions, of two drafts at once, not asserted by default
+        validator: Any = jsonschema.Draft202012Validator
+        if "draft4" in name:
+            validator = jsonschema.Draft4Validator
+        elif name in ("items:list", "additionalItems") or "dependencies" in name:
+            validator = jsonschema.Draft7Validator
+        checker = validator(schema, format_checker=validator.FORMAT_CHECKER)
+        for instance in right:
+            assert checker.is_valid(instance), (name, schema, instance)
+        for instance in wrong:
+            assert not checker.is_valid(instance), (name, schema, instance)
+        judged += len(right) + len(wrong)
+    assert judged > 10_000
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "nothing"}
+    for _ in range(depth):
+        schema = {"items": schema}
+    return schema
+
+
+def test_depth_costs_no_stack() -> None:
+    with pytest.raises(InvalidGrammar, match="#/items/items"):
+        check_schema(_nested(100_000))
+    deep: Any = _nested(100_000)
+    assert keywords(deep) >= {"items", "type"}
+
+
+def test_references_that_lead_in_circles_end() -> None:
+    chain: dict[str, Any] = {f"r{i}": {"$ref": f"#/$defs/r{i + 1}"} for i in range(5_000)}
+    chain["r5000"] = {"$ref": "#/$defs/r0"}
+    schema = {"$ref": "#/$defs/r0", "$defs": chain}
+    check_schema(schema)
+    assert sum(1 for _ in subschemas(schema)) == 5_002
+    assert keywords(schema) == {"$ref"}
