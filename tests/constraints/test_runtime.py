@@ -401,6 +401,18 @@ def test_a_bad_prompt_is_refused(prompt: list[int]) -> None:
     assert result.error.field == "prompt"
 
 
+def test_an_id_in_use_is_refused_until_its_request_is_over() -> None:
+    subject = host()
+    request = Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=SamplingParams(max_tokens=2))
+    subject.join(0, request)
+    with pytest.raises(InvalidRequest, match="already here"):
+        subject.runtime.admit(request)
+    while subject.tokens:
+        subject.step()
+    subject.runtime.abandon(subject.runtime.admit(request))
+    subject.runtime.abandon(subject.runtime.admit(request))
+
+
 def test_validators_pass_refuse_or_fail_closed() -> None:
     seen = []
 

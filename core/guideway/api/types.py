@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any
 
 from guideway.api.errors import GuidewayError, InvalidGrammar
 
@@ -203,8 +203,6 @@ class SamplingParams:
     """What the output must obey."""
     modifiers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Configured logit modifiers this request uses, each with its options for this request."""
-
-    NON_NEGATIVE_SEEDS: ClassVar[int] = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

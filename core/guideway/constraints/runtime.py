@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.errors import ConformanceError
+from guideway.api.errors import ConformanceError, InvalidRequest
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import LogitModifier, ModifierContext
@@ -113,7 +113,9 @@ class Runtime:
         self._sequences: list[ActiveSequence | None] = [None] * context.max_num_sequences
         self._users = [0] * len(self._modifiers.all)
         """How many running sequences each modifier has a state for."""
+        self._admitted: set[str] = set()
         self._per_request: Counter[str] = Counter()
+        """How many sequences of each request run."""
         self._temperatures = np.zeros(context.max_num_sequences, dtype=np.float32)
         self._seeds = np.zeros(context.max_num_sequences, dtype=np.int64)
         self._indices = np.zeros(context.max_num_sequences, dtype=np.int32)
@@ -126,6 +128,10 @@ class Runtime:
 
     def admit(self, request: Request) -> Admission:
         """Let a request in, or raise `InvalidRequest`; nothing else is disturbed either way."""
+        if request.request_id in self._admitted:
+            raise InvalidRequest(
+                f"a request {request.request_id!r} is already here; ids are unique", field="request_id"
+            )
         check_request(request, self.context.vocabulary, self._validation)
         for name in request.params.modifiers:
             self._modifiers.check_needs(self._by_name[name])
@@ -136,16 +142,18 @@ class Runtime:
         else:
             request = replace(request, seed=request.params.seed)
         companions = self._modifiers.companions(request)
+        compilation = None if constraint is None else self._mask.compile(request, constraint)
+        self._admitted.add(request.request_id)
         return Admission(
             request,
-            None if constraint is None else self._mask.compile(request, constraint),
+            compilation,
             tuple(companion for _, companion in companions),
             tuple(name for name, _ in companions),
         )
 
     def abandon(self, admission: Admission) -> None:
         """Drop a request of which no sequence was started."""
-        self._mask.forget(admission.request)
+        self._forget(admission.request)
 
     def close(self) -> None:
         """Stop compiling."""
@@ -385,4 +393,8 @@ class Runtime:
         self._per_request[request.request_id] -= 1
         if not self._per_request[request.request_id]:
             del self._per_request[request.request_id]
-            self._mask.forget(request)
+            self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        self._admitted.discard(request.request_id)
+        self._mask.forget(request)

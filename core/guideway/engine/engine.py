@@ -15,7 +15,7 @@ from guideway.api.vocabulary import Vocabulary
 from guideway.engine.assembly import assemble
 from guideway.engine.config import EngineConfig
 from guideway.engine.scheduler import Scheduler
-from guideway.engine.sequence import Sequence, refusal
+from guideway.engine.sequence import Sequence, reason_of, refusal
 from guideway.plugins import Hook
 
 __all__ = ["Engine", "Generation", "Prompt"]
@@ -133,7 +133,7 @@ class Engine:
                     self.step()
         finally:  # interrupted: nobody will ask for these again
             for sequence in pending.values():
-                self._scheduler.abort(sequence)
+                self._scheduler.end(sequence, FinishReason.ABORT)
         return [result for result in results if result is not None]
 
     def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> Generation:
@@ -143,8 +143,9 @@ class Engine:
         while not sequence.admission.ready():
             self.step()
         compilation = sequence.admission.compilation
-        if compilation is not None and (error := compilation.exception()) is not None:
-            self._scheduler.abort(sequence)
+        error = None if compilation is None else compilation.exception()
+        if isinstance(error, GuidewayError):
+            self._scheduler.end(sequence, reason_of(error), error)
             raise error
         return Generation(self, sequence)
 
@@ -158,7 +159,7 @@ class Engine:
 
     def abort(self, generation: Generation) -> None:
         """End a request now, with what it has."""
-        self._scheduler.abort(generation._sequence)
+        self._scheduler.end(generation._sequence, FinishReason.ABORT)
 
     def close(self) -> None:
         """Stop compiling. Requests that have not ended are left where they are."""

@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
 
-from guideway.api.errors import GuidewayError, InvalidRequest, PluginError
+from guideway.api.errors import GuidewayError, PluginError
 from guideway.api.steps import Need, Outcome, StepBatch
 from guideway.api.types import FinishReason, GenerationResult
 from guideway.constraints.runtime import Runtime
 from guideway.engine.drafter import prompt_lookup
-from guideway.engine.sequence import Sequence
+from guideway.engine.sequence import Sequence, reason_of
 from guideway.engine.worker import Worker
 from guideway.pipeline import accepted_tokens
 
@@ -53,10 +53,10 @@ class Scheduler:
         """Whether any sequence has not ended."""
         return bool(self._waiting or self._running)
 
-    def abort(self, sequence: Sequence) -> None:
+    def end(self, sequence: Sequence, reason: FinishReason, error: GuidewayError | None = None) -> None:
         """End a sequence now, with what it has; without effect if it has ended."""
         if sequence.result is None:
-            self._end(sequence, FinishReason.ABORT)
+            self._end(sequence, reason, error)
 
     def step(self) -> None:
         """Let waiting sequences join, and bring every running one forward. Waits for a compilation only if nothing
@@ -92,8 +92,7 @@ class Scheduler:
             self._runtime.start(sequence.admission, slot)
         except GuidewayError as error:
             self._cache.release(slot)
-            reason = FinishReason.REFUSED if isinstance(error, InvalidRequest) else FinishReason.INTERNAL_ERROR
-            self._on_finish(sequence, sequence.finish(reason, error=error))
+            self._on_finish(sequence, sequence.finish(reason_of(error), error=error))
             return
         sequence.slot = slot
         sequence.companion_slots = [self._cache.allocate() for _ in sequence.admission.companions]

@@ -10,7 +10,7 @@ from guideway.api.types import FinishReason, GenerationResult, Request
 from guideway.api.vocabulary import Vocabulary
 from guideway.constraints.runtime import Admission
 
-__all__ = ["Sequence", "refusal"]
+__all__ = ["Sequence", "reason_of", "refusal"]
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +76,9 @@ class Sequence:
 
 def refusal(request_id: str, error: GuidewayError) -> GenerationResult:
     """The result of a request that never started."""
-    refused = isinstance(error, InvalidRequest)
-    reason = FinishReason.REFUSED if refused else FinishReason.INTERNAL_ERROR
-    return GenerationResult(request_id=request_id, finish_reason=reason, error=error)
+    return GenerationResult(request_id=request_id, finish_reason=reason_of(error), error=error)
+
+
+def reason_of(error: GuidewayError) -> FinishReason:
+    """What a request that ends with `error` ended by."""
+    return FinishReason.REFUSED if isinstance(error, InvalidRequest) else FinishReason.INTERNAL_ERROR
