@@ -20,7 +20,7 @@ from guideway.api import bitmask as bits
 from guideway.api.device import DeviceBackend
 from guideway.api.errors import InvalidConfiguration
 from guideway.api.steps import Payload
-from guideway.builtin import numpy_device, torch_device
+from guideway.builtin import devices
 from guideway.builtin.numpy_device import NumpyDevice
 from guideway.builtin.torch_device import TorchDevice
 from hypothesis import given, settings
@@ -106,9 +106,9 @@ def expect(library: Library, got: Any, wanted: NDArray[Any], dtype: str = "float
 # The built-ins as plugins
 
 
-def test_each_module_offers_its_class() -> None:
-    assert numpy_device.guideway_device_backend() is NumpyDevice
-    assert torch_device.guideway_device_backend() is TorchDevice
+def test_the_module_offers_both_classes() -> None:
+    assert devices.guideway_device_backend("numpy") is NumpyDevice
+    assert devices.guideway_device_backend("torch") is TorchDevice
     for cls in (NumpyDevice, TorchDevice):
         assert cls.available() is None
         assert cls.contract == "1.0"

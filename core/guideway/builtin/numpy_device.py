@@ -12,16 +12,10 @@ from numpy.typing import NDArray
 from guideway.api import bitmask as bits
 from guideway.api.device import ArrayOps, DeviceBackend
 from guideway.api.errors import InvalidConfiguration
-from guideway.api.hookspecs import hookimpl
 from guideway.api.steps import Array
 from guideway.builtin.philox import WORD, multiply_64, philox4x32
 
 __all__ = ["Downloaded", "NumpyDevice", "NumpyOps"]
-
-
-@hookimpl
-def guideway_device_backend() -> type[DeviceBackend]:
-    return NumpyDevice
 
 
 class NumpyOps(ArrayOps):

@@ -15,17 +15,11 @@ from torch.utils.dlpack import from_dlpack
 from guideway.api import bitmask as bits
 from guideway.api.device import ArrayOps, DeviceBackend, Download
 from guideway.api.errors import InvalidConfiguration
-from guideway.api.hookspecs import hookimpl
 from guideway.api.steps import Array
 from guideway.builtin.numpy_device import Downloaded
 from guideway.builtin.philox import WORD, multiply_64, philox4x32
 
 __all__ = ["TorchDevice", "TorchOps"]
-
-
-@hookimpl
-def guideway_device_backend() -> type[DeviceBackend]:
-    return TorchDevice
 
 
 class TorchOps(ArrayOps):
