@@ -94,7 +94,8 @@ def resolve(schema: object, reference: str) -> Any:
 def keywords(schema: Schema) -> frozenset[str]:
     """What a checked schema asserts, by name. Of each subschema:
 
-    - its keywords that can make an instance invalid (`KEYWORDS`, ``type``); ``false`` for one that refuses all;
+    - its keywords that can make an instance invalid (`KEYWORDS`, ``type``), where they stand beside what they need;
+      ``false`` for one that refuses all;
     - every two of them that stand side by side, ``pattern+maxLength``, because engines lose one beside the other;
     - how they stand with ``type``: ``anyOf+type`` where both are there (``$ref`` to ``const`` in `KEYWORDS`, which
       need none), and for the others ``minLength+types`` beside a list of types, ``minLength+untyped`` without any;
@@ -111,7 +112,7 @@ def keywords(schema: Schema) -> frozenset[str]:
         if isinstance(subschema, bool):
             found |= set() if subschema else {"false"}
             continue
-        own = {_name(k, subschema) for k in KEYWORDS if k in subschema}
+        own = {_name(k, subschema) for k in KEYWORDS if k in subschema and _asserts(k, subschema)}
         details = {f"pattern:{detail}" for detail in pattern_details(subschema.get("pattern", ""))}
         typed = subschema.get("type")
         key = frozenset(own | details | {str(typed)})
@@ -136,6 +137,20 @@ def pattern_details(pattern: str) -> frozenset[str]:
     """What a regular expression uses that engines may lack: ``lookaround``, ``backreference``, ``boundary``,
     ``property``. Errs on the side of naming too much."""
     return frozenset(detail for detail, search in _PATTERN_DETAILS.items() if search(pattern))
+
+
+def _asserts(keyword: str, schema: Mapping[str, Any]) -> bool:
+    """Whether `keyword` says anything where it stands."""
+    match keyword:
+        case "format":
+            return "type" not in schema or "string" in schema["type"]
+        case "additionalItems":
+            return isinstance(schema.get("items"), list)
+        case "minContains" | "maxContains":
+            return "contains" in schema
+        case "if":
+            return "then" in schema or "else" in schema
+    return True
 
 
 def _beside_type(name: str, typed: object) -> str | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 from guideway.api import (
+    DeadEnd,
     Grammar,
     GrammarStrategy,
     InvalidGrammar,
@@ -19,6 +20,7 @@ from guideway.api import (
     UnsupportedGrammar,
     Vocabulary,
 )
+from guideway.api.bitmask import allocate
 from guideway_llguidance import support
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]
@@ -32,6 +34,7 @@ def installed() -> str:
 
 
 def test_the_committed_table_is_what_the_installed_version_does(installed: str) -> None:
+    assert installed in support.committed(), "a new version: run python -m guideway_llguidance.probe"
     assert support.committed()[installed] == support.measure()
 
 
@@ -97,6 +100,13 @@ def test_a_grammar_may_name_special_tokens(strategy: GrammarStrategy, vocabulary
     matcher = strategy.compile(Grammar('start: <s> "a"', "lark")).matcher(STOP)
     assert legal(matcher, vocabulary) == {2}
     assert matcher.accept([2]) == 1 and 2 not in legal(matcher, vocabulary)
+
+
+def test_a_stop_token_the_grammar_names_still_ends_the_output(strategy: GrammarStrategy, ids: Ids) -> None:
+    matcher = strategy.compile(Grammar('start: "a" <eot> "b"', "lark")).matcher(STOP)
+    assert matcher.accept([*ids("a"), 1]) == 1
+    with pytest.raises(DeadEnd):
+        matcher.fill_bitmask(allocate(1, 128), 0)
 
 
 @dataclass(frozen=True)

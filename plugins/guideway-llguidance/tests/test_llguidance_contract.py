@@ -182,6 +182,8 @@ def test_a_dead_end_leaves_the_row_and_can_be_undone(make: Callable[..., Grammar
         with pytest.raises(DeadEnd):
             matcher.fill_bitmask(bitmask, 0)
         assert (bitmask == 12345).all()
+        assert matcher.accept([1]) == matcher.accept([0]) == matcher.validate([2]) == 0
+    assert not matcher.is_accepting() and not matcher.is_terminated()
     matcher.rollback(1)
     assert legal(matcher, vocabulary) == {1, 2}
     assert matcher.accept([2, 0]) == 2

@@ -32,6 +32,7 @@ def installed() -> str:
 
 
 def test_the_committed_table_is_what_the_installed_version_does(installed: str) -> None:
+    assert installed in support.committed(), "a new version: run python -m guideway_xgrammar.probe"
     assert support.committed()[installed] == support.measure()
 
 

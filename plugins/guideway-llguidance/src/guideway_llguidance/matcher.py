@@ -108,9 +108,12 @@ class LlguidanceMatcher(Matcher):
         if self._native.is_error() and not is_dead_end(self._native.get_error()):
             self._start_again()
             self._compute_mask()
-        self._check()
-        self._accepting = self._native.is_accepting()
-        # llguidance sets the bits of the tokenizer's own stop token
+        if self._native.is_error():
+            if not is_dead_end(self._native.get_error()):
+                self._check()
+            self._mask[:] = 0
+        self._accepting = not self._native.is_error() and self._native.is_accepting()
+        # llguidance sets the bit of the tokenizer's own stop token, and of one the grammar names
         words = self._mask.view(np.uint32)
         eos = self._compiled.eos_token_id
         words[eos >> 5] &= ~np.uint32(1 << (eos & 31))
@@ -137,6 +140,8 @@ class LlguidanceMatcher(Matcher):
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
         self._update_mask()
+        if not np.bitwise_or.reduce(self._mask):
+            raise DeadEnd("the grammar allows no token of this vocabulary here")
         words = bitmask[row]
         words[: self._mask.size] = self._mask
         words[self._mask.size :] = 0
@@ -171,7 +176,7 @@ class LlguidanceMatcher(Matcher):
 
     def forced_tokens(self) -> Sequence[int]:
         # without the model's own encoder there is no telling how it would write the text
-        if self._terminated or self._vocabulary.encoder is None:
+        if self._terminated or self._native.is_error() or self._vocabulary.encoder is None:
             return ()
         forced = self._native.compute_ff_bytes()
         self._check()
@@ -183,10 +188,7 @@ class LlguidanceMatcher(Matcher):
         allow the stop token alone."""
         if not self._native.is_error():
             return
-        error = self._native.get_error()
-        if is_dead_end(error):
-            raise DeadEnd("the grammar allows no token of this vocabulary here")
-        message = " ".join(error.split("<state>")[0].split())[:MAX_MESSAGE]
+        message = " ".join(self._native.get_error().split("<state>")[0].split())[:MAX_MESSAGE]
         if re.search(r"\btoo\b|limit", message, re.IGNORECASE):
             raise LimitExceeded(f"llguidance gave up on this grammar: {message}", field="constraint")
         raise ConformanceError(f"llguidance failed: {message}")

@@ -45,8 +45,7 @@ JSON_KINDS = frozenset({"json_schema", "json_object"})
 # with one, but for line feed and carriage return between values, and those it does keep out of strings.
 _CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 
-# Messages of xgrammar about a schema or tag that is well formed but that nothing satisfies.
-_EMPTY = re.compile("cannot accept any value|is greater than|unsatisfiable", re.IGNORECASE)
+# Messages of xgrammar about text that is well formed.
 _UNSUPPORTED = re.compile("support|not implemented|exceed|limit", re.IGNORECASE)
 
 
@@ -105,7 +104,10 @@ class Strategy(GrammarStrategy):
             raise UnsupportedGrammar(f"{library()} has no constraints of kind {kind}", feature=kind)
         source = constraint.source()
         if kind == "json_schema":
-            check_schema(json.loads(source))
+            schema = json.loads(source)
+            check_schema(schema)
+            if schema is False:
+                raise InvalidGrammar("the schema `false` allows nothing")
         elif kind == "structural_tag":
             tag = _modern(json.loads(source))
             refused = _tag_support(tag).reason
@@ -170,9 +172,7 @@ def _refuse(kind: str, error: Exception) -> NoReturn:
     # "[time] /path/file.cc:123: what" and sometimes "Check failed: (...) is false: what"
     message = re.sub(r"^\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is false: )?", "", str(error).strip())
     message = f"{library()}: {message.splitlines()[0][:300] if message else type(error).__name__}"
-    if _EMPTY.search(message):
-        raise InvalidGrammar(message) from error
-    # a schema was checked already: what is left is what xgrammar lacks
+    # a schema was checked already; one that xgrammar finds empty may only be so because xgrammar closes objects
     if kind in ("json_schema", "json_object") or _UNSUPPORTED.search(message):
         raise UnsupportedGrammar(message, feature=kind) from error
     raise InvalidGrammar(message) from error
