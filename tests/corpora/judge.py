@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from guideway.api import CompiledGrammar, InvalidGrammar, JsonSchema, UnsupportedGrammar, Vocabulary
+from guideway.api import CompiledGrammar, GrammarStrategy, InvalidGrammar, JsonSchema, UnsupportedGrammar, Vocabulary
 from guideway.constraints.vocabulary import build_vocabulary
 from guideway.plugins import Plugins
 
@@ -33,7 +33,8 @@ class Verdict:
 
     name: str
     outcome: str
-    """``compiled``, ``timeout``, or the class of the exception `compile` raised."""
+    """``compiled``, ``timeout``, ``unsupported`` (`supports` refused it, so that no host would compile it), or the
+    class of the exception that `compile` raised."""
     message: str = ""
     unenforced: tuple[str, ...] = ()
     valid: tuple[bool, ...] = ()
@@ -78,22 +79,22 @@ def _serve(connection: Connection, strategy_name: str) -> None:
             return
         # counts the CPU time of all threads, and ends the process: native code does not see a Python handler
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        constraint = JsonSchema(row["schema"])
-        support = strategy.supports(constraint)
-        try:
-            compiled = strategy.compile(constraint)
-        except Exception as error:  # which ones may come is for the test to say
-            verdict = Verdict(row["name"], type(error).__name__, str(error), tuple(sorted(support.unenforced)))
-        else:
-            verdict = Verdict(
-                row["name"],
-                "compiled",
-                support.reason or "",
-                tuple(sorted(support.unenforced)),
-                *(tuple(_takes(compiled, vocabulary, i) for i in row[kind]) for kind in ("valid", "invalid")),
-            )
+        verdict = _judge(strategy, vocabulary, row)
         signal.setitimer(signal.ITIMER_PROF, 0)
         connection.send(verdict)
+
+
+def _judge(strategy: GrammarStrategy, vocabulary: Vocabulary, row: dict[str, Any]) -> Verdict:
+    constraint = JsonSchema(row["schema"])
+    support = strategy.supports(constraint)
+    if support.reason is not None:
+        return Verdict(row["name"], "unsupported", support.reason)
+    try:
+        compiled = strategy.compile(constraint)
+    except Exception as error:  # which ones may come is for the test to say
+        return Verdict(row["name"], type(error).__name__, str(error))
+    valid, invalid = (tuple(_takes(compiled, vocabulary, i) for i in row[kind]) for kind in ("valid", "invalid"))
+    return Verdict(row["name"], "compiled", "", tuple(sorted(support.unenforced)), valid, invalid)
 
 
 def _takes(compiled: CompiledGrammar, vocabulary: Vocabulary, instance: Any) -> bool:
@@ -112,6 +113,7 @@ def summarize(verdicts: list[Verdict]) -> dict[str, Any]:
     return {
         "schemas": len(verdicts),
         "compiled": counts["compiled"],
+        "unsupported": counts["unsupported"],
         **{name: counts[name] for name in refusals},
         "timeout": sorted(v.name for v in verdicts if v.outcome == "timeout"),
         "valid instances taken": sum(sum(v.valid) for v in verdicts),
