@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from guideway.api.errors import UnsupportedCapability
+from guideway.api.errors import DeadEnd, UnsupportedCapability
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -178,8 +178,9 @@ class GrammarStrategy(ABC):
         its matcher failed (`FillJob.error` says why), which leaves all other jobs' rows correct.
 
         A job's first row is the mask of its state, the row after draft i the mask once drafts up to i were
-        accepted. Rows after the first refused draft, and after a draft that terminates, stay untouched. All
-        matchers end in the state they started in. Override where the library fills batches in parallel.
+        accepted. Rows after the first refused draft, after a draft that terminates and after one that leads to a
+        dead end (it counts as refused) stay untouched. All matchers end in the state they started in. Override where
+        the library fills batches in parallel.
         """
         accepted = np.zeros(len(jobs), dtype=np.int32)
         for i, job in enumerate(jobs):
@@ -194,8 +195,11 @@ class GrammarStrategy(ABC):
 
 
 def fill_drafts(job: FillJob, bitmask: Bitmask) -> int:
-    """Fill the rows after `job`'s first one and return how many drafts were accepted; the matcher is rolled back."""
-    matcher, accepted = job.matcher, 0
+    """Fill the rows after `job`'s first one and return how many drafts were accepted; the matcher is rolled back.
+
+    A draft that leads to a dead end counts as refused: it is a guess, and the token drawn in its place may live.
+    """
+    matcher, accepted, dead = job.matcher, 0, 0
     try:
         for token_id in job.draft_token_ids:
             if not matcher.accept((token_id,)):
@@ -203,7 +207,11 @@ def fill_drafts(job: FillJob, bitmask: Bitmask) -> int:
             accepted += 1
             if matcher.is_terminated():
                 break
-            matcher.fill_bitmask(bitmask, job.first_row + accepted)
+            try:
+                matcher.fill_bitmask(bitmask, job.first_row + accepted)
+            except DeadEnd:
+                dead = 1
+                break
     finally:
         matcher.rollback(accepted)
-    return accepted
+    return accepted - dead
