@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
@@ -18,15 +18,17 @@ from guideway.api import (
     Vocabulary,
     parse_options,
 )
-from guideway.api.json_schema import Schema, check_schema, subschemas
 from guideway.api.json_schema_probe import support
 from llguidance import LLMatcher, LLParserLimits
 
+from guideway_llguidance import json_content
 from guideway_llguidance.matcher import MAX_MESSAGE, LlguidanceCompiled, is_dead_end
+from guideway_llguidance.structural_tag import SpecialTokens, translate
 from guideway_llguidance.support import library, table
 from guideway_llguidance.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:
+    from guideway.api.json_schema import Schema
     from llguidance._lib import JsonCompileOptions
 
 
@@ -39,8 +41,6 @@ BASE_NBYTES = 1 << 16
 NO_FORCING = '%llguidance {"no_forcing": true}'
 """Where only one text can follow, llguidance's masks allow but the first token of its usual tokenization. We want all
 that are legal: a sequence may be there with another tokenization already. The last such line of a grammar counts."""
-
-OPTIONS_IN_SCHEMA = "a schema may not hold `x-guidance`: llguidance would take options of the engine from it"
 
 # Messages of llguidance about text that is well formed. "too" stands for limits: too big, too many, too complex.
 _UNSUPPORTED = re.compile(r"support|implemented|\btoo\b|limit", re.IGNORECASE)
@@ -58,7 +58,9 @@ class Strategy(GrammarStrategy):
     """One `LLTokenizer` for all grammars; each is parsed once and copied for every matcher."""
 
     name: ClassVar[str] = "llguidance"
-    kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "json_object", "regex", "choice", "grammar:lark"})
+    kinds: ClassVar[frozenset[str]] = frozenset(
+        {"json_schema", "json_object", "regex", "choice", "grammar:lark", "structural_tag"}
+    )
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "forced_tokens"})
     max_rollback: ClassVar[int | None] = None
 
@@ -73,32 +75,26 @@ class Strategy(GrammarStrategy):
             "lenient": False,
         }
         self._tokenizer, self._eos_token_id = build_tokenizer(vocabulary)
+        self._specials = SpecialTokens(vocabulary)
 
     def supports(self, constraint: Constraint) -> Support:
-        if constraint.kind != "json_schema":
-            return Support(enforced=frozenset({constraint.kind}))
-        schema = json.loads(constraint.source())
         try:
-            check_schema(schema)
-        except InvalidGrammar as error:
+            match constraint.kind:
+                case "json_schema":
+                    schema = json.loads(constraint.source())
+                    json_content.check(schema)
+                    return support(schema, table(), library())
+                case "structural_tag":
+                    return _tag_support(self._translate(constraint.source())[1])
+        except (InvalidGrammar, UnsupportedGrammar) as error:
             return Support(reason=str(error))
-        if _sets_options(schema):
-            return Support(reason=OPTIONS_IN_SCHEMA)
-        return support(schema, table(), library())
+        return Support(enforced=frozenset({constraint.kind}))
 
     def compile(self, constraint: Constraint) -> LlguidanceCompiled:
         kind = constraint.kind
         if kind not in self.kinds:
             raise UnsupportedGrammar(f"{library()} has no constraints of kind {kind}", feature=kind)
         source = constraint.source()
-        if kind == "json_schema":
-            schema = json.loads(source)
-            check_schema(schema)
-            if schema is False:
-                raise InvalidGrammar("the schema `false` allows nothing")
-            if _sets_options(schema):
-                raise UnsupportedGrammar(OPTIONS_IN_SCHEMA, feature="x-guidance")
-            source = "{}" if schema is True else source
         grammar = self._lark(kind, source)
         nbytes = BASE_NBYTES + 64 * len(grammar)
         parse = partial(self._parse, kind, grammar)
@@ -115,9 +111,13 @@ class Strategy(GrammarStrategy):
     def _lark(self, kind: str, source: str) -> str:
         match kind:
             case "json_schema":
-                grammar = "start: %json " + json.dumps({**json.loads(source), "x-guidance": self._json_options})
+                schema = json.loads(source)
+                json_content.check(schema)
+                grammar = "start: " + json_content.to_lark(schema, self._json_options)
             case "json_object":
-                grammar = "start: %json " + json.dumps({"type": "object", "x-guidance": self._json_options})
+                grammar = "start: " + json_content.to_lark({"type": "object"}, self._json_options)
+            case "structural_tag":
+                grammar = self._translate(source)[0]
             case "regex":
                 grammar = json.loads(LLMatcher.grammar_from_regex(source))["grammars"][0]["lark_grammar"]
             case "choice":
@@ -126,9 +126,21 @@ class Strategy(GrammarStrategy):
                 grammar = source
         return f"{grammar}\n{NO_FORCING}\n"
 
+    def _translate(self, source: str) -> tuple[str, list[Schema]]:
+        return translate(json.loads(source), self._specials, self._json_options)
 
-def _sets_options(schema: Schema) -> bool:
-    return any(isinstance(subschema, Mapping) and "x-guidance" in subschema for _, subschema in subschemas(schema))
+
+def _tag_support(schemas: Sequence[Schema]) -> Support:
+    """The keywords of all schemas in a structural tag."""
+    enforced: set[str] = {"structural_tag"}
+    unenforced: set[str] = set()
+    for schema in schemas:
+        found = support(schema, table(), library())
+        if found.refused:
+            return found
+        enforced |= found.enforced
+        unenforced |= found.unenforced
+    return Support(enforced=frozenset(enforced - unenforced), unenforced=frozenset(unenforced))
 
 
 def _refuse(kind: str, native: LLMatcher) -> NoReturn:
@@ -136,7 +148,9 @@ def _refuse(kind: str, native: LLMatcher) -> NoReturn:
     if is_dead_end(error):
         raise InvalidGrammar("no text of this vocabulary matches the constraint")
     message = f"{library()}: {' '.join(error.split('<state>')[0].split())[:MAX_MESSAGE]}"
-    # a schema was checked already: unless nothing satisfies it, what is left is what llguidance lacks
-    if "Unsatisfiable" not in error and (kind in ("json_schema", "json_object") or _UNSUPPORTED.search(error)):
+    # these were checked already: unless nothing satisfies a schema, what is left is what llguidance lacks
+    if "Unsatisfiable" not in error and (
+        kind in ("json_schema", "json_object", "structural_tag") or _UNSUPPORTED.search(error)
+    ):
         raise UnsupportedGrammar(message, feature=kind)
     raise InvalidGrammar(message)

@@ -1,0 +1,33 @@
+"""A JSON Schema as a part of a Lark grammar; the same for a schema by itself and for one inside a structural tag."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from guideway.api import InvalidGrammar, UnsupportedGrammar
+from guideway.api.json_schema import Schema, check_schema, subschemas
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+OPTIONS_IN_SCHEMA = "a schema may not hold `x-guidance`: llguidance would take options of the engine from it"
+
+
+def check(schema: object) -> None:
+    """Raise `InvalidGrammar` for what is no schema or allows nothing, `UnsupportedGrammar` for one with options."""
+    check_schema(schema)
+    if schema is False:
+        raise InvalidGrammar("the schema `false` allows nothing", field="constraint.schema")
+    if isinstance(schema, Mapping) and _sets_options(schema):
+        raise UnsupportedGrammar(OPTIONS_IN_SCHEMA, feature="x-guidance")
+
+
+def to_lark(schema: Any, options: JsonCompileOptions) -> str:
+    """A checked schema as a Lark expression."""
+    return "%json " + json.dumps({**({} if schema is True else schema), "x-guidance": options})
+
+
+def _sets_options(schema: Schema) -> bool:
+    return any(isinstance(subschema, Mapping) and "x-guidance" in subschema for _, subschema in subschemas(schema))

@@ -1,0 +1,137 @@
+"""What a structural tag is put together from: parts of one Lark grammar, and which of them may stand together.
+
+llguidance first cuts text into lexemes, the longest that can go on, and then parses those. Where that could read a
+text differently from the tag's own definition (a number before digits, one alternative the beginning of another) the
+parts are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NoReturn
+
+from guideway.api import InvalidGrammar, UnsupportedGrammar
+
+if TYPE_CHECKING:
+    from guideway.api.json_schema import Schema
+
+EMPTY = '""'
+"""The empty text in Lark."""
+
+TERMINALS = (r"TEXT: /(?s:.)*/", r"NEVER: /[^\s\S]/")
+"""What parts refer to: free text; and a lexeme that nothing matches. Where schemas alone could follow, two or more,
+llguidance 1.9 would allow whitespace before them; but not where a lexeme of the grammar around them could too."""
+
+DIGITS = "-0123456789"
+_FIRST = {
+    "object": "{",
+    "array": "[",
+    "string": '"',
+    "boolean": "tf",
+    "null": "n",
+    "integer": DIGITS,
+    "number": DIGITS,
+}
+_NUMBER_GOES_ON = frozenset("0123456789.eE+-")
+
+# Begins the name of a special token among `Part.heads`; no text holds a lone surrogate.
+SPECIAL = "\udfff"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the grammar, and what its neighbors must know of it."""
+
+    lark: str
+    """An expression; empty for the empty text."""
+    heads: tuple[str, ...]
+    """What it may begin with; ``""`` where that could be anything."""
+    free: bool = False
+    """Whether it ends in free text without an end."""
+    number: bool = False
+    """Whether it may end in a number."""
+    is_json: bool = False
+
+
+FREE = Part("TEXT", ("",), free=True)
+"""Free text."""
+
+
+def sequence(parts: Iterable[Part], path: str) -> Part:
+    """One after the other; `path` is named where that cannot be."""
+    kept = [part for part in parts if part.lark]
+    for part, after in pairwise(kept):
+        if part.free:
+            unsupported(path, "nothing may follow free text, unless it is all that a tag holds", "any_text")
+        if part.number and any(not head or head[0] in _NUMBER_GOES_ON for head in after.heads):
+            unsupported(path, "a number may not be followed by what could belong to it", "json_schema")
+    if not kept:
+        return Part("", ("",))
+    first, last = kept[0], kept[-1]
+    if first is last:
+        return first
+    return Part(" ".join(part.lark for part in kept), first.heads, free=last.free, number=last.number)
+
+
+def either(parts: Iterable[Part], path: str) -> Part:
+    """One of them. Two schemas may begin alike: they are what ``anyOf`` would be."""
+    kept = list({part.lark: part for part in parts}.values())
+    if len(kept) == 1:
+        return kept[0]
+    heads = sorted((head, i) for i, part in enumerate(kept) for head in part.heads)
+    # where one is the beginning of any other, it is of the next
+    for (head, i), (next_head, j) in pairwise(heads):
+        if i != j and next_head.startswith(head) and not (kept[i].is_json and kept[j].is_json):
+            what = repr(head.strip(SPECIAL)) if head else "any text, or be empty"
+            unsupported(path, f"alternatives may not begin alike, with {what}", "or")
+    return Part(
+        alternatives([*(part.lark for part in kept), "NEVER"]),
+        tuple(sorted({head for head, _ in heads})),
+        free=any(part.free for part in kept),
+        number=any(part.number for part in kept),
+        is_json=all(part.is_json for part in kept),
+    )
+
+
+def alternatives(larks: Sequence[str]) -> str:
+    return f"({' | '.join(larks)})"
+
+
+def json_heads(schema: Schema) -> frozenset[str]:
+    """The characters an instance may begin with."""
+    if isinstance(schema, Mapping):
+        if "const" in schema:
+            return frozenset(json.dumps(schema["const"])[0])
+        if "enum" in schema:
+            return frozenset(json.dumps(value)[0] for value in schema["enum"])
+        types = schema.get("type", list(_FIRST))
+        return frozenset("".join(_FIRST[t] for t in ([types] if isinstance(types, str) else types)))
+    return frozenset("".join(_FIRST.values()))
+
+
+def join(path: str, field: str) -> str:
+    return f"{path}.{field}" if path else field
+
+
+def shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def malformed(path: str, what: str, value: object) -> NoReturn:
+    raise InvalidGrammar(f"{named(path)} {what}, not {shown(value)}", field=field_of(path))
+
+
+def unsupported(path: str, what: str, feature: str) -> NoReturn:
+    raise UnsupportedGrammar(f"{named(path)}: {what}", feature=f"structural_tag:{feature}", field=field_of(path))
+
+
+def named(path: str) -> str:
+    return f"`{path}` of the structural tag" if path else "the structural tag"
+
+
+def field_of(path: str) -> str:
+    return f"constraint.tag.{path}" if path else "constraint.tag"

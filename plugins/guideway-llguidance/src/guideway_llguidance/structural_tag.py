@@ -1,0 +1,323 @@
+"""Structural tags, in vLLM's first form and in xgrammar's present one, as one Lark grammar.
+
+Free text is a lexeme of its own. What ends it, a trigger or the end of a tag, is a lazy lexeme: free text up to and
+with the first occurrence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from guideway.api import InvalidGrammar, UnsupportedGrammar
+
+from guideway_llguidance import json_content
+from guideway_llguidance.parts import (
+    DIGITS,
+    EMPTY,
+    FREE,
+    SPECIAL,
+    TERMINALS,
+    Part,
+    alternatives,
+    either,
+    field_of,
+    join,
+    json_heads,
+    malformed,
+    named,
+    sequence,
+    shown,
+    unsupported,
+)
+
+if TYPE_CHECKING:
+    from guideway.api import Vocabulary
+    from guideway.api.json_schema import Schema
+    from llguidance._lib import JsonCompileOptions
+
+MAX_DEPTH = 16
+"""Of formats inside formats."""
+
+MAX_TRIGGERS = 64
+"""Each is looked for in every other one and at the start of every tag."""
+
+_SERVED = ("any_text", "const_string", "json_schema", "or", "sequence", "tag", "triggered_tags")
+
+# Fields of these formats that change nothing while they hold this; xgrammar's own classes write them out.
+_NEUTRAL: Mapping[str, Mapping[str, Any]] = {
+    "any_text": {"excludes": [], "max_tokens": None, "max_chars": None},
+    "json_schema": {"style": "json", "any_order": False, "max_whitespace_cnt": None, "excludes": []},
+    "triggered_tags": {"excludes": []},
+}
+
+_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
+
+
+class SpecialTokens:
+    """The special tokens of a vocabulary as they are found in text, by their names."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._ids = {name: i for i, name in sorted(vocabulary.special_tokens.items(), reverse=True) if name}
+        self.stop_token_ids = vocabulary.stop_token_ids
+        longest_first = sorted(self._ids, key=len, reverse=True)
+        self._pattern = re.compile(f"({'|'.join(map(re.escape, longest_first))})" if longest_first else "(?!)()")
+
+    def split(self, text: str) -> list[str | int]:
+        """`text` in pieces: text, and the ids of the special tokens it names."""
+        return [self._ids[p] if i % 2 else p for i, p in enumerate(self._pattern.split(text)) if p]
+
+
+@dataclass(frozen=True)
+class _Tag:
+    """One tag, its content translated; `content` is None for free text up to the end."""
+
+    begin: str
+    content: Part | None
+    ends: tuple[str, ...]
+    path: str
+
+
+def translate(tag: Any, specials: SpecialTokens, options: JsonCompileOptions) -> tuple[str, list[Schema]]:
+    """`tag`, a parsed JSON value in either form, as a Lark grammar, and the schemas in it.
+
+    Raises `InvalidGrammar` where it is malformed and `UnsupportedGrammar` where it, or a schema in it, cannot be
+    served; both name the field.
+    """
+    translator = _Translator(specials, options)
+    start = translator.top(tag)
+    return "\n".join([f"start: {start.lark or EMPTY}", *translator.rules, *TERMINALS]), translator.schemas
+
+
+class _Translator:
+    def __init__(self, specials: SpecialTokens, options: JsonCompileOptions) -> None:
+        self._specials = specials
+        self._options = options
+        self._depth = 0
+        self.rules: list[str] = []
+        self.schemas: list[Schema] = []
+
+    def top(self, tag: Any) -> Part:
+        if not isinstance(tag, dict):
+            malformed("", "must be an object", tag)
+        if tag.get("type", "structural_tag") != "structural_tag":
+            malformed("type", 'must be "structural_tag"', tag["type"])
+        if "structures" in tag or "triggers" in tag:
+            return self._old(tag)
+        _check_fields(tag, "", {"type", "format"})
+        return self.format(_get(tag, "format", "", dict), "format")
+
+    def _old(self, tag: dict[str, Any]) -> Part:
+        """The form of vLLM's first version, with `structures` and `triggers`."""
+        _check_fields(tag, "", {"type", "structures", "triggers"})
+        tags = []
+        for i, structure in enumerate(_objects(tag, "structures", "")):
+            path = f"structures[{i}]"
+            _check_fields(structure, path, {"begin", "schema", "end"})
+            begin, end = _get(structure, "begin", path, str), _get(structure, "end", path, str)
+            tags.append(_Tag(begin, self._json(structure, "schema", path), (end,), path))
+        return self._triggered(tags, _strings(tag, "triggers", ""), "", "structures")
+
+    def format(self, node: dict[str, Any], path: str) -> Part:
+        kind = _get(node, "type", path, str)
+        if kind not in _SERVED:
+            unsupported(path, f"type `{kind}` is not served, only {', '.join(_SERVED)}", kind)
+        if self._depth == MAX_DEPTH:
+            unsupported(path, f"formats may be nested {MAX_DEPTH} deep", "depth")
+        self._depth += 1
+        try:
+            return self._format(kind, node, path)
+        finally:
+            self._depth -= 1
+
+    def _format(self, kind: str, node: dict[str, Any], path: str) -> Part:
+        match kind:
+            case "any_text":
+                _check_fields(node, path, {"type"})
+                return FREE
+            case "const_string":
+                _check_fields(node, path, {"type", "value"})
+                return self._literal(_get(node, "value", path, str), f"{path}.value")
+            case "json_schema":
+                _check_fields(node, path, {"type", "json_schema"})
+                return self._json(node, "json_schema", path)
+            case "tag":
+                return self._in_tag(self._tag(node, path))
+            case "triggered_tags":
+                return self._modern_triggered(node, path)
+        _check_fields(node, path, {"type", "elements"})
+        elements = _objects(node, "elements", path)
+        parts = [self.format(element, f"{path}.elements[{i}]") for i, element in enumerate(elements)]
+        return (sequence if kind == "sequence" else either)(parts, f"{path}.elements")
+
+    def _json(self, node: dict[str, Any], field: str, path: str) -> Part:
+        here = join(path, field)
+        schema = _get(node, field, path, (dict, bool))
+        try:
+            json_content.check(schema)
+        except InvalidGrammar as error:
+            raise InvalidGrammar(f"{named(here)}: {error}", field=field_of(here)) from error
+        except UnsupportedGrammar as error:
+            raise UnsupportedGrammar(f"{named(here)}: {error}", feature=error.feature, field=field_of(here)) from error
+        self.schemas.append(schema)
+        heads = json_heads(schema)
+        number = not heads.isdisjoint(DIGITS)
+        return Part(json_content.to_lark(schema, self._options), tuple(sorted(heads)), number=number, is_json=True)
+
+    def _literal(self, text: str, path: str) -> Part:
+        return self._pieces(self._specials.split(text), path)
+
+    def _pieces(self, pieces: Sequence[str | int], path: str) -> Part:
+        if not self._specials.stop_token_ids.isdisjoint(p for p in pieces if isinstance(p, int)):
+            unsupported(path, "names a stop token, which ends the output wherever it stands", "stop token")
+        lark = " ".join(f"<[{p}]>" if isinstance(p, int) else json.dumps(p) for p in pieces)
+        head = pieces[0] if pieces else ""
+        return Part(lark, (f"{SPECIAL}<[{head}]>" if isinstance(head, int) else head,))
+
+    def _free_until(self, text: str, path: str) -> Part:
+        """Free text up to and with the first `text`."""
+        pieces = self._specials.split(text)
+        if isinstance(pieces[0], int):  # free text never holds one
+            return Part(f"TEXT {self._pieces(pieces, path).lark}", ("",))
+        if len(pieces) > 1:
+            unsupported(path, "text and then a special token cannot end free text", "special token")
+        return Part(self._rule("until", json.dumps(text), lazy=True), ("",))
+
+    def _rule(self, name: str, body: str, *, lazy: bool = False) -> str:
+        name = f"{name}_{len(self.rules)}"
+        self.rules.append(f"{name}[lazy]: TEXT {body}" if lazy else f"{name}: {body}")
+        return name
+
+    def _tag(self, node: dict[str, Any], path: str) -> _Tag:
+        if node.get("type", "tag") != "tag":
+            malformed(f"{path}.type", 'must be "tag"', node["type"])
+        _check_fields(node, path, {"type", "begin", "content", "end"})
+        for field in ("begin", "end"):
+            if isinstance(node.get(field), dict):
+                unsupported(f"{path}.{field}", "must be text; a special token goes by its name", "token")
+        end = _get(node, "end", path, (str, list))
+        ends = (end,) if isinstance(end, str) else tuple(dict.fromkeys(_strings(node, "end", path)))
+        content = self.format(_get(node, "content", path, dict), f"{path}.content")
+        if content.free and "" in ends:
+            unsupported(f"{path}.end", "must not be empty: free text needs an end", "any_text")
+        return _Tag(_get(node, "begin", path, str), None if content is FREE else content, ends, path)
+
+    def _in_tag(self, tag: _Tag, trigger: str = "") -> Part:
+        """The tag; after `trigger`, what is left of it."""
+        begin = self._literal(tag.begin[len(trigger) :], f"{tag.path}.begin")
+        end_path = f"{tag.path}.end"
+        end = either([self._literal(end, end_path) for end in tag.ends], end_path)
+        if tag.content is None:
+            untils = [self._free_until(end, end_path).lark for end in tag.ends]
+            return sequence([begin, Part(alternatives(untils), ("",))], tag.path)
+        return sequence([begin, tag.content, end], tag.path)
+
+    def _modern_triggered(self, node: dict[str, Any], path: str) -> Part:
+        _check_fields(node, path, {"type", "triggers", "tags", "at_least_one", "stop_after_first"})
+        flags = {flag: _get(node, flag, path, bool, False) for flag in ("at_least_one", "stop_after_first")}
+        nodes = _objects(node, "tags", path)
+        tags = [self._tag(tag, f"{path}.tags[{i}]") for i, tag in enumerate(nodes)]
+        return self._triggered(tags, _strings(node, "triggers", path), path, f"{path}.tags", **flags)
+
+    def _triggered(
+        self,
+        tags: list[_Tag],
+        triggers: list[str],
+        path: str,
+        tags_path: str,
+        *,
+        at_least_one: bool = False,
+        stop_after_first: bool = False,
+    ) -> Part:
+        triggers_path = join(path, "triggers")
+        untils, wholes, number = [], [], False
+        heads: list[str] = []
+        for trigger, group in self._by_trigger(tags, triggers, triggers_path).items():
+            body = either([self._in_tag(tag, trigger) for tag in _merged(group, tags_path)], tags_path)
+            if not stop_after_first:
+                sequence([body, FREE], tags_path)  # refuses what may not stand before free text
+            after = self._rule("after", body.lark or EMPTY)
+            until = self._free_until(trigger, triggers_path)
+            whole = self._literal(trigger, triggers_path)
+            untils.append(f"{until.lark} {after}")
+            wholes.append(f"{whole.lark} {after}")
+            heads.extend(whole.heads)
+            number |= body.number
+        anywhere, at_once = alternatives(untils), alternatives(wholes)
+        if at_least_one and stop_after_first:
+            return Part(at_once, tuple(heads), number=number)
+        if at_least_one:
+            return Part(f"{at_once} {anywhere}* TEXT", tuple(heads), free=True)
+        return Part(f"({anywhere} | TEXT)" if stop_after_first else f"{anywhere}* TEXT", ("",), free=True)
+
+    def _by_trigger(self, tags: list[_Tag], triggers: list[str], path: str) -> dict[str, list[_Tag]]:
+        """The tags of each trigger; each tag has exactly one."""
+        if len(triggers) > MAX_TRIGGERS:
+            unsupported(path, f"{len(triggers)} triggers are more than {MAX_TRIGGERS}", "triggers")
+        groups: dict[str, list[_Tag]] = {trigger: [] for trigger in triggers}
+        if not triggers or "" in groups or len(groups) < len(triggers):
+            malformed(path, "must be a list of at least one string, none empty and no two the same", triggers)
+        for trigger in triggers:
+            longer = next((other for other in triggers if trigger in other and trigger != other), None)
+            if longer is not None:
+                unsupported(path, f"{trigger!r} is part of {longer!r}: which one begins a tag?", "triggers")
+            if len(self._specials.split(trigger)) > 1:
+                unsupported(path, f"{trigger!r} is more than a special token", "triggers")
+        for tag in tags:
+            trigger = next((trigger for trigger in triggers if tag.begin.startswith(trigger)), "")
+            if not trigger:
+                malformed(f"{tag.path}.begin", f"must begin with one of the triggers {shown(triggers)}", tag.begin)
+            (piece,), first = self._specials.split(trigger), self._specials.split(tag.begin)[0]
+            if first != piece and not (isinstance(first, str) and first.startswith(trigger)):
+                unsupported(path, f"{trigger!r} ends inside the name of a special token", "triggers")
+            groups[trigger].append(tag)
+        for trigger, group in groups.items():
+            if not group:
+                malformed(path, "must hold only what a tag begins with", trigger)
+        return groups
+
+
+def _merged(tags: list[_Tag], path: str) -> list[_Tag]:
+    """The tags, those that differ in their content alone as one."""
+    alike: dict[tuple[str, tuple[str, ...]], list[_Tag]] = {}
+    for tag in tags:
+        alike.setdefault((tag.begin, tag.ends), []).append(tag)
+    merged = []
+    for group in alike.values():
+        contents = [tag.content for tag in group if tag.content is not None]
+        if contents and len(contents) < len(group):
+            unsupported(path, "two tags begin alike, one with free text and one without", "tags")
+        merged.append(replace(group[0], content=either(contents, path) if contents else None))
+    return merged
+
+
+def _check_fields(node: dict[str, Any], path: str, known: set[str]) -> None:
+    neutral = _NEUTRAL.get(str(node.get("type")), {})
+    for field, value in node.items():
+        if field not in known and not (field in neutral and value == neutral[field]):
+            unsupported(join(path, field), "is not served", field)
+
+
+def _get(node: dict[str, Any], field: str, path: str, types: type | tuple[type, ...], default: Any = None) -> Any:
+    value = node.get(field, default)
+    if not isinstance(value, types):
+        names = " or ".join(_NAMES[t] for t in (types if isinstance(types, tuple) else (types,)))
+        malformed(join(path, field), f"must be {names}", value)
+    return value
+
+
+def _objects(node: dict[str, Any], field: str, path: str) -> list[dict[str, Any]]:
+    values: list[Any] = _get(node, field, path, list)
+    if not values or not all(isinstance(value, dict) for value in values):
+        malformed(join(path, field), "must be a list of at least one object", values)
+    return values
+
+
+def _strings(node: dict[str, Any], field: str, path: str) -> list[str]:
+    values: list[Any] = _get(node, field, path, list)
+    if not values or not all(isinstance(value, str) for value in values):
+        malformed(join(path, field), "must be a list of at least one string", values)
+    return values
