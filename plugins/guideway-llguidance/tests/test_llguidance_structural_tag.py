@@ -190,6 +190,65 @@ def test_masks_are_xgrammars(
         assert mine.accept([STOP]) == other.accept([STOP])
 
 
+def some_text(rng: random.Random, least: int, most: int) -> str:
+    return "".join(rng.choice("ab<>/ ") for _ in range(rng.randint(least, most)))
+
+
+def some_format(rng: random.Random, depth: int = 0) -> dict[str, Any]:
+    """A format as nobody would write it."""
+    kind = rng.choice(["any", "text", "schema", "schema", "tag", "triggered", "triggered", "or", "sequence"])
+    if kind == "any":
+        return ANY
+    if kind == "text":
+        return text(some_text(rng, 0, 3))
+    if kind == "schema" or depth == 3:
+        return schema(rng.choice([BOOLEAN, NUMBER, {"enum": ["a", "ab"]}, {"type": "array", "items": BOOLEAN}]))
+    if kind == "tag":
+        return some_tag(rng, some_text(rng, 0, 2), depth)
+    if kind in ("or", "sequence"):
+        return {"type": kind, "elements": [some_format(rng, depth + 1) for _ in range(rng.randint(1, 3))]}
+    triggers = sorted({some_text(rng, 1, 2) for _ in range(2)})
+    tags = [some_tag(rng, trigger + some_text(rng, 0, 2), depth) for trigger in triggers for _ in range(2)]
+    if rng.random() < 0.5:
+        tags[1] |= {"begin": tags[0]["begin"], "end": tags[0]["end"]}
+    return triggered(triggers, *tags, at_least_one=rng.random() < 0.3, stop_after_first=rng.random() < 0.3)
+
+
+def some_tag(rng: random.Random, begin: str, depth: int) -> dict[str, Any]:
+    ends: Any = some_text(rng, 0, 3) if rng.random() < 0.8 else [some_text(rng, 1, 2), some_text(rng, 1, 2)]
+    return tag(begin, ends, some_format(rng, depth + 1))
+
+
+def test_what_is_served_has_xgrammars_masks(
+    strategy: GrammarStrategy, xgrammar: GrammarStrategy, vocabulary: Vocabulary, legal: Legal
+) -> None:
+    """Definitions and outputs at random; most definitions are refused, which is no matter here."""
+    plain = {i for i, token in enumerate(vocabulary.tokens) if token.isascii()}
+    likely = {i for i in plain if set(vocabulary.tokens[i]) <= set(b'ab<>/ "[]truefals1')} - {STOP}
+    served = 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        definition = StructuralTag(modern(some_format(rng)))
+        if strategy.supports(definition).refused or xgrammar.supports(definition).refused:
+            continue
+        try:
+            ours, theirs = strategy.compile(definition), xgrammar.compile(definition)
+        except (InvalidGrammar, UnsupportedGrammar):
+            continue
+        served += 1
+        for _ in range(4):
+            mine, other, written = ours.matcher(frozenset({STOP})), theirs.matcher(frozenset({STOP})), b""
+            for _ in range(25):
+                expected = legal(other, vocabulary) & plain
+                assert legal(mine, vocabulary) & plain == expected, (seed, definition, written)
+                token_id = rng.choice(sorted(expected & likely) or sorted(expected))
+                assert mine.accept([token_id]) == other.accept([token_id]) == 1
+                if token_id == STOP:
+                    break
+                written += vocabulary.tokens[token_id]
+    assert served > 100
+
+
 def ids(vocabulary: Vocabulary, output: str) -> list[int]:
     """Its bytes, and stop token and special tokens for their names in braces: ``{</s>}``."""
     token_ids: list[int] = []
@@ -354,6 +413,12 @@ for _ in range(20):
         (modern(tag("<", ">", triggered(["<"], tag("<", ">")))), "any_text"),
         (modern(sequence(schema({"type": "integer"}), text("1"))), "json_schema"),
         (modern(sequence(schema({"enum": ["a", 1]}), ANY)), "json_schema"),
+        (modern(sequence(schema(BOOLEAN), schema(CALL))), "json_schema"),
+        (modern(sequence(tag("", "", schema(BOOLEAN)), either(text("a"), schema(CALL)))), "json_schema"),
+        (modern(tag("<", "/>/", ANY)), "any_text"),
+        (modern(tag("<", ["ab", "ba"], ANY)), "any_text"),
+        (modern(tag("<", ["b", "abc"], ANY)), "any_text"),
+        (modern(tag("<", [str(i) for i in range(65)])), "end"),
         (modern(triggered(["<"], tag("<", "", schema({"type": "number"})))), "json_schema"),
         (modern(triggered(["<"], tag("<", "", schema(True)))), "json_schema"),
         (modern(either(text("a"), text("ab"))), "or"),

@@ -81,10 +81,15 @@ def test_supports_refuses_what_does_not_compile(strategy: GrammarStrategy) -> No
             strategy.compile(JsonSchema(schema))
 
 
-def test_supports_looks_into_structural_tags_and_grammars(strategy: GrammarStrategy) -> None:
+def test_supports_looks_into_structural_tags_and_grammars(
+    make: Callable[..., GrammarStrategy], strategy: GrammarStrategy
+) -> None:
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
     tag = {"structures": [{"begin": "<a>", "schema": schema, "end": "</a>"}], "triggers": ["<a"]}
-    assert strategy.supports(StructuralTag(tag)).unenforced == {"uniqueItems"}
+    assert strategy.supports(StructuralTag(tag)).unenforced == {"uniqueItems", "whitespace"}
+    assert make(strategy.vocabulary).supports(StructuralTag(tag)).unenforced == {"uniqueItems"}
+    free = {"type": "structural_tag", "format": {"type": "any_text"}}
+    assert not strategy.supports(StructuralTag(free)).unenforced
     assert strategy.supports(Grammar('start: %json {"uniqueItems": true}', "lark")).unenforced == {"%json"}
     token = {"type": "structural_tag", "format": {"type": "token", "token": 2}}
     assert strategy.supports(StructuralTag(token)).refused

@@ -22,8 +22,9 @@ EMPTY = '""'
 """The empty text in Lark."""
 
 TERMINALS = (r"TEXT: /(?s:.)*/", r"NEVER: /[^\s\S]/")
-"""What parts refer to: free text; and a lexeme that nothing matches. Where schemas alone could follow, two or more,
-llguidance 1.9 would allow whitespace before them; but not where a lexeme of the grammar around them could too."""
+"""What parts refer to: free text; and a lexeme that nothing matches, as an alternative to every schema. Where several
+schemas and nothing else can follow, llguidance 1.9 would allow whitespace before them; but not where a lexeme of the
+grammar around them can follow too."""
 
 DIGITS = "-0123456789"
 _FIRST = {
@@ -53,7 +54,10 @@ class Part:
     """Whether it ends in free text without an end."""
     number: bool = False
     """Whether it may end in a number."""
+    begins_json: bool = False
+    ends_json: bool = False
     is_json: bool = False
+    """Whether it may begin with, may end with, and is nothing but one schema's text."""
 
 
 FREE = Part("TEXT", ("",), free=True)
@@ -68,12 +72,21 @@ def sequence(parts: Iterable[Part], path: str) -> Part:
             unsupported(path, "nothing may follow free text, unless it is all that a tag holds", "any_text")
         if part.number and any(not head or head[0] in _NUMBER_GOES_ON for head in after.heads):
             unsupported(path, "a number may not be followed by what could belong to it", "json_schema")
+        if part.ends_json and after.begins_json:
+            unsupported(path, "llguidance would allow whitespace between a schema and the next", "json_schema")
     if not kept:
         return Part("", ("",))
     first, last = kept[0], kept[-1]
     if first is last:
         return first
-    return Part(" ".join(part.lark for part in kept), first.heads, free=last.free, number=last.number)
+    return Part(
+        " ".join(part.lark for part in kept),
+        first.heads,
+        free=last.free,
+        number=last.number,
+        begins_json=first.begins_json,
+        ends_json=last.ends_json,
+    )
 
 
 def either(parts: Iterable[Part], path: str) -> Part:
@@ -88,10 +101,12 @@ def either(parts: Iterable[Part], path: str) -> Part:
             what = repr(head.strip(SPECIAL)) if head else "any text, or be empty"
             unsupported(path, f"alternatives may not begin alike, with {what}", "or")
     return Part(
-        alternatives([*(part.lark for part in kept), "NEVER"]),
+        alternatives([part.lark for part in kept]),
         tuple(sorted({head for head, _ in heads})),
         free=any(part.free for part in kept),
         number=any(part.number for part in kept),
+        begins_json=any(part.begins_json for part in kept),
+        ends_json=any(part.ends_json for part in kept),
         is_json=all(part.is_json for part in kept),
     )
 

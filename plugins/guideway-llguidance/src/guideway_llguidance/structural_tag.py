@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 MAX_DEPTH = 16
 """Of formats inside formats."""
 
-MAX_TRIGGERS = 64
-"""Each is looked for in every other one and at the start of every tag."""
+MAX_ALTERNATIVES = 64
+"""Triggers, or ends of a tag; each is compared with each other one."""
 
 _SERVED = ("any_text", "const_string", "json_schema", "or", "sequence", "tag", "triggered_tags")
 
@@ -165,7 +165,8 @@ class _Translator:
         self.schemas.append(schema)
         heads = json_heads(schema)
         number = not heads.isdisjoint(DIGITS)
-        return Part(json_content.to_lark(schema, self._options), tuple(sorted(heads)), number=number, is_json=True)
+        lark = alternatives([json_content.to_lark(schema, self._options), "NEVER"])
+        return Part(lark, tuple(sorted(heads)), number=number, begins_json=True, ends_json=True, is_json=True)
 
     def _literal(self, text: str, path: str) -> Part:
         return self._pieces(self._specials.split(text), path)
@@ -211,6 +212,7 @@ class _Translator:
         end_path = f"{tag.path}.end"
         end = either([self._literal(end, end_path) for end in tag.ends], end_path)
         if tag.content is None:
+            _check_ends(tag.ends, end_path)
             untils = [self._free_until(end, end_path).lark for end in tag.ends]
             return sequence([begin, Part(alternatives(untils), ("",))], tag.path)
         return sequence([begin, tag.content, end], tag.path)
@@ -248,15 +250,13 @@ class _Translator:
             number |= body.number
         anywhere, at_once = alternatives(untils), alternatives(wholes)
         if at_least_one and stop_after_first:
-            return Part(at_once, tuple(heads), number=number)
+            return Part(at_once, tuple(heads), number=number, ends_json=True)
         if at_least_one:
             return Part(f"{at_once} {anywhere}* TEXT", tuple(heads), free=True)
         return Part(f"({anywhere} | TEXT)" if stop_after_first else f"{anywhere}* TEXT", ("",), free=True)
 
     def _by_trigger(self, tags: list[_Tag], triggers: list[str], path: str) -> dict[str, list[_Tag]]:
         """The tags of each trigger; each tag has exactly one."""
-        if len(triggers) > MAX_TRIGGERS:
-            unsupported(path, f"{len(triggers)} triggers are more than {MAX_TRIGGERS}", "triggers")
         groups: dict[str, list[_Tag]] = {trigger: [] for trigger in triggers}
         if not triggers or "" in groups or len(groups) < len(triggers):
             malformed(path, "must be a list of at least one string, none empty and no two the same", triggers)
@@ -294,6 +294,15 @@ def _merged(tags: list[_Tag], path: str) -> list[_Tag]:
     return merged
 
 
+def _check_ends(ends: Sequence[str], path: str) -> None:
+    """Refuse ends of which one could be found before another that began earlier: where does free text end then?"""
+    for end in ends:
+        for other in ends:
+            overlaps = any(end.endswith(other[:n]) for n in range(1, min(len(end) + 1, len(other))))
+            if overlaps or end in other[:-1]:
+                unsupported(path, f"{end!r} and {other!r} may overlap after free text", "any_text")
+
+
 def _check_fields(node: dict[str, Any], path: str, known: set[str]) -> None:
     neutral = _NEUTRAL.get(str(node.get("type")), {})
     for field, value in node.items():
@@ -320,4 +329,6 @@ def _strings(node: dict[str, Any], field: str, path: str) -> list[str]:
     values: list[Any] = _get(node, field, path, list)
     if not values or not all(isinstance(value, str) for value in values):
         malformed(join(path, field), "must be a list of at least one string", values)
+    if len(values) > MAX_ALTERNATIVES:
+        unsupported(join(path, field), f"{len(values)} are more than {MAX_ALTERNATIVES}", field)
     return values

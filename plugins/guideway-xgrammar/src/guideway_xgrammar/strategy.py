@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NoReturn
 
 import xgrammar as xgr
@@ -88,7 +88,7 @@ class Strategy(GrammarStrategy):
                 case "json_schema":
                     return _schema_support(json.loads(source))
                 case "structural_tag":
-                    return _tag_support(json.loads(source))
+                    return self._tag_support(json.loads(source))
         except InvalidGrammar as error:
             return Support(reason=str(error))
         unenforced: set[str] = set()
@@ -97,6 +97,13 @@ class Strategy(GrammarStrategy):
         elif constraint.kind == "grammar:lark" and "%json" in source:
             unenforced = {"%json"}  # its schema is not looked at
         return Support(enforced=frozenset({constraint.kind}), unenforced=frozenset(unenforced))
+
+    def _tag_support(self, tag: Any) -> Support:
+        found = _tag_support(tag)
+        # xgrammar compiles structural tags without options
+        if self._options.whitespace == "any" or found.refused or not _schemas(tag):
+            return found
+        return replace(found, unenforced=found.unenforced | {"whitespace"})
 
     def compile(self, constraint: Constraint) -> XgrammarCompiled:
         kind = constraint.kind
@@ -190,14 +197,19 @@ def _tag_support(tag: Any) -> Support:
     for node in _nodes(tag):
         if node.get("type") in ("token", "exclude_token", "any_tokens", "token_triggered_tags"):
             return Support(reason=f"structural tags of type {node['type']} are not supported: a grammar has no tokens")
-        schema = node.get("json_schema", node.get("schema") if "begin" in node else None)
-        if isinstance(schema, dict | bool):
-            found = _schema_support(schema)
-            if found.refused:
-                return found
-            enforced |= found.enforced
-            unenforced |= found.unenforced
+    for schema in _schemas(tag):
+        found = _schema_support(schema)
+        if found.refused:
+            return found
+        enforced |= found.enforced
+        unenforced |= found.unenforced
     return Support(enforced=frozenset(enforced - unenforced), unenforced=frozenset(unenforced))
+
+
+def _schemas(tag: Any) -> list[dict[str, Any] | bool]:
+    """The schemas in a structural tag of either form."""
+    found = (node.get("json_schema", node.get("schema") if "begin" in node else None) for node in _nodes(tag))
+    return [schema for schema in found if isinstance(schema, dict | bool)]
 
 
 def _nodes(tag: Any) -> Iterator[dict[str, Any]]:
