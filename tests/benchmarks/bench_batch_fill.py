@@ -177,7 +177,8 @@ def main() -> None:
     lines += [
         "",
         f"{len(vocabulary)} tokens; llguidance {version('llguidance')}, xgrammar {version('xgrammar')}, "
-        f"NumPy {np.__version__}, Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores.",
+        f"NumPy {np.__version__}, Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, "
+        f"load average {os.getloadavg()[0]:.1f}: where that is above 1, only CPU times mean anything.",
     ]
     text = "\n".join(lines) + "\n"
     if options.write:
