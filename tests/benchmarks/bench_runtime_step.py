@@ -134,8 +134,8 @@ def main() -> None:
     lines = [
         "# The runtime's own cost per step",
         "",
-        f"`python tests/benchmarks/bench_runtime_step.py`; {NUM_TOKENS} tokens, {STEPS} steps x {REPEATS} repeats, CPU time "
-        "of one thread; grammar library and forward pass left out.",
+        f"`python tests/benchmarks/bench_runtime_step.py`; {NUM_TOKENS} tokens, {STEPS} steps x {REPEATS} repeats, "
+        "CPU time of one thread; grammar library and forward pass left out.",
         "",
         f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}.",
         "",

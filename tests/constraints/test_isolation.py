@@ -225,7 +225,10 @@ class Owner(Modifier):
 def run_modifier(where: str | None, modifier: type[Modifier]) -> list[GenerationResult]:
     Modifier.released.clear()
     host = FakeHost(VOCABULARY, NumpyDevice("cpu"), modifiers=[modifier], num_drafts=2)
-    params = [SamplingParams(max_tokens=8, modifiers={"modifier": options}) for options in ({}, {"break": where}, {})]
+    params = [
+        SamplingParams(max_tokens=8, temperature=1.0, seed=i, modifiers={"modifier": options})
+        for i, options in enumerate(({}, {"break": where}, {}))
+    ]
     return host.generate([*PROMPTS, PROMPTS[0]], [*params, SamplingParams(max_tokens=8)])
 
 

@@ -222,7 +222,7 @@ class NoFork(Gumbel):
 
 def test_a_modifier_that_cannot_fork_refuses_and_nothing_changes() -> None:
     subject = host(NoFork)
-    wanted = SamplingParams(max_tokens=8, modifiers={"no_fork": {}})
+    wanted = SamplingParams(max_tokens=8, temperature=1.0, modifiers={"no_fork": {}})
     subject.join(0, Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=wanted))
     with pytest.raises(UnsupportedCapability, match="no_fork"):
         subject.runtime.fork(0, 1, index=1)

@@ -21,6 +21,7 @@ __all__ = [
     "PluginUnavailable",
     "UnsupportedCapability",
     "UnsupportedGrammar",
+    "contain",
 ]
 
 
@@ -100,3 +101,13 @@ class DeadEnd(GuidewayError):
 
 class ConformanceError(GuidewayError):
     """A plugin broke its contract at run time. The message names the sentence it broke."""
+
+
+def contain(error: BaseException) -> None:
+    """Return for everything that can be one plugin's failure, re-raise a wish to stop.
+
+    A host catches BaseException around a plugin, because a Rust panic (pyo3's ``PanicException``) and ``SystemExit``
+    are no `Exception`, and calls this first.
+    """
+    if isinstance(error, KeyboardInterrupt | GeneratorExit):
+        raise error

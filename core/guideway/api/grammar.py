@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from guideway.api.errors import DeadEnd, UnsupportedCapability
+from guideway.api.errors import DeadEnd, UnsupportedCapability, contain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -188,7 +188,8 @@ class GrammarStrategy(ABC):
                 job.matcher.fill_bitmask(bitmask, job.first_row)
                 if job.draft_token_ids:
                     accepted[i] = fill_drafts(job, bitmask)
-            except Exception as error:
+            except BaseException as error:
+                contain(error)
                 job.error = error
                 accepted[i] = -1
         return accepted

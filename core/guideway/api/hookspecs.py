@@ -80,7 +80,7 @@ def guideway_request_started(request: Request) -> None:
 
 @hookspec
 def guideway_request_finished(request: Request, result: GenerationResult) -> None:
-    """Kind ``hooks``: a request ended, whatever its finish reason."""
+    """Kind ``hooks``: a request that was admitted ended, whatever its finish reason."""
 
 
 @hookspec

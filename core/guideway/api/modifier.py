@@ -125,6 +125,10 @@ class Sampler(LogitTransform):
 class LogitModifier(ABC, Generic[State]):
     """The scheduler's half: one state per sequence, one payload per step.
 
+    An operator lists it in ``EngineConfig(modifiers=("name",))``; a request uses it with
+    ``SamplingParams(modifiers={"name": {...}})``. Where it and the grammar together leave a row without a token, the row
+    is drawn without the modifier, and its name is in the result's `unenforced`.
+
     `options` are the operator's. Methods are called by one thread. An exception in any of them ends the one request
     it concerned with `FinishReason.INTERNAL_ERROR`.
     """
@@ -147,7 +151,8 @@ class LogitModifier(ABC, Generic[State]):
     @abstractmethod
     def start(self, request: Request, sequence: SequenceInfo) -> State | None:
         """The state of a new sequence, once per sequence; None leaves its rows alone. A request that selects this
-        modifier has its options in ``request.params.modifiers[name]``. Raises `InvalidRequest` to refuse it."""
+        modifier has its options in ``request.params.modifiers[name]``, a mapping. Raises `InvalidRequest` to refuse
+        it; an `InvalidConfiguration`, as `parse_options` raises, refuses it too."""
 
     @abstractmethod
     def prepare(self, batch: StepBatch, states: Sequence[State | None]) -> Payload | None:
@@ -156,7 +161,8 @@ class LogitModifier(ABC, Generic[State]):
 
     def accept(self, state: State, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         """Hear the final tokens of a step (never drafts), in order, with what the transform emitted at the rows
-        that gave them: each array's leading axis is ``len(token_ids)``."""
+        that gave them: each array's leading axis is ``len(token_ids)``. `feedback` is None where the transform did
+        not act on every one of these rows."""
         return CONTINUE
 
     def forced(self, state: State, limit: int) -> Sequence[int]:
@@ -178,5 +184,5 @@ class LogitModifier(ABC, Generic[State]):
         raise UnsupportedCapability(f"modifier {self.name!r} cannot fork a sequence", field="fork")
 
     def release(self, state: State | None) -> None:
-        """Let go of a sequence: exactly once for each one that was started or forked, however it ends, with what its
-        `start` or `fork` returned, or None if that raised or left it alone. Preemption is not release."""
+        """Let go of a sequence: exactly once for each one that was started or forked, however it ends, with its state,
+        or None if `start` or `fork` raised or left it alone. Preemption is not release."""

@@ -37,6 +37,9 @@ Array: TypeAlias = Any
 Feedback: TypeAlias = Mapping[str, NDArray[Any]]
 """What a transform emitted, by name; the leading axis runs over the tokens it accompanies."""
 
+GRAMMAR_MASK = "grammar"
+"""The name of the grammar mask among modifiers and payloads; no other modifier may have it."""
+
 MAX_FEEDBACK_BYTES_PER_ROW = 4096
 """More than this per row is refused: feedback is copied back with the token ids and journaled."""
 
@@ -44,13 +47,13 @@ MAX_FEEDBACK_BYTES_PER_ROW = 4096
 class Stage(Enum):
     """Where in the life of a row of logits a modifier acts. The order of definition is the order everywhere.
 
-    Between MASK and POST_WARP the host applies bias, penalties, temperature, top-k, top-p and min-p.
+    Between MASK and POST_WARP a host applies what it has of bias, penalties, temperature, top-k, top-p and min-p.
     """
 
     PRE_WARP = "pre_warp"
     """Sees raw logits."""
     MASK = "mask"
-    """The grammar's stage: forbidden tokens become -inf."""
+    """Where the grammar forbids tokens; other modifiers that only forbid may act here too."""
     POST_WARP = "post_warp"
     """Sees log-probabilities of the distribution that is about to be drawn from."""
     SAMPLE = "sample"
@@ -83,6 +86,10 @@ class Outcome:
 
     action: Literal["continue", "finish", "fail"]
     message: str = ""
+
+    def __post_init__(self) -> None:
+        if self.action not in ("continue", "finish", "fail"):
+            raise ValueError(f"an outcome is 'continue', 'finish' or 'fail', not {self.action!r}")
 
 
 CONTINUE = Outcome("continue")
@@ -225,5 +232,5 @@ class StepOutput:
     faults: Mapping[int, Fault] = field(default_factory=dict)
     """By index of the sequence in the batch: what failed in the worker. Its tokens mean nothing."""
     overruled: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """By index of the sequence in the batch: modifiers that, with the mask, left a row empty, so that the row was
-    drawn without them."""
+    """By index of the sequence in the batch: modifiers that left a row without any token the grammar allows, so that
+    the row was drawn without them."""

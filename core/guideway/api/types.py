@@ -160,14 +160,38 @@ class StructuralTag(Constraint):
 def _json_text(value: object, what: str) -> str:
     """`value`, or the value its text denotes, as compact JSON in its own key order."""
     try:
-        parsed = json.loads(value) if isinstance(value, str) else value
+        parsed = json.loads(value, object_pairs_hook=_unique_keys) if isinstance(value, str) else value
         text = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
         text.encode()
+        _check_keys(parsed)  # after the dump, which has found any circle
     except RecursionError as error:
         raise InvalidGrammar(f"{what} is nested too deeply") from error
-    except (TypeError, ValueError) as error:  # JSONDecodeError and UnicodeError are ValueErrors
+    except Exception as error:  # besides json's own, whatever a stranger's mapping raises
         raise InvalidGrammar(f"{what} is not JSON: {error}") from error
     return text
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON text; a key written twice would lose a value without a word."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} appears twice in one object")
+    return found
+
+
+def _check_keys(value: object) -> None:
+    """Refuse keys that are no strings, which `json` would turn into some."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Mapping):
+            for key in item:
+                if not isinstance(key, str):
+                    raise TypeError(f"the key {key!r} is no string")
+            stack += item.values()
+        elif isinstance(item, list | tuple):
+            stack += item
 
 
 def _plain(value: object) -> object:

@@ -1,4 +1,4 @@
-"""Worker mixins: code that runs inside every worker process, beside the model."""
+"""Worker mixins: code that runs inside every worker process, beside the model. Not yet run by any host."""
 
 from __future__ import annotations
 

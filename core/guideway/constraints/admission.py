@@ -4,26 +4,47 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from guideway.api.errors import InvalidRequest, LimitExceeded
+from guideway.api.errors import InvalidRequest, LimitExceeded, contain
 from guideway.api.hooks import ValidationContext
 from guideway.api.json_schema import check_schema
-from guideway.api.types import Constraint, JsonSchema, Request, SamplingParams
+from guideway.api.types import Choice, Companion, Constraint, JsonSchema, Request, SamplingParams, StructuralTag
 from guideway.api.vocabulary import Vocabulary
 
-__all__ = ["Validator", "check_request", "run_validators"]
+__all__ = ["Validator", "check_companions", "checked", "run_validators"]
 
 Validator = Callable[[Request, ValidationContext], None]
 
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3
+"""Beyond these, logits in float32 overflow or come out equal."""
 
-def check_request(request: Request, vocabulary: Vocabulary, context: ValidationContext) -> None:
-    """Check everything that needs no plugin. Raises `InvalidRequest`."""
-    _check_prompt(request, len(vocabulary), context.max_model_len)
-    _check_params(request.params, len(vocabulary), context)
-    if request.params.constraint is not None:
-        _check_constraint(request.params.constraint, context)
+
+def checked(request: Request, vocabulary: Vocabulary, context: ValidationContext) -> Request:
+    """`request` with everything checked that needs no plugin, and frozen against later changes by its caller.
+    Raises `InvalidRequest`."""
+    prompt = _checked_ids(request.prompt_token_ids, "prompt", len(vocabulary), context)
+    return replace(request, prompt_token_ids=prompt, params=_checked_params(request.params, vocabulary, context))
+
+
+def check_companions(
+    companions: Sequence[tuple[str, object]], vocabulary: Vocabulary, context: ValidationContext, max_num_sequences: int
+) -> None:
+    """Check what modifiers want to run beside a sequence. Raises `InvalidRequest` with field ``modifiers.<name>``."""
+    for name, companion in companions:
+        if not isinstance(companion, Companion):
+            raise InvalidRequest(
+                f"modifier {name!r} asks for a companion that is a {type(companion).__name__}, no Companion",
+                field=f"modifiers.{name}",
+            )
+        _checked_ids(companion.prompt_token_ids, f"modifiers.{name}", len(vocabulary), context)
+    if len(companions) >= max_num_sequences:
+        raise LimitExceeded(
+            f"the request needs {len(companions)} companion sequences beside it, but only {max_num_sequences} "
+            "sequences run at once",
+            field="modifiers",
+        )
 
 
 def run_validators(validators: Sequence[tuple[str, Validator]], request: Request, context: ValidationContext) -> None:
@@ -34,71 +55,110 @@ def run_validators(validators: Sequence[tuple[str, Validator]], request: Request
             validate(request, context)
         except InvalidRequest:
             raise
-        except Exception as error:
+        except BaseException as error:
+            contain(error)
             raise InvalidRequest(
                 f"validator {plugin} failed, so the request is refused: {type(error).__name__}: {error}",
                 field="request",
             ) from error
 
 
-def _check_prompt(request: Request, vocabulary_size: int, max_model_len: int) -> None:
-    prompt = request.prompt_token_ids
-    if not prompt:
-        raise InvalidRequest("the prompt is empty; it needs at least one token", field="prompt")
-    bad = next((i for i in prompt if not _is_int(i) or not 0 <= i < vocabulary_size), None)
-    if bad is not None:
-        raise InvalidRequest(
-            f"prompt token id {bad!r} is not in the vocabulary (ids 0 to {vocabulary_size - 1})", field="prompt"
-        )
-    if len(prompt) >= max_model_len:
+def shown(value: object) -> str:
+    """`value` for an error message: short, and whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # an int of too many digits, or a stranger's __repr__
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _checked_ids(ids: object, field: str, num_tokens: int, context: ValidationContext) -> tuple[int, ...]:
+    what = "the prompt" if field == "prompt" else "the companion's prompt"
+    if not isinstance(ids, list | tuple):
+        raise InvalidRequest(f"{what} must be a list of token ids, not {type(ids).__name__}", field=field)
+    if not ids:
+        raise InvalidRequest(f"{what} is empty; it needs at least one token", field=field)
+    for token_id in ids:
+        if not _is_int(token_id) or not 0 <= token_id < num_tokens:
+            raise InvalidRequest(
+                f"token id {shown(token_id)} of {what} is not in the vocabulary (ids 0 to {num_tokens - 1})",
+                field=field,
+            )
+    if len(ids) >= context.max_model_len:
         raise LimitExceeded(
-            f"the prompt has {len(prompt)} tokens, but the context holds {max_model_len} with room for at least one "
-            f"new one; shorten it to {max_model_len - 1}",
-            field="prompt",
+            f"{what} has {len(ids)} tokens, but the context holds {context.max_model_len} with room for at least one "
+            f"new one; shorten it to {context.max_model_len - 1}",
+            field=field,
         )
+    return tuple(ids)
 
 
-def _check_params(params: SamplingParams, vocabulary_size: int, context: ValidationContext) -> None:
+def _checked_params(params: SamplingParams, vocabulary: Vocabulary, context: ValidationContext) -> SamplingParams:
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
     if params.max_tokens is not None and (not _is_int(params.max_tokens) or params.max_tokens < 1):
         raise InvalidRequest(
-            f"max_tokens must be a whole number of at least 1, or None for the rest of the context; "
-            f"not {params.max_tokens!r}",
+            f"max_tokens must be a whole number of at least 1, or None for the rest of the context, not "
+            f"{shown(params.max_tokens)}",
             field="max_tokens",
         )
-    temperature = params.temperature
-    if (
-        isinstance(temperature, bool)
-        or not isinstance(temperature, int | float)
-        or not math.isfinite(temperature)
-        or temperature < 0
-    ):
+    if not _is_temperature(params.temperature):
         raise InvalidRequest(
-            f"temperature must be a finite number of at least 0 (0: greedy), not {temperature!r}", field="temperature"
-        )
-    if 0 < temperature < 1e-3:
-        raise InvalidRequest(
-            f"temperature {temperature!r} is too close to 0 to divide by; use 0 for greedy or at least 0.001",
+            f"temperature must be 0 (greedy) or a number from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}, not "
+            f"{shown(params.temperature)}",
             field="temperature",
         )
     if params.seed is not None and (not _is_int(params.seed) or not 0 <= params.seed < 2**63):
-        raise InvalidRequest(f"seed must be a whole number from 0 to 2**63 - 1, not {params.seed!r}", field="seed")
-    if isinstance(params.stop_token_ids, str) or not all(
-        _is_int(i) and 0 <= i < vocabulary_size for i in params.stop_token_ids
+        raise InvalidRequest(f"seed must be a whole number from 0 to 2**63 - 1, not {shown(params.seed)}", field="seed")
+    return replace(
+        params,
+        stop_token_ids=_checked_stops(params, vocabulary),
+        modifiers=_checked_modifiers(params.modifiers, context),
+        constraint=None if params.constraint is None else _checked_constraint(params.constraint, context),
+    )
+
+
+def _checked_stops(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int, ...]:
+    ids = params.stop_token_ids
+    if not isinstance(ids, list | tuple | set | frozenset) or not all(
+        _is_int(i) and 0 <= i < len(vocabulary) for i in ids
     ):
         raise InvalidRequest(
-            f"stop_token_ids must be token ids from 0 to {vocabulary_size - 1}, not {params.stop_token_ids!r}",
+            f"stop_token_ids must be a list of token ids from 0 to {len(vocabulary) - 1}, not {shown(ids)}",
             field="stop_token_ids",
         )
-    for name in params.modifiers:
+    textual = next((i for i in ids if vocabulary.tokens[i]), None)
+    if textual is not None and params.constraint is not None:
+        raise InvalidRequest(
+            f"stop token {textual} stands for the text {shown(vocabulary.tokens[textual])} and could end the output "
+            "where the constraint is not yet satisfied; leave out one of the two",
+            field="stop_token_ids",
+        )
+    return tuple(ids)
+
+
+def _checked_modifiers(modifiers: object, context: ValidationContext) -> dict[str, Mapping[str, object]]:
+    if not isinstance(modifiers, Mapping):
+        raise InvalidRequest(
+            f"modifiers must map names of logit modifiers to their options, not {shown(modifiers)}", field="modifiers"
+        )
+    for name, options in modifiers.items():
         if name not in context.modifiers:
             raise InvalidRequest(
-                f"no logit modifier {name!r} is configured{_close(name, context.modifiers)}; "
+                f"no logit modifier {shown(name)} is configured{_close(name, context.modifiers)}; "
                 f"configured: {', '.join(context.modifiers) or 'none'}",
                 field="modifiers",
             )
+        if not isinstance(options, Mapping):
+            raise InvalidRequest(
+                f"the options of modifier {name!r} must be a mapping, {{}} for none, not {shown(options)}",
+                field=f"modifiers.{name}",
+            )
+    return dict(modifiers)
 
 
-def _check_constraint(constraint: Constraint, context: ValidationContext) -> None:
+def _checked_constraint(constraint: Constraint, context: ValidationContext) -> Constraint:
+    """`constraint` with its text in place of whatever mutable value it was given as."""
     if not isinstance(constraint, Constraint):
         raise InvalidRequest(
             f"constraint must be a JsonSchema, JsonObject, Regex, Choice, Grammar or StructuralTag, not "
@@ -107,18 +167,30 @@ def _check_constraint(constraint: Constraint, context: ValidationContext) -> Non
         )
     if constraint.strategy is not None and constraint.strategy not in context.grammars:
         raise InvalidRequest(
-            f"no grammar strategy {constraint.strategy!r} is configured"
+            f"no grammar strategy {shown(constraint.strategy)} is configured"
             f"{_close(constraint.strategy, context.grammars)}; configured: {', '.join(context.grammars) or 'none'}",
             field="constraint.strategy",
         )
     source = constraint.source()
     if isinstance(constraint, JsonSchema):
         check_schema(json.loads(source))
+        return replace(constraint, schema=source)
+    if isinstance(constraint, StructuralTag):
+        return replace(constraint, tag=source)
+    if isinstance(constraint, Choice):
+        return replace(constraint, choices=tuple(constraint.choices))
+    return constraint
 
 
-def _close(name: object, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(str(name), known, n=1)
+def _close(name: object, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(name)[:80], list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _is_temperature(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value == 0 or MIN_TEMPERATURE <= value <= MAX_TEMPERATURE  # false for NaN
 
 
 def _is_int(value: object) -> bool:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import TypeAlias, TypeVar
 
-from guideway.api.errors import ConformanceError, InvalidGrammar, PluginError, UnsupportedGrammar
+from guideway.api.errors import (
+    ConformanceError,
+    GuidewayError,
+    InvalidGrammar,
+    PluginError,
+    UnsupportedGrammar,
+    contain,
+)
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
 from guideway.api.types import Constraint
 
 __all__ = ["Candidate", "Compilation", "Compiler", "choose"]
 
 T = TypeVar("T")
+Key: TypeAlias = tuple[str, str, str]
+"""Strategy, kind and source of a constraint. A compiler lives as long as its strategies, so vocabulary, options and
+versions need no place in it; the source keeps the key order of a schema, which decides the order of its output."""
 
 STACK_BYTES = 64 << 20
 """Stack of a compile thread. Native compilers recurse over `$ref` and rule chains; at the usual 8 MiB they overflow
@@ -47,7 +59,7 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
     """
     names = list(strategies) if constraint.strategy is None else [constraint.strategy]
     whole: list[Candidate] = []
-    partial: list[Candidate] = []
+    partly: list[Candidate] = []
     refusals, missing = [], []
     for name in names:
         strategy = strategies[name]
@@ -60,111 +72,139 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             refusals.append(f"{name}: {support.reason}")
             continue
         candidate = Candidate(name, strategy, tuple(sorted(support.unenforced)))
-        (partial if support.unenforced else whole).append(candidate)
-    if not whole and not partial:
+        (partly if support.unenforced else whole).append(candidate)
+    if not whole and not partly:
         offered = "; ".join(refusals) or "no grammar strategy is configured"
         raise UnsupportedGrammar(
             f"no configured strategy can serve this {constraint.kind} constraint ({offered})",
             feature=missing[0] if missing else constraint.kind,
         )
-    return whole + partial
+    return whole + partly
 
 
 def _supports(name: str, strategy: GrammarStrategy, constraint: Constraint) -> Support:
-    try:
-        support = strategy.supports(constraint)
-    except Exception as error:
-        raise PluginError(
-            f"grammar.{name} failed in supports, which must not raise: {type(error).__name__}: {error}",
-            plugin=f"grammar.{name}",
-        ) from error
+    support = _guarded(name, "supports", lambda: strategy.supports(constraint), passing=())
     if not isinstance(support, Support):
         raise ConformanceError(f"grammar.{name}: supports must return a Support, not {type(support).__name__}")
     return support
 
 
 class Compiler:
-    """Compiles in a pool of threads; equal constraints in flight share one compilation, finished ones a cache.
+    """Compiles in threads of its own; equal constraints in flight share one compilation, finished ones a cache.
 
-    Lives as long as its strategies, so vocabulary, options and versions need no place in the key; the constraint's
-    source keeps the key order of a schema, which decides the order of its output.
+    The threads are daemons: a compilation that never ends keeps its request waiting, but not the interpreter.
     """
 
     def __init__(self, *, cache_bytes: int, num_threads: int) -> None:
         self._cache_bytes = cache_bytes
-        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="guideway-compile")
+        self._num_threads = num_threads
+        self._threads: list[threading.Thread] = []
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._cached: OrderedDict[tuple[str, str, str], tuple[CompiledGrammar, int]] = OrderedDict()
+        self._cached: OrderedDict[Key, tuple[CompiledGrammar, int]] = OrderedDict()
         self._held = 0
-        self._in_flight: dict[tuple[str, str, str], Future[CompiledGrammar]] = {}
+        self._in_flight: dict[Key, Future[CompiledGrammar]] = {}
+        self._closed = False
 
     @property
     def held_bytes(self) -> int:
         """Memory of all cached grammars, as they report it."""
         return self._held
 
-    def submit(self, candidates: list[Candidate], constraint: Constraint) -> Future[Compilation]:
-        """Compile with the first candidate that can. The future fails with `InvalidGrammar`, with the last
-        `UnsupportedGrammar`, or with a `PluginError` if a strategy broke: after an error nothing else is tried."""
-        if (cached := self._lookup(candidates[0], constraint)) is not None:
-            done: Future[Compilation] = Future()
-            done.set_result(Compilation(candidates[0], cached))
-            return done
-        with self._lock:  # new threads take the stack size set at that moment, for the whole process
-            previous = threading.stack_size(STACK_BYTES)
-            try:
-                return self._pool.submit(self._compile_first, candidates, constraint)
-            finally:
-                threading.stack_size(previous)
+    def submit(self, candidates: Sequence[Candidate], constraint: Constraint) -> Future[Compilation]:
+        """Compile with the first candidate that can. The future fails with `InvalidGrammar`, with an
+        `UnsupportedGrammar` that has every candidate's reason, or with a `PluginError` if a strategy broke: after an
+        error nothing else is tried. After `close` it fails with a `GuidewayError`."""
+        outcome: Future[Compilation] = Future()
+        self._try(candidates, constraint, [], outcome)
+        return outcome
 
     def close(self) -> None:
-        """Drop what is queued; running compilations end in their own time."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _compile_first(self, candidates: list[Candidate], constraint: Constraint) -> Compilation:
-        for candidate in candidates[:-1]:
-            try:
-                return Compilation(candidate, self._compile(candidate, constraint))
-            except UnsupportedGrammar:
-                continue
-        return Compilation(candidates[-1], self._compile(candidates[-1], constraint))
-
-    def _compile(self, candidate: Candidate, constraint: Constraint) -> CompiledGrammar:
-        key = self._key(candidate, constraint)
+        """Compile nothing more; what is running ends in its own time, and what is queued fails."""
+        self._closed = True
+        for _ in self._threads:
+            self._queue.put(None)
         with self._lock:
-            flight = self._in_flight.get(key)
-            if flight is None and (cached := self._touch(key)) is not None:
-                return cached
-            leader = flight is None
-            if flight is None:
-                flight = self._in_flight[key] = Future()
-        if not leader:
-            return flight.result()  # its leader runs in another thread of the pool, so this ends
+            waiting = list(self._in_flight.values())
+        for flight in waiting:
+            flight.cancel()
+
+    def _try(
+        self,
+        candidates: Sequence[Candidate],
+        constraint: Constraint,
+        refusals: list[str],
+        outcome: Future[Compilation],
+    ) -> None:
+        flight = self._flight(candidates[0], constraint)
+        flight.add_done_callback(partial(self._settle, candidates, constraint, refusals, outcome))
+
+    def _settle(
+        self,
+        candidates: Sequence[Candidate],
+        constraint: Constraint,
+        refusals: list[str],
+        outcome: Future[Compilation],
+        flight: Future[CompiledGrammar],
+    ) -> None:
+        closed = flight.cancelled() or self._closed
+        error = GuidewayError("closed before the constraint was compiled") if closed else flight.exception()
+        if isinstance(error, UnsupportedGrammar):
+            refusals = [*refusals, f"{candidates[0].name}: {error}"]
+            if len(candidates) > 1 and not outcome.cancelled():
+                self._try(candidates[1:], constraint, refusals, outcome)
+                return
+            if len(refusals) > 1:
+                message = f"no strategy could compile it ({'; '.join(refusals)})"
+                error = UnsupportedGrammar(message, feature=error.feature)
+        if not outcome.set_running_or_notify_cancel():
+            return
+        if error is None:
+            outcome.set_result(Compilation(candidates[0], flight.result()))
+        else:
+            outcome.set_exception(error)
+
+    def _flight(self, candidate: Candidate, constraint: Constraint) -> Future[CompiledGrammar]:
+        """The compilation by one candidate: cached, in flight, or begun."""
+        key = (candidate.name, constraint.kind, constraint.source())
+        with self._lock:
+            if key in self._in_flight:
+                return self._in_flight[key]
+            flight: Future[CompiledGrammar] = Future()
+            if key in self._cached:
+                self._cached.move_to_end(key)
+                flight.set_result(self._cached[key][0])
+                return flight
+            if self._closed:
+                flight.cancel()
+                return flight
+            self._in_flight[key] = flight
+            self._start_threads()
+        self._queue.put(lambda: self._compile(key, candidate, constraint, flight))
+        return flight
+
+    def _compile(self, key: Key, candidate: Candidate, constraint: Constraint, flight: Future[CompiledGrammar]) -> None:
+        if not flight.set_running_or_notify_cancel():
+            return
+        error: BaseException | None = None
         try:
-            grammar = _guarded(candidate, lambda: candidate.strategy.compile(constraint))
-            nbytes = _guarded(candidate, lambda: int(grammar.nbytes))
-        except BaseException as error:
-            with self._lock:
-                del self._in_flight[key]
-            flight.set_exception(error)
-            raise
+            passing = (InvalidGrammar, UnsupportedGrammar)
+            grammar = _guarded(
+                candidate.name, "compile", lambda: candidate.strategy.compile(constraint), passing=passing
+            )
+            nbytes = _guarded(candidate.name, "nbytes", lambda: max(0, int(grammar.nbytes)), passing=())
+        except BaseException as raised:  # also an interrupt: whoever waits must hear of it
+            error = raised
         with self._lock:
             del self._in_flight[key]
-            self._store(key, grammar, nbytes)
-        flight.set_result(grammar)
-        return grammar
+            if error is None:
+                self._store(key, grammar, nbytes)
+        if error is None:
+            flight.set_result(grammar)
+        else:
+            flight.set_exception(error)
 
-    def _lookup(self, candidate: Candidate, constraint: Constraint) -> CompiledGrammar | None:
-        with self._lock:
-            return self._touch(self._key(candidate, constraint))
-
-    def _touch(self, key: tuple[str, str, str]) -> CompiledGrammar | None:
-        if key not in self._cached:
-            return None
-        self._cached.move_to_end(key)
-        return self._cached[key][0]
-
-    def _store(self, key: tuple[str, str, str], grammar: CompiledGrammar, nbytes: int) -> None:
+    def _store(self, key: Key, grammar: CompiledGrammar, nbytes: int) -> None:
         if nbytes > self._cache_bytes:
             return
         self._cached[key] = (grammar, nbytes)
@@ -173,19 +213,30 @@ class Compiler:
             _, (_, freed) = self._cached.popitem(last=False)
             self._held -= freed
 
-    @staticmethod
-    def _key(candidate: Candidate, constraint: Constraint) -> tuple[str, str, str]:
-        return candidate.name, constraint.kind, constraint.source()
+    def _start_threads(self) -> None:
+        """Start the threads with the first compilation, so that a host without constraints has none."""
+        if self._threads:
+            return
+        previous = threading.stack_size(STACK_BYTES)
+        try:
+            for i in range(self._num_threads):
+                self._threads.append(threading.Thread(target=self._work, name=f"guideway-compile-{i}", daemon=True))
+                self._threads[-1].start()
+        finally:
+            threading.stack_size(previous)
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
+            job()
 
 
-def _guarded(candidate: Candidate, call: Callable[[], T]) -> T:
+def _guarded(name: str, phase: str, call: Callable[[], T], *, passing: tuple[type[Exception], ...]) -> T:
     """`call`, with everything a strategy may not raise turned into a `PluginError` that names it."""
     try:
         return call()
-    except (InvalidGrammar, UnsupportedGrammar):
+    except passing:
         raise
-    except Exception as error:
-        raise PluginError(
-            f"grammar.{candidate.name} failed in compile: {type(error).__name__}: {error}",
-            plugin=f"grammar.{candidate.name}",
-        ) from error
+    except BaseException as error:
+        contain(error)
+        plugin = f"grammar.{name}"
+        raise PluginError(f"{plugin} failed in {phase}: {type(error).__name__}: {error}", plugin=plugin) from error

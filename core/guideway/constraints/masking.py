@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
@@ -9,15 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.bitmask import FULL, Bitmask, empty_rows, is_allowed, num_words
-from guideway.api.errors import ConformanceError
-from guideway.api.grammar import FillJob, GrammarStrategy
+from guideway.api.errors import ConformanceError, contain
+from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy
 from guideway.api.modifier import LogitModifier, LogitTransform, ModifierContext, Step
-from guideway.api.steps import CONTINUE, FINISH, Array, Fault, Feedback, Outcome, Payload, Stage, StepBatch, fail
+from guideway.api.steps import (
+    CONTINUE,
+    FINISH,
+    GRAMMAR_MASK,
+    Array,
+    Fault,
+    Feedback,
+    Outcome,
+    Payload,
+    Stage,
+    StepBatch,
+    fail,
+)
 from guideway.api.types import Constraint, Request, SequenceInfo
 from guideway.constraints.compiler import Candidate, Compilation, Compiler, choose
 from guideway.constraints.replay import new_matcher
 
 __all__ = ["GrammarMask", "GrammarState"]
+
+log = logging.getLogger(__name__)
 
 
 class MaskTransform(LogitTransform):
@@ -30,13 +45,21 @@ class MaskTransform(LogitTransform):
 class GrammarState:
     """One sequence's matcher."""
 
-    __slots__ = ("candidate", "job", "matcher", "stop_token_ids")
+    __slots__ = ("accepted", "candidate", "grammar", "job", "num_live_drafts", "stop_token_ids", "terminated")
 
-    def __init__(self, candidate: Candidate, job: FillJob, stop_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, candidate: Candidate, grammar: CompiledGrammar, job: FillJob, stop_token_ids: frozenset[int]
+    ) -> None:
         self.candidate = candidate
+        self.grammar = grammar
         self.job = job
-        self.matcher = job.matcher
+        """Holds the matcher."""
         self.stop_token_ids = stop_token_ids
+        self.accepted: list[int] = []
+        """Every token the matcher accepted."""
+        self.num_live_drafts = 0
+        """How many of the last step's drafts led to a state with a legal token, or to the end."""
+        self.terminated = False
 
 
 class GrammarMask(LogitModifier[GrammarState]):
@@ -46,7 +69,7 @@ class GrammarMask(LogitModifier[GrammarState]):
     two buffers used in turn, so it holds until the second `prepare` after.
     """
 
-    name = "grammar"
+    name = GRAMMAR_MASK
     stage = Stage.MASK
     transform = MaskTransform
 
@@ -55,9 +78,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         self._strategies = strategies
         self._compiler = compiler
         self._compiled: dict[str, Future[Compilation]] = {}
-        self.faults: list[tuple[GrammarState, Fault]] = []
-        """Whose matcher failed in the last `prepare`, and how. Their rows are open, so that the draw stays finite;
-        the host ends their requests."""
+        self._faults: list[tuple[GrammarState, Fault]] = []
         self._words = num_words(context.vocabulary.logits_width)
         self._buffers = [self._allocate(context.max_num_sequences) for _ in range(2)]
 
@@ -77,49 +98,62 @@ class GrammarMask(LogitModifier[GrammarState]):
         if request.params.constraint is None:
             return None
         compilation = self._compiled[request.request_id].result()
-        stop_token_ids = self._stop_token_ids(request)
-        candidate = compilation.candidate
-        matcher = new_matcher(candidate.strategy, compilation.grammar, stop_token_ids)
-        return GrammarState(candidate, FillJob(matcher), stop_token_ids)
+        stop_token_ids = self.context.vocabulary.stop_token_ids | frozenset(request.params.stop_token_ids)
+        candidate, grammar = compilation.candidate, compilation.grammar
+        matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
+        return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids)
 
     def prepare(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:
-        self.faults.clear()
+        live = [None if state is None or state.terminated else state for state in states]  # after the end all is open
         drafted = batch.num_rows != batch.num_sequences
-        rows = self._lay_out_drafts(batch, states) if drafted else self._lay_out(states)
+        rows = self._lay_out_drafts(batch, live) if drafted else self._lay_out(live)
         if not len(rows):
             return None
         bitmask = self._buffer(len(rows))
         if drafted:
             bitmask[:] = FULL  # rows no draft reaches stay open
-        self._fill([state for state in states if state is not None], bitmask)
+        self._fill([state for state in live if state is not None], bitmask)
         empty = empty_rows(bitmask)
         if empty.any():
-            self._close_empty_rows(states, bitmask, empty)
+            self._fail_empty_rows(live, bitmask, empty)
         return Payload(rows, {"bitmask": bitmask})
 
+    def take_faults(self) -> list[tuple[GrammarState, Fault]]:
+        """Whose matcher failed since the last call, and how. Their rows are open, so that the draw stays finite; the
+        host ends their requests."""
+        faults, self._faults = self._faults, []
+        return faults
+
     def accept(self, state: GrammarState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
-        matcher = state.matcher
+        if state.terminated:
+            return FINISH
+        matcher = state.job.matcher
         count = matcher.accept(token_ids)
         if count != len(token_ids):
             return fail(self._refusal(state, token_ids, count))
+        state.accepted += token_ids
         if token_ids and token_ids[-1] in state.stop_token_ids and matcher.is_terminated():
+            state.terminated = True
             return FINISH
         return CONTINUE
 
+    def forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
+        """Whether the last step's mask forbade one of these drawn tokens."""
+        rows = range(state.job.first_row, state.job.first_row + 1 + len(state.job.draft_token_ids))
+        mask = self._buffers[0]
+        return any(not is_allowed(mask, row, token_id) for row, token_id in zip(rows, token_ids, strict=False))
+
     def forced(self, state: GrammarState, limit: int) -> Sequence[int]:
-        return state.matcher.forced_tokens()[:limit]
+        return [] if state.terminated else state.job.matcher.forced_tokens()[:limit]
 
     def validate(self, state: GrammarState, token_ids: Sequence[int]) -> int:
-        return state.matcher.validate(token_ids)
+        return 0 if state.terminated else state.job.matcher.validate(token_ids)
 
     def fork(self, state: GrammarState) -> GrammarState:
-        return GrammarState(state.candidate, FillJob(state.matcher.fork()), state.stop_token_ids)
-
-    def _stop_token_ids(self, request: Request) -> frozenset[int]:
-        """A stop token the caller added is the grammar's too, unless it stands for text the grammar may need."""
-        vocabulary = self.context.vocabulary
-        added = {i for i in request.params.stop_token_ids if not vocabulary.tokens[i]}
-        return vocabulary.stop_token_ids | added
+        copy = GrammarState(state.candidate, state.grammar, FillJob(state.job.matcher.fork()), state.stop_token_ids)
+        copy.accepted = list(state.accepted)
+        copy.terminated = state.terminated
+        return copy
 
     def _lay_out(self, states: Sequence[GrammarState | None]) -> NDArray[np.int32]:
         rows: list[int] = []
@@ -160,24 +194,39 @@ class GrammarMask(LogitModifier[GrammarState]):
             strategy, jobs = group[0].candidate.strategy, [state.job for state in group]
             try:
                 accepted = strategy.fill(jobs, bitmask)
-                whole = accepted.shape == (len(jobs),)
-            except Exception:
-                whole = False
-            if not whole:  # the batch fill itself broke: the default one tells whose matcher it was
-                accepted = GrammarStrategy.fill(strategy, jobs, bitmask)
-            if accepted.min() < 0:
-                for state, count in zip(group, accepted.tolist(), strict=True):
+                if accepted.shape != (len(jobs),):
+                    raise ConformanceError(f"fill must return int32[{len(jobs)}], not shape {accepted.shape}")
+            except BaseException as error:
+                contain(error)
+                log.warning("grammar.%s failed in fill; filling row by row", strategy.name, exc_info=True)
+                accepted = self._fill_one_by_one(group, bitmask)
+            counts = accepted.tolist()
+            for state, count in zip(group, counts, strict=True):
+                state.num_live_drafts = count
+            if min(counts) < 0:
+                for state, count in zip(group, counts, strict=True):
                     if count < 0:
                         self._fail(state, bitmask, state.job.error)
+
+    def _fill_one_by_one(self, group: list[GrammarState], bitmask: Bitmask) -> NDArray[np.int32]:
+        """The default fill after a batch fill broke, which may have left matchers anywhere: they are made anew."""
+        for state in group:
+            try:
+                matcher = new_matcher(state.candidate.strategy, state.grammar, state.stop_token_ids)
+                if matcher.accept(state.accepted) == len(state.accepted):
+                    state.job.matcher = matcher
+            except BaseException as error:  # the fill below fails for it, and says so
+                contain(error)
+        return GrammarStrategy.fill(group[0].candidate.strategy, [state.job for state in group], bitmask)
 
     def _fail(self, state: GrammarState, bitmask: Bitmask, error: BaseException | None) -> None:
         job = state.job
         bitmask[job.first_row : job.first_row + 1 + len(job.draft_token_ids)] = FULL
         cause = error or ConformanceError("fill returned -1 without setting the job's error")
-        self.faults.append((state, Fault.of(f"grammar.{state.candidate.name}", "fill", cause)))
+        self._faults.append((state, Fault.of(f"grammar.{state.candidate.name}", "fill", cause)))
         job.error = None
 
-    def _close_empty_rows(
+    def _fail_empty_rows(
         self, states: Sequence[GrammarState | None], bitmask: Bitmask, empty: NDArray[np.bool_]
     ) -> None:
         for state in states:
@@ -187,10 +236,10 @@ class GrammarMask(LogitModifier[GrammarState]):
                     self._fail(state, bitmask, ConformanceError("it filled a row that allows no token"))
 
     def _refusal(self, state: GrammarState, token_ids: Sequence[int], count: int) -> str:
-        """Why a final token was refused: the strategy contradicts its own mask, or something overrode the mask."""
-        token_id, name = token_ids[count], state.candidate.name
-        row = state.job.first_row + count
-        mask = self._buffers[0]
-        if count <= len(state.job.draft_token_ids) and not is_allowed(mask, row, token_id):
-            return f"token {token_id} was drawn although the mask of grammar.{name} forbids it"
-        return f"grammar.{name} refused token {token_id} that its own mask allowed"
+        """Why a final token was refused."""
+        token_id = token_ids[count]
+        if self.forbade(state, token_ids[: count + 1]):
+            return f"token {token_id} was drawn although the mask forbids it"
+        if count > state.num_live_drafts:
+            return f"DeadEnd: after token {token_ids[count - 1]} no token is legal"
+        return f"it refused token {token_id}, which its own mask allowed"

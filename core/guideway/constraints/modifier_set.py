@@ -6,10 +6,16 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from guideway.api.errors import GuidewayError, InvalidRequest, PluginError, UnsupportedCapability
+from guideway.api.errors import (
+    InvalidConfiguration,
+    InvalidRequest,
+    PluginError,
+    UnsupportedCapability,
+    contain,
+)
 from guideway.api.modifier import LogitModifier
-from guideway.api.steps import Fault, Need, Stage
-from guideway.api.types import Companion, Request, SequenceInfo
+from guideway.api.steps import GRAMMAR_MASK, Fault, Need, Stage
+from guideway.api.types import Companion, Request, SamplingParams, SequenceInfo
 from guideway.constraints.journal import Journal
 from guideway.constraints.masking import GrammarMask, GrammarState
 
@@ -40,6 +46,12 @@ class ModifierSet:
     """The grammar mask and the configured modifiers, in the order in which the pipeline applies them."""
 
     def __init__(self, mask: GrammarMask, modifiers: Sequence[LogitModifier[Any]], offers: frozenset[Need]) -> None:
+        names = [modifier.name for modifier in (mask, *modifiers)]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            reserved = "; that name is reserved for the grammar mask" if twice == GRAMMAR_MASK else ""
+            raise InvalidConfiguration(
+                f"two logit modifiers are named {twice!r}, and payloads go by name{reserved}", field="modifiers"
+            )
         stages = list(Stage)
         self.all: tuple[LogitModifier[Any], ...] = tuple(
             sorted([mask, *modifiers], key=lambda m: (stages.index(m.stage), m.order, m.name))
@@ -63,7 +75,8 @@ class ModifierSet:
                         unenforced[f"modifier.{modifier.name}"] = None
                     continue
                 self.check_needs(modifier)
-            self._check_owner(states)
+            acting = [m for m, state in zip(self.all, states, strict=True) if state is not None]
+            self.check_owners(acting, request.params)
             sequence = ActiveSequence(journal, states, self._listeners(states))
             self._replay(sequence)
         except BaseException:
@@ -76,22 +89,31 @@ class ModifierSet:
 
     def companions(self, request: Request) -> list[tuple[str, Companion]]:
         """What each modifier wants to run beside each sequence of the request, with the modifier's name."""
-        return [
-            (modifier.name, companion)
-            for modifier in self.all
-            if Need.COMPANIONS in modifier.needs
-            for companion in self._call(modifier, "companions", request)
-        ]
+        found: list[tuple[str, Companion]] = []
+        for modifier in self.all:
+            if Need.COMPANIONS in modifier.needs:
+                companions = self._call(modifier, "companions", request)
+                if not isinstance(companions, list | tuple):
+                    plugin = self.id(modifier, None)
+                    raise PluginError(
+                        f"{plugin} failed in companions: it must return a list, not {type(companions).__name__}",
+                        plugin=plugin,
+                    )
+                found += [(modifier.name, companion) for companion in companions]
+        return found
 
     def fork(self, parent: ActiveSequence, info: SequenceInfo) -> ActiveSequence:
         """A second sequence with `parent`'s past. Raises `UnsupportedCapability` if a modifier cannot fork."""
-        states: list[Any] = []
+        states = list(parent.states)
+        forked: list[tuple[LogitModifier[Any], Any]] = []
         try:
-            for modifier, state in zip(self.all, parent.states, strict=True):
-                shared = state is None or modifier.derived
-                states.append(state if shared else self._call(modifier, "fork", state))
+            for i, (modifier, state) in enumerate(zip(self.all, parent.states, strict=True)):
+                if state is not None and not modifier.derived:
+                    forked.append((modifier, None))  # so that a fork that raises is released too
+                    states[i] = self._call(modifier, "fork", state)
+                    forked[-1] = (modifier, states[i])
         except BaseException:
-            self.release(states)
+            self._release(forked)
             raise
         child = ActiveSequence(parent.journal.fork(info), states, self._listeners(states))
         child.companions = parent.companions
@@ -99,12 +121,8 @@ class ModifierSet:
         return child
 
     def release(self, states: list[Any]) -> None:
-        """Release each modifier's state; one that raises keeps no other from being released."""
-        for modifier, state in zip(self.all, states, strict=False):
-            try:
-                modifier.release(state)
-            except Exception:
-                log.warning("%s failed in release; its sequence had ended", self.id(modifier, state), exc_info=True)
+        """Release the states of the first ``len(states)`` modifiers; one that raises keeps no other from it."""
+        self._release(list(zip(self.all, states, strict=False)))
 
     def check_needs(self, modifier: LogitModifier[Any]) -> None:
         """Raise `UnsupportedCapability` if the host cannot give `modifier` what it declares to need."""
@@ -129,6 +147,14 @@ class ModifierSet:
             return f"grammar.{state.candidate.name}"
         return f"modifier.{modifier.name}"
 
+    def _release(self, states: list[tuple[LogitModifier[Any], Any]]) -> None:
+        for modifier, state in states:
+            try:
+                modifier.release(state)
+            except BaseException as error:
+                contain(error)
+                log.warning("%s failed in release; its sequence had ended", self.id(modifier, state), exc_info=True)
+
     def _replay(self, sequence: ActiveSequence) -> None:
         for token_ids, feedback in sequence.journal.steps():
             for modifier, state in sequence.listeners:
@@ -143,21 +169,30 @@ class ModifierSet:
         pairs = zip(self.all, states, strict=True)
         return [(m, state) for m, state in pairs if state is not None and not m.derived]
 
-    def _check_owner(self, states: list[Any]) -> None:
-        pairs = zip(self.all, states, strict=True)
-        owners = [m.name for m, state in pairs if state is not None and m.stage is Stage.SAMPLE]
+    def check_owners(self, modifiers: Sequence[LogitModifier[Any]], params: SamplingParams) -> None:
+        """Refuse a request for which two of `modifiers` own the draw, or one does that greedy decoding would ignore."""
+        owners = [modifier.name for modifier in modifiers if modifier.stage is Stage.SAMPLE]
         if len(owners) > 1:
             raise InvalidRequest(
                 f"modifiers {' and '.join(repr(name) for name in owners)} both want to own the draw; choose one",
                 field="modifiers",
             )
+        if owners and params.temperature == 0:
+            raise InvalidRequest(
+                f"modifier {owners[0]!r} owns the draw, but at temperature 0 (greedy) nothing is drawn; set a "
+                "temperature above 0, such as 1.0",
+                field="temperature",
+            )
 
     def _call(self, modifier: LogitModifier[Any], phase: str, *args: Any) -> Any:
-        """``modifier.phase(*args)``; what is not guideway's own error becomes a `PluginError` that names both."""
+        """``modifier.phase(*args)``; all it may not raise becomes a `PluginError` that names modifier and phase."""
         try:
             return getattr(modifier, phase)(*args)
-        except GuidewayError:
+        except (InvalidRequest, PluginError):
             raise
-        except Exception as error:
+        except InvalidConfiguration as error:  # how `parse_options` speaks of a request's options
+            raise InvalidRequest(str(error), field=f"modifiers.{modifier.name}") from error
+        except BaseException as error:
+            contain(error)
             plugin = self.id(modifier, args[0])
             raise PluginError(f"{plugin} failed in {phase}: {type(error).__name__}: {error}", plugin=plugin) from error

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from guideway.api.errors import ConformanceError
 from guideway.api.steps import Feedback, Payload, StepBatch
 
-__all__ = ["check_payload", "companion_rows", "feedback_of", "history_rows", "sequence_of_row"]
+__all__ = ["check_payload", "companion_rows", "feedback_of", "history_rows", "in_row_order", "sequence_of_row"]
 
 
 def sequence_of_row(batch: StepBatch) -> NDArray[np.int64]:
@@ -79,18 +79,32 @@ def check_payload(payload: object, batch: StepBatch, has_state: Sequence[bool]) 
     np.subtract.at(owned, rows, 1)
     if owned.min() < 0:
         raise ConformanceError("a payload names a row twice, or a row of a sequence the modifier has no state for")
+    for name, array in [*payload.arrays.items(), *payload.shared.items()]:
+        if not isinstance(array, np.ndarray):
+            raise ConformanceError(f"payload array {name!r} must be a NumPy array, not {type(array).__name__}")
     for name, array in payload.arrays.items():
-        if len(array) != len(rows):
-            raise ConformanceError(f"payload array {name!r} has leading axis {len(array)}, not {len(rows)}")
+        if array.ndim == 0 or len(array) != len(rows):
+            raise ConformanceError(
+                f"payload array {name!r} has shape {array.shape}; its leading axis must be {len(rows)}"
+            )
     return payload
 
 
-def feedback_of(feedback: Mapping[str, Payload], first_row: int, num_tokens: int) -> dict[str, Feedback] | None:
-    """What transforms emitted at the rows that gave the `num_tokens` final tokens of a sequence."""
-    found: dict[str, Feedback] = {}
+def in_row_order(feedback: Mapping[str, Payload]) -> dict[str, Payload]:
+    """`feedback` with each payload's rows in ascending order."""
+    ordered = {}
     for name, payload in feedback.items():
         order = np.argsort(payload.rows)
-        start, end = np.searchsorted(payload.rows[order], (first_row, first_row + num_tokens))
+        ordered[name] = Payload(payload.rows[order], {key: array[order] for key, array in payload.arrays.items()})
+    return ordered
+
+
+def feedback_of(feedback: Mapping[str, Payload], first_row: int, num_tokens: int) -> dict[str, Feedback] | None:
+    """What transforms emitted at the rows that gave the `num_tokens` final tokens of a sequence; a transform that did
+    not act on all of them is left out. `feedback` is in row order."""
+    found: dict[str, Feedback] = {}
+    for name, payload in feedback.items():
+        start, end = np.searchsorted(payload.rows, (first_row, first_row + num_tokens))
         if end - start == num_tokens:
-            found[name] = {key: array[order[start:end]] for key, array in payload.arrays.items()}
+            found[name] = {key: array[start:end] for key, array in payload.arrays.items()}
     return found or None

@@ -25,14 +25,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.errors import ConformanceError, InvalidRequest
+from guideway.api.errors import GuidewayError, InvalidRequest, PluginError, contain
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.steps import (
-    CONTINUE,
     Fault,
-    Feedback,
     Need,
     Outcome,
     Payload,
@@ -42,12 +40,19 @@ from guideway.api.steps import (
     fail,
 )
 from guideway.api.types import Companion, Request, SequenceInfo
-from guideway.constraints.admission import Validator, check_request, run_validators
+from guideway.constraints.admission import Validator, check_companions, checked, run_validators
 from guideway.constraints.compiler import Compilation, Compiler
 from guideway.constraints.journal import Journal
 from guideway.constraints.masking import GrammarMask
 from guideway.constraints.modifier_set import ActiveSequence, ModifierSet
-from guideway.constraints.rows import check_payload, companion_rows, feedback_of, history_rows, sequence_of_row
+from guideway.constraints.rows import (
+    companion_rows,
+    feedback_of,
+    history_rows,
+    in_row_order,
+    sequence_of_row,
+)
+from guideway.constraints.step_calls import StepCalls
 
 __all__ = ["Admission", "Runtime"]
 
@@ -101,6 +106,7 @@ class Runtime:
         self._compiler = Compiler(cache_bytes=cache_bytes, num_threads=compile_threads)
         self._mask = GrammarMask(strategies, self._compiler, context)
         self._modifiers = ModifierSet(self._mask, modifiers, offers)
+        self._calls = StepCalls(self._modifiers)
         self._by_name = {m.name: m for m in modifiers}
         self._validators = tuple(validators)
         self._validation = ValidationContext(
@@ -127,22 +133,32 @@ class Runtime:
     # Requests
 
     def admit(self, request: Request) -> Admission:
-        """Let a request in, or raise `InvalidRequest`; nothing else is disturbed either way."""
+        """Let a request in, or raise `InvalidRequest`, or `PluginError` if a plugin failed over it; nothing else is
+        disturbed either way."""
+        try:
+            return self._admit(request)
+        except GuidewayError:
+            raise
+        except BaseException as error:  # whatever else a value of any type can raise when it is looked at
+            contain(error)
+            raise InvalidRequest(f"the request cannot be read: {type(error).__name__}: {error}") from error
+
+    def _admit(self, request: Request) -> Admission:
         if request.request_id in self._admitted:
             raise InvalidRequest(
                 f"a request {request.request_id!r} is already here; ids are unique", field="request_id"
             )
-        check_request(request, self.context.vocabulary, self._validation)
-        for name in request.params.modifiers:
-            self._modifiers.check_needs(self._by_name[name])
+        request = checked(request, self.context.vocabulary, self._validation)
+        params = request.params
+        chosen = [self._by_name[name] for name in params.modifiers]
+        for modifier in chosen:
+            self._modifiers.check_needs(modifier)
+        self._modifiers.check_owners(chosen, params)
         run_validators(self._validators, request, self._validation)
-        constraint = request.params.constraint
-        if request.params.seed is None:
-            request = replace(request, seed=secrets.randbits(63))
-        else:
-            request = replace(request, seed=request.params.seed)
+        request = replace(request, seed=secrets.randbits(63) if params.seed is None else params.seed)
         companions = self._modifiers.companions(request)
-        compilation = None if constraint is None else self._mask.compile(request, constraint)
+        check_companions(companions, self.context.vocabulary, self._validation, self.context.max_num_sequences)
+        compilation = None if params.constraint is None else self._mask.compile(request, params.constraint)
         self._admitted.add(request.request_id)
         return Admission(
             request,
@@ -162,26 +178,36 @@ class Runtime:
     # Sequences
 
     def start(self, admission: Admission, slot: int, *, index: int = 0, journal: Journal | None = None) -> None:
-        """Begin the `index`-th sequence of a request in a free slot; with a journal, rebuild the states it tells of.
+        """Begin the `index`-th sequence of a request in a free slot; or, with the journal of one of its sequences,
+        go on with that one.
 
         Waits for the compilation. Raises `InvalidRequest` if the request turns out not to be servable and
-        `PluginError` if a plugin failed; the slot is then free again.
+        `PluginError` if a plugin failed; the slot is then free still. Raises ValueError for a slot that is not free
+        and a journal of another request.
         """
+        self._check_free(slot)
         request = admission.request
-        info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
-        past = Journal(request, info) if journal is None else journal.fork(info)
+        if journal is None:
+            info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
+            past = Journal(request, info)
+        elif journal.request.request_id == request.request_id:
+            past = journal.fork(journal.sequence)
+        else:
+            raise ValueError(f"the journal is of request {journal.request.request_id!r}, not {request.request_id!r}")
         self._per_request[request.request_id] += 1
         try:
             sequence = self._modifiers.begin(past)
-            sequence.companions = admission.companion_owners
-            self._occupy(slot, sequence)
         except BaseException:
             self._leave(request)
             raise
+        sequence.companions = admission.companion_owners
+        self._occupy(slot, sequence)
 
     def fork(self, slot: int, new_slot: int, *, index: int) -> None:
         """Continue the sequence of `slot` in `new_slot` as well, as its request's `index`-th. Raises
-        `UnsupportedCapability` if a modifier cannot fork; nothing has changed then."""
+        `UnsupportedCapability` if a modifier cannot fork, ValueError if `new_slot` is not free; nothing has changed
+        then."""
+        self._check_free(new_slot)
         parent = self._sequence(slot)
         request = parent.journal.request
         info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
@@ -190,10 +216,17 @@ class Runtime:
         self._occupy(new_slot, child)
 
     def rebuild(self, slot: int) -> None:
-        """Throw the states of a sequence away and make them anew from its journal."""
-        old = self._vacate(slot)
-        sequence = self._modifiers.begin(old.journal)
+        """Make the states of a sequence anew from its journal, and let go of the old ones. If that fails, the sequence
+        has a fault from then on."""
+        old = self._sequence(slot)
+        try:
+            sequence = self._modifiers.begin(old.journal)
+        except GuidewayError as error:
+            plugin = error.plugin if isinstance(error, PluginError) else "runtime"
+            old.fault = Fault.of(plugin, "rebuild", error)
+            return
         sequence.companions, sequence.unenforced = old.companions, old.unenforced
+        self._vacate(slot)
         self._occupy(slot, sequence)
 
     def release(self, slot: int) -> None:
@@ -232,11 +265,9 @@ class Runtime:
         for i, modifier in enumerate(self._modifiers.all):
             if self._users[i]:
                 states = [sequence.states[i] for sequence in sequences]
-                payload = self._prepare(modifier, batch, states, sequences)
+                payload = self._calls.prepare(modifier, batch, states, sequences)
                 if payload is not None:
                     payloads[modifier.name] = payload
-        for state, fault in self._mask.faults:
-            next(s for s in sequences if self._modifiers.grammar_state(s) is state).fault = fault
         per_row = batch.slots if batch.num_rows == batch.num_sequences else batch.slots[sequence_of_row(batch)]
         return StepInput(
             batch,
@@ -256,7 +287,7 @@ class Runtime:
         `token_ids` ends at the first stop token and at the host's limits. A sequence whose outcome is ``fail`` has
         its `fault`, and its tokens of this step are not final.
         """
-        feedback = output.feedback if output is not None else {}
+        feedback = in_row_order(output.feedback) if output is not None else {}
         outcomes = []
         for i, slot in enumerate(batch.slots.tolist()):
             sequence = self._sequence(slot)
@@ -268,73 +299,18 @@ class Runtime:
                 continue
             ids = token_ids[i]
             heard = feedback_of(feedback, int(batch.row_start[i]), len(ids)) if feedback else None
-            outcomes.append(self._hear(sequence, ids, heard))
+            outcomes.append(self._calls.hear(sequence, ids, heard))
         return outcomes
 
     def forced(self, slot: int, limit: int) -> Sequence[int]:
         """At most `limit` tokens that must come next in `slot`, as all its modifiers agree."""
-        sequence = self._sequence(slot)
-        for modifier, state in self._modifiers.with_states(sequence):
-            ids: Sequence[int] = self._ask(sequence, modifier, state, "forced", limit)
-            if ids:
-                return ids[: self.validate(slot, ids)]
-        return ()
+        return self._calls.forced(self._sequence(slot), limit)
 
     def validate(self, slot: int, token_ids: Sequence[int]) -> int:
         """How many of these drafts every modifier of `slot` would let pass."""
-        sequence, count = self._sequence(slot), len(token_ids)
-        for modifier, state in self._modifiers.with_states(sequence):
-            count = self._ask(sequence, modifier, state, "validate", token_ids[:count]) or 0
-        return count
+        return self._calls.validate(self._sequence(slot), token_ids)
 
     # Parts
-
-    def _hear(self, sequence: ActiveSequence, ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> Outcome:
-        verdict = CONTINUE
-        for modifier, state in sequence.listeners:
-            try:
-                outcome = modifier.accept(state, ids, feedback.get(modifier.name) if feedback else None)
-                if outcome is CONTINUE:
-                    continue
-                if not isinstance(outcome, Outcome):
-                    raise ConformanceError(f"accept must return an Outcome, not {type(outcome).__name__}")
-            except Exception as error:
-                sequence.fault = Fault.of(self._modifiers.id(modifier, state), "accept", error)
-                return fail(str(sequence.fault))
-            if outcome.action == "fail":
-                sequence.fault = Fault(self._modifiers.id(modifier, state), "accept", outcome.message)
-                return fail(str(sequence.fault))
-            if outcome.action == "finish":
-                verdict = outcome
-        sequence.journal.record(ids, feedback)
-        return verdict
-
-    def _prepare(
-        self, modifier: LogitModifier[Any], batch: StepBatch, states: list[Any], sequences: list[ActiveSequence]
-    ) -> Payload | None:
-        def attempt(some: list[Any]) -> Payload | None:
-            payload = modifier.prepare(batch, some)
-            if modifier is self._mask:
-                return payload
-            return check_payload(payload, batch, [state is not None for state in some])
-
-        try:
-            return attempt(states)
-        except Exception:
-            for i, state in enumerate(states):  # one by one, to learn whose it is
-                if state is not None:
-                    try:
-                        attempt([state if j == i else None for j in range(len(states))])
-                    except Exception as error:
-                        sequences[i].fault = Fault.of(self._modifiers.id(modifier, state), "prepare", error)
-        healthy = [None if sequence.fault else state for state, sequence in zip(states, sequences, strict=True)]
-        try:
-            return attempt(healthy) if any(state is not None for state in healthy) else None
-        except Exception as error:  # each works alone, but not together
-            for state, sequence in zip(healthy, sequences, strict=True):
-                if state is not None:
-                    sequence.fault = Fault.of(self._modifiers.id(modifier, state), "prepare", error)
-            return None
 
     def _history(
         self, batch: StepBatch, payloads: Mapping[str, Payload], sequences: list[ActiveSequence]
@@ -352,15 +328,11 @@ class Runtime:
             return {}
         return companion_rows(batch, [sequence.companions for sequence in sequences])
 
-    def _ask(
-        self, sequence: ActiveSequence, modifier: LogitModifier[Any], state: Any, phase: str, argument: Any
-    ) -> Any:
-        """``modifier.phase(state, argument)``; if it raises, the sequence is at fault and the answer None."""
-        try:
-            return getattr(modifier, phase)(state, argument)
-        except Exception as error:
-            sequence.fault = Fault.of(self._modifiers.id(modifier, state), phase, error)
-            return None
+    def _check_free(self, slot: int) -> None:
+        if not 0 <= slot < len(self._sequences):
+            raise ValueError(f"there is no slot {slot}; slots run from 0 to {len(self._sequences) - 1}")
+        if self._sequences[slot] is not None:
+            raise ValueError(f"slot {slot} is taken")
 
     def _sequence(self, slot: int) -> ActiveSequence:
         sequence = self._sequences[slot]
@@ -369,9 +341,6 @@ class Runtime:
         return sequence
 
     def _occupy(self, slot: int, sequence: ActiveSequence) -> None:
-        if self._sequences[slot] is not None:
-            self._modifiers.release(sequence.states)
-            raise ValueError(f"slot {slot} is taken")
         self._sequences[slot] = sequence
         request = sequence.journal.request
         self._temperatures[slot] = request.params.temperature

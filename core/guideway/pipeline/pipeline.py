@@ -19,9 +19,19 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.errors import ConformanceError, InvalidConfiguration
+from guideway.api.errors import ConformanceError, GuidewayError, InvalidConfiguration, PluginLoadError, contain
 from guideway.api.modifier import LogitModifier, LogitTransform, Sampler, WorkerContext
-from guideway.api.steps import MAX_FEEDBACK_BYTES_PER_ROW, Array, Fault, Payload, Stage, StepInput, StepOutput
+from guideway.api.steps import (
+    GRAMMAR_MASK,
+    MAX_FEEDBACK_BYTES_PER_ROW,
+    Array,
+    Fault,
+    Need,
+    Payload,
+    Stage,
+    StepInput,
+    StepOutput,
+)
 from guideway.pipeline.view import StepData, StepView, purpose_id
 
 __all__ = ["Pipeline"]
@@ -80,7 +90,20 @@ class Pipeline:
                 f"modifier {cls.name!r} emits {size} bytes a row; the limit is {MAX_FEEDBACK_BYTES_PER_ROW}",
                 field=f"modifiers.{cls.name}",
             )
-        return transform(self.context, options)
+        if Need.HISTORY in cls.needs and transform.history_length < 1:
+            raise InvalidConfiguration(
+                f"modifier {cls.name!r} declares Need.HISTORY, but its transform no history_length",
+                field=f"modifiers.{cls.name}",
+            )
+        try:
+            return transform(self.context, options)
+        except GuidewayError:
+            raise
+        except BaseException as error:
+            contain(error)
+            plugin = f"modifier.{cls.name}"
+            message = f"{plugin} failed while its transform was built: {type(error).__name__}: {error}"
+            raise PluginLoadError(message, plugin=plugin) from error
 
     def run(self, logits: Array, step: StepInput, hidden_states: Array | None = None) -> StepOutput:
         """One step from raw logits ``[num_rows + companions, width]`` to drawn tokens. `logits` is dead afterwards."""
@@ -100,86 +123,67 @@ class _Run:
         self.device = pipeline.device
         self.ops = pipeline.ops
         self.step = step
+        self.pre_warp, self.mask, self.post_warp, self.owners = (pipeline.entries(stage, step) for stage in Stage)
+        self.data = StepData(
+            step, self.ops, pipeline.context.logits_width, hidden_states, step.payloads.get(GRAMMAR_MASK)
+        )
+        self.all_rows = self.ops.asarray(np.arange(step.batch.num_rows, dtype=np.int32))
         self.faults: dict[int, Fault] = {}
         self.emitted: dict[str, list[tuple[NDArray[np.int32], dict[str, Array]]]] = {}
-        mask = pipeline.entries(Stage.MASK, step)
-        self.mask = mask[0] if mask else None
-        self.data = StepData(
-            step, self.ops, pipeline.context.logits_width, hidden_states, self.mask[1] if self.mask else None
-        )
+        self.downloads: dict[str, Array] = {}
+        self.rescued: dict[str, list[tuple[_Entry, Payload]]] = {}
+        """By name of a download that says which rows were left empty: the modifiers that may have done it."""
 
     def run(self, logits: Array) -> StepOutput:
-        ops, step = self.ops, self.step
-        downloads: dict[str, Array] = {}
-        early = self.pipeline.entries(Stage.PRE_WARP, step)
-        raw = ops.gather(logits, ops.asarray(np.arange(step.batch.num_rows, dtype=np.int32))) if early else None
-        for entry, payload in early:
-            logits = self._apply(entry, payload, logits)
-        logits = self._forbid_padding(logits)
-        if self.mask is not None:
-            logits = self._apply(*self.mask, logits)
-        if raw is not None:
-            logits, downloads["empty"] = self._rescue_empty_rows(logits, raw)
-        warm = np.flatnonzero((step.temperatures > 0) & (step.temperatures != 1)).astype(np.int32)
+        ops, temperatures = self.ops, self.step.temperatures
+        logits = self._allowed(logits)
+        warm = np.flatnonzero((temperatures > 0) & (temperatures != 1)).astype(np.int32)
         if len(warm):
-            logits = ops.scale_rows(logits, ops.asarray(warm), ops.asarray(1 / step.temperatures[warm]))
-        drawn = np.flatnonzero(step.temperatures > 0).astype(np.int32)
-        late = self.pipeline.entries(Stage.POST_WARP, step)
-        owners = self.pipeline.entries(Stage.SAMPLE, step)
-        if late or owners or len(drawn):
+            logits = ops.scale_rows(logits, ops.asarray(warm), ops.asarray(1 / temperatures[warm]))
+        drawn = np.flatnonzero(temperatures > 0).astype(np.int32)
+        if self.post_warp or self.owners or len(drawn):
             logits = ops.log_softmax(logits)
-        for entry, payload in late:
-            logits = self._apply(entry, payload, logits)
-        if late and owners:
-            logits = ops.log_softmax(logits)
-        downloads["greedy"] = ops.argmax(logits)
+        if self.post_warp:
+            before = ops.gather(logits, self.all_rows)
+            for entry, payload in self.post_warp:
+                logits = self._apply(entry, payload, logits)
+            logits = self._rescue_empty_rows(logits, before, self.post_warp)
+            if self.owners:
+                logits = ops.log_softmax(logits)
+        greedy = ops.argmax(logits)
+        self.downloads["greedy"] = greedy
+        self.downloads["best"] = ops.gather(logits, self.all_rows, greedy[: self.step.batch.num_rows, None])[:, 0]
         if len(drawn):
             rows = ops.asarray(drawn)
-            downloads["drawn"] = ops.categorical(ops.gather(logits, rows), self.data.uniform(DRAW, rows, 1)[:, 0])
-        owned = [(entry, rows, ids) for entry, payload in owners for rows, ids in self._sample(entry, payload, logits)]
-        for i, (_, _, ids) in enumerate(owned):
-            downloads[f"owned/{i}"] = ids
+            self.downloads["drawn"] = ops.categorical(ops.gather(logits, rows), self.data.uniform(DRAW, rows, 1)[:, 0])
+        owned: list[tuple[_Entry, NDArray[np.int32]]] = []
+        for entry, payload in self.owners:
+            for owned_rows, ids in self._sample(entry, payload, logits):
+                self.downloads[f"owned/{len(owned)}"] = ids
+                owned.append((entry, owned_rows))
         for name, parts in self.emitted.items():
             for i, (_, arrays) in enumerate(parts):
-                downloads |= {f"feedback/{name}/{i}/{key}": array for key, array in arrays.items()}
-        return self._collect(self.device.download(downloads).result(), drawn, [(e, rows) for e, rows, _ in owned])
+                self.downloads |= {f"feedback/{name}/{i}/{key}": array for key, array in arrays.items()}
+        host = self.device.download(self.downloads).result()
+        token_ids = self._token_ids(host, drawn, owned)
+        return StepOutput(token_ids, self._feedback(host), self.faults, self._overruled(host))
 
-    def _collect(
-        self, host: Mapping[str, NDArray[Any]], drawn: NDArray[np.int32], owned: list[tuple[_Entry, NDArray[np.int32]]]
-    ) -> StepOutput:
-        step = self.step
-        token_ids = np.array(host["greedy"][: step.batch.num_rows], dtype=np.int32)
-        if len(drawn):
-            token_ids[drawn] = host["drawn"]
-        for i, (entry, rows) in enumerate(owned):
-            ids = host[f"owned/{i}"]
-            num_tokens = self.pipeline.context.vocabulary_size
-            outside = (ids < 0) | (ids >= num_tokens)
-            for sequence in self._sequences(rows[outside]).tolist():
-                message = f"it drew a token id outside 0..{num_tokens - 1}"
-                self.faults[sequence] = Fault(f"modifier.{entry.name}", "sample", message)
-            token_ids[rows] = np.where(outside, 0, ids)
-        overruled: dict[int, tuple[str, ...]] = {}
-        if "empty" in host and host["empty"].any():
-            rows = np.flatnonzero(host["empty"]).astype(np.int32)
-            for entry, payload in self.pipeline.entries(Stage.PRE_WARP, step):
-                for sequence in self._sequences(rows[np.isin(rows, payload.rows)]).tolist():
-                    overruled[sequence] = (*overruled.get(sequence, ()), entry.name)
-        return StepOutput(token_ids, self._feedback(host), self.faults, overruled)
-
-    def _feedback(self, host: Mapping[str, NDArray[Any]]) -> dict[str, Payload]:
-        feedback = {}
-        for name, parts in self.emitted.items():
-            emits = next(e for es in self.pipeline._by_stage.values() for e in es if e.name == name).transform.emits
-            rows = np.concatenate([rows for rows, _ in parts])
-            arrays = {
-                key: np.concatenate([host[f"feedback/{name}/{i}/{key}"] for i in range(len(parts))]).astype(
-                    emits[key][1]
-                )
-                for key in parts[0][1]
-            }
-            feedback[name] = Payload(rows, arrays)
-        return feedback
+    def _allowed(self, logits: Array) -> Array:
+        """Raw logits through `pre_warp` and the mask. Where that leaves a row empty, the grammar wins: raw, masked."""
+        others = [*self.pre_warp, *(pair for pair in self.mask if pair[0].name != GRAMMAR_MASK)]
+        raw = self.ops.gather(logits, self.all_rows) if others else None
+        for entry, payload in self.pre_warp:
+            logits = self._apply(entry, payload, logits)
+        logits = self._forbid_padding(logits)
+        for entry, payload in self.mask:
+            logits = self._apply(entry, payload, logits)
+        if raw is None:
+            return logits
+        raw = self._forbid_padding(raw)
+        for entry, payload in self.mask:
+            if entry.name == GRAMMAR_MASK:
+                raw = self._apply(entry, payload, raw)
+        return self._rescue_empty_rows(logits, raw, others)
 
     def _forbid_padding(self, logits: Array) -> Array:
         context = self.pipeline.context
@@ -187,29 +191,77 @@ class _Run:
             return logits
         return self.ops.forbid_from(logits, context.vocabulary_size)
 
-    def _rescue_empty_rows(self, logits: Array, raw: Array) -> tuple[Array, Array]:
-        """Where pre-warp modifiers and the mask left a row without a token, the grammar wins: raw logits, masked."""
-        raw = self._forbid_padding(raw)
-        if self.mask is not None:
-            raw = self.mask[0].transform.apply(raw, self.device.upload(self.mask[1]), self._view(*self.mask))
-        rows = self.ops.asarray(np.arange(self.step.batch.num_rows, dtype=np.int32))
-        best = self.ops.gather(logits, rows, self.ops.argmax(logits)[: len(rows), None])
+    def _rescue_empty_rows(self, x: Array, otherwise: Array, by: list[tuple[_Entry, Payload]]) -> Array:
+        """`x` with its rows of -inf alone taken from `otherwise`, which has sampled rows only."""
+        rows = self.all_rows
+        best = self.ops.gather(x, rows, self.ops.argmax(x)[: self.step.batch.num_rows, None])
         empty = best == -np.inf
-        return self.ops.where_rows(logits, rows, empty, raw), empty[:, 0]
+        name = f"empty/{len(self.rescued)}"
+        self.downloads[name], self.rescued[name] = empty[:, 0], by
+        return self.ops.where_rows(x, rows, empty, otherwise)
+
+    def _token_ids(
+        self, host: Mapping[str, NDArray[Any]], drawn: NDArray[np.int32], owned: list[tuple[_Entry, NDArray[np.int32]]]
+    ) -> NDArray[np.int32]:
+        num_tokens = self.pipeline.context.vocabulary_size
+        token_ids = np.array(host["greedy"][: self.step.batch.num_rows], dtype=np.int32)
+        if len(drawn):
+            token_ids[drawn] = host["drawn"]
+        for i, (entry, rows) in enumerate(owned):
+            ids = host[f"owned/{i}"]
+            outside = (ids < 0) | (ids >= num_tokens)
+            for sequence in self._sequences(rows[outside]).tolist():
+                message = f"it drew a token id outside 0..{num_tokens - 1}"
+                self.faults[sequence] = Fault(f"modifier.{entry.name}", "sample", message)
+            token_ids[rows] = np.where(outside, 0, ids)
+        hopeless = ~(host["best"] > -np.inf)  # true for NaN
+        if hopeless.any():
+            self._fault_hopeless_rows(np.flatnonzero(hopeless).astype(np.int32), np.isnan(host["best"]))
+            token_ids[hopeless] = 0
+        return token_ids
+
+    def _fault_hopeless_rows(self, rows: NDArray[np.int32], is_nan: NDArray[np.bool_]) -> None:
+        """Rows without a token to draw: the model's doing, unless modifiers acted on them."""
+        for row, sequence in zip(rows.tolist(), self._sequences(rows).tolist(), strict=True):
+            acted = [e.name for e, payload in (*self.pre_warp, *self.post_warp) if row in payload.rows]
+            plugin = f"modifier.{acted[-1]}" if acted else "model"
+            message = "the logits are not numbers (NaN)" if is_nan[row] else "no allowed token has any probability"
+            self.faults.setdefault(sequence, Fault(plugin, "apply" if acted else "forward", message))
+
+    def _overruled(self, host: Mapping[str, NDArray[Any]]) -> dict[int, tuple[str, ...]]:
+        overruled: dict[int, tuple[str, ...]] = {}
+        for name, by in self.rescued.items():
+            rows = np.flatnonzero(host[name]).astype(np.int32)
+            for entry, payload in by:
+                for sequence in np.unique(self._sequences(rows[np.isin(rows, payload.rows)])).tolist():
+                    overruled[sequence] = (*overruled.get(sequence, ()), entry.name)
+        return overruled
+
+    def _feedback(self, host: Mapping[str, NDArray[Any]]) -> dict[str, Payload]:
+        feedback = {}
+        for name, parts in self.emitted.items():
+            rows = np.concatenate([rows for rows, _ in parts])
+            arrays = {}
+            for key, (_, dtype) in self.pipeline.emits[name].items():
+                values = [host[f"feedback/{name}/{i}/{key}"] for i in range(len(parts))]
+                arrays[key] = np.concatenate(values).astype(dtype)
+            feedback[name] = Payload(rows, arrays)
+        return feedback
 
     def _apply(self, entry: _Entry, payload: Payload, logits: Array) -> Array:
         """`entry` applied to its rows; if it fails, applied sequence by sequence, leaving those alone it fails for."""
-        is_mask = entry.modifier.stage is Stage.MASK  # idempotent, so it needs no copy to go back to
         rows = self.ops.asarray(payload.rows)
-        before = None if is_mask else self.ops.gather(logits, rows)
+        # the grammar mask is idempotent, so it needs no copy to go back to
+        before = None if entry.name == GRAMMAR_MASK else self.ops.gather(logits, rows)
         try:
             return self._call(entry, payload, logits)
-        except Exception as error:
+        except BaseException as error:
+            contain(error)
             if before is not None:
-                logits = self.ops.where_rows(logits, rows, self._all(len(payload)), before)
+                logits = self.ops.where_rows(logits, rows, True, before)
             sequences = np.unique(self._sequences(payload.rows)).tolist()
             if len(sequences) == 1:
-                self.faults[sequences[0]] = Fault.of(f"modifier.{entry.name}", "apply", error)
+                self.faults[sequences[0]] = self._fault(entry, error)
                 return logits
         for sequence in sequences:
             logits = self._apply(entry, payload.take(self._rows(sequence)), logits)
@@ -233,7 +285,8 @@ class _Run:
                 raise ConformanceError(f"sample must return {len(payload)} token ids; it returned {describe(ids)}")
             self._keep_emitted(entry, payload, view)
             return [(payload.rows, ids)]
-        except Exception as error:
+        except BaseException as error:
+            contain(error)
             sequences = np.unique(self._sequences(payload.rows)).tolist()
             if len(sequences) == 1:
                 self.faults[sequences[0]] = Fault.of(f"modifier.{entry.name}", "sample", error)
@@ -250,8 +303,10 @@ class _Run:
     def _view(self, entry: _Entry, payload: Payload) -> StepView:
         return StepView(self.data, entry.modifier, entry.transform, len(payload))
 
-    def _all(self, num_rows: int) -> Array:
-        return self.ops.asarray(np.ones((num_rows, 1), dtype=np.bool_))
+    def _fault(self, entry: _Entry, error: BaseException) -> Fault:
+        if entry.name == GRAMMAR_MASK:
+            return Fault.of(f"device.{self.device.name}", "apply_bitmask", error)
+        return Fault.of(f"modifier.{entry.name}", "apply", error)
 
     def _sequences(self, rows: NDArray[np.int32]) -> NDArray[np.int64]:
         """Index in the batch of each row's sequence."""
