@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from guideway.api import InvalidGrammar
-from guideway.api.json_schema import KEYWORDS, check_schema, keywords, resolve, subschemas
+from guideway.api.json_schema import KEYWORDS, check_schema, keywords, misspelt_keywords, resolve, subschemas
 from guideway.api.json_schema_cases import cases
 
 
@@ -194,3 +194,19 @@ def test_references_that_lead_in_circles_end() -> None:
     check_schema(schema)
     assert sum(1 for _ in subschemas(schema)) == 5_002
     assert keywords(schema) == {"$ref"}
+
+
+def test_misspelt_keywords_are_found_and_annotations_are_not() -> None:
+    schema = {
+        "type": "object",
+        "titel": "an annotation, whatever it is called",
+        "x-order": 1,
+        "tsType": "string",
+        "properties": {"patern": {"patern": "^a$"}, "b": {"maxLenght": 3, "description": "d"}},
+        "requird": ["b"],
+        "$defs": {"c": {"minimun": 3}},
+        "const": {"maxLenght": 1},
+    }
+    assert misspelt_keywords(schema) == {"patern", "maxLenght", "requird", "minimun"}
+    assert misspelt_keywords(True) == frozenset()
+    assert len(misspelt_keywords({f"patern{i}": 1 for i in range(100_000)})) <= 100

@@ -346,6 +346,12 @@ def test_a_named_strategy_is_the_only_one_tried() -> None:
     assert "no enum here" in str(result.error)
 
 
+def test_a_misspelt_keyword_is_named_whoever_serves() -> None:
+    wanted = SamplingParams(max_tokens=20, constraint=JsonSchema({"enum": ["aa", "bb"], "maxLenght": 2}))
+    (result,) = host().generate([PROMPT], [wanted])
+    assert (result.strategy, result.unenforced) == ("llguidance", ("maxLenght",))
+
+
 def test_after_an_error_no_other_strategy_is_tried() -> None:
     result = first(["broken", "reference"], JsonSchema({"enum": ["aa", "bb"]}))
     assert result.finish_reason is FinishReason.INTERNAL_ERROR

@@ -5,15 +5,27 @@ costs no more than its length.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import combinations
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote
 
 from guideway.api.errors import InvalidGrammar
 
-__all__ = ["KEYWORDS", "Schema", "check_schema", "combine", "keywords", "pattern_details", "resolve", "subschemas"]
+__all__ = [
+    "KEYWORDS",
+    "Schema",
+    "check_schema",
+    "combine",
+    "keywords",
+    "misspelt_keywords",
+    "pattern_details",
+    "resolve",
+    "subschemas",
+]
 
 Schema: TypeAlias = Mapping[str, Any] | bool
 
@@ -30,6 +42,15 @@ KEYWORDS: tuple[str, ...] = (
 )
 """The keywords that can make an instance invalid, besides ``type``. Combinations are named in this order. ``then``
 and ``else`` count as ``if``."""
+
+_KNOWN = frozenset(
+    {*KEYWORDS, "type", "then", "else", "$id", "id", "$schema", "$anchor", "$dynamicAnchor", "$recursiveAnchor"}
+    | {"$recursiveRef", "$vocabulary", "$comment", "$defs", "definitions", "title", "description", "default"}
+    | {"examples", "example", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType"}
+    | {"contentSchema", "nullable", "discriminator", "xml", "externalDocs", "enumNames", "links", "media"}
+)
+MAX_UNKNOWN_KEYS = 100
+"""How many unknown keys are looked at for misspellings: a hostile schema has no end of them."""
 
 _ONE_SCHEMA = frozenset(
     {"additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then"}
@@ -89,6 +110,23 @@ def resolve(schema: object, reference: str) -> Any:
         else:
             return None
     return schema
+
+
+def misspelt_keywords(schema: Schema) -> frozenset[str]:
+    """Keys of subschemas that JSON Schema does not know but that look like a keyword that asserts something, such as
+    ``patern`` or ``maxLenght``. (All other unknown keys are annotations, as the specification has it.)"""
+    unknown: set[str] = set()
+    for _, subschema in _walk(schema):
+        if isinstance(subschema, Mapping):
+            unknown |= subschema.keys() - _KNOWN
+            if len(unknown) > MAX_UNKNOWN_KEYS:
+                break
+    return frozenset(key for key in sorted(unknown)[:MAX_UNKNOWN_KEYS] if _looks_like_a_keyword(key))
+
+
+@lru_cache(maxsize=1024)
+def _looks_like_a_keyword(key: str) -> bool:
+    return len(key) < 30 and bool(difflib.get_close_matches(key, ("type", *KEYWORDS), n=1, cutoff=0.8))
 
 
 def keywords(schema: Schema) -> frozenset[str]:

@@ -126,8 +126,8 @@ class LogitModifier(ABC, Generic[State]):
     """The scheduler's half: one state per sequence, one payload per step.
 
     An operator lists it in ``EngineConfig(modifiers=("name",))``; a request uses it with
-    ``SamplingParams(modifiers={"name": {...}})``. Where it and the grammar together leave a row without a token, the row
-    is drawn without the modifier, and its name is in the result's `unenforced`.
+    ``SamplingParams(modifiers={"name": {...}})``. Where it and the grammar together leave a row without a token, the
+    row is drawn without the modifier, and its name is in the result's `unenforced`.
 
     `options` are the operator's. Methods are called by one thread. An exception in any of them ends the one request
     it concerned with `FinishReason.INTERNAL_ERROR`.

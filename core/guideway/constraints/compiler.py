@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from collections import OrderedDict
@@ -20,7 +21,8 @@ from guideway.api.errors import (
     contain,
 )
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
-from guideway.api.types import Constraint
+from guideway.api.json_schema import misspelt_keywords
+from guideway.api.types import Constraint, JsonSchema
 
 __all__ = ["Candidate", "Compilation", "Compiler", "choose"]
 
@@ -58,6 +60,7 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
     that enforce everything. Raises `UnsupportedGrammar` if none will take it, with each one's reason.
     """
     names = list(strategies) if constraint.strategy is None else [constraint.strategy]
+    misspelt = _misspelt(constraint)
     whole: list[Candidate] = []
     partly: list[Candidate] = []
     refusals, missing = [], []
@@ -71,7 +74,7 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
         if support.refused:
             refusals.append(f"{name}: {support.reason}")
             continue
-        candidate = Candidate(name, strategy, tuple(sorted(support.unenforced)))
+        candidate = Candidate(name, strategy, tuple(sorted(support.unenforced | misspelt)))
         (partly if support.unenforced else whole).append(candidate)
     if not whole and not partly:
         offered = "; ".join(refusals) or "no grammar strategy is configured"
@@ -80,6 +83,11 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             feature=missing[0] if missing else constraint.kind,
         )
     return whole + partly
+
+
+def _misspelt(constraint: Constraint) -> frozenset[str]:
+    """Keywords of a JSON schema that no strategy will enforce, because nobody knows them."""
+    return misspelt_keywords(json.loads(constraint.source())) if isinstance(constraint, JsonSchema) else frozenset()
 
 
 def _supports(name: str, strategy: GrammarStrategy, constraint: Constraint) -> Support:
