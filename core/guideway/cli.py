@@ -1,16 +1,26 @@
-"""The ``guideway`` program. Each command's module is imported only when that command is chosen."""
+"""The ``guideway`` program. Each command's module is imported only when that command is chosen.
+
+A command's ``run`` gets the parsed arguments. Whatever the command, ``args.enable_plugin`` is a tuple of the ids
+(``distribution/hooks.name``) of the plugins that ``--enable-plugin`` and GUIDEWAY_PLUGINS_ENABLE name, resolved, in
+order, each once: what a command that starts a host passes on as ``PluginSettings(enable=args.enable_plugin)``.
+"""
 # ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations
 
 import os
 import sys
-from argparse import REMAINDER, ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
-from collections.abc import Sequence
+from argparse import REMAINDER, Action, ArgumentError, ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
+from collections.abc import Iterable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import guideway
-from guideway.api.errors import GuidewayError
+from guideway.api.errors import GuidewayError, PluginError
+
+if TYPE_CHECKING:
+    from guideway.plugins import Plugins
 
 __all__ = ["main"]
 
@@ -22,37 +32,69 @@ COMMANDS = {
 ENABLE_VARIABLE = "GUIDEWAY_PLUGINS_ENABLE"
 
 EPILOG = f"""\
-Enabled plugins of kind 'hooks' may add commands: name them with --enable-plugin or,
-separated by commas, in the environment variable {ENABLE_VARIABLE}."""
+Enabled plugins of kind 'hooks' act on requests and may add commands: name them with
+--enable-plugin or, separated by commas, in the environment variable {ENABLE_VARIABLE}.
+
+exit status:
+  0    done
+  1    a problem, described on standard error; also a plugin or model that is not there
+  2    wrong usage: an unknown command or option, or a value an option cannot have
+  130  interrupted"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit status: 0 done, 1 a problem (described on standard error), 2 wrong usage,
-    130 interrupted."""
+    """Run one command. Returns the exit status, as `EPILOG` lists them; what went wrong is on standard error."""
+    _print_anything()
     try:
-        return _run(sys.argv[1:] if argv is None else list(argv))
+        status = _run(sys.argv[1:] if argv is None else list(argv))
+        print(end="", flush=True)  # a full disk should fail here, not when Python exits
+        return status
     except GuidewayError as error:
         print(f"guideway: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("guideway: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # the reader, such as `head`, has seen enough; Python would complain again when it flushes at exit
+    except OSError as error:
+        return _failed(error)
+
+
+def _print_anything() -> None:
+    """Escape what an output cannot encode, instead of failing on it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _failed(error: OSError) -> int:
+    """Report a read or write that failed, in one line."""
+    where = ""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        # Python would complain again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        where = "cannot write to standard output: "
+    if not isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
+        print(f"guideway: {where}{error}", file=sys.stderr)
+    return 1
 
 
 def _run(argv: list[str]) -> int:
     parser = _parser(add_help=False)
+    parser.usage = "guideway [-h] [--version] [--enable-plugin NAME] COMMAND ..."
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("command", nargs="?")
     parser.add_argument("rest", nargs=REMAINDER)
     try:
         head = parser.parse_args(argv)
-        enabled = [*_listed(os.environ.get(ENABLE_VARIABLE, "")), *head.enable_plugin]
+        if head.command == "help":  # `help plugins list` is `plugins list --help`
+            words = [word for word in head.rest if not word.startswith("-")]
+            head.command, *head.rest = [*words, "--help"] if words else [None]
+            head.help = not words
+        plugins = _enabled(head.enable_plugin)
         if head.help or head.command is None:
-            _help(enabled).print_help(sys.stdout if head.help else sys.stderr)
+            _help(plugins).print_help(sys.stdout if head.help else sys.stderr)
             return 0 if head.help else 2
         full = _parser()
         subparsers = full.add_subparsers(metavar="COMMAND", required=True)
@@ -60,17 +102,47 @@ def _run(argv: list[str]) -> int:
             module, _, function = COMMANDS[head.command][0].partition(":")
             getattr(import_module(module), function)(subparsers)
         else:
-            _add_enabled(subparsers, enabled)
+            _add_commands(subparsers, plugins)
             if head.command not in subparsers.choices:
                 return _unknown(head.command, [*COMMANDS, *subparsers.choices])
         args = full.parse_args([head.command, *head.rest])
     except SystemExit as done:  # argparse has printed help, a version or a usage error
         return done.code if isinstance(done.code, int) else 2
+    args.enable_plugin = plugins.settings.enable if plugins else ()
     return int(args.run(args))
 
 
-def _parser(*, add_help: bool = True) -> ArgumentParser:
-    parser = ArgumentParser(
+class _Parser(ArgumentParser):
+    """A parser that says what a misspelt word may have meant. Its subparsers are of this class too, so that each
+    reports its own unknown options, under its own usage."""
+
+    _words: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._words = args or ()
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+    def error(self, message: str) -> NoReturn:
+        # whatever argparse complains of, a misspelt option may be why: a required one, misspelt, is reported missing
+        options = [word.partition("=")[0] for word in self._words if word.startswith("--")]
+        known = self._option_string_actions
+        hints = [hint for option in options if option not in known and (hint := _close(option, known))]
+        super().error("; ".join([message, *hints]))
+
+    def _check_value(self, action: Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except ArgumentError as error:
+            hint = _close(str(value), map(str, action.choices or ()))
+            error.message += f"; {hint}" if hint else ""
+            raise
+
+
+def _parser(*, add_help: bool = True) -> _Parser:
+    parser = _Parser(
         prog="guideway",
         description=guideway.__doc__.partition("\n")[0] if guideway.__doc__ else None,
         epilog=EPILOG,
@@ -85,24 +157,43 @@ def _parser(*, add_help: bool = True) -> ArgumentParser:
     return parser
 
 
-def _help(enabled: list[str]) -> ArgumentParser:
+def _help(plugins: Plugins | None) -> ArgumentParser:
     """A parser that knows every command's name and nothing else, for its help."""
     parser = _parser()
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
     for name, (_, summary) in COMMANDS.items():
         subparsers.add_parser(name, help=summary)
-    _add_enabled(subparsers, enabled)
+    subparsers.add_parser("help", help="this text; 'help COMMAND' is 'COMMAND --help'")
+    _add_commands(subparsers, plugins)
     return parser
 
 
-def _add_enabled(subparsers: _SubParsersAction[ArgumentParser], enabled: list[str]) -> None:
-    """Let the enabled plugins add their commands."""
-    if not enabled:
-        return
+def _enabled(flags: list[str]) -> Plugins | None:
+    """The installed plugins, with those enabled that `flags` and the environment name; None if they name none.
+    Resolves every name and imports nothing. Raises `PluginError`."""
+    listed = [name.strip() for name in os.environ.get(ENABLE_VARIABLE, "").split(",") if name.strip()]
+    if not listed and not flags:
+        return None
     from guideway.plugins import Plugins, PluginSettings
+    from guideway.plugins.kinds import HOOKS
+
+    plugins = Plugins()
+    try:
+        ids = [plugins.resolve(HOOKS, name).id for name in listed]
+    except PluginError as error:
+        raise type(error)(
+            f"{error}\n  the environment variable {ENABLE_VARIABLE} names it", plugin=error.plugin
+        ) from error
+    ids += [plugins.resolve(HOOKS, name).id for name in flags]
+    return Plugins(plugins.index, PluginSettings(enable=tuple(dict.fromkeys(ids))))
+
+
+def _add_commands(subparsers: _SubParsersAction[Any], plugins: Plugins | None) -> None:
+    """Let the enabled plugins add their commands."""
+    if plugins is None:
+        return
     from guideway.plugins.loading import load_error
 
-    plugins = Plugins(settings=PluginSettings(enable=tuple(enabled)))
     for hook in plugins.hooks().commands:
         try:
             hook(app=subparsers)
@@ -110,21 +201,21 @@ def _add_enabled(subparsers: _SubParsersAction[ArgumentParser], enabled: list[st
             raise load_error(plugins.record(hook.plugin), "adding its commands", cause) from cause
 
 
-def _listed(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def _unknown(command: str, known: list[str]) -> int:
-    import difflib
-
-    close = difflib.get_close_matches(command, known, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = _close(command, known)
     print(
-        f"guideway: no command {command!r}; {hint}commands: {', '.join(known)}. A plugin's command needs that plugin "
-        "enabled (--enable-plugin NAME)",
+        f"guideway: no command {command!r}; {f'{hint} ' if hint else ''}commands: {', '.join(known)}. "
+        "A plugin's command needs that plugin enabled (--enable-plugin NAME)",
         file=sys.stderr,
     )
     return 2
+
+
+def _close(word: str, known: Iterable[str]) -> str | None:
+    import difflib
+
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else None
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,7 +65,19 @@ def test_list_and_doctor_import_no_plugin_and_no_numpy(zoo: Environment) -> None
     ],
 )
 def test_show(zoo: Environment, address: str, ids: list[str]) -> None:
-    assert [plugin["id"] for plugin in answer(zoo, "show", address)] == ids
+    assert [plugin["id"] for plugin in answer(zoo, "show", address)["plugins"]] == ids
+
+
+def test_show_says_what_list_says_and_what_the_metadata_says(zoo: Environment) -> None:
+    listed, shown = answer(zoo, "list"), answer(zoo, "show", "worker.fine")
+    assert shown.keys() == listed.keys()
+    (early,) = shown["plugins"]
+    about = {"summary": "Entries nothing can be made of, beside a good one", "author": None, "license": None}
+    assert [{**plugin, **about} for plugin in listed["plugins"] if plugin["id"] == early["id"]] == [early]
+    assert (early["contract"], early["requires"]) == ("v1", ["guideway"])
+    assert {problem["plugin"] for problem in shown["problems"]} == set()
+    (ours,) = answer(zoo, "show", "device.numpy")["plugins"]
+    assert ours["license"] == "Apache-2.0"
 
 
 def test_show_for_people(zoo: Environment) -> None:
@@ -72,6 +85,8 @@ def test_show_for_people(zoo: Environment) -> None:
     lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.stdout.splitlines()}
     assert lines["id"] == "gwt-needs-newer/worker.early"
     assert lines["state"] == "incompatible" and "guideway>=99" in lines["reason"]
+    assert lines["contract"] == "v1" and lines["requires"] == "guideway>=99" and lines["summary"]
+    assert not lines.keys() & {"editable", "provisional", "author", "license"}, "there is nothing to say of these"
 
 
 def test_show_what_is_not_there(zoo: Environment) -> None:
@@ -108,6 +123,39 @@ def test_locking_some_leaves_the_others_unlocked(zoo: Environment, tmp_path: Pat
     assert verified["ok"] and "gwt-good/grammar.good" in verified["unlocked"]
 
 
+def test_locking_some_keeps_the_others(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
+    site, lock = tmp_path / "site", str(tmp_path / "guideway.lock")
+    path = {"PYTHONPATH": str(site)}
+    bare.install(wheels["good"], target=site)
+    every = answer(bare, "lock", "--file", lock, **path)["plugins"]
+    before = json.loads(Path(lock).read_text())["plugins"]
+    (site / "gwt_good.py").write_text("changed = True\n")
+    locked = answer(bare, "lock", "worker.good", "--file", lock, **path)
+    assert (locked["plugins"], sorted(locked["plugins"] + locked["kept"])) == (["gwt-good/worker.good"], every)
+    after = json.loads(Path(lock).read_text())["plugins"]
+    assert {plugin for plugin in after if after[plugin] != before[plugin]} == {"gwt-good/worker.good"}
+    told = bare.guideway("plugins", "lock", "worker.good", "--file", lock, **path).stdout
+    assert told == f"locked 1 plugin in {lock}, kept 5 others\n"
+    # and without names the lock is of exactly what is installed
+    assert "gwt-good/worker.good" not in answer(bare, "lock", "--file", lock)["plugins"]
+    assert "gwt-good/worker.good" not in Path(lock).read_text()
+
+
+def test_strict_refuses_what_is_not_locked(bare: Environment, tmp_path: Path) -> None:
+    lock = str(tmp_path / "guideway.lock")
+    answer(bare, "lock", "device.numpy", "--file", lock)
+    lenient = bare.guideway("plugins", "verify-lock", "--file", lock)
+    assert (lenient.returncode, lenient.stdout) == (0, f"1 plugin is as {lock} says\n")
+    strict = bare.guideway("plugins", "verify-lock", "--strict", "--file", lock)
+    assert (strict.returncode, strict.stdout) == (1, "")
+    assert "guideway/device.torch: installed, not in the lock file" in strict.stderr
+    assert "accept it with: guideway plugins lock" in strict.stderr
+    as_json = bare.guideway("plugins", "verify-lock", "--strict", "--json", "--file", lock)
+    assert as_json.returncode == 1 and json.loads(as_json.stdout)["ok"] is False
+    answer(bare, "lock", "--file", lock)
+    assert answer(bare, "verify-lock", "--strict", "--file", lock)["ok"] is True
+
+
 def test_an_enabled_plugin_adds_a_command(zoo: Environment) -> None:
     done = zoo.guideway("--enable-plugin", "first", "hello", "--name", "you")
     assert (done.returncode, done.stdout) == (7, "hello you\n")
@@ -124,18 +172,60 @@ def test_an_enabled_plugin_that_is_broken_fails_loudly(zoo: Environment) -> None
     assert zoo.guideway("--enable-plugin", "wrapper", "plugins", "list").returncode == 0, "it has no part in this"
 
 
+@pytest.mark.parametrize("command", [["plugins", "list"], ["generate", "--help"], ["--help"], ["hello"]])
+def test_a_misspelt_plugin_is_an_error_whatever_the_command(zoo: Environment, command: list[str]) -> None:
+    done = zoo.guideway("--enable-plugin", "frist", *command)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("guideway: no hooks plugin named 'frist' is installed\n  did you mean 'first'?")
+    done = zoo.guideway(*command, GUIDEWAY_PLUGINS_ENABLE="first,secnd")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("the environment variable GUIDEWAY_PLUGINS_ENABLE names it\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "variable", "ids"),
+    [
+        ([], "", ()),
+        (["first"], "", ("gwt-hooks/hooks.first",)),
+        (
+            ["first", "second"],
+            "second, eager",
+            ("gwt-hooks/hooks.second", "gwt-hooks/hooks.eager", "gwt-hooks/hooks.first"),
+        ),
+    ],
+)
+def test_every_command_is_told_what_is_enabled(
+    zoo: Environment, flags: list[str], variable: str, ids: tuple[str, ...]
+) -> None:
+    program = (
+        "import sys\nfrom guideway.cli import main\nfrom guideway.plugins import commands\n"
+        "commands._list = lambda args: print(args.enable_plugin) or 0\n"
+        "sys.exit(main([*sys.argv[1:], 'plugins', 'list']))"
+    )
+    options = [word for flag in flags for word in ("--enable-plugin", flag)]
+    done = zoo.run(str(zoo.python), "-c", program, *options, GUIDEWAY_PLUGINS_ENABLE=variable)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{ids}\n", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         ([], "usage: guideway"),
         (["hello"], "no command 'hello'"),
         (["plugin"], "did you mean 'plugins'?"),
-        (["plugins"], "required: COMMAND"),
-        (["plugins", "lst"], "invalid choice: 'lst'"),
-        (["plugins", "list", "--jsn"], "unrecognized arguments: --jsn"),
+        (["plugins"], "compare the installed plugins with the lock file"),
+        (["plugins", "lst"], "; did you mean 'list'?"),
+        (["plugins", "lst"], "usage: guideway plugins [-h]"),
+        (["plugins", "list", "--jsn"], "unrecognized arguments: --jsn; did you mean '--json'?"),
+        (["plugins", "list", "--jsn"], "usage: guideway plugins list [-h] [--json]"),
+        (["generate", "--model", "m", "--prompt", "p", "--shcema=x"], "did you mean '--schema'?"),
+        (["generate", "--mdoel", "m", "--prompt", "p"], "required: --model; did you mean '--model'?"),
+        (["help", "plugin"], "did you mean 'plugins'?"),
         (["plugins", "doctor", "--timeout", "-1"], "invalid"),
         (["plugins", "doctor", "good"], "only with --import"),
         (["--no-such-option"], "unrecognized arguments"),
+        (["--enable-plugins=x"], "did you mean '--enable-plugin'?"),
+        (["--enable-plugins=x"], "usage: guideway [-h] [--version] [--enable-plugin NAME] COMMAND ..."),
     ],
 )
 def test_wrong_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +236,15 @@ def test_wrong_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [(["--version"], guideway.__version__), (["--help"], "plugins"), (["plugins", "doctor", "--help"], "--import")],
+    [
+        (["--version"], guideway.__version__),
+        (["--help"], "130  interrupted"),
+        (["help"], "130  interrupted"),
+        (["help", "--help"], "130  interrupted"),
+        (["help", "plugins", "doctor"], "--import"),
+        (["plugins", "doctor", "--help"], "--import"),
+        (["plugins", "verify-lock", "--help"], "--strict"),
+    ],
 )
 def test_help_and_version(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments) == 0
@@ -174,3 +272,35 @@ def test_a_reader_that_has_seen_enough() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 1
+
+
+def test_the_package_is_the_program(bare: Environment) -> None:
+    done = bare.run(str(bare.python), "-m", "guideway", "plugins", "list", "--jsn")
+    assert done.returncode == 2 and done.stderr.startswith("usage: guideway plugins list ")
+
+
+def test_a_full_disk_is_one_line(bare: Environment) -> None:
+    done = bare.run("sh", "-c", "bin/guideway plugins list > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "guideway: cannot write to standard output: [Errno 28] No space left on device\n"
+
+
+def test_a_file_that_cannot_be_written_is_one_line(bare: Environment, tmp_path: Path) -> None:
+    done = bare.guideway("plugins", "lock", "--file", str(tmp_path / "nowhere" / "guideway.lock"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("guideway: [Errno 2] No such file") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", "ascii:surrogateescape"])
+def test_what_an_output_cannot_encode_is_escaped(encoding: str) -> None:
+    program = (
+        "import sys\nfrom guideway import cli\nfrom guideway.plugins import commands\n"
+        "commands._list = lambda args: print('Zo\\xeb \\u4f60 \\udcff') or 0\n"
+        "sys.exit(cli.main(['plugins', 'list']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    charset = encoding.partition(":")[0]
+    assert done.stdout == "Zo\xeb \u4f60 \udcff\n".encode(charset, "backslashreplace")

@@ -26,7 +26,29 @@ def problems(environment: Environment, *arguments: str, **variables: str) -> dic
 
 def test_a_healthy_environment(bare: Environment) -> None:
     done = bare.guideway("plugins", "doctor")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "no problems found\n", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "no problems found (3 plugins, not imported; --import also tries to import them)\n"
+
+
+def test_an_extra_that_is_not_installed_is_only_a_note(bare: Environment) -> None:
+    note = problems(bare, "--import")["guideway/device.torch"]
+    assert (note["severity"], note["code"]) == ("note", "extra-not-installed")
+    assert "'torch'" in note["message"] and note["fix"].endswith("pip install 'guideway[engine]'")
+    done = bare.guideway("plugins", "doctor", "--import")
+    assert done.returncode == 0 and done.stdout.endswith(
+        "no problems found (3 plugins, imported, each in a process of its own)\n"
+    )
+
+
+def test_the_usual_place_is_named_once(zoo: Environment, tmp_path: Path) -> None:
+    (tmp_path / "gwt_far-1.dist-info").mkdir()
+    (tmp_path / "gwt_far-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: gwt-far\nVersion: 1\n")
+    (tmp_path / "gwt_far-1.dist-info" / "entry_points.txt").write_text("[guideway.v1]\nfar.far = far\n")
+    out = zoo.guideway("plugins", "doctor", PYTHONPATH=str(tmp_path)).stdout
+    assert out.startswith(f"installed in {zoo.site}, where no other place is named:\n")
+    assert out.count(str(zoo.site)) == 1
+    assert f"gwt-far 1 at {tmp_path} has the unknown kind" in out
+    assert "8 problems found (" in out.splitlines()[-1]
 
 
 def test_static_problems_and_not_one_import(zoo: Environment, tmp_path: Path) -> None:
@@ -112,7 +134,8 @@ def test_imports_use_the_search_path_of_the_program(bare: Environment, wheels: d
         "sys.exit(main(['plugins', 'doctor', '--import', 'gwt-good/grammar.good']))"
     )
     done = bare.run(str(bare.python), "-c", program)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "no problems found\n", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "no problems found (1 plugin, imported, each in a process of its own)\n"
 
 
 def test_a_plugin_may_serve_two_contracts_side_by_side(tmp_path: Path) -> None:

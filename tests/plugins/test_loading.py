@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from guideway.api import GrammarStrategy, WorkerMixin
 from guideway.api.errors import PluginLoadError
-from guideway.plugins import PluginIndex, Plugins
+from guideway.plugins import PluginIndex, PluginRecord, Plugins
 from guideway.plugins.loading import load
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -45,7 +45,11 @@ FAILURES = {
     "grammar.broken": ("importing", "ImportError: libfoo.so.3: cannot open shared object file", "second line"),
     "device.exit": ("importing", "SystemExit: no licence found", ""),
     "grammar.signature": ("registering its hooks", "PluginValidationError: ", "nmae"),
-    "grammar.misspelt": ("registering its hooks", "PluginValidationError: ", "guideway_gramar_strategy"),
+    "grammar.misspelt": (
+        "registering its hooks",
+        "PluginValidationError: ",
+        "did you mean 'guideway_grammar_strategy'?",
+    ),
     "grammar.nohook": ("calling its guideway_grammar_strategy", "LookupError: ", "no @hookimpl function"),
     "grammar.none": ("calling its guideway_grammar_strategy", "LookupError: ", "returned None"),
     "worker.lonely": ("checking its requirements", "MissingDistribution: ", "pip install gwt-nowhere"),
@@ -146,6 +150,30 @@ def test_an_error_that_cannot_be_printed(plugins: Plugins, monkeypatch: pytest.M
     monkeypatch.setattr("guideway.plugins.loading.import_module", rude)
     with pytest.raises(PluginLoadError, match="failed while importing: Rude"):
         plugins.load("grammar", "good")
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("gwt_odd", "pip install 'gwt-odd[fast]'"),
+        ("gwt_odd:plugin", "pip install 'gwt-odd[fast]'"),
+        ("gwt_od", "its entry point device.odd = 'gwt_od' names a module that is not there"),
+        ("gwt_od.part:plugin", "its entry point device.odd = 'gwt_od.part:plugin' names"),
+        ("gwt_even", "pip check"),
+    ],
+)
+def test_a_missing_module_has_a_hint_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, hint: str
+) -> None:
+    (tmp_path / "gwt_odd.py").write_text("import gwt_nowhere\n")
+    (tmp_path / "gwt_even.py").write_text("import gwt_elsewhere\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    requires = ("guideway", 'Gwt.Nowhere>=2; python_version > "3" and extra == "fast"')
+    record = PluginRecord("device", "odd", value, "gwt-odd", "1", str(tmp_path), requires=requires)
+    with pytest.raises(PluginLoadError) as caught:
+        load(record)
+    hints = [line.strip() for line in str(caught.value).splitlines()[1:-1]]
+    assert len(hints) == 1 and hints[0].startswith(f"hint: {hint}")
 
 
 def test_import_time_is_known(plugins: Plugins) -> None:

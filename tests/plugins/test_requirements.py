@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from guideway.plugins.requirements import missing_distributions, version_conflict
+from guideway.plugins.requirements import extra_with, missing_distributions, version_conflict
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
@@ -61,8 +61,23 @@ def test_for_plain_releases_it_agrees_with_packaging(specifier: str, version: st
 @given(st.text(), st.text())
 def test_it_never_raises(requirement: str, version: str) -> None:
     version_conflict([requirement, f"guideway{requirement}"], "guideway", version)
+    extra_with([requirement, f"guideway{requirement}"], "guideway")
 
 
 def test_missing_distributions() -> None:
     requires = ["pytest>=1", "Gwt_Nowhere[x]>=2", "gwt-elsewhere; extra == 'y'", "%%%"]
     assert missing_distributions(requires) == ("gwt-nowhere",)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "extra"),
+    [
+        ("gwt-far>=1; extra == 'y'", "y"),
+        ('Gwt.Far[x] ; python_version > "3" and extra=="y"', "y"),
+        ("gwt-far>=1", None),
+        ("gwt-farther; extra == 'y'", None),
+        ("gwt-far; python_version > '3'", None),
+    ],
+)
+def test_extra_with(requirement: str, extra: str | None) -> None:
+    assert extra_with(["pytest", requirement], "gwt_far") == extra

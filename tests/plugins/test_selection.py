@@ -48,11 +48,12 @@ def test_denying_one_claimant_settles_a_conflict() -> None:
     ("kind", "address", "told"),
     [
         ("grammar", "alpa", ["did you mean 'alpha'?", "installed: alpha, beta"]),
-        ("grammar", "gamma", ["dist-b 2 offers a device of that name"]),
+        ("grammar", "gamma", ["dist-b 2 offers device.gamma"]),
         ("grammar", "omega", ["dist-c 3 offers it for contract v2", "this guideway has contract 1."]),
         ("grammar", "hidden", ["dist-d 1 at site-of-dist-d", "hides", "doctor"]),
         ("grammar", "dist-b/alpha", ["in distribution 'dist-b'", "write 'dist-a/alpha'"]),
-        ("worker", "alpha", ["installed: no worker at all", "a grammar of that name"]),
+        ("worker", "alpha", ["installed: no worker at all", "offers grammar.alpha"]),
+        ("hooks", "alpha", ["no hooks plugin named 'alpha' is installed"]),
         ("gramar", "alpha", ["no kind of plugin 'gramar'", "grammar, device"]),
     ],
 )

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from guideway.api import CONTRACT
 from guideway.api.errors import PluginNotFound
-from guideway.plugins.index import PluginIndex, PluginRecord, Problem
+from guideway.plugins.index import PluginIndex, PluginRecord, Problem, distribution_of
 from guideway.plugins.kinds import KINDS, normalize
 from guideway.plugins.manager import Plugins
 
@@ -21,11 +22,18 @@ __all__ = ["add_plugins"]
 
 def add_plugins(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     """Add ``plugins`` and its subcommands."""
-    plugins = subparsers.add_parser("plugins", help="what is installed, and what is wrong with it")
-    commands = plugins.add_subparsers(metavar="COMMAND", required=True)
+    summary = "what is installed, and what is wrong with it"
+    plugins = subparsers.add_parser("plugins", help=summary, description=_sentence(summary))
+    commands = plugins.add_subparsers(metavar="COMMAND", title="commands")
 
-    def add(name: str, run: Any, summary: str) -> ArgumentParser:
-        parser = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    def no_command(_: Namespace) -> int:
+        plugins.print_help(sys.stderr)
+        return 2
+
+    plugins.set_defaults(run=no_command)
+
+    def add(name: str, run: Any, summary: str, more: str = "") -> ArgumentParser:
+        parser = commands.add_parser(name, help=summary, description=f"{_sentence(summary)} {more}".strip())
         parser.add_argument("--json", action="store_true", help="print JSON")
         parser.set_defaults(run=run)
         return parser
@@ -33,7 +41,12 @@ def add_plugins(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     add("list", _list, "list the installed plugins, without importing any")
     show = add("show", _show, "show all that is known of one plugin, without importing it")
     show.add_argument("plugin", metavar="ID", help="NAME, KIND.NAME, DISTRIBUTION/NAME or DISTRIBUTION/KIND.NAME")
-    doctor = add("doctor", _doctor, "look for problems; exit status 1 if there are any")
+    doctor = add(
+        "doctor",
+        _doctor,
+        "look for problems, with --import also by importing each plugin",
+        "Exit status: 0 no errors (there may be warnings and notes), 1 there are errors.",
+    )
     doctor.add_argument("plugin", metavar="ID", nargs="*", help="with --import: only these")
     doctor.add_argument(
         "--import", dest="imports", action="store_true", help="also import each plugin, in a process of its own"
@@ -42,10 +55,27 @@ def add_plugins(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         "--timeout", metavar="SECONDS", type=_seconds, default=60.0, help="how long one import may take (default: 60)"
     )
     lock = add("lock", _lock, "record the installed plugins, by digest, in the lock file")
-    lock.add_argument("plugin", metavar="ID", nargs="*", help="only these (default: all)")
-    verify = add("verify-lock", _verify_lock, "compare the installed plugins with the lock file")
+    lock.add_argument(
+        "plugin",
+        metavar="ID",
+        nargs="*",
+        help="only these; what else the file has stays (default: exactly what is installed)",
+    )
+    verify = add(
+        "verify-lock",
+        _verify_lock,
+        "compare the installed plugins with the lock file",
+        "Exit status: 0 every locked plugin is installed, with the version, entry point and file digest that were "
+        "locked; 1 some are not, or there is no lock file. Plugins that are installed but not locked are named on "
+        "standard error, and are a failure only with --strict.",
+    )
+    verify.add_argument("--strict", action="store_true", help="fail also if an installed plugin is not locked")
     for parser in (lock, verify):
         parser.add_argument("--file", metavar="PATH", default="guideway.lock", help="default: %(default)s")
+
+
+def _sentence(summary: str) -> str:
+    return f"{summary[0].upper()}{summary[1:]}."
 
 
 def _seconds(text: str) -> float:
@@ -86,18 +116,21 @@ def _list(args: Namespace) -> int:
 
 def _show(args: Namespace) -> int:
     plugins = Plugins()
-    found = [_facts(plugins, record) for record in _matching(plugins.index, args.plugin)]
+    records = _matching(plugins.index, args.plugin)
+    found = [{**_facts(plugins, record), **_about(record)} for record in records]
     if args.json:
-        _print_json(found)
+        concerned = {name for r in records for name in (r.id, r.distribution, r.location)}
+        problems = [asdict(problem) for problem in plugins.index.problems if problem.plugin in concerned]
+        _print_json({"contract": CONTRACT, "plugins": found, "problems": problems})
         return 0
     for i, facts in enumerate(found):
         if i:
             print()
-        width = max(map(len, facts))
-        for key, value in facts.items():
-            for line in _lines(value):
-                print(f"{key:{width}}  {line}".rstrip())
-                key = ""
+        rows = {key: _lines(value) for key, value in facts.items()}
+        width = max(len(key) for key, lines in rows.items() if lines)
+        for key, lines in rows.items():
+            for j, line in enumerate(lines):
+                print(f"{'' if j else key:{width}}  {line}")
     return 0
 
 
@@ -115,11 +148,26 @@ def _doctor(args: Namespace) -> int:
     if args.json:
         _print_json({"ok": not failed, "problems": [asdict(problem) for problem in problems]})
         return int(failed)
-    for problem in problems:
-        print(f"{problem.severity}: {problem.message} [{problem.code}]\n  {problem.fix}")
-    if not problems:
-        print("no problems found")
+    _print_problems(index, problems)
+    serious = sum(problem.severity != "note" for problem in problems)
+    checked = _count(len(_chosen(index, args.plugin)), "plugin")
+    how = (
+        "imported, each in a process of its own" if args.imports else "not imported; --import also tries to import them"
+    )
+    print(f"{_count(serious, 'problem')} found ({checked}, {how})")
     return int(failed)
+
+
+def _print_problems(index: PluginIndex, problems: Sequence[Problem]) -> None:
+    """The place most plugins are installed in is named once, not in each line."""
+    places = [record.location for record in index.records]
+    usual = max(places, key=places.count, default="")
+    at_usual = re.compile(rf" at {re.escape(usual)}(?=[\s,;:)]|$)")
+    if usual and any(at_usual.search(problem.message) for problem in problems):
+        print(f"installed in {usual}, where no other place is named:")
+    for problem in problems:
+        message = at_usual.sub("", problem.message) if usual else problem.message
+        print(f"{problem.severity}: {message} [{problem.code}]\n  {problem.fix}")
 
 
 def _import_all(records: Sequence[PluginRecord], timeout: float, *, quiet: bool) -> list[Problem]:
@@ -139,8 +187,10 @@ def _lock(args: Namespace) -> int:
     from guideway.plugins.lock import Lock
 
     earlier = Lock.read(args.file) if Path(args.file).exists() else None
-    lock = Lock.of(_chosen(PluginIndex.scan(), args.plugin), earlier)
+    new = Lock.of(_chosen(PluginIndex.scan(), args.plugin), earlier)
+    lock = Lock({**earlier.plugins, **new.plugins}) if earlier and args.plugin else new
     lock.write(args.file)
+    kept = sorted(lock.plugins.keys() - new.plugins.keys())
     dropped = [
         plugin_id
         for plugin_id, locked in (earlier.plugins.items() if earlier else ())
@@ -149,9 +199,12 @@ def _lock(args: Namespace) -> int:
     for plugin_id in dropped:
         print(f"{plugin_id} is no longer certified: it changed, or is no longer locked", file=sys.stderr)
     if args.json:
-        _print_json({"file": args.file, "plugins": sorted(lock.plugins), "no_longer_certified": sorted(dropped)})
+        _print_json(
+            {"file": args.file, "plugins": sorted(new.plugins), "kept": kept, "no_longer_certified": sorted(dropped)}
+        )
     else:
-        print(f"locked {len(lock.plugins)} plugins in {args.file}")
+        others = f", kept {_count(len(kept), 'other')}" if kept else ""
+        print(f"locked {_count(len(new.plugins), 'plugin')} in {args.file}{others}")
     return 0
 
 
@@ -161,20 +214,22 @@ def _verify_lock(args: Namespace) -> int:
     index, lock = PluginIndex.scan(), Lock.read(args.file)
     differences = lock.differences(index)
     unlocked = [record.id for record in index.records if record.id not in lock.plugins]
+    failed = bool(differences or (args.strict and unlocked))
     if args.json:
-        _print_json({"ok": not differences, "differences": list(differences), "unlocked": unlocked})
-        return int(bool(differences))
+        _print_json({"ok": not failed, "differences": list(differences), "unlocked": unlocked})
+        return int(failed)
     for row in differences:
         print(row)
     for plugin_id in unlocked:
         print(f"{plugin_id}: installed, not in the lock file", file=sys.stderr)
-    if differences:
+    if failed:
         print(
-            f"{args.file} no longer describes what is installed; accept it with: guideway plugins lock", file=sys.stderr
+            f"{args.file} does not describe what is installed; accept it with: guideway plugins lock", file=sys.stderr
         )
     else:
-        print(f"{len(lock.plugins)} plugins are as {args.file} says")
-    return int(bool(differences))
+        number = len(lock.plugins)
+        print(f"{_count(number, 'plugin')} {'is' if number == 1 else 'are'} as {args.file} says")
+    return int(failed)
 
 
 def _facts(plugins: Plugins, record: PluginRecord) -> dict[str, Any]:
@@ -183,8 +238,23 @@ def _facts(plugins: Plugins, record: PluginRecord) -> dict[str, Any]:
         "id": record.id,
         "state": state,
         "reason": reason,
+        "contract": record.group.removeprefix("guideway."),
         **{key: value for key, value in asdict(record).items() if key != "group"},
         "provisional": KINDS[record.kind].provisional,
+    }
+
+
+def _about(record: PluginRecord) -> dict[str, str | None]:
+    """What its distribution says of itself; None for what it leaves out."""
+    metadata = distribution_of(record).metadata
+    authors = [text for key in ("Author", "Author-email") for text in metadata.get_all(key, ())]
+    classified = [text for text in metadata.get_all("Classifier", ()) if text.startswith("License ::")]
+    # older metadata may hold the whole text of the license
+    license_line = (metadata.get("License") or "").strip().partition("\n")[0]
+    return {
+        "summary": metadata.get("Summary"),
+        "author": ", ".join(authors) or None,
+        "license": metadata.get("License-Expression") or license_line or ", ".join(classified) or None,
     }
 
 
@@ -213,10 +283,17 @@ def _matching(index: PluginIndex, address: str) -> list[PluginRecord]:
     return found
 
 
-def _lines(value: object) -> Iterable[str]:
+def _lines(value: object) -> list[str]:
+    """How a fact is printed; no lines if there is nothing to say."""
     if isinstance(value, tuple | list):
-        return [str(item) for item in value] or ["-"]
-    return str("-" if value is None or value == "" else value).splitlines()
+        return [str(item) for item in value]
+    if value is None or value is False:
+        return []
+    return ["yes"] if value is True else str(value).splitlines()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
 def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

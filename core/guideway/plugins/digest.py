@@ -10,10 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import importlib_metadata
-
 from guideway.api.errors import PluginError
-from guideway.plugins.index import PluginRecord
+from guideway.plugins.index import PluginRecord, distribution_of
 
 __all__ = ["file_digest"]
 
@@ -25,7 +23,7 @@ def file_digest(record: PluginRecord) -> str:
     installer adds on each machine (compiled files, scripts, its own notes); for an editable install, or one without
     a RECORD, the files of the top-level module the entry point names. Raises `PluginError` if there are none.
     """
-    dist = _distribution(record)
+    dist = distribution_of(record)
     table = None if record.editable else dist.read_text("RECORD")
     files = list(_tree(record) if table is None else _recorded(dist, table))
     if not files:
@@ -34,13 +32,6 @@ def file_digest(record: PluginRecord) -> str:
     for name, path in sorted(files, key=lambda item: item[0]):
         digest.update(f"{name}\0{_content(path)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
-
-
-def _distribution(record: PluginRecord) -> Any:
-    for dist in importlib_metadata.distributions(name=record.distribution, path=[record.location]):
-        if dist.version == record.version:
-            return dist
-    raise PluginError(f"{record} is no longer installed there: it changed while we looked", plugin=record.id)
 
 
 def _recorded(dist: Any, table: str) -> Iterator[tuple[str, Any]]:

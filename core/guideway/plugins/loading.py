@@ -22,9 +22,9 @@ from guideway import api
 from guideway.api.errors import PluginLoadError
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS
-from guideway.plugins.requirements import missing_distributions, version_conflict
+from guideway.plugins.requirements import extra_with, missing_distributions, version_conflict
 
-__all__ = ["Loaded", "failure", "incompatibility", "load", "loaded"]
+__all__ = ["Loaded", "failure", "incompatibility", "load", "loaded", "missing_extra"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _load(record: PluginRecord) -> Loaded:
     with _phase(record, "registering its hooks"):
         manager = hook_manager()
         manager.register(plugin, name=record.id)
-        manager.check_pending()
+        _check_hook_names(manager, plugin)
     if record.kind == HOOKS:
         with _phase(record, "checking its hooks"):
             _check_hooks(manager, plugin)
@@ -137,14 +137,14 @@ def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
 
 def load_error(record: PluginRecord, phase: str, cause: BaseException) -> PluginLoadError:
     """The error for `cause`, met while doing `phase` with `record`."""
-    first, *more = _text(cause).splitlines() or [""]
+    first, *more = [*_text(cause).splitlines(), *getattr(cause, "__notes__", ())] or [""]
     lines = [
         f"{record.kind} {record.name!r} ({record.distribution} {record.version} at {record.location}) failed while "
         f"{phase}: {type(cause).__name__}" + (f": {first}" if first else ""),
         *more,
     ]
     if isinstance(cause, ImportError) and not isinstance(cause, _Unmet):
-        lines.append("hint: pip check names distributions that are missing or too old")
+        lines.append(f"hint: {_import_hint(record, cause)}")
     lines.append(f"hint: guideway plugins doctor --import {record.id} tries it in a process of its own")
     return PluginLoadError("\n  ".join(lines), plugin=record.id)
 
@@ -154,6 +154,28 @@ def _text(cause: BaseException) -> str:
         return str(cause)
     except Exception:
         return "its message cannot be printed"
+
+
+def _import_hint(record: PluginRecord, cause: ImportError) -> str:
+    install = missing_extra(record, cause)
+    if install:
+        return f"pip install '{install}'"
+    module = record.value.partition(":")[0].strip()
+    if isinstance(cause, ModuleNotFoundError) and f"{module}.".startswith(f"{cause.name}."):
+        return (
+            f"its entry point {record.kind}.{record.name} = {record.value!r} names a module that is not there: its "
+            f"author has to correct it; or reinstall {record.distribution}"
+        )
+    return "pip check names distributions that are missing or too old"
+
+
+def missing_extra(record: PluginRecord, cause: BaseException | None) -> str | None:
+    """What pip has to install, ``distribution[extra]``, if `cause` is that a module is missing which only an extra
+    of the plugin's own distribution brings; else None."""
+    if not isinstance(cause, ModuleNotFoundError) or not cause.name:
+        return None
+    extra = extra_with(record.requires, cause.name)
+    return extra and f"{record.distribution}[{extra}]"
 
 
 class _Unmet(ImportError):
@@ -180,6 +202,21 @@ def _check_requirements(record: PluginRecord) -> None:
     if missing:
         names = " ".join(missing)
         raise MissingDistribution(f"it requires {names}, not installed here\nhint: pip install {names}")
+
+
+def _check_hook_names(manager: Any, plugin: Any) -> None:
+    """Every hook it implements is one of guideway's."""
+    try:
+        manager.check_pending()
+    except Exception as error:
+        import difflib
+
+        known = [name for name, caller in vars(manager.hook).items() if name[0] != "_" and caller.has_spec()]
+        for caller in manager.get_hookcallers(plugin) or ():
+            close = [] if caller.has_spec() else difflib.get_close_matches(caller.name, known, n=1)
+            if close:
+                error.add_note(f"hint: did you mean {close[0]!r}?")
+        raise
 
 
 def _check_hooks(manager: Any, plugin: Any) -> None:

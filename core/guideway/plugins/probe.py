@@ -63,6 +63,15 @@ def probe(record: PluginRecord, timeout: float) -> Problem | None:
             f"{record} ends the process that imports it, with status {status}",
             _last_words(noise),
         )
+    if result["missing"]:
+        module, install = result["missing"]
+        return Problem(
+            "extra-not-installed",
+            record.id,
+            f"{record} needs {module!r}, which is not installed here",
+            f"to use it: pip install '{install}'",
+            "note",
+        )
     if result["error"]:
         message, *hints, _ = result["error"].splitlines()  # the last hint is to try what was just tried
         return Problem("import-failed", record.id, message, "\n".join(hints).strip() or "report it to its author")
@@ -97,11 +106,14 @@ def _main(plugin_id: str) -> None:
     from guideway.plugins import loading
 
     record = next(record for record in PluginIndex.scan().records if record.id == plugin_id)
-    result: dict[str, object] = {"error": None, "seconds": 0.0}
+    result: dict[str, object] = {"error": None, "missing": None, "seconds": 0.0}
     try:
         result["seconds"] = loading.load(record).import_seconds
     except PluginLoadError as error:
         result["error"] = str(error)
+        install = loading.missing_extra(record, error.__cause__)
+        if install:
+            result["missing"] = (getattr(error.__cause__, "name", None), install)
     json.dump(result, answer)
     answer.flush()
     os._exit(0)  # threads or exit handlers of the plugin do not get to hang us

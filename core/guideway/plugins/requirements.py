@@ -18,10 +18,11 @@ import importlib_metadata
 
 from guideway.plugins.kinds import normalize
 
-__all__ = ["missing_distributions", "version_conflict"]
+__all__ = ["extra_with", "missing_distributions", "version_conflict"]
 
 _REQUIREMENT = re.compile(r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*\(?(?P<clauses>[^);]*)")
 _CLAUSE = re.compile(r"\s*(?P<operator>===|==|!=|<=|>=|~=|<|>)\s*v?(?:\d+!)?(?P<release>\d+(?:\.\d+)*)(?P<any>\.\*)?")
+_EXTRA = re.compile(r"""\bextra\s*==\s*['"](?P<extra>[^'"]+)['"]""")
 _RELEASE = re.compile(r"\s*v?(?:\d+!)?(\d+(?:\.\d+)*)")
 
 
@@ -40,6 +41,15 @@ def version_conflict(requires: Iterable[str], distribution: str, version: str) -
 def missing_distributions(requires: Iterable[str]) -> tuple[str, ...]:
     """The required distributions that are not installed at all, in the order they are required."""
     return tuple(name for _, name, _ in _unconditional(requires) if not _installed(name))
+
+
+def extra_with(requires: Iterable[str], module: str) -> str | None:
+    """The extra that requires the distribution called like `module`, or None."""
+    for text in requires:
+        requirement, marker = _REQUIREMENT.match(text), _EXTRA.search(text)
+        if requirement and marker and normalize(requirement["name"]) == normalize(module):
+            return marker["extra"]
+    return None
 
 
 def _unconditional(requires: Iterable[str]) -> Iterator[tuple[str, str, str]]:

@@ -15,7 +15,7 @@ from guideway.api.errors import (
     PluginUnavailable,
 )
 from guideway.plugins.index import PluginIndex, PluginRecord
-from guideway.plugins.kinds import KINDS, normalize
+from guideway.plugins.kinds import HOOKS, KINDS, normalize
 
 __all__ = ["PluginSettings", "denial", "resolve"]
 
@@ -34,7 +34,8 @@ class PluginSettings:
     deny: tuple[str, ...] = ()
     """Components that match one of these may not, whatever `allow` says."""
     require: Literal["installed", "certified"] = "installed"
-    """``certified``: refuse whatever the lock file records no passed conformance report for."""
+    """``certified``: refuse whatever the lock file records no passed conformance report for. This version cannot make
+    such reports yet, so that ``certified`` refuses everything."""
     lock: str = "guideway.lock"
     """The lock file, read if `require` is ``certified``."""
 
@@ -123,14 +124,14 @@ def _not_found(index: PluginIndex, kind: str, name: str, distribution: str) -> s
     of_kind = [r for r in index.records if r.kind == kind]
     names = sorted({r.name for r in of_kind})
     where = f" in distribution {distribution!r}" if distribution else ""
-    lines = [f"no {kind} named {name!r} is installed{where}"]
+    lines = [f"no {'hooks plugin' if kind == HOOKS else kind} named {name!r} is installed{where}"]
     close = difflib.get_close_matches(name, [n for n in names if n != name], n=3)
     if close:
         lines.append(f"did you mean {' or '.join(map(repr, close))}?")
     if distribution:
         lines += [f"{r.distribution} offers one: write '{r.distribution}/{name}'" for r in of_kind if r.name == name]
     lines += [
-        f"{r.distribution} {r.version} offers a {r.kind} of that name"
+        f"{r.distribution} {r.version} offers {r.kind}.{r.name}, which is of another kind"
         for r in index.records
         if r.name == name and r.kind != kind and _is_of(r, distribution)
     ]

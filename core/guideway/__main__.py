@@ -1,0 +1,10 @@
+"""``python -m guideway`` is the program ``guideway``."""
+
+from __future__ import annotations
+
+import sys
+
+from guideway.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
