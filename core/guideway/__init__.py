@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from guideway.api.errors import GuidewayError, InvalidRequest
     from guideway.api.types import (
         Choice,
         FinishReason,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     )
     from guideway.engine.config import EngineConfig
     from guideway.engine.engine import Engine
+    from guideway.plugins.selection import PluginSettings
 
 __version__ = "0.1.0.dev0"
 
@@ -32,8 +34,11 @@ __all__ = [
     "FinishReason",
     "GenerationResult",
     "Grammar",
+    "GuidewayError",
+    "InvalidRequest",
     "JsonObject",
     "JsonSchema",
+    "PluginSettings",
     "Regex",
     "SamplingParams",
     "StructuralTag",
@@ -42,12 +47,26 @@ __all__ = [
 _HOME_OF = {
     "Engine": "guideway.engine.engine",
     "EngineConfig": "guideway.engine.config",
+    "GuidewayError": "guideway.api.errors",
+    "InvalidRequest": "guideway.api.errors",
+    "PluginSettings": "guideway.plugins.selection",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF.get(name, "guideway.api.types")), name)
+    try:
+        module = import_module(_HOME_OF.get(name, "guideway.api.types"))
+    except ModuleNotFoundError as error:
+        if error.name in ("torch", "transformers"):
+            message = f"guideway.{name} needs {error.name}, which is not installed: pip install 'guideway[engine]'"
+            raise ModuleNotFoundError(message, name=error.name) from error
+        raise
+    value = getattr(module, name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
