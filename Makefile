@@ -18,12 +18,17 @@ EXAMPLES := contrib/guideway-demo-model/examples
 
 # nothing here needs a download of models
 export HF_HUB_OFFLINE ?= 1
+# the models here are tiny: a second thread only waits for the first, and on a busy machine for everybody else
+export OMP_NUM_THREADS ?= 1
 
 empty :=
 space := $(empty) $(empty)
 
-.PHONY: setup demo test test-slow test-corpora lint format bench clean
+.PHONY: help setup demo test test-slow test-corpora lint format bench clean
 .DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))
 
 setup: $(INSTALLED)
 
