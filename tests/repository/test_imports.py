@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "engine": {"api", "plugins", "pipeline", "constraints"},
     "cli": {"api", "plugins", "pipeline", "constraints", "engine"},
     "__main__": {"cli"},
-    "__init__": {"api", "engine"},
+    "__init__": {"api", "engine", "plugins"},
 }
 """The parts of core, and which others each may import."""
 
