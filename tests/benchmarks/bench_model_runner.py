@@ -1,6 +1,6 @@
 """CPU time of one decode step: guideway's runner beside ``model.generate`` of the same model, one thread.
 
-    python tests/benchmarks/bench_model_runner.py FOLDER [--output results.md]
+    python tests/benchmarks/bench_model_runner.py [FOLDER] [--output results.md]
 
 Both continue the same prompts greedily over the same positions (`SHORT` to `LONG` generated tokens), so what a prompt
 and a start cost is left out of both. The two take turns; the figures are the median and the best of the rounds.
@@ -20,6 +20,7 @@ import transformers
 from guideway.engine.attention import pack_step
 from guideway.engine.model_loader import load
 from guideway.engine.model_runner import ModelRunner
+from guideway_demo_model import DemoModel
 from transformers import PreTrainedModel
 
 PROMPT_LENGTH = 64
@@ -76,7 +77,13 @@ def runner_step(runner: ModelRunner, prompts: torch.Tensor) -> tuple[float, floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("folder", type=Path, help="a model in the format of transformers")
+    parser.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        default=DemoModel().path(),
+        help="a model in the format of transformers (default: the demo model)",
+    )
     parser.add_argument("--output", type=Path, help="write the table to this file as well")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pluggy
 import pytest
 import torch
@@ -24,7 +25,17 @@ from guideway import (
     SamplingParams,
     StructuralTag,
 )
-from guideway.api import InvalidConfiguration, InvalidGrammar, InvalidRequest, PluginNotFound, hookimpl
+from guideway.api import (
+    InvalidConfiguration,
+    InvalidGrammar,
+    InvalidRequest,
+    LogitModifier,
+    LogitTransform,
+    PluginLoadError,
+    PluginNotFound,
+    Stage,
+    hookimpl,
+)
 from guideway.plugins.loading import hook_manager
 from guideway.plugins.selection import PluginSettings
 from guideway_demo_model import DemoModel
@@ -147,6 +158,56 @@ def test_a_refused_prompt_never_costs_its_neighbors(engine: Engine) -> None:
         assert (result.token_ids, result.error) == (alone.token_ids, None)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        (b"hello", "not bytes"),
+        (bytearray(b"hello"), "not bytearray"),
+        (memoryview(b"hello"), "not memoryview"),
+        (np.array([4, 5]), "not ndarray"),
+        ({4, 5}, "not set"),
+        ([4, 1.5], "type float"),
+        ([4, True], "type bool"),
+        (["some", "words"], "type str"),
+        ([{"role": "user", "content": "x"}, 5], "type dict"),
+        ([], "empty"),
+        ([10**5000], "not in the vocabulary"),
+        (chat("x \ud800 y"), "cannot be tokenized"),
+        ("x \ud800 y", "cannot be tokenized"),
+        ([{"role": "user", "content": 5}], "prompt"),
+    ],
+)
+def test_a_prompt_of_a_wrong_type_is_refused(prompt: Any, said: str, engine: Engine) -> None:
+    refused, good = engine.generate([prompt, person(0)], SamplingParams(max_tokens=2))
+    assert refused.finish_reason is FinishReason.REFUSED, refused
+    assert isinstance(refused.error, InvalidRequest)
+    assert refused.error.field == "prompt"
+    assert said in str(refused.error) or said == refused.error.field
+    assert good.error is None
+
+
+def test_integers_of_numpy_are_token_ids(engine: Engine) -> None:
+    ours, numpys = engine.generate([[4, 5, 6], list(np.array([4, 5, 6]))], SamplingParams(max_tokens=5))
+    assert (numpys.prompt_token_ids, numpys.token_ids) == ((4, 5, 6), ours.token_ids)
+    assert ours.error is None
+
+
+@pytest.mark.parametrize("params", [{}, 0, {"max_tokens": 3}, iter(())])
+def test_params_of_a_wrong_type_are_refused(params: Any, engine: Engine) -> None:
+    for result in engine.generate([person(0)] * 2, params):
+        assert isinstance(result.error, InvalidRequest)
+        assert result.error.field == "params"
+    with pytest.raises(InvalidRequest, match="SamplingParams"):
+        engine.submit(person(0), params)
+
+
+@pytest.mark.parametrize("prompts", [b"ab", iter(["a"]), 5, None])
+def test_prompts_that_are_no_list_are_refused(prompts: Any, engine: Engine) -> None:
+    with pytest.raises(InvalidRequest, match="list of prompts") as caught:
+        engine.generate(prompts)
+    assert caught.value.field == "prompts"
+
+
 def test_results_come_in_order_and_each_is_reported_once(engine: Engine) -> None:
     lengths = [9, 2, 14, 1, 5, 30, 3, 4, 8, 2, 6]
     seen: list[tuple[int, GenerationResult]] = []
@@ -155,8 +216,12 @@ def test_results_come_in_order_and_each_is_reported_once(engine: Engine) -> None
         [SamplingParams(max_tokens=n) for n in lengths],
         on_result=lambda i, r: seen.append((i, r)),
     )
-    assert [len(r.token_ids) <= n for r, n in zip(results, lengths, strict=True)] == [True] * len(lengths)
+    for i, n in enumerate(lengths):
+        (alone,) = engine.generate([person(i)], SamplingParams(max_tokens=n))
+        assert (results[i].prompt_token_ids, results[i].token_ids) == (alone.prompt_token_ids, alone.token_ids)
+    assert len({(r.prompt_token_ids, r.token_ids) for r in results}) == len(lengths)
     assert sorted(i for i, _ in seen) == list(range(len(lengths)))
+    assert [i for i, _ in seen] != list(range(len(lengths)))  # reported as they end, not at the end
     assert all(results[i] is result for i, result in seen)
     assert not engine.has_work()
 
@@ -275,9 +340,19 @@ def test_an_interrupted_generate_leaves_nothing_behind(engine: Engine) -> None:
 def test_limits_end_a_generation(engine: Engine) -> None:
     room = 10
     prompt = [10] * (1024 - room)
-    (by_context, by_limit) = engine.generate([prompt, prompt], [SamplingParams(), SamplingParams(max_tokens=4)])
-    assert len(by_context.token_ids) <= room
+    endless, short = Regex("[0-9]{500}"), Regex("[0-9]")
+    by_context, by_limit, by_grammar = engine.generate(
+        [prompt] * 3,
+        [
+            SamplingParams(constraint=endless),
+            SamplingParams(max_tokens=4, constraint=endless),
+            SamplingParams(max_tokens=4, constraint=short),
+        ],
+    )
+    assert (len(by_context.token_ids), by_context.finish_reason) == (room, FinishReason.LENGTH)
     assert (len(by_limit.token_ids), by_limit.finish_reason) == (4, FinishReason.LENGTH)
+    assert (len(by_grammar.token_ids), by_grammar.finish_reason) == (2, FinishReason.STOP)
+    assert by_grammar.token_ids[1] in engine.vocabulary.stop_token_ids
 
 
 def test_stop_token_ids_end_a_generation_and_are_not_text(engine: Engine) -> None:
@@ -368,7 +443,10 @@ def test_modifiers_of_every_stage_run_in_the_engine(num_draft_tokens: int) -> No
         {"aligned": {}},
         guided | {"gumbel": {}, "aligned": {}},
     ]
-    params = [SamplingParams(max_tokens=90, constraint=JsonSchema(PERSON), modifiers=m) for m in wanted]
+    params = [
+        SamplingParams(max_tokens=90, constraint=JsonSchema(PERSON), modifiers=m, temperature=t, seed=1)
+        for m, t in zip(wanted, [0, 0, 0, 0, 1, 0, 1], strict=True)
+    ]
     with Engine(config) as e:
         results = e.generate([person(1)] * len(wanted), params)
     for result in results:
@@ -381,17 +459,57 @@ def test_modifiers_of_every_stage_run_in_the_engine(num_draft_tokens: int) -> No
     assert marked.token_ids != plain.token_ids
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_the_built_in_devices_agree(backend: str) -> None:
+class Unbuildable(LogitTransform):
+    def __init__(self, context: Any, options: Any) -> None:
+        raise KeyError("weights")
+
+    def apply(self, logits: Any, payload: Any, step: Any) -> Any:
+        return logits
+
+
+class Broken(LogitModifier[bool]):
+    """Its half in the worker cannot be built."""
+
+    name, stage, transform = "broken", Stage.PRE_WARP, Unbuildable
+
+    def start(self, request: Any, sequence: Any) -> None:
+        return None
+
+    def prepare(self, batch: Any, states: Any) -> None:
+        return None
+
+
+class BrokenPlugin:
+    @hookimpl
+    def guideway_logit_modifier(self) -> type[Broken]:
+        return Broken
+
+
+broken_plugin = BrokenPlugin()
+
+
+def test_a_transform_that_cannot_be_built_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "broken", {"modifier.broken": "tests.engine.test_engine:broken_plugin"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PluginLoadError, match=r"modifier\.broken failed.*KeyError: 'weights'") as caught:
+        Engine(EngineConfig(model="demo", modifiers=("broken",)))
+    assert caught.value.plugin == "modifier.broken"
+
+
+def test_the_built_in_devices_agree() -> None:
     params = [
-        SamplingParams(max_tokens=60, constraint=JsonSchema(PERSON), temperature=t, seed=2)
-        for t in (0.0, 0.0, 0.8, 0.8)
+        SamplingParams(max_tokens=60, constraint=c, temperature=t, seed=2)
+        for c, t in ((JsonSchema(PERSON), 0.0), (JsonSchema(PERSON), 0.8), (None, 0.0), (None, 2.0))
     ]
-    with Engine(EngineConfig(model="demo", grammar=("llguidance",), device_backend=backend)) as e:
-        results = e.generate([person(i) for i in range(4)], params)
-    for result in results:
-        jsonschema.validate(json.loads(result.text), PERSON)
-    assert json.loads(results[1].text) == {"name": "Zoë Garcia", "age": 21, "married": True}
+    tokens = {}
+    for backend in ("numpy", "torch"):
+        with Engine(EngineConfig(model="demo", grammar=("llguidance",), device_backend=backend)) as e:
+            results = e.generate([person(1)] * 4, params)
+        assert [result.error for result in results] == [None] * 4
+        assert json.loads(results[0].text) == {"name": "Zoë Garcia", "age": 21, "married": True}
+        tokens[backend] = [result.token_ids for result in results]
+    assert tokens["numpy"] == tokens["torch"]
+    assert tokens["numpy"][2] != tokens["numpy"][3]  # something was drawn
 
 
 @pytest.mark.parametrize(
@@ -399,7 +517,30 @@ def test_the_built_in_devices_agree(backend: str) -> None:
     [
         ({"model": "dmo"}, "model", "'demo'"),
         ({"model": "demo", "max_num_seqs": 0}, "max_num_seqs", "at least 1"),
-        ({"model": "demo", "max_model_len": 5000}, "max_length", "1024"),
+        ({"model": "demo", "max_model_len": 5000}, "max_model_len", "1024"),
+        ({"model": 5}, "model", "string"),
+        ({"model": ""}, "model", "string"),
+        ({"model": "demo", "device_backend": None}, "device_backend", "string"),
+        ({"model": "demo", "device": 5}, "device", "string"),
+        ({"model": "demo", "dtype": None}, "dtype", "float32"),
+        ({"model": "demo", "plugins": None}, "plugins", "PluginSettings"),
+        ({"model": "demo", "grammar": None}, "grammar", "list of names"),
+        ({"model": "demo", "grammar": (5,)}, "grammar", "list of names"),
+        ({"model": "demo", "grammar": iter(["reference"])}, "grammar", "list of names"),
+        ({"model": "demo", "grammar": ("a/reference", "b/reference")}, "grammar", "twice"),
+        ({"model": "demo", "modifiers": ("kgw", "a/modifier.kgw")}, "modifiers", "twice"),
+        ({"model": "demo", "modifiers": ("a/grammar",)}, "modifiers", "reserved"),
+        ({"model": "demo", "options": None}, "options", "must map"),
+        (
+            {"model": "demo", "grammar": ("reference",), "options": {"grammar.reference": 5}},
+            "options.grammar.reference",
+            "must map",
+        ),
+        (
+            {"model": "demo", "grammar": ("reference",), "options": {"grammar.reference": {5: 5}}},
+            "options.grammar.reference",
+            "must map",
+        ),
         ({"model": "demo", "grammar": "llguidance"}, "grammar", "list of names"),
         ({"model": "demo", "grammar": ("reference", "reference")}, "grammar", "twice"),
         ({"model": "demo", "dtype": "float9"}, "dtype", "float32"),

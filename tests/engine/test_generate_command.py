@@ -38,18 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[
 
 
 def test_one_prompt_gives_one_json_line_in_a_pipe(schema: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "guideway.cli",
-        "generate",
-        "--model",
-        "demo",
-        "--schema",
-        schema,
-        "--prompt",
-        PROMPT,
-    ]
+    command = [*GENERATE, "--schema", schema, "--prompt", PROMPT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = done.stdout.splitlines()
@@ -61,31 +50,12 @@ def test_one_prompt_gives_one_json_line_in_a_pipe(schema: str) -> None:
 def test_a_terminal_gets_a_table(schema: str, tmp_path: Path) -> None:
     lines = tmp_path / "prompts.jsonl"
     lines.write_text("".join(json.dumps({"prompt": PROMPT, "max_tokens": n}) + "\n" for n in (60, 0)), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "guideway.cli",
-        "generate",
-        "--model",
-        "demo",
-        "--schema",
-        schema,
-        "--input",
-        str(lines),
-    ]
     master, slave = pty.openpty()
     environment = os.environ | {"COLUMNS": "120", "TERM": "xterm"}
     command = [*GENERATE, "--schema", schema, "--input", str(lines)]
     with subprocess.Popen(command, stdout=slave, stderr=slave, stdin=slave, env=environment) as process:
         os.close(slave)
-        shown = b""
-        while True:
-            try:
-                shown += os.read(master, 65536)
-            except OSError:  # the other side is closed
-                break
-    os.close(master)
-    text = shown.decode()
+        text = read_all(master)
     assert process.returncode == 1
     for expected in ("prompt", "answer", '{"name":"Peter Young"', "llguidance", "refused", "max_tokens must be"):
         assert expected in text
@@ -128,6 +98,60 @@ def test_standard_input_is_input(capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"prompt": PROMPT, "regex": "[0-9]{2}"})))
     status, lines, _ = run(capsys, "--model", "demo", "--input", "-")
     assert (status, len(lines[0]["text"])) == (0, 2)
+
+
+def test_a_line_ends_at_a_line_feed_and_nowhere_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entries = [{"prompt": f"one{end}two", "id": f"a{end}b", "max_tokens": 1} for end in ("\u2028", "\u2029", "\x85")]
+    path = tmp_path / "prompts.jsonl"
+    lines = [json.dumps(entry, ensure_ascii=False) for entry in entries]
+    path.write_text("\ufeff" + "\r\n".join(lines) + "\r\n", encoding="utf-8", newline="")
+    assert main(["generate", "--model", "demo", "--input", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert [json.loads(line)["id"] for line in out.rstrip("\n").split("\n")] == [entry["id"] for entry in entries]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_json_lines_are_json_in_any_encoding(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"prompt": "x", "id": "Zoë", "regex": "ë|日本"}), encoding="utf-8")
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run([*GENERATE, "--input", str(path)], capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    line = json.loads(done.stdout.decode(encoding))
+    assert line["id"] == "Zoë"
+    assert line["text"] in ("ë", "日本")
+    assert (b"\\u" in done.stdout) == (encoding == "ascii")
+
+
+def test_a_terminal_is_shown_what_it_can_show(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    environment = os.environ | {"COLUMNS": "120", "TERM": "xterm", "PYTHONIOENCODING": "ascii"}
+    command: list[str | bytes] = [
+        *GENERATE,
+        "--prompt",
+        b"Zo\xc3\xab \xff",
+        "--regex",
+        "ë",
+    ]  # the last byte is no text at all
+    with subprocess.Popen(command, stdout=slave, stderr=slave, stdin=slave, env=environment) as process:
+        os.close(slave)
+        shown = read_all(master)
+    assert process.returncode == 1
+    assert "Traceback" not in shown
+    assert "Zo\\xeb \\udcff" in shown
+    assert "cannot be tokenized" in shown
+
+
+def read_all(master: int) -> str:
+    """What a program wrote to the terminal until it closed it."""
+    shown = b""
+    while True:
+        try:
+            shown += os.read(master, 65536)
+        except OSError:  # the other side is closed
+            break
+    os.close(master)
+    return shown.decode()
 
 
 def test_what_is_not_enforced_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,6 +197,11 @@ def test_mistakes_are_explained(
         ('{"text": "x"}', "line 2 must be an object with 'prompt'"),
         ('{"prompt": "x", "schemas": {}}', "unknown key 'schemas'"),
         ('{"prompt": "x", "schema": {}, "regex": "a"}', "both 'schema' and 'regex'"),
+        ("[" * 100_000, "line 2 is nested too deeply"),
+        ('{"prompt": "x", "max_tokens": 1' + "0" * 5000 + "}", "line 2 is not JSON"),
+        (r'{"prompt": "x", "id": "\ud800"}', "line 2 holds a lone surrogate"),
+        (r'{"prompt": "\ud800"}', "line 2 holds a lone surrogate"),
+        (r'{"prompt": "x", "schema": {"enum": ["\ud800"]}}', "line 2 holds a lone surrogate"),
     ],
 )
 def test_a_bad_line_of_input_is_named(line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,6 @@ from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import ModifierContext, WorkerContext
 from guideway.api.steps import Need
 from guideway.api.types import Request
-from guideway.api.vocabulary import Vocabulary
 from guideway.constraints.runtime import Runtime
 from guideway.constraints.vocabulary import build_vocabulary
 from guideway.engine.config import EngineConfig
@@ -28,7 +27,9 @@ from guideway.pipeline import Pipeline
 from guideway.plugins import Hook, Hooks, Plugins
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from guideway.engine.model_runner import ModelRunner
 
 __all__ = ["Parts", "assemble"]
 
@@ -42,9 +43,7 @@ OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.COMPANI
 class Parts:
     """What an engine is made of."""
 
-    vocabulary: Vocabulary
     tokenizer: PreTrainedTokenizerFast
-    max_model_len: int
     runtime: Runtime
     worker: Worker
     hooks: Hooks
@@ -54,7 +53,6 @@ def assemble(config: EngineConfig) -> Parts:
     """Load and build everything. Raises `InvalidConfiguration` or `PluginError`; a selected plugin that is broken
     is never replaced by another."""
     from guideway.engine.model_loader import load
-    from guideway.engine.model_runner import ModelRunner
 
     plugins = Plugins(settings=config.plugins)
     # plugins first: a misspelt name should not cost the loading of a model
@@ -62,20 +60,14 @@ def assemble(config: EngineConfig) -> Parts:
     modifiers = {address: plugins.load("modifier", address) for address in config.modifiers}
     backend = plugins.load("device", config.device_backend)
     hooks = plugins.hooks()
-    if (reason := backend.available()) is not None:
+    if (reason := _build(f"device.{backend.name}", backend.available)) is not None:
         raise PluginUnavailable(
             f"device {backend.name!r} cannot run here: {reason}", plugin=f"device.{config.device_backend}"
         )
     device = _build(f"device.{backend.name}", lambda: backend(config.device))
 
     model, tokenizer = load(model_path(config.model, plugins), config.dtype, config.device)
-    context_length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    max_model_len = config.max_model_len or context_length
-    if max_model_len is None:
-        raise InvalidConfiguration(
-            "the model does not say how long its context is; set max_model_len", field="max_model_len"
-        )
-    runner = ModelRunner(model, num_slots=config.max_num_seqs, max_length=max_model_len)
+    runner = _runner(model, config)
     stops = getattr(model.generation_config, "eos_token_id", None)
     vocabulary = build_vocabulary(
         tokenizer,
@@ -83,7 +75,9 @@ def assemble(config: EngineConfig) -> Parts:
         stop_token_ids=[] if stops is None else [stops] if isinstance(stops, int) else stops,
     )
 
-    context = ModifierContext(vocabulary=vocabulary, max_num_sequences=config.max_num_seqs, max_model_len=max_model_len)
+    context = ModifierContext(
+        vocabulary=vocabulary, max_num_sequences=config.max_num_seqs, max_model_len=runner.cache.max_length
+    )
     runtime = Runtime(
         context,
         strategies={
@@ -102,7 +96,7 @@ def assemble(config: EngineConfig) -> Parts:
     )
     worker_context = WorkerContext(device=device, vocabulary_size=len(vocabulary), logits_width=vocabulary.logits_width)
     worker = Worker(runner, Pipeline(runtime.modifier_classes(), worker_context))
-    return Parts(vocabulary, tokenizer, max_model_len, runtime, worker, hooks)
+    return Parts(tokenizer, runtime, worker, hooks)
 
 
 def model_path(model: str, plugins: Plugins) -> Path:
@@ -117,6 +111,25 @@ def model_path(model: str, plugins: Plugins) -> Path:
             f"there is no model {model!r}: it is no folder, and {str(error)[:1].lower()}{str(error)[1:]}", field="model"
         ) from error
     return _build(f"model.{component.name}", lambda: component().path())
+
+
+def _runner(model: PreTrainedModel, config: EngineConfig) -> ModelRunner:
+    """The runner, as long as the configuration or else the model says. Raises `InvalidConfiguration`."""
+    from guideway.engine.model_runner import ModelRunner, context_length
+
+    max_length = config.max_model_len or context_length(model)
+    if max_length is None:
+        raise InvalidConfiguration(
+            "the model does not say how long its context is; set max_model_len", field="max_model_len"
+        )
+    try:
+        return ModelRunner(model, num_slots=config.max_num_seqs, max_length=max_length)
+    except InvalidConfiguration as error:
+        if error.field != "max_length":
+            raise
+        raise InvalidConfiguration(
+            f"max_model_len cannot be {max_length} with this model: {error}", field="max_model_len"
+        ) from error
 
 
 def _options(config: EngineConfig, kind: str, name: str) -> dict[str, Any]:

@@ -76,11 +76,10 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
 def _generate(args: Namespace) -> int:
     jobs = _jobs(args)
     strategies = tuple(args.strategy or _installed_strategies())
-    engine = _engine(args.model, strategies)
     as_json = args.json or not sys.stdout.isatty()
     ended: dict[int, GenerationResult] = {}
     printed = 0
-    with _progress(len(jobs)) as advance:
+    with _engine(args.model, strategies) as engine, _progress(len(jobs)) as advance:
 
         def show(index: int, result: GenerationResult) -> None:
             """Lines come in the order of the input, each as soon as all before it are there."""
@@ -88,11 +87,10 @@ def _generate(args: Namespace) -> int:
             advance()
             ended[index] = result
             while as_json and printed in ended:
-                print(json.dumps(_line(printed, jobs[printed], ended[printed]), ensure_ascii=False), flush=True)
+                print(_json_line(_line(printed, jobs[printed], ended[printed])), flush=True)
                 printed += 1
 
         results = engine.generate([job.prompt for job in jobs], [job.params for job in jobs], on_result=show)
-    engine.close()
     if not as_json:
         _print_table(jobs, results)
     return _report(jobs, results)
@@ -137,7 +135,7 @@ def _jobs(args: Namespace) -> list[Job]:
     }
     if args.prompt is not None:
         return [_job("0", args.prompt, common, raw=args.raw)]
-    lines = _read(args.input, "input").splitlines()
+    lines = _read(args.input, "input").split("\n")  # splitlines would cut where JSON strings may go on
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     jobs = [
         _job_of_line(f"{args.input}, line {number}", index, line, common, raw=args.raw)
@@ -158,7 +156,12 @@ def _job(job_id: str, prompt: Any, params: dict[str, Any], *, raw: bool) -> Job:
 def _job_of_line(where: str, index: int, line: str, common: dict[str, Any], *, raw: bool) -> Job:
     try:
         entry = json.loads(line)
-    except json.JSONDecodeError as error:
+        json.dumps(entry, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{where} holds a lone surrogate, which no text can contain", field="input") from error
+    except RecursionError as error:
+        raise InvalidRequest(f"{where} is nested too deeply", field="input") from error
+    except ValueError as error:  # JSONDecodeError is one, and so is what a number of too many digits raises
         raise InvalidRequest(f"{where} is not JSON: {error}", field="input") from error
     if not isinstance(entry, dict) or "prompt" not in entry:
         raise InvalidRequest(f"{where} must be an object with 'prompt'", field="input")
@@ -178,9 +181,10 @@ def _job_of_line(where: str, index: int, line: str, common: dict[str, Any], *, r
 
 def _read(path: str, what: str) -> str:
     try:
-        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # not UTF-8, or a path with a NUL
         raise InvalidRequest(f"cannot read the {what} {path!r}: {error}", field=what) from error
+    return text.removeprefix("\ufeff")  # a byte order mark
 
 
 def _named(path: str, check: Callable[[], object]) -> None:
@@ -202,6 +206,18 @@ def _line(index: int, job: Job, result: GenerationResult) -> dict[str, Any]:
         "unenforced": list(result.unenforced),
         "error": None if result.error is None else _described(result.error),
     }
+
+
+def _json_line(values: dict[str, Any]) -> str:
+    """As readable as standard output allows."""
+    text = json.dumps(values, ensure_ascii=False)
+    return text if _printable(text) == text else json.dumps(values)
+
+
+def _printable(text: str) -> str:
+    """`text`, with what standard output cannot encode escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _described(error: GuidewayError) -> dict[str, str]:
@@ -239,8 +255,8 @@ def _print_table(jobs: list[Job], results: list[GenerationResult]) -> None:
         answer = result.text if result.error is None else str(result.error)
         style = "" if result.error is None else "red"
         table.add_row(
-            Text(job.shown),
-            Text(answer + notes, style=style),
+            Text(_printable(job.shown)),
+            Text(_printable(answer + notes), style=style),
             str(len(result.token_ids)),
             str(result.finish_reason),
             result.strategy or "",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from guideway.api.errors import InvalidConfiguration
+from guideway.api.steps import GRAMMAR_MASK
 from guideway.plugins.selection import PluginSettings
 
 __all__ = ["EngineConfig"]
@@ -49,28 +50,66 @@ class EngineConfig:
     """Which plugins may run, and which hooks do."""
 
     def __post_init__(self) -> None:
-        for name in ("grammar", "modifiers"):
-            value = getattr(self, name)
-            if isinstance(value, str) or not all(isinstance(item, str) for item in value):
-                raise InvalidConfiguration(f"{name} must be a list of names, not {value!r}", field=name)
-            if len(set(value)) != len(value):
-                raise InvalidConfiguration(f"{name} names a component twice: {', '.join(value)}", field=name)
-            object.__setattr__(self, name, tuple(value))
+        for name in ("model", "device_backend", "device"):
+            if not isinstance(value := getattr(self, name), str) or not value:
+                raise InvalidConfiguration(f"{name} must be a string that is not empty, not {value!r}", field=name)
+        used: set[str] = set()
+        for name, kind in (("grammar", "grammar"), ("modifiers", "modifier")):
+            object.__setattr__(self, name, _checked_names(name, kind, getattr(self, name)))
+            used |= {f"{kind}.{_bare(kind, address)}" for address in getattr(self, name)}
+        if not isinstance(self.plugins, PluginSettings):
+            raise InvalidConfiguration(f"plugins must be PluginSettings, not {self.plugins!r}", field="plugins")
         for name in ("max_num_seqs", "max_prefill_tokens", "compile_threads"):
             _check_int(name, getattr(self, name), 1)
         for name in ("num_draft_tokens", "grammar_cache_bytes"):
             _check_int(name, getattr(self, name), 0)
         if self.max_model_len is not None:
             _check_int("max_model_len", self.max_model_len, 2)
-        chosen = {f"grammar.{n.rpartition('/')[2]}" for n in self.grammar}
-        chosen |= {f"modifier.{n.rpartition('/')[2]}" for n in self.modifiers}
-        for component in self.options:
-            if component not in chosen:
+        self._check_options(used)
+
+    def _check_options(self, used: set[str]) -> None:
+        if not isinstance(self.options, Mapping):
+            raise InvalidConfiguration(
+                f"options must map 'kind.name' to the component's options, not {self.options!r}", field="options"
+            )
+        for component, options in self.options.items():
+            if component not in used:
                 raise InvalidConfiguration(
                     f"options are given for {component!r}, which this configuration does not use; "
-                    f"used: {', '.join(sorted(chosen)) or 'none'}",
+                    f"used: {', '.join(sorted(used)) or 'none'}",
                     field=f"options.{component}",
                 )
+            if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+                raise InvalidConfiguration(
+                    f"the options of {component!r} must map names to values, not {options!r}",
+                    field=f"options.{component}",
+                )
+
+
+def _checked_names(field_name: str, kind: str, addresses: object) -> tuple[str, ...]:
+    """`addresses` of components, no two of one name: options, payloads and results go by name."""
+    if isinstance(addresses, str) or not isinstance(addresses, Sequence):
+        raise InvalidConfiguration(f"{field_name} must be a list of names, not {addresses!r}", field=field_name)
+    names: dict[str, str] = {}
+    for address in addresses:
+        if not isinstance(address, str):
+            raise InvalidConfiguration(f"{field_name} must be a list of names, not {addresses!r}", field=field_name)
+        name = _bare(kind, address)
+        if name in names:
+            raise InvalidConfiguration(
+                f"{field_name} has {kind} {name!r} twice: {names[name]!r} and {address!r}", field=field_name
+            )
+        if field_name == "modifiers" and name == GRAMMAR_MASK:
+            raise InvalidConfiguration(
+                f"modifiers has {address!r}, but the name {name!r} is reserved for the grammar mask", field=field_name
+            )
+        names[name] = address
+    return tuple(addresses)
+
+
+def _bare(kind: str, address: str) -> str:
+    """The component's name in ``name``, ``kind.name`` or ``distribution/name``."""
+    return address.rpartition("/")[2].removeprefix(f"{kind}.")
 
 
 def _check_int(name: str, value: object, least: int) -> None:

@@ -24,7 +24,7 @@ from guideway.engine.attention import CausalMask, pack_step
 from guideway.engine.kv_cache import KVCache, SlotKVCache
 from guideway.engine.model_support import check_spans, probe_attention
 
-__all__ = ["ForwardOutput", "ModelRunner"]
+__all__ = ["ForwardOutput", "ModelRunner", "context_length"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ModelRunner:
     def __init__(self, model: PreTrainedModel, *, num_slots: int, max_length: int) -> None:
         if num_slots < 1:
             raise InvalidConfiguration(f"num_slots must be at least 1, not {num_slots}", field="num_slots")
-        self.max_context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self.max_context = context_length(model)
         if max_length < 1 or max_length > (self.max_context or max_length):
             limit = f"from 1 to the model's context of {self.max_context}" if self.max_context else "at least 1"
             raise InvalidConfiguration(f"max_length must be {limit}, not {max_length}", field="max_length")
@@ -133,6 +133,11 @@ class ModelRunner:
                     f"slot {slot} appends {len(token_ids)} tokens and cannot give {num_rows} rows of logits",
                     field="logits_rows",
                 )
+
+
+def context_length(model: PreTrainedModel) -> int | None:
+    """The most tokens `model` was made for; None if its configuration does not say."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def _rows_of_last_tokens(last_token: NDArray[np.int64], counts: Sequence[int] | None) -> NDArray[np.int64]:

@@ -1,14 +1,16 @@
 """Continuous batching: sequences join and leave at every step.
 
-Invariant between steps: the cache holds all of a running sequence's tokens but the last, and so for its companions.
+Invariant while a step runs: the cache holds all of a running sequence's tokens but the last, and so for its
+companions. A step that does not end, because a KeyboardInterrupt came between, has not happened: the next one rewinds
+what had moved on and does it again. That draws the same tokens, for random numbers depend on the position alone.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import ExitStack
 
 from guideway.api.errors import GuidewayError, PluginError
 from guideway.api.steps import Need, Outcome, StepBatch
@@ -42,28 +44,54 @@ class Scheduler:
         self._max_prefill_tokens = max_prefill_tokens
         self._num_draft_tokens = num_draft_tokens
         self._on_finish = on_finish
-        self._waiting: deque[Sequence] = deque()
-        self._running: list[Sequence] = []
+        # dicts for their order, and because an entry is removed from anywhere without a search
+        self._waiting: dict[Sequence, None] = {}
+        self._running: dict[Sequence, None] = {}
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence join as soon as its constraint is compiled and a slot is free."""
-        self._waiting.append(sequence)
+        self._waiting[sequence] = None
 
     def has_work(self) -> bool:
         """Whether any sequence has not ended."""
         return bool(self._waiting or self._running)
 
     def end(self, sequence: Sequence, reason: FinishReason, error: GuidewayError | None = None) -> None:
-        """End a sequence now, with what it has; without effect if it has ended."""
-        if sequence.result is None:
-            self._end(sequence, reason, error)
+        """End a sequence now, with what it has: its slots and states are free, its result is set. Without effect if
+        it has ended."""
+        if sequence.result is not None:
+            return
+        strategy: str | None = None
+        unenforced: tuple[str, ...] = ()
+        with ExitStack() as last:  # whatever a plugin or an interrupt does to one of these, the others happen
+            for slot in sequence.slots:
+                last.callback(self._cache.release, slot)
+            if not sequence.slots:
+                last.callback(self._runtime.abandon, sequence.admission)
+            else:
+                strategy = self._runtime.strategy(sequence.slots[0])
+                unenforced = self._runtime.unenforced(sequence.slots[0])
+                last.callback(self._runtime.release, sequence.slots[0])
+            sequence.slots = ()
+            self._waiting.pop(sequence, None)
+            self._running.pop(sequence, None)
+            result = sequence.finish(reason, error=error, strategy=strategy, unenforced=unenforced)
+        self._on_finish(sequence, result)
+
+    def end_all(self, reason: FinishReason) -> None:
+        """End every sequence."""
+        with ExitStack() as each:
+            for sequence in [*self._waiting, *self._running]:
+                each.callback(self.end, sequence, reason)
 
     def step(self) -> None:
         """Let waiting sequences join, and bring every running one forward. Waits for a compilation only if nothing
         can run."""
+        for sequence in list(self._running):
+            self._settle(sequence)
         self._join()
         if self._running:
-            self._decode()
+            self._decode(list(self._running))
         elif self._waiting:
             compiling = [s.admission.compilation for s in self._waiting if s.admission.compilation is not None]
             wait(compiling, return_when=FIRST_COMPLETED)
@@ -73,117 +101,129 @@ class Scheduler:
     def _join(self) -> None:
         """Start, in order of arrival, whatever is ready and fits; what is still compiling blocks nobody."""
         budget = self._max_prefill_tokens
+        if not self._cache.capacity():
+            return
         for sequence in list(self._waiting):
-            if not sequence.admission.ready():
+            if sequence.result is not None or not sequence.admission.ready():
                 continue
-            companions = sequence.admission.companions
-            length = len(sequence.request.prompt_token_ids) + sum(len(c.prompt_token_ids) for c in companions)
+            length = sum(len(prompt) for prompt in sequence.prompts)
             too_long = length > budget and budget < self._max_prefill_tokens
-            if too_long or self._cache.capacity() < 1 + len(companions):
+            if too_long or self._cache.capacity() < len(sequence.prompts):
                 return
-            self._waiting.remove(sequence)
             self._start(sequence)
             budget -= length
 
     def _start(self, sequence: Sequence) -> None:
         """Give `sequence` its slots and states, or end it."""
-        slot = self._cache.allocate()
+        slots: list[int] = []
         try:
-            self._runtime.start(sequence.admission, slot)
-        except GuidewayError as error:
-            self._cache.release(slot)
-            self._on_finish(sequence, sequence.finish(reason_of(error), error=error))
+            for _ in sequence.prompts:
+                slots.append(self._cache.allocate())
+            self._runtime.start(sequence.admission, slots[0])
+        except BaseException as error:
+            for slot in slots:
+                self._cache.release(slot)
+            failure = _failure("the request could not be started", error)
+            self.end(sequence, reason_of(failure), failure)
+            if not isinstance(error, Exception):
+                raise
             return
-        sequence.slot = slot
-        sequence.companion_slots = [self._cache.allocate() for _ in sequence.admission.companions]
-        self._running.append(sequence)
+        sequence.slots = tuple(slots)
+        self._running[sequence] = None
+        del self._waiting[sequence]
 
     # One step
 
-    def _decode(self) -> None:
-        running = list(self._running)
-        drafts = [self._draft(sequence) for sequence in running]
-        positions = [len(s.request.prompt_token_ids) + len(s.output) for s in running]
-        batch = StepBatch.build([s.slot for s in running], positions, drafts)
-        entries, rows = self._entries(running, drafts)
+    def _settle(self, sequence: Sequence) -> None:
+        """Undo for `sequence` what an interrupted step has done, and forget refused drafts."""
+        if sequence.ending is not None:  # interrupted just before it ended
+            self.end(sequence, sequence.ending)
+        elif not sequence.settled:
+            self._rewind(sequence)
+        for slot, prompt in zip(sequence.slots, sequence.prompts, strict=False):  # it has none if it has ended
+            length = len(prompt) + len(sequence.output) - 1 if sequence.output else 0
+            if self._cache.length(slot) != length:
+                self._cache.truncate(slot, length)
+
+    def _rewind(self, sequence: Sequence) -> None:
+        """Make the states anew as they were when `output` ended: a matcher may have been left anywhere."""
+        journal, length = self._runtime.journal(sequence.slots[0]), len(sequence.output)
+        del journal.token_ids[length:]
+        if journal.step_ends and journal.step_ends[-1] > length:
+            journal.step_ends.pop()
+        self._runtime.rebuild(sequence.slots[0])
+        sequence.settled = True
+
+    def _decode(self, running: list[Sequence]) -> None:
         try:
-            forward = self._worker.forward(entries, rows, hidden_states=self._runtime.uses(Need.HIDDEN_STATES))
-            step = self._runtime.prepare(batch)  # beside the forward pass, where that runs on a device of its own
-            output = self._worker.sample(forward, step)
+            finals, outcomes = self._advance(running)
         except Exception as error:  # not one request's doing: all of this step's requests end, the engine goes on
             log.exception("a step failed; its %d requests end", len(running))
-            failure = GuidewayError(f"the engine's step failed: {type(error).__name__}: {error}")
-            failure.__cause__ = error
+            failure = _failure("the engine's step failed", error)
             for sequence in running:
-                self._end(sequence, FinishReason.INTERNAL_ERROR, failure)
+                self.end(sequence, FinishReason.INTERNAL_ERROR, failure)
             return
+        for sequence, ids, outcome in zip(running, finals, outcomes, strict=True):
+            if sequence.result is None:  # an observer of one that ended just now may have ended it
+                self._conclude(sequence, ids, outcome)
+
+    def _advance(self, running: list[Sequence]) -> tuple[list[list[int]], list[Outcome]]:
+        """One pass through model and pipeline: each sequence's final tokens, and what its modifiers say to them."""
+        for sequence in running:
+            sequence.settled = False
+        drafts = [self._draft(sequence) for sequence in running]
+        positions = [len(s.request.prompt_token_ids) + len(s.output) for s in running]
+        batch = StepBatch.build([s.slots[0] for s in running], positions, drafts)
+        entries, rows = self._entries(running, drafts)
+        forward = self._worker.forward(entries, rows, hidden_states=self._runtime.uses(Need.HIDDEN_STATES))
+        step = self._runtime.prepare(batch)  # beside the forward pass, where that runs on a device of its own
+        output = self._worker.sample(forward, step)
         drawn = accepted_tokens(batch, output.token_ids)
         finals = [sequence.cut(ids) for sequence, ids in zip(running, drawn, strict=True)]
-        outcomes = self._runtime.accept(batch, finals, output)
-        for sequence, ids, outcome in zip(running, finals, outcomes, strict=True):
-            self._conclude(sequence, ids, outcome)
+        return finals, self._runtime.accept(batch, finals, output)
 
     def _entries(
         self, running: list[Sequence], drafts: list[list[int]]
     ) -> tuple[list[tuple[int, list[int]]], list[int]]:
         """What each slot appends and how many rows of logits it needs: sequences first, then their companions."""
-        entries: list[tuple[int, list[int]]] = []
-        rows: list[int] = []
+        own: list[tuple[int, list[int]]] = []
         companions: list[tuple[int, list[int]]] = []
         companion_rows: list[int] = []
         for sequence, ahead in zip(running, drafts, strict=True):
-            prompt = list(sequence.request.prompt_token_ids)
-            new = [sequence.output[-1]] if sequence.output else prompt
-            entries.append((sequence.slot, new + ahead))
-            rows.append(1 + len(ahead))
-            for slot, companion in zip(sequence.companion_slots, sequence.admission.companions, strict=True):
-                new = [sequence.output[-1]] if sequence.output else list(companion.prompt_token_ids)
-                companions.append((slot, new + ahead))
-                companion_rows.append(1 + len(ahead))
-        return entries + companions, rows + companion_rows
+            new = [[sequence.output[-1]] if sequence.output else list(prompt) for prompt in sequence.prompts]
+            first, *others = [(slot, ids + ahead) for slot, ids in zip(sequence.slots, new, strict=True)]
+            own.append(first)
+            companions += others
+            companion_rows += [1 + len(ahead)] * len(others)
+        return own + companions, [1 + len(ahead) for ahead in drafts] + companion_rows
 
     def _draft(self, sequence: Sequence) -> list[int]:
         room = min(self._num_draft_tokens, sequence.max_tokens - len(sequence.output) - 1)
         if room <= 0 or not sequence.output:
             return []
         drafts = prompt_lookup([*sequence.request.prompt_token_ids, *sequence.output], room)
-        return drafts[: self._runtime.validate(sequence.slot, drafts)] if drafts else drafts
+        return drafts[: self._runtime.validate(sequence.slots[0], drafts)] if drafts else drafts
 
     def _conclude(self, sequence: Sequence, ids: list[int], outcome: Outcome) -> None:
         if outcome.action == "fail":
-            fault = self._runtime.fault(sequence.slot)
+            fault = self._runtime.fault(sequence.slots[0])
             error = PluginError(outcome.message, plugin=fault.plugin if fault else "")
-            self._end(sequence, FinishReason.INTERNAL_ERROR, error)
+            self.end(sequence, FinishReason.INTERNAL_ERROR, error)
             return
-        sequence.append(ids, self._runtime.context.vocabulary)
+        ending: FinishReason | None = None
         if outcome.action == "finish" or (ids and ids[-1] in sequence.stop_token_ids):
-            self._end(sequence, FinishReason.STOP)
-        elif len(sequence.output) >= sequence.max_tokens:
-            self._end(sequence, FinishReason.LENGTH)
-        else:
-            self._forget_refused_drafts(sequence)
+            ending = FinishReason.STOP
+        elif len(sequence.output) + len(ids) >= sequence.max_tokens:
+            ending = FinishReason.LENGTH
+        sequence.append(ids, self._runtime.context.vocabulary, ending)
+        if ending is not None:
+            self.end(sequence, ending)
 
-    def _forget_refused_drafts(self, sequence: Sequence) -> None:
-        length = len(sequence.request.prompt_token_ids) + len(sequence.output) - 1
-        surplus = self._cache.length(sequence.slot) - length
-        if surplus:
-            for slot in (sequence.slot, *sequence.companion_slots):
-                self._cache.truncate(slot, self._cache.length(slot) - surplus)
 
-    def _end(self, sequence: Sequence, reason: FinishReason, error: GuidewayError | None = None) -> None:
-        """The sequence has ended: slots and states are free, the result is set."""
-        strategy: str | None = None
-        unenforced: tuple[str, ...] = ()
-        if sequence.slot >= 0:
-            strategy = self._runtime.strategy(sequence.slot)
-            unenforced = self._runtime.unenforced(sequence.slot)
-            self._runtime.release(sequence.slot)
-            for slot in (sequence.slot, *sequence.companion_slots):
-                self._cache.release(slot)
-            sequence.slot, sequence.companion_slots = -1, []
-            self._running.remove(sequence)
-        else:
-            self._waiting.remove(sequence)
-            self._runtime.abandon(sequence.admission)
-        result = sequence.finish(reason, error=error, strategy=strategy, unenforced=unenforced)
-        self._on_finish(sequence, result)
+def _failure(what: str, error: BaseException) -> GuidewayError:
+    """`error` as one of guideway's own, which says what had been tried."""
+    if isinstance(error, GuidewayError):
+        return error
+    failure = GuidewayError(f"{what}: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

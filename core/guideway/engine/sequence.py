@@ -21,27 +21,41 @@ class Sequence:
     max_tokens: int
     """How many tokens to generate at most: what the caller asked for, cut to the context."""
     stop_token_ids: frozenset[int]
+    inbox: list[GenerationResult]
+    """Where its result is put as well."""
     output: list[int] = field(default_factory=list)
     text: str = ""
     """Of `output`, in whole characters: a character whose last bytes are still to come is not in it yet."""
-    slot: int = -1
-    """Its slot while it runs, -1 before and after."""
-    companion_slots: list[int] = field(default_factory=list)
+    slots: tuple[int, ...] = ()
+    """While it runs its own slot and then its companions'; empty before and after."""
+    settled: bool = True
+    """False from the beginning of a step until `append`: if the step is interrupted, cache and states may be ahead
+    of `output`."""
+    ending: FinishReason | None = None
+    """Why it ends with the tokens it has; None: it goes on."""
     result: GenerationResult | None = None
     """Set once, when it ends."""
-    _decoder: codecs.IncrementalDecoder = field(
-        default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace")
-    )
+    _undecoded: bytes = b""
 
     @property
     def request(self) -> Request:
         return self.admission.request
 
-    def append(self, token_ids: list[int], vocabulary: Vocabulary) -> None:
-        """Add final tokens."""
+    @property
+    def prompts(self) -> list[tuple[int, ...]]:
+        """The prompt of each of its slots."""
+        return [self.request.prompt_token_ids, *(c.prompt_token_ids for c in self.admission.companions)]
+
+    def append(self, token_ids: list[int], vocabulary: Vocabulary, ending: FinishReason | None) -> None:
+        """Add the final tokens of a step, which then is done."""
+        shown = self._undecoded + vocabulary.decode([i for i in token_ids if i not in self.stop_token_ids])
+        text, consumed = codecs.utf_8_decode(shown, "replace", False)
+        # from here on nothing is called, so an interrupt finds all of it or nothing
+        self._undecoded = shown[consumed:]
+        self.text += text
         self.output += token_ids
-        shown = [i for i in token_ids if i not in self.stop_token_ids]
-        self.text += self._decoder.decode(vocabulary.decode(shown))
+        self.ending = ending
+        self.settled = True
 
     def cut(self, token_ids: list[int]) -> list[int]:
         """`token_ids` up to the first stop token and the limit."""
@@ -60,8 +74,8 @@ class Sequence:
         unenforced: tuple[str, ...] = (),
     ) -> GenerationResult:
         """Set and return the result."""
-        self.text += self._decoder.decode(b"", final=True)
-        self.result = GenerationResult(
+        self.text += self._undecoded.decode(errors="replace")
+        result = GenerationResult(
             request_id=self.request.request_id,
             prompt_token_ids=self.request.prompt_token_ids,
             text=self.text,
@@ -71,7 +85,9 @@ class Sequence:
             strategy=strategy,
             unenforced=unenforced,
         )
-        return self.result
+        self.result = result
+        self.inbox.append(result)
+        return result
 
 
 def refusal(request_id: str, error: GuidewayError) -> GenerationResult:

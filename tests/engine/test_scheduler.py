@@ -1,0 +1,393 @@
+"""What goes wrong during a step, from outside and inside: interrupts, failures, aborts, closing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+from guideway import Engine, EngineConfig, FinishReason, GenerationResult, JsonSchema, Regex, SamplingParams
+from guideway.api import (
+    CONTINUE,
+    FINISH,
+    Feedback,
+    GuidewayError,
+    LogitModifier,
+    LogitTransform,
+    Need,
+    Outcome,
+    Payload,
+    Request,
+    SequenceInfo,
+    Stage,
+    StepBatch,
+    fail,
+    hookimpl,
+)
+from guideway.engine.engine import EngineClosed
+from guideway.plugins.selection import PluginSettings
+
+from tests.support.distributions import install
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 40},
+        "age": {"type": "integer", "minimum": 0, "maximum": 130},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+REPETITIVE = "Extract name, age. Meet Peter Young. Age: 49. Peter Young. Age: 49. Peter Young. Age: 49."
+NUM_SLOTS = 8
+
+
+class Positions(LogitTransform):
+    """Reports at which positions it was applied."""
+
+    emits: ClassVar = {"position": ((), "int32")}
+
+    def apply(self, logits: Any, payload: Payload, step: Any) -> Any:
+        step.emit("position", step.positions[payload.rows])
+        return logits
+
+
+@dataclass
+class Count:
+    position: int
+    left: int
+
+
+class Countdown(LogitModifier[Count]):
+    """Ends a sequence after the number of tokens its option says. Its state moves in place, so it notices what it
+    hears twice or not at all."""
+
+    name, stage, transform = "countdown", Stage.POST_WARP, Positions
+    needs = frozenset({Need.FEEDBACK})
+    interrupt: ClassVar[str | None] = None
+    """The method that is interrupted, once, when it has done its work."""
+    released: ClassVar[int] = 0
+
+    def start(self, request: Request, sequence: SequenceInfo) -> Count | None:
+        wanted = request.params.modifiers.get(self.name)
+        self._interrupted("start")
+        return None if wanted is None else Count(len(request.prompt_token_ids), wanted["tokens"])
+
+    def prepare(self, batch: StepBatch, states: Sequence[Count | None]) -> Payload | None:
+        return Payload(batch.select(states)[0])
+
+    def accept(self, state: Count, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        assert feedback is not None
+        if feedback["position"].tolist() != [state.position + i for i in range(len(token_ids))]:
+            return fail(f"heard of {feedback['position']} at {state.position}")
+        state.position += len(token_ids)
+        state.left -= len(token_ids)
+        self._interrupted("accept")
+        return CONTINUE if state.left > 0 else FINISH
+
+    def release(self, state: Count | None) -> None:
+        Countdown.released += state is not None
+        self._interrupted("release")
+
+    def _interrupted(self, method: str) -> None:
+        if Countdown.interrupt == method:
+            Countdown.interrupt = None
+            raise KeyboardInterrupt
+
+
+@hookimpl
+def guideway_logit_modifier() -> type[LogitModifier[Any]]:
+    return Countdown
+
+
+class Watcher:
+    """Does what it is told when a request ends."""
+
+    def __init__(self) -> None:
+        self.act: Callable[[GenerationResult], None] = lambda _: None
+
+    @hookimpl
+    def guideway_request_finished(self, result: GenerationResult) -> None:
+        self.act(result)
+
+
+watcher = Watcher()
+
+
+@pytest.fixture(scope="module", params=[0, 4], ids=["no-drafts", "drafts"])
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    folder = tmp_path_factory.mktemp("plugins")
+    here = "tests.engine.test_scheduler"
+    probes = {"modifier.guidance": "tests.support.probes"}
+    install(folder, "troubles", {"modifier.countdown": here, "hooks.watcher": f"{here}:watcher"} | probes)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(folder))
+        config = EngineConfig(
+            model="demo",
+            grammar=("llguidance", "reference"),
+            modifiers=("countdown", "guidance"),
+            max_num_seqs=NUM_SLOTS,
+            num_draft_tokens=request.param,
+            plugins=PluginSettings(enable=("watcher",)),
+        )
+        with Engine(config) as engine:
+            yield engine
+
+
+@pytest.fixture
+def engine(shared: Engine) -> Iterator[Engine]:
+    """An engine without work; whatever a test does to it, all of it has to be free again at the end."""
+    from tests.engine import test_scheduler  # the one the entry point names
+
+    yield shared
+    test_scheduler.watcher.act = lambda _: None
+    assert test_scheduler.Countdown.interrupt is None
+    assert not shared.has_work()
+    assert shared._scheduler._cache.capacity() == NUM_SLOTS
+    assert not any(shared._runtime._users)
+
+
+GUIDED = {"guidance": {"scale": 2.0, "negative_prompt": [4, 100, 200]}}
+KINDS = {
+    "greedy-schema": SamplingParams(max_tokens=40, constraint=JsonSchema(PERSON, strategy="llguidance")),
+    "drawn-schema": SamplingParams(
+        max_tokens=40, constraint=JsonSchema(PERSON, strategy="reference"), temperature=0.9, seed=4
+    ),
+    "drawn-guided": SamplingParams(max_tokens=20, temperature=0.9, seed=5, modifiers=GUIDED),
+    "countdown": SamplingParams(max_tokens=40, modifiers={"countdown": {"tokens": 17}}),
+}
+
+
+def prompt(text: str = REPETITIVE) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException, *, after: bool) -> None:
+    """The next call of ``owner.name`` raises, before or after it has done its work."""
+    work = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(owner, name, work)
+        if after:
+            work(*args, **kwargs)
+        raise error
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def owner_of(engine: Engine, phase: str) -> Any:
+    return engine._scheduler._worker if phase in ("forward", "sample") else engine._runtime
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("phase", ["forward", "prepare", "sample", "accept"])
+@pytest.mark.parametrize("num_steps", [0, 2])
+def test_an_interrupted_step_is_done_again(
+    num_steps: int, phase: str, after: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [engine.generate([prompt()], params)[0] for params in KINDS.values()]
+    generations = [engine.submit(prompt(), params) for params in KINDS.values()]
+    for _ in range(3):
+        for _ in range(num_steps):
+            engine.step()
+        once(monkeypatch, owner_of(engine, phase), phase, KeyboardInterrupt(), after=after)
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+    for kind, generation, alone in zip(KINDS, generations, expected, strict=True):
+        result = generation.wait()
+        assert (kind, result.token_ids, result.text) == (kind, alone.token_ids, alone.text)
+        assert (result.finish_reason, result.error) == (alone.finish_reason, None)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("phase", ["forward", "prepare", "sample", "accept"])
+def test_an_interrupted_generate_disturbs_no_stream(
+    phase: str, after: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = KINDS["drawn-schema"]
+    (alone,) = engine.generate([prompt()], params)
+    generation = engine.submit(prompt(), params)
+    stream = iter(generation)
+    pieces = [next(stream), next(stream)]
+    once(monkeypatch, owner_of(engine, phase), phase, KeyboardInterrupt(), after=after)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate([prompt(f"{i}") for i in range(2 * NUM_SLOTS)], SamplingParams(max_tokens=2))
+    pieces += stream
+    assert generation.result is not None
+    assert (generation.result.token_ids, "".join(pieces)) == (alone.token_ids, alone.text)
+
+
+@pytest.mark.parametrize("method", ["start", "accept", "release"])
+def test_an_interrupt_inside_a_modifier_disturbs_no_stream(method: str, engine: Engine) -> None:
+    from tests.engine.test_scheduler import Countdown
+
+    params = KINDS["countdown"]
+    (alone,) = engine.generate([prompt()], params)
+    generation = engine.submit(prompt(), params)
+    stream = iter(generation)
+    pieces = [next(stream)]
+    Countdown.interrupt = method
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate([prompt(f"{i}") for i in range(3)], KINDS["countdown"])
+    pieces += stream
+    assert generation.result is not None
+    assert (generation.result.token_ids, "".join(pieces)) == (alone.token_ids, alone.text)
+
+
+def test_a_request_whose_start_was_interrupted_has_failed(engine: Engine) -> None:
+    from tests.engine.test_scheduler import Countdown
+
+    generation = engine.submit(prompt(), KINDS["countdown"])
+    Countdown.interrupt = "start"
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    assert generation.result is not None
+    assert generation.result.finish_reason is FinishReason.INTERNAL_ERROR
+    with pytest.raises(GuidewayError, match="could not be started: KeyboardInterrupt"):
+        list(generation)
+
+
+def test_a_step_interrupted_between_its_sequences_goes_on(engine: Engine) -> None:
+    """The interrupt comes from an observer of the first one to end; the others have drawn, but not heard of it."""
+    from tests.engine.test_scheduler import watcher
+
+    lengths = [9, 3, 12]
+    params = [SamplingParams(max_tokens=n, temperature=0.9, seed=n) for n in lengths]
+    expected = engine.generate([prompt()] * 3, params)
+    generations = [engine.submit(prompt(), each) for each in params]
+
+    def interrupt(result: GenerationResult) -> None:
+        watcher.act = lambda _: None
+        raise KeyboardInterrupt
+
+    watcher.act = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        generations[0].wait()
+    assert [generation.result is None for generation in generations] == [True, False, True]
+    for generation, alone in zip(generations, expected, strict=True):
+        assert generation.wait().token_ids == alone.token_ids
+
+
+def test_a_sequence_interrupted_while_it_ends_has_ended(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = KINDS["countdown"]
+    (alone,) = engine.generate([prompt()], params)
+    generation = engine.submit(prompt(), params)
+    end = engine._scheduler.end
+
+    def interrupt(*_: Any) -> None:
+        monkeypatch.setattr(engine._scheduler, "end", end)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine._scheduler, "end", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        generation.wait()
+    assert generation.result is None
+    result = generation.wait()
+    assert (result.token_ids, result.finish_reason) == (alone.token_ids, alone.finish_reason)
+
+
+def test_a_submit_interrupted_while_it_compiles_leaves_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy = engine._runtime._mask._strategies["reference"]
+    compile_, go_on = strategy.compile, threading.Event()
+
+    def wait_and_compile(constraint: Any) -> Any:
+        go_on.wait(60)
+        return compile_(constraint)
+
+    monkeypatch.setattr(strategy, "compile", wait_and_compile)
+    other = engine.submit(prompt(), SamplingParams(max_tokens=5))
+    admitted = set(engine._runtime._admitted)
+    once(monkeypatch, engine._scheduler._worker, "forward", KeyboardInterrupt(), after=False)
+    with pytest.raises(KeyboardInterrupt):
+        engine.submit(prompt(), SamplingParams(constraint=Regex("[x-z]{7}", strategy="reference")))
+    go_on.set()
+    assert engine._runtime._admitted == admitted
+    assert len(other.wait().token_ids) == 5
+
+
+def test_every_request_of_a_generate_is_ended_though_ending_one_is_interrupted(engine: Engine) -> None:
+    from tests.engine.test_scheduler import watcher
+
+    ended = []
+
+    def interrupt(result: GenerationResult) -> None:
+        ended.append(result.finish_reason)
+        raise KeyboardInterrupt
+
+    watcher.act = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate([prompt()] * 12, [SamplingParams(max_tokens=n) for n in range(1, 13)])
+    assert ended == [FinishReason.LENGTH, *[FinishReason.ABORT] * 11]
+
+
+def test_a_step_that_fails_ends_its_requests_and_not_the_engine(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cause = RuntimeError("out of memory")
+    streamed = engine.submit(prompt(), KINDS["greedy-schema"])
+    stream = iter(streamed)
+    next(stream)
+    once(monkeypatch, engine._scheduler._worker, "forward", cause, after=False)
+    with pytest.raises(GuidewayError, match="step failed: RuntimeError: out of memory") as caught:
+        list(stream)
+    assert caught.value.__cause__ is cause
+    assert streamed.result is not None
+    assert streamed.result.finish_reason is FinishReason.INTERNAL_ERROR
+    assert streamed.result.token_ids
+    once(monkeypatch, engine._scheduler._worker, "sample", cause, after=True)
+    results = engine.generate([prompt()] * NUM_SLOTS + ["later"], SamplingParams(max_tokens=3))
+    assert [result.finish_reason for result in results[:-1]] == [FinishReason.INTERNAL_ERROR] * NUM_SLOTS
+    assert all(result.error is not None and result.error.__cause__ is cause for result in results[:-1])
+    assert results[-1].error is None
+    assert "a step failed; its 8 requests end" in caplog.text
+    assert engine.generate([prompt()], SamplingParams(max_tokens=3))[0].error is None
+
+
+def test_an_observer_may_abort_another_request_during_a_step(engine: Engine) -> None:
+    from tests.engine.test_scheduler import watcher
+
+    generations = [engine.submit(prompt(), SamplingParams(max_tokens=n)) for n in (2, 9, 4)]
+    watcher.act = lambda _: generations[1].abort()
+    while engine.has_work():
+        engine.step()
+    reasons = [generation.wait().finish_reason for generation in generations]
+    assert reasons == [FinishReason.LENGTH, FinishReason.ABORT, FinishReason.LENGTH]
+    assert [len(generation.wait().token_ids) for generation in generations] == [2, 1, 4]
+    assert ["".join(generation) for generation in generations] == [each.wait().text for each in generations]
+
+
+def test_closing_ends_what_runs_and_what_waits(shared: Engine) -> None:
+    from tests.engine.test_scheduler import Countdown
+
+    with Engine(shared.config) as engine:
+        seen: list[GenerationResult] = []
+        generations = [engine.submit(prompt(), KINDS["countdown"]) for _ in range(NUM_SLOTS + 2)]
+        engine.step()
+        before = Countdown.released
+        engine.close()
+        assert Countdown.released == before + NUM_SLOTS
+        seen = [generation.wait() for generation in generations]
+        assert [result.finish_reason for result in seen] == [FinishReason.ABORT] * (NUM_SLOTS + 2)
+        assert [bool(result.token_ids) for result in seen] == [True] * NUM_SLOTS + [False] * 2
+        assert list(generations[0]) == [seen[0].text]
+        assert engine._scheduler._cache.capacity() == NUM_SLOTS
+        assert not engine.has_work()
+        for use in (engine.submit, engine.generate):
+            with pytest.raises(EngineClosed, match="closed"):
+                use("x", SamplingParams(max_tokens=1))
+        engine.step()
+        engine.close()
+
+
+def test_closing_inside_a_generate_ends_it_with_what_there_is(shared: Engine) -> None:
+    engine = Engine(shared.config)
+    results = engine.generate(
+        [prompt()] * (NUM_SLOTS + 3),
+        [SamplingParams(max_tokens=n) for n in range(1, NUM_SLOTS + 4)],
+        on_result=lambda *_: engine.close(),
+    )
+    assert [result.finish_reason for result in results] == [FinishReason.LENGTH] + [FinishReason.ABORT] * (
+        NUM_SLOTS + 2
+    )
