@@ -2,7 +2,8 @@
 
 Invariant while a step runs: the cache holds all of a running sequence's tokens but the last, and so for its
 companions. A step that does not end, because a KeyboardInterrupt came between, has not happened: the next one rewinds
-what had moved on and does it again. That draws the same tokens, for random numbers depend on the position alone.
+what had moved on and does it again. That draws the same tokens, for random numbers depend on the position alone. What
+an interrupted start or end leaves behind is freed by the next step or end.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from guideway.api.errors import GuidewayError, PluginError
 from guideway.api.steps import Need, Outcome, StepBatch
 from guideway.api.types import FinishReason, GenerationResult
 from guideway.constraints.runtime import Runtime
 from guideway.engine.drafter import prompt_lookup
+from guideway.engine.kv_cache import KVCacheError
 from guideway.engine.sequence import Sequence, reason_of
 from guideway.engine.worker import Worker
 from guideway.pipeline import accepted_tokens
@@ -47,6 +49,8 @@ class Scheduler:
         # dicts for their order, and because an entry is removed from anywhere without a search
         self._waiting: dict[Sequence, None] = {}
         self._running: dict[Sequence, None] = {}
+        self._torn = False
+        """Whether a start or an end has begun and is not done: if it is not going on, it failed or was interrupted."""
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence join as soon as its constraint is compiled and a slot is free."""
@@ -59,23 +63,26 @@ class Scheduler:
     def end(self, sequence: Sequence, reason: FinishReason, error: GuidewayError | None = None) -> None:
         """End a sequence now, with what it has: its slots and states are free, its result is set. Without effect if
         it has ended."""
+        if self._torn:
+            self._reclaim()
         if sequence.result is not None:
             return
         strategy: str | None = None
         unenforced: tuple[str, ...] = ()
-        with ExitStack() as last:  # whatever a plugin or an interrupt does to one of these, the others happen
-            for slot in sequence.slots:
-                last.callback(self._cache.release, slot)
-            if not sequence.slots:
-                last.callback(self._runtime.abandon, sequence.admission)
-            else:
-                strategy = self._runtime.strategy(sequence.slots[0])
-                unenforced = self._runtime.unenforced(sequence.slots[0])
-                last.callback(self._runtime.release, sequence.slots[0])
-            sequence.slots = ()
-            self._waiting.pop(sequence, None)
-            self._running.pop(sequence, None)
-            result = sequence.finish(reason, error=error, strategy=strategy, unenforced=unenforced)
+        slots = sequence.slots
+        if slots:
+            strategy, unenforced = self._runtime.strategy(slots[0]), self._runtime.unenforced(slots[0])
+        self._torn = True
+        result = sequence.finish(reason, error=error, strategy=strategy, unenforced=unenforced)
+        self._running.pop(sequence, None)
+        self._waiting.pop(sequence, None)
+        if slots:
+            self._runtime.release(slots[0])
+        else:
+            self._runtime.abandon(sequence.admission)
+        for slot in slots:
+            self._cache.release(slot)
+        self._torn = False
         self._on_finish(sequence, result)
 
     def end_all(self, reason: FinishReason) -> None:
@@ -87,6 +94,8 @@ class Scheduler:
     def step(self) -> None:
         """Let waiting sequences join, and bring every running one forward. Waits for a compilation only if nothing
         can run."""
+        if self._torn:
+            self._reclaim()
         for sequence in list(self._running):
             self._settle(sequence)
         self._join()
@@ -115,22 +124,37 @@ class Scheduler:
 
     def _start(self, sequence: Sequence) -> None:
         """Give `sequence` its slots and states, or end it."""
+        self._torn = True
         slots: list[int] = []
         try:
             for _ in sequence.prompts:
                 slots.append(self._cache.allocate())
             self._runtime.start(sequence.admission, slots[0])
         except BaseException as error:
-            for slot in slots:
-                self._cache.release(slot)
             failure = _failure("the request could not be started", error)
-            self.end(sequence, reason_of(failure), failure)
+            self.end(sequence, reason_of(failure), failure)  # reclaims the slots
             if not isinstance(error, Exception):
                 raise
             return
-        sequence.slots = tuple(slots)
+        # nothing is called here, so an interrupt finds all of it or nothing
+        sequence.slots = slots
         self._running[sequence] = None
         del self._waiting[sequence]
+        self._torn = False
+
+    def _reclaim(self) -> None:
+        """Free what belongs to no sequence that goes on."""
+        for sequence in [sequence for sequence in self._waiting if sequence.result is not None]:
+            self._runtime.abandon(sequence.admission)
+            del self._waiting[sequence]
+        self._running = {sequence: None for sequence in self._running if sequence.result is None}
+        owned = {slot for sequence in self._running for slot in sequence.slots}
+        for slot in set(range(self._cache.num_slots)) - owned:
+            with suppress(ValueError):  # the runtime has nothing there
+                self._runtime.release(slot)
+            with suppress(KVCacheError):  # it is free
+                self._cache.release(slot)
+        self._torn = False
 
     # One step
 

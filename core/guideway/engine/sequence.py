@@ -26,7 +26,7 @@ class Sequence:
     output: list[int] = field(default_factory=list)
     text: str = ""
     """Of `output`, in whole characters: a character whose last bytes are still to come is not in it yet."""
-    slots: tuple[int, ...] = ()
+    slots: list[int] = field(default_factory=list)
     """While it runs its own slot and then its companions'; empty before and after."""
     settled: bool = True
     """False from the beginning of a step until `append`: if the step is interrupted, cache and states may be ahead
@@ -74,17 +74,20 @@ class Sequence:
         unenforced: tuple[str, ...] = (),
     ) -> GenerationResult:
         """Set and return the result."""
-        self.text += self._undecoded.decode(errors="replace")
+        text = self.text + self._undecoded.decode(errors="replace")
         result = GenerationResult(
             request_id=self.request.request_id,
             prompt_token_ids=self.request.prompt_token_ids,
-            text=self.text,
+            text=text,
             token_ids=tuple(self.output),
             finish_reason=reason,
             error=error,
             strategy=strategy,
             unenforced=unenforced,
         )
+        # again all or nothing
+        self.text = text
+        self.slots = []
         self.result = result
         self.inbox.append(result)
         return result
