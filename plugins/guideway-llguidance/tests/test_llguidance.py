@@ -208,3 +208,13 @@ def test_an_output_need_not_be_filled(
         assert filled.accept([token_id]) == 1
     assert unfilled.accept(ids(text)) == len(text)
     assert legal(filled, vocabulary) == legal(unfilled, vocabulary) == STOP
+
+
+@pytest.mark.parametrize("constraint", [Regex("(ab"), Grammar("start: foo", "lark")])
+def test_messages_show_nothing_the_user_did_not_write(strategy: GrammarStrategy, constraint: Regex | Grammar) -> None:
+    with pytest.raises(InvalidGrammar) as caught:
+        strategy.compile(constraint)
+    message = str(caught.value)
+    assert "unclosed group" in message or 'unknown name: "foo"' in message
+    assert "%llguidance" not in message
+    assert " | " not in message

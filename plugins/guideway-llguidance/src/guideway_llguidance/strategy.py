@@ -43,6 +43,8 @@ NO_FORCING = '%llguidance {"no_forcing": true}'
 that are legal: a sequence may be there with another tokenization already. The last such line of a grammar counts."""
 
 # Messages of llguidance about text that is well formed. "too" stands for limits: too big, too many, too complex.
+_EXCERPT = re.compile(r"\n\s*\d+ \| ")
+_PLACE = re.compile(r"^at \d+\(\d+\): ")
 _UNSUPPORTED = re.compile(r"support|implemented|\btoo\b|limit", re.IGNORECASE)
 
 
@@ -147,10 +149,19 @@ def _refuse(kind: str, native: LLMatcher) -> NoReturn:
     error = native.get_error()
     if is_dead_end(error):
         raise InvalidGrammar("no text of this vocabulary matches the constraint")
-    message = f"{library()}: {' '.join(error.split('<state>')[0].split())[:MAX_MESSAGE]}"
+    message = f"{library()}: {_readable(kind, error)}"
     # these were checked already: unless nothing satisfies a schema, what is left is what llguidance lacks
     if "Unsatisfiable" not in error and (
         kind in ("json_schema", "json_object", "structural_tag") or _UNSUPPORTED.search(error)
     ):
         raise UnsupportedGrammar(message, feature=kind)
     raise InvalidGrammar(message)
+
+
+def _readable(kind: str, error: str) -> str:
+    """llguidance's message without the state it adds, and without an excerpt of the grammar built around the
+    constraint, which the user never wrote; a place in it is kept for a grammar that the user did write."""
+    text = " ".join(_EXCERPT.split(error.split("<state>")[0])[0].split())
+    if not kind.startswith("grammar"):
+        text = _PLACE.sub("", text)
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
