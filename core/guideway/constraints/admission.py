@@ -68,7 +68,7 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except Exception:  # an int of too many digits, or a stranger's __repr__
-        return f"a {type(value).__name__} that cannot be shown"
+        return f"({type(value).__name__}, too large to show)"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

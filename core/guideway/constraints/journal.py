@@ -31,6 +31,12 @@ class Journal:
         self.token_ids += token_ids
         self.step_ends.append(len(self.token_ids))
 
+    def rewind(self, num_tokens: int) -> None:
+        """Forget the steps after the first `num_tokens` tokens, which must be where a step ended."""
+        kept = 0 if num_tokens == 0 else self.step_ends.index(num_tokens) + 1
+        del self.token_ids[num_tokens:], self.step_ends[kept:]
+        self.feedback = {step: heard for step, heard in self.feedback.items() if step < kept}
+
     def steps(self) -> list[tuple[list[int], Mapping[str, Feedback] | None]]:
         """Final tokens and feedback of each step, in order."""
         starts = [0, *self.step_ends[:-1]]

@@ -226,12 +226,17 @@ class Runtime:
             old.fault = Fault.of(plugin, "rebuild", error)
             return
         sequence.companions, sequence.unenforced = old.companions, old.unenforced
-        self._vacate(slot)
         self._occupy(slot, sequence)
+        self._count(old, -1)
+        self._modifiers.release(old.states)
 
     def release(self, slot: int) -> None:
         """The sequence in `slot` has ended; the slot is free."""
-        self._leave(self._vacate(slot).journal.request)
+        request = self._sequence(slot).journal.request
+        try:
+            self._vacate(slot)
+        finally:  # also if it was interrupted
+            self._leave(request)
 
     def journal(self, slot: int) -> Journal:
         """What happened to the sequence in `slot`; `start` rebuilds it from this, here or in another process."""
@@ -346,14 +351,17 @@ class Runtime:
         self._temperatures[slot] = request.params.temperature
         self._seeds[slot] = request.seed
         self._indices[slot] = sequence.journal.sequence.index
+        self._count(sequence, 1)
+
+    def _count(self, sequence: ActiveSequence, change: int) -> None:
         for i, state in enumerate(sequence.states):
-            self._users[i] += state is not None
+            if state is not None:
+                self._users[i] += change
 
     def _vacate(self, slot: int) -> ActiveSequence:
         sequence = self._sequence(slot)
         self._sequences[slot] = None
-        for i, state in enumerate(sequence.states):
-            self._users[i] -= state is not None
+        self._count(sequence, -1)
         self._modifiers.release(sequence.states)
         return sequence
 

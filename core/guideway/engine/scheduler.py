@@ -171,10 +171,7 @@ class Scheduler:
 
     def _rewind(self, sequence: Sequence) -> None:
         """Make the states anew as they were when `output` ended: a matcher may have been left anywhere."""
-        journal, length = self._runtime.journal(sequence.slots[0]), len(sequence.output)
-        del journal.token_ids[length:]
-        if journal.step_ends and journal.step_ends[-1] > length:
-            journal.step_ends.pop()
+        self._runtime.journal(sequence.slots[0]).rewind(len(sequence.output))
         self._runtime.rebuild(sequence.slots[0])
         sequence.settled = True
 
