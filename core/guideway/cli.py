@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(end="", flush=True)  # a full disk should fail here, not when Python exits
         return status
     except GuidewayError as error:
-        print(f"guideway: {error}", file=sys.stderr)
+        print(f"guideway: {error}", *getattr(error, "__notes__", ()), sep="\n  ", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("guideway: interrupted", file=sys.stderr)

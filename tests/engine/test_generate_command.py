@@ -12,7 +12,10 @@ from typing import Any
 
 import jsonschema
 import pytest
+from guideway.api import hookimpl
 from guideway.cli import main
+
+from tests.support.distributions import install
 
 SCHEMA = {
     "type": "object",
@@ -216,3 +219,91 @@ def test_a_broken_schema_file_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     path.write_text("{oops", encoding="utf-8")
     assert main(["generate", "--model", "demo", "--schema", str(path), "--prompt", "x"]) == 1
     assert f"{path}: JSON schema is not JSON" in capsys.readouterr().err
+
+
+def test_a_bad_line_costs_no_other_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "prompts.jsonl"
+    good = json.dumps({"prompt": PROMPT, "regex": "[0-9]{2}"})
+    path.write_text(f"{good}\n{{oops\n{good}\n" + '{"prompt": "x", "schema": "person.json"}', encoding="utf-8")
+    status, lines, err = run(capsys, "--model", "demo", "--input", str(path))
+    assert status == 1
+    assert [line["finish_reason"] for line in lines] == ["stop", "refused", "stop", "refused"]
+    assert lines[0]["text"] == lines[2]["text"]
+    assert "line 2 is not JSON" in lines[1]["error"]["message"]
+    assert "the schema itself" in lines[3]["error"]["message"]
+    assert "line 2 is not JSON" in err
+
+
+def test_a_cut_answer_under_a_constraint_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--model", "demo", "--prompt", PROMPT, "--max-tokens", "2")
+    assert run(capsys, *arguments, "--regex", "[0-9]{40}")[0] == 1
+    assert run(capsys, *arguments)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("./absent", "there is no such folder"),
+        ("some-org/some-model", "guideway downloads nothing"),
+        ("dmo", "did you mean 'demo'"),
+    ],
+)
+def test_a_missing_model_is_explained(model: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--model", model, "--prompt", "x"]) == 1
+    assert said in capsys.readouterr().err
+
+
+class Watcher:
+    """An observer that counts."""
+
+    finished = 0
+
+    @hookimpl
+    def guideway_request_finished(self) -> None:
+        self.finished += 1
+
+
+watcher = Watcher()
+
+
+@pytest.fixture
+def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken grammar plugin, the probe modifiers and an observer, installed."""
+    entries = {
+        "grammar.aaa": "no_such_module_of_anyone",
+        "modifier.green_list": "tests.support.probes",
+        "hooks.watcher": "tests.engine.test_generate_command:watcher",
+    }
+    install(tmp_path / "installed", "strangers", entries)
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+
+
+@pytest.mark.usefixtures("strangers")
+def test_an_installed_plugin_that_is_broken_matters_only_where_it_is_wanted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ("--model", "demo", "--prompt", PROMPT, "--max-tokens", "40")
+    assert run(capsys, *arguments)[0] == 0
+    assert run(capsys, *arguments, "--regex", "yes|no", "--strategy", "xgrammar")[0] == 0
+    status, _, err = run(capsys, *arguments, "--regex", "yes|no")
+    assert status == 1
+    assert "grammar 'aaa' (strangers 1.0" in err
+    assert "--strategy NAME chooses others" in err
+
+
+@pytest.mark.usefixtures("strangers")
+def test_modifiers_options_and_hooks_come_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.engine.test_generate_command import watcher  # the one the entry point names
+
+    arguments = ("--model", "demo", "--prompt", PROMPT, "--max-tokens", "12")
+    _, (plain,), _ = run(capsys, *arguments)
+    status, (marked,), err = run(capsys, *arguments, "--modifier", 'green_list={"key": 3, "delta": 99}')
+    assert (status, err) == (0, "")
+    assert marked["text"] != plain["text"]
+    spaced = ("--regex", "[ab]{2}", "--strategy", "llguidance", "--option", "grammar.llguidance.whitespace=spaced")
+    assert run(capsys, *arguments, *spaced)[0] == 0
+    assert run(capsys, *arguments, *spaced[:4], "--option", "grammar.llguidance.whitspace=x")[0] == 1
+    assert run(capsys, *arguments, "--option", "whitespace=x")[0] == 1
+    assert main(["--enable-plugin", "watcher", "generate", *arguments]) == 0
+    assert watcher.finished == 1
+    assert main(["--enable-plugin", "wacher", "generate", *arguments]) == 1

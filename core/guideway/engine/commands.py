@@ -8,33 +8,19 @@ import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guideway.api.errors import GuidewayError, InvalidConfiguration, InvalidRequest
-from guideway.api.types import Constraint, FinishReason, GenerationResult, JsonSchema, Regex, SamplingParams
-from guideway.plugins import PluginIndex
+from guideway.api.errors import GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
+from guideway.api.types import FinishReason, GenerationResult
+from guideway.engine.jobs import LINE_KEYS, Job, named_options, read_jobs
+from guideway.plugins import PluginIndex, PluginSettings
 
 if TYPE_CHECKING:
-    from guideway.engine.engine import Engine, Prompt
+    from guideway.engine.engine import Engine
 
 __all__ = ["add_generate"]
 
-LINE_KEYS = ("id", "prompt", "schema", "regex", "max_tokens", "temperature", "seed")
-"""What a line of ``--input`` may hold."""
 MAX_TOKENS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One prompt of the command line or of a line of input."""
-
-    id: str
-    shown: str
-    """The prompt as a person reads it."""
-    prompt: Prompt
-    params: SamplingParams
 
 
 def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
@@ -43,18 +29,19 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         "generate",
         help="answer prompts with a model, under a constraint",
         description="Answer prompts with a model, under a constraint. Prints a table to a terminal, JSON lines to a "
-        "pipe. Exit status: 0 all prompts were answered, 1 some were refused or failed, 2 wrong usage.",
+        "pipe. Exit status: 0 all prompts were answered; 1 some were refused, failed or, under a constraint, cut; "
+        "2 wrong usage.",
     )
     parser.add_argument(
-        "--model", required=True, help="an installed model, such as demo, or a folder transformers can load"
+        "--model", required=True, help="an installed model, such as demo, or a local folder transformers can load"
     )
     prompts = parser.add_mutually_exclusive_group(required=True)
     prompts.add_argument("--prompt", metavar="TEXT", help="one prompt")
     prompts.add_argument(
         "--input",
         metavar="FILE",
-        help=f"JSON lines, - for standard input; each an object with 'prompt' and optionally {', '.join(LINE_KEYS[2:])}"
-        " and an 'id' to find it again",
+        help="JSON lines, - for standard input; each an object with 'prompt' (text or chat messages), optionally "
+        f"{', '.join(LINE_KEYS[2:])}, and an 'id' to find it again",
     )
     constraints = parser.add_mutually_exclusive_group()
     constraints.add_argument("--schema", metavar="FILE", help="a JSON Schema that every answer must obey")
@@ -63,7 +50,18 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         "--strategy",
         metavar="NAME",
         action="append",
-        help="a grammar strategy to use; repeatable, in order of preference (default: all that are installed)",
+        help="a grammar strategy to use; repeatable, in order of preference (default: where there is a constraint, all "
+        "that are installed, guideway's own distributions first)",
+    )
+    parser.add_argument(
+        "--modifier", metavar="NAME[={...}]", action="append", default=[], help="a logit modifier to use (repeatable)"
+    )
+    parser.add_argument(
+        "--option",
+        metavar="KIND.NAME.OPTION=VALUE",
+        action="append",
+        default=[],
+        help="an option of a component, such as grammar.llguidance.whitespace=compact (repeatable)",
     )
     parser.add_argument("--max-tokens", metavar="N", type=int, default=MAX_TOKENS, help="default: %(default)s")
     parser.add_argument("--temperature", metavar="T", type=float, default=0.0, help="0, the default, is greedy")
@@ -74,125 +72,82 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def _generate(args: Namespace) -> int:
-    jobs = _jobs(args)
-    strategies = tuple(args.strategy or _installed_strategies())
+    jobs = read_jobs(args)
+    results: list[GenerationResult | None] = [None] * len(jobs)
     as_json = args.json or not sys.stdout.isatty()
-    ended: dict[int, GenerationResult] = {}
     printed = 0
-    with _engine(args.model, strategies) as engine, _progress(len(jobs)) as advance:
 
-        def show(index: int, result: GenerationResult) -> None:
-            """Lines come in the order of the input, each as soon as all before it are there."""
-            nonlocal printed
-            advance()
-            ended[index] = result
-            while as_json and printed in ended:
-                print(_json_line(_line(printed, jobs[printed], ended[printed])), flush=True)
-                printed += 1
+    def keep(index: int, result: GenerationResult) -> None:
+        """Lines come in the order of the input, each as soon as all before it are there."""
+        nonlocal printed
+        results[index] = result
+        while as_json and printed < len(jobs) and (ready := results[printed]) is not None:
+            print(_json_line(_line(printed, jobs[printed], ready)), flush=True)
+            printed += 1
 
-        results = engine.generate([job.prompt for job in jobs], [job.params for job in jobs], on_result=show)
-    if not as_json:
-        _print_table(jobs, results)
-    return _report(jobs, results)
+    for index, job in enumerate(jobs):
+        if job.error is not None:
+            refused = GenerationResult(request_id=job.id, finish_reason=FinishReason.REFUSED, error=job.error)
+            keep(index, refused)
+    asked = [index for index, job in enumerate(jobs) if job.error is None]
+    try:
+        if asked:
+            with _loading():
+                engine = _engine(args, jobs)
+            with engine, _progress(len(asked)) as advance:
+
+                def ended(position: int, result: GenerationResult) -> None:
+                    advance()
+                    keep(asked[position], result)
+
+                engine.generate([jobs[i].prompt for i in asked], [jobs[i].params for i in asked], on_result=ended)
+    finally:  # also when interrupted: what has been answered is worth something
+        answered = [(job, result) for job, result in zip(jobs, results, strict=True) if result is not None]
+        if answered and not as_json:
+            _print_table(answered)
+    return _report(answered)
 
 
-def _engine(model: str, strategies: tuple[str, ...]) -> Engine:
+def _engine(args: Namespace, jobs: list[Job]) -> Engine:
+    constrained = any(job.params.constraint is not None for job in jobs)
+    strategies = args.strategy or (_installed_strategies() if constrained else [])
+    modifiers = {name for job in jobs if isinstance(job.params.modifiers, dict) for name in job.params.modifiers}
     try:
         from guideway.engine.config import EngineConfig
         from guideway.engine.engine import Engine
 
-        return Engine(EngineConfig(model=model, grammar=strategies))
+        return Engine(
+            EngineConfig(
+                model=args.model,
+                grammar=tuple(strategies),
+                modifiers=tuple(sorted(map(str, modifiers))),
+                options=named_options(args.option),
+                plugins=PluginSettings(enable=args.enable_plugin),
+            )
+        )
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(
             f"guideway's own engine needs {error.name!r}, which is not installed: pip install 'guideway[engine]'",
             field="model",
         ) from error
+    except PluginError as error:
+        if not args.strategy and error.plugin.rpartition("/")[2].startswith("grammar."):
+            error.add_note("It was chosen because it is installed; --strategy NAME chooses others.")
+        raise
 
 
 def _installed_strategies() -> list[str]:
-    """Every grammar strategy that is installed, by name; what ships with guideway comes last."""
+    """Every grammar strategy that is installed: of guideway's own distributions first, the slow reference last."""
     records = [record for record in PluginIndex.scan().records if record.kind == "grammar"]
     claimed = [record.name for record in records]
+
+    def rank(distribution: str) -> int:
+        return 2 if distribution == "guideway" else 0 if distribution.startswith("guideway-") else 1
+
     addresses = [
-        (r.distribution == "guideway", r.name if claimed.count(r.name) == 1 else f"{r.distribution}/{r.name}")
-        for r in records
+        (rank(r.distribution), r.name if claimed.count(r.name) == 1 else f"{r.distribution}/{r.name}") for r in records
     ]
     return [address for _, address in sorted(addresses)]
-
-
-def _jobs(args: Namespace) -> list[Job]:
-    constraint: Constraint | None = None
-    if args.schema is not None:
-        constraint = JsonSchema(_read(args.schema, "schema"))
-        _named(args.schema, constraint.source)
-    elif args.regex is not None:
-        constraint = Regex(args.regex)
-    common = {
-        "max_tokens": args.max_tokens,
-        "temperature": args.temperature,
-        "seed": args.seed,
-        "constraint": constraint,
-    }
-    if args.prompt is not None:
-        return [_job("0", args.prompt, common, raw=args.raw)]
-    lines = _read(args.input, "input").split("\n")  # splitlines would cut where JSON strings may go on
-    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    jobs = [
-        _job_of_line(f"{args.input}, line {number}", index, line, common, raw=args.raw)
-        for index, (number, line) in enumerate(numbered)
-    ]
-    if not jobs:
-        raise InvalidRequest(f"{args.input} holds no prompt", field="input")
-    return jobs
-
-
-def _job(job_id: str, prompt: Any, params: dict[str, Any], *, raw: bool) -> Job:
-    shown = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
-    if isinstance(prompt, str) and not raw:
-        prompt = [{"role": "user", "content": prompt}]
-    return Job(job_id, shown, prompt, SamplingParams(**params))
-
-
-def _job_of_line(where: str, index: int, line: str, common: dict[str, Any], *, raw: bool) -> Job:
-    try:
-        entry = json.loads(line)
-        json.dumps(entry, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(f"{where} holds a lone surrogate, which no text can contain", field="input") from error
-    except RecursionError as error:
-        raise InvalidRequest(f"{where} is nested too deeply", field="input") from error
-    except ValueError as error:  # JSONDecodeError is one, and so is what a number of too many digits raises
-        raise InvalidRequest(f"{where} is not JSON: {error}", field="input") from error
-    if not isinstance(entry, dict) or "prompt" not in entry:
-        raise InvalidRequest(f"{where} must be an object with 'prompt'", field="input")
-    if unknown := sorted(entry.keys() - set(LINE_KEYS)):
-        raise InvalidRequest(
-            f"{where} has the unknown key {unknown[0]!r}; known: {', '.join(LINE_KEYS)}", field="input"
-        )
-    if "schema" in entry and "regex" in entry:
-        raise InvalidRequest(f"{where} has both 'schema' and 'regex'; keep one", field="input")
-    params = common | {key: entry[key] for key in ("max_tokens", "temperature", "seed") if key in entry}
-    if "schema" in entry:
-        params["constraint"] = JsonSchema(entry["schema"])
-    elif "regex" in entry:
-        params["constraint"] = Regex(entry["regex"])
-    return _job(str(entry.get("id", index)), entry["prompt"], params, raw=raw)
-
-
-def _read(path: str, what: str) -> str:
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # not UTF-8, or a path with a NUL
-        raise InvalidRequest(f"cannot read the {what} {path!r}: {error}", field=what) from error
-    return text.removeprefix("\ufeff")  # a byte order mark
-
-
-def _named(path: str, check: Callable[[], object]) -> None:
-    """Run `check`; an error of the request names the file it came from."""
-    try:
-        check()
-    except InvalidRequest as error:
-        raise InvalidRequest(f"{path}: {error}", field=error.field) from error
 
 
 def _line(index: int, job: Job, result: GenerationResult) -> dict[str, Any]:
@@ -228,6 +183,18 @@ def _described(error: GuidewayError) -> dict[str, str]:
 
 
 @contextmanager
+def _loading() -> Iterator[None]:
+    """A spinner on standard error, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("loading the model"):
+        yield
+
+
+@contextmanager
 def _progress(total: int) -> Iterator[Callable[[], None]]:
     """A progress bar on standard error, if that is a terminal and there is something to wait for."""
     if total < 2 or not sys.stderr.isatty():
@@ -242,37 +209,38 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
         yield lambda: progress.advance(task)
 
 
-def _print_table(jobs: list[Job], results: list[GenerationResult]) -> None:
+def _print_table(answered: list[tuple[Job, GenerationResult]]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(show_lines=True)
-    for column in ("prompt", "answer", "tokens", "ended by", "strategy"):
-        table.add_column(column, overflow="fold", justify="right" if column == "tokens" else "left")
-    for job, result in zip(jobs, results, strict=True):
+    table = Table(box=box.SIMPLE_HEAD, show_lines=True, expand=True, pad_edge=False)
+    table.add_column("prompt", ratio=2, overflow="fold", style="dim")
+    table.add_column("answer", ratio=3, overflow="fold")
+    table.add_column("ended by", overflow="fold")
+    for job, result in answered:
         notes = f"\nnot enforced: {', '.join(result.unenforced)}" if result.unenforced else ""
         answer = result.text if result.error is None else str(result.error)
-        style = "" if result.error is None else "red"
+        served = f"\n{result.strategy}" if result.strategy else ""
         table.add_row(
             Text(_printable(job.shown)),
-            Text(_printable(answer + notes), style=style),
-            str(len(result.token_ids)),
-            str(result.finish_reason),
-            result.strategy or "",
+            Text(_printable(answer + notes), style="" if result.error is None else "red"),
+            Text(f"{result.finish_reason}\n{len(result.token_ids)} tokens{served}"),
         )
     Console().print(table)
 
 
-def _report(jobs: list[Job], results: list[GenerationResult]) -> int:
+def _report(answered: list[tuple[Job, GenerationResult]]) -> int:
     """Say on standard error what went wrong; the exit status."""
     status = 0
-    for job, result in zip(jobs, results, strict=True):
+    for job, result in answered:
         if result.error is not None:
             status = 1
             verb = "was refused" if result.finish_reason is FinishReason.REFUSED else "failed"
             print(f"guideway: prompt {job.id} {verb}: {result.error}", file=sys.stderr)
         elif result.finish_reason is FinishReason.LENGTH and job.params.constraint is not None:
+            status = 1
             print(
                 f"guideway: the answer to prompt {job.id} was cut after {len(result.token_ids)} tokens and may be "
                 "incomplete; raise --max-tokens",
