@@ -693,7 +693,8 @@ def test_a_rebuild_that_fails_ends_its_request(strange: type[Strange]) -> None:
 
 def test_a_journal_goes_on_with_its_own_seed_and_only_for_its_own_request() -> None:
     first, second = host(), host()
-    wanted = SamplingParams(max_tokens=12, temperature=1.0)  # no seed: one is drawn
+    # no seed: one is drawn
+    wanted = SamplingParams(max_tokens=12, temperature=1.0, constraint=Regex("[a-z]{20}"))
     request = Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=wanted)
     first.join(0, request)
     for _ in range(4):

@@ -61,7 +61,7 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         metavar="KIND.NAME.OPTION=VALUE",
         action="append",
         default=[],
-        help="an option of a component, such as grammar.llguidance.whitespace=compact (repeatable)",
+        help="an option of a component, such as grammar.NAME.whitespace=compact (repeatable)",
     )
     parser.add_argument("--max-tokens", metavar="N", type=int, default=MAX_TOKENS, help="default: %(default)s")
     parser.add_argument("--temperature", metavar="T", type=float, default=0.0, help="0, the default, is greedy")
