@@ -22,6 +22,7 @@ from guideway.api import (
     FillJob,
     FinishReason,
     GenerationResult,
+    GuidewayError,
     InvalidConfiguration,
     InvalidRequest,
     JsonSchema,
@@ -45,6 +46,7 @@ from guideway.api import (
 )
 from guideway.builtin.numpy_device import NumpyDevice
 from guideway.builtin.reference.strategy import Strategy as ReferenceStrategy
+from guideway.builtin.torch_device import TorchDevice
 
 from tests.support.fake_host import FakeHost
 from tests.support.probes import GreenList, Guidance, Gumbel
@@ -167,6 +169,63 @@ def test_a_batch_fill_that_breaks_half_way_changes_no_token(caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         assert run(HalfFill) == run(ReferenceStrategy)
     assert "grammar.half_fill failed in fill" in caplog.text
+
+
+class OnlyOnce(FaultyGrammar):
+    """Makes one matcher and no more."""
+
+    made = 0
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+        self.made += 1
+        if self.made > 1:
+            raise MemoryError("no more matchers")
+        return self.inner.matcher(stop_token_ids)
+
+
+class HalfFillOnce(HalfFill):
+    name = "half_fill_once"
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        return OnlyOnce(super().compile(constraint), RuntimeError())
+
+
+def test_a_matcher_that_cannot_be_made_anew_ends_its_request() -> None:
+    subject = host(strategies=[HalfFillOnce])
+    (result,) = subject.generate([PROMPT], [SamplingParams(max_tokens=9, constraint=Regex("abcd"))])
+    assert result.finish_reason is FinishReason.INTERNAL_ERROR
+    assert "MemoryError: no more matchers" in str(result.error)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("can't start new thread")])
+def test_a_thread_that_does_not_start_blocks_no_later_compilation(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise error
+
+    subject = host()
+    request = Request(request_id="r", prompt_token_ids=(1,), params=SamplingParams(constraint=WORD))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises((KeyboardInterrupt, GuidewayError)) as caught:
+            subject.runtime.admit(request)
+    assert not isinstance(caught.value, InvalidRequest)
+    assert subject.runtime.admit(request).wait(timeout=60)
+
+
+def test_misspelt_keywords_inside_structural_tags_are_named() -> None:
+    from guideway.api import StructuralTag
+    from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
+
+    tag = {
+        "structures": [{"begin": "<a>", "schema": {"type": "string", "maxLenght": 3}, "end": "</a>"}],
+        "triggers": ["<a>"],
+    }
+    subject = host(strategies=[XGrammarStrategy])
+    wanted = SamplingParams(max_tokens=4, constraint=StructuralTag(tag))
+    subject.join(0, Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=wanted))
+    assert "maxLenght" in subject.runtime.unenforced(0)
 
 
 def test_a_host_may_step_on_after_the_end_of_the_grammar() -> None:
@@ -594,6 +653,98 @@ def test_a_sampler_that_draws_what_it_may_not_is_named(token: int, said: str) ->
     assert isinstance(result.error, PluginError)
     assert result.error.plugin == "modifier.fixed"
     assert said in str(result.error)
+
+
+class Malformed(LogitTransform):
+    """Returns the logits in a form the request names."""
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        return FORMS[int(payload.shared["form"][0])](logits)
+
+
+FORMS: list[Callable[[Any], Any]] = [
+    lambda x: np.asarray(x.tolist(), dtype=np.float64),
+    lambda x: (x * 0).astype(np.int32) if isinstance(x, np.ndarray) else x.int(),
+    lambda x: np.broadcast_to(np.float32(0), x.shape),
+    lambda x: x.tolist(),
+    lambda x: x[:, :3],
+]
+
+
+class MalformedModifier(Late):
+    stage, transform = Stage.PRE_WARP, Malformed
+
+    def prepare(self, batch: StepBatch, states: Sequence[float | None]) -> Payload | None:
+        form = next((int(state) for state in states if state is not None), 0)
+        return Payload(batch.select(states)[0], {}, {"form": np.array([form])})
+
+
+class MalformedSampler(Sampler):
+    def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+        values = step.ops.gather(logprobs, payload.rows)[:, 0]
+        forms = [values.tolist(), values * float("nan"), values, None]
+        return forms[int(payload.shared["form"][0])]
+
+
+class MalformedOwner(MalformedModifier):
+    stage, transform = Stage.SAMPLE, MalformedSampler
+
+
+@pytest.mark.parametrize("device", [NumpyDevice, TorchDevice])
+@pytest.mark.parametrize(
+    ("modifier", "form"),
+    [(MalformedModifier, i) for i in range(len(FORMS))] + [(MalformedOwner, i) for i in range(4)],
+)
+def test_a_malformed_array_ends_its_request_only(modifier: type[Late], form: int, device: type) -> None:
+    subject = FakeHost(VOCABULARY, device("cpu"), modifiers=[modifier])
+    bad = SamplingParams(max_tokens=4, temperature=1.0, seed=1, modifiers={"fixed": {"value": form}})
+    result = assert_alone_ends(subject, bad, SamplingParams(max_tokens=4))
+    assert isinstance(result.error, PluginError)
+    assert result.error.plugin == "modifier.fixed"
+
+
+@pytest.mark.parametrize("modifier", [Early, Late])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_columns_past_the_vocabulary_stay_forbidden(modifier: type[Late], temperature: float) -> None:
+    """All values are equal, so otherwise a sixth of the draws would be of no token."""
+    wanted = [
+        SamplingParams(max_tokens=30, temperature=temperature, seed=i, modifiers={"fixed": {"value": 0.5}})
+        for i in range(8)
+    ]
+    for result in host(modifier).generate([PROMPT] * 8, wanted):
+        assert result.error is None
+        assert max(result.token_ids) < len(VOCABULARY)
+
+
+class MoodyTransform(LogitTransform):
+    """Spoils rows that follow certain tokens."""
+
+    history_length = 1
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        spoiled = (step.history(payload.rows)[:, :1] % 7) == 1
+        return step.ops.where_rows(logits, payload.rows, spoiled, payload.shared["value"][0])
+
+
+class Moody(Late):
+    transform, needs = MoodyTransform, frozenset({Need.HISTORY})
+
+    def prepare(self, batch: StepBatch, states: Sequence[float | None]) -> Payload | None:
+        value = next((state for state in states if state is not None), 0.0)
+        return Payload(batch.select(states)[0], {}, {"value": np.array([value], dtype=np.float32)})
+
+
+@pytest.mark.parametrize("value", [float("nan"), -np.inf])
+def test_what_happens_on_refused_drafts_never_happened(value: float) -> None:
+    def run(num_drafts: int) -> list[tuple[Any, ...]]:
+        wanted = [SamplingParams(max_tokens=n, modifiers={"fixed": {"value": value}}) for n in (1, 2, 3, 5, 8, 12)]
+        prompts = [PROMPT + encode(VOCABULARY, c) for c in (b"0", b"1", b"2", b"4", b"5", b"7")]
+        results = host(Moody, num_drafts=num_drafts).generate(prompts, wanted)
+        return [(r.finish_reason, r.unenforced, r.token_ids if r.error is None else ()) for r in results]
+
+    plain = run(0)
+    assert run(3) == plain
+    assert len({(reason, names) for reason, names, _ in plain}) > 1  # some meet a spoiled row, some do not
 
 
 def test_an_owner_of_the_draw_and_greedy_decoding_exclude_each_other() -> None:

@@ -36,7 +36,7 @@ from guideway.api import (
     Stage,
     hookimpl,
 )
-from guideway.plugins.loading import hook_manager
+from guideway.plugins import Hook
 from guideway.plugins.selection import PluginSettings
 from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -365,18 +365,6 @@ def test_stop_token_ids_end_a_generation_and_are_not_text(engine: Engine) -> Non
     assert cut.text == engine.vocabulary.decode(cut.token_ids[:-1]).decode(errors="replace")
 
 
-def test_no_hook_is_called_while_decoding(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
-    def refuse(self: Any, **_: Any) -> None:
-        raise AssertionError(f"{self.name} was called during decoding")
-
-    with monkeypatch.context() as patched:  # only meanwhile, because pytest calls hooks of its own
-        patched.setattr(pluggy.HookCaller, "__call__", refuse)
-        (result,) = engine.generate([person(1)], SamplingParams(max_tokens=80, constraint=JsonSchema(PERSON)))
-        with pytest.raises(AssertionError, match="during decoding"):
-            hook_manager().hook.guideway_request_started(request=None)
-    assert result.finish_reason is FinishReason.STOP
-
-
 class Observer:
     """Validates, watches, and sometimes breaks."""
 
@@ -420,6 +408,31 @@ def test_validators_and_observers_hear_of_requests(caplog: pytest.LogCaptureFixt
     assert str(refused.error) == "13 tokens are unlucky"
     assert observer.events == [("started", good.request_id), ("length", good.request_id)]
     assert "probes/hooks.observer failed" in caplog.text
+
+
+@pytest.mark.usefixtures("probes")
+def test_no_hook_is_called_while_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither pluggy's calls nor guideway's own, with hooks enabled, between the start of a request and its end."""
+
+    def refuse(self: Any, **_: Any) -> None:
+        raise AssertionError("a hook was called during decoding")
+
+    settings = PluginSettings(enable=("observer",))
+    config = EngineConfig(model="demo", grammar=("llguidance",), modifiers=("green_list",), plugins=settings)
+    wanted = SamplingParams(max_tokens=30, modifiers={"green_list": {"key": 1, "delta": 1.0}})
+    with Engine(config) as e:
+        constrained = e.submit(person(1), SamplingParams(max_tokens=60, constraint=JsonSchema(PERSON)))
+        generations = [constrained, e.submit(person(2), wanted)]
+        with monkeypatch.context() as patched:  # only meanwhile, because pytest calls hooks of its own
+            patched.setattr(pluggy.HookCaller, "__call__", refuse)
+            patched.setattr(Hook, "__call__", refuse)
+            for _ in range(8):
+                e.step()
+            assert all(generation.result is None for generation in generations)
+            with pytest.raises(InvalidRequest, match="during decoding"):  # the validator is a hook, and was enabled
+                e.submit(person(3))
+        for generation in generations:
+            assert generation.wait().error is None
 
 
 @pytest.mark.usefixtures("probes")
@@ -563,6 +576,26 @@ def test_a_bad_configuration_names_its_field(config: dict[str, Any], field: str,
 def test_an_unknown_plugin_is_named(option: dict[str, Any]) -> None:
     with pytest.raises(PluginNotFound, match="installed"):
         Engine(EngineConfig(model="demo", **option))
+
+
+def test_a_model_with_more_columns_than_tokens_never_draws_the_surplus(engine: Engine, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(DemoModel().path(), dtype=torch.float32)
+    model.resize_token_embeddings(1600, mean_resizing=False)
+    model.get_input_embeddings().weight.data[1536:] *= 100  # the surplus would win every draw
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(DemoModel().path()).save_pretrained(tmp_path)
+    params = [
+        SamplingParams(max_tokens=40, constraint=JsonSchema(PERSON)),
+        SamplingParams(max_tokens=40),
+        SamplingParams(max_tokens=40, temperature=0.8, seed=3),
+    ]
+    expected = engine.generate([person(1)] * 3, params)
+    with Engine(EngineConfig(model=str(tmp_path), grammar=("llguidance",))) as padded:
+        assert padded.vocabulary.logits_width == 1600
+        results = padded.generate([person(1)] * 3, params)
+    assert [r.token_ids for r in results[:2]] == [r.token_ids for r in expected[:2]]
+    assert max(results[2].token_ids) < 1536
+    assert results[2].error is None
 
 
 def test_a_vocabulary_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:

@@ -230,7 +230,6 @@ class StepOutput:
     feedback: Mapping[str, Payload] = field(default_factory=dict)
     """By modifier name: what its transform emitted, and at which rows."""
     faults: Mapping[int, Fault] = field(default_factory=dict)
-    """By index of the sequence in the batch: what failed in the worker. Its tokens mean nothing."""
+    """By row: what failed in the worker. The row's token means nothing; that matters only if it would be final."""
     overruled: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """By index of the sequence in the batch: modifiers that left a row without any token the grammar allows, so that
-    the row was drawn without them."""
+    """By row: modifiers that left it without any token the grammar allows, so that it was drawn without them."""

@@ -22,7 +22,7 @@ from guideway.api.errors import (
 )
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
 from guideway.api.json_schema import misspelt_keywords
-from guideway.api.types import Constraint, JsonSchema
+from guideway.api.types import Constraint, JsonSchema, StructuralTag
 
 __all__ = ["Candidate", "Compilation", "Compiler", "choose"]
 
@@ -87,7 +87,22 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
 
 def _misspelt(constraint: Constraint) -> frozenset[str]:
     """Keywords of a JSON schema that no strategy will enforce, because nobody knows them."""
-    return misspelt_keywords(json.loads(constraint.source())) if isinstance(constraint, JsonSchema) else frozenset()
+    if isinstance(constraint, JsonSchema):
+        return misspelt_keywords(json.loads(constraint.source()))
+    found: set[str] = set()
+    if isinstance(constraint, StructuralTag):
+        stack = [json.loads(constraint.source())]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, dict):
+                for key, value in item.items():
+                    if key in ("schema", "json_schema") and isinstance(value, dict):
+                        found |= misspelt_keywords(value)
+                    else:
+                        stack.append(value)
+            elif isinstance(item, list):
+                stack += item
+    return frozenset(found)
 
 
 def _supports(name: str, strategy: GrammarStrategy, constraint: Constraint) -> Support:
@@ -186,9 +201,10 @@ class Compiler:
             if self._closed:
                 flight.cancel()
                 return flight
-            self._in_flight[key] = flight
             self._start_threads()
-        self._queue.put(lambda: self._compile(key, candidate, constraint, flight))
+            # queued before it is known: what cannot be queued, or is interrupted here, leaves nothing to wait for
+            self._queue.put(lambda: self._compile(key, candidate, constraint, flight))
+            self._in_flight[key] = flight
         return flight
 
     def _compile(self, key: Key, candidate: Candidate, constraint: Constraint, flight: Future[CompiledGrammar]) -> None:
@@ -204,7 +220,7 @@ class Compiler:
         except BaseException as raised:  # also an interrupt: whoever waits must hear of it
             error = raised
         with self._lock:
-            del self._in_flight[key]
+            self._in_flight.pop(key, None)
             if error is None:
                 self._store(key, grammar, nbytes)
         if error is None:
@@ -223,13 +239,17 @@ class Compiler:
 
     def _start_threads(self) -> None:
         """Start the threads with the first compilation, so that a host without constraints has none."""
-        if self._threads:
+        if len(self._threads) == self._num_threads:
             return
         previous = threading.stack_size(STACK_BYTES)
         try:
-            for i in range(self._num_threads):
-                self._threads.append(threading.Thread(target=self._work, name=f"guideway-compile-{i}", daemon=True))
-                self._threads[-1].start()
+            while len(self._threads) < self._num_threads:
+                thread = threading.Thread(target=self._work, name="guideway-compile", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except RuntimeError as error:  # the system has no more threads; one is enough
+            if not self._threads:
+                raise GuidewayError(f"no thread can be started to compile constraints: {error}") from error
         finally:
             threading.stack_size(previous)
 

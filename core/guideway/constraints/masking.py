@@ -210,14 +210,20 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def _fill_one_by_one(self, group: list[GrammarState], bitmask: Bitmask) -> NDArray[np.int32]:
         """The default fill after a batch fill broke, which may have left matchers anywhere: they are made anew."""
-        for state in group:
+        accepted = np.full(len(group), -1, dtype=np.int32)
+        for i, state in enumerate(group):
+            strategy = state.candidate.strategy
             try:
-                matcher = new_matcher(state.candidate.strategy, state.grammar, state.stop_token_ids)
-                if matcher.accept(state.accepted) == len(state.accepted):
-                    state.job.matcher = matcher
-            except BaseException as error:  # the fill below fails for it, and says so
+                matcher = new_matcher(strategy, state.grammar, state.stop_token_ids)
+                if matcher.accept(state.accepted) != len(state.accepted):
+                    raise ConformanceError("a new matcher refused tokens an equal one had accepted")
+            except BaseException as error:
                 contain(error)
-        return GrammarStrategy.fill(group[0].candidate.strategy, [state.job for state in group], bitmask)
+                state.job.error = error
+                continue
+            state.job.matcher = matcher
+            accepted[i] = GrammarStrategy.fill(strategy, [state.job], bitmask)[0]
+        return accepted
 
     def _fail(self, state: GrammarState, bitmask: Bitmask, error: BaseException | None) -> None:
         job = state.job

@@ -117,8 +117,8 @@ class Runtime:
             modifiers=tuple(self._by_name),
         )
         self._sequences: list[ActiveSequence | None] = [None] * context.max_num_sequences
-        self._users = [0] * len(self._modifiers.all)
-        """How many running sequences each modifier has a state for."""
+        self._acting: list[bool] | None = None
+        """Whether any running sequence has a state of each modifier; None where that has to be found out anew."""
         self._admitted: set[str] = set()
         self._per_request: Counter[str] = Counter()
         """How many sequences of each request run."""
@@ -227,7 +227,6 @@ class Runtime:
             return
         sequence.companions, sequence.unenforced = old.companions, old.unenforced
         self._occupy(slot, sequence)
-        self._count(old, -1)
         self._modifiers.release(old.states)
 
     def release(self, slot: int) -> None:
@@ -259,16 +258,17 @@ class Runtime:
 
     def uses(self, need: Need) -> bool:
         """Whether any running sequence has a modifier that declares `need`."""
-        pairs = zip(self._modifiers.all, self._users, strict=True)
-        return any(users and need in modifier.needs for modifier, users in pairs)
+        pairs = zip(self._modifiers.all, self._acting_modifiers(), strict=True)
+        return any(acting and need in modifier.needs for modifier, acting in pairs)
 
     def prepare(self, batch: StepBatch) -> StepInput:
         """Everything the worker needs for `batch`. A modifier that fails costs the sequences it fails for: `accept`
         ends them."""
         sequences = [self._sequence(slot) for slot in batch.slots.tolist()]
         payloads: dict[str, Payload] = {}
+        acting = self._acting_modifiers()
         for i, modifier in enumerate(self._modifiers.all):
-            if self._users[i]:
+            if acting[i]:
                 states = [sequence.states[i] for sequence in sequences]
                 payload = self._calls.prepare(modifier, batch, states, sequences)
                 if payload is not None:
@@ -297,8 +297,7 @@ class Runtime:
         for i, slot in enumerate(batch.slots.tolist()):
             sequence = self._sequence(slot)
             if output is not None and (output.faults or output.overruled):
-                sequence.fault = sequence.fault or output.faults.get(i)
-                sequence.unenforced |= dict.fromkeys(f"modifier.{name}" for name in output.overruled.get(i, ()))
+                self._note(sequence, output, int(batch.row_start[i]), len(token_ids[i]))
             if sequence.fault is not None:
                 outcomes.append(fail(str(sequence.fault)))
                 continue
@@ -316,6 +315,12 @@ class Runtime:
         return self._calls.validate(self._sequence(slot), token_ids)
 
     # Parts
+
+    def _note(self, sequence: ActiveSequence, output: StepOutput, first_row: int, num_tokens: int) -> None:
+        """Faults and overruled modifiers of the rows whose tokens are final; a refused draft's rows never were."""
+        for row in range(first_row, first_row + max(1, num_tokens)):
+            sequence.fault = sequence.fault or output.faults.get(row)
+            sequence.unenforced |= dict.fromkeys(f"modifier.{name}" for name in output.overruled.get(row, ()))
 
     def _history(
         self, batch: StepBatch, payloads: Mapping[str, Payload], sequences: list[ActiveSequence]
@@ -346,22 +351,23 @@ class Runtime:
         return sequence
 
     def _occupy(self, slot: int, sequence: ActiveSequence) -> None:
+        self._acting = None  # before the change: an interrupt between the two must not leave it wrong
         self._sequences[slot] = sequence
         request = sequence.journal.request
         self._temperatures[slot] = request.params.temperature
         self._seeds[slot] = request.seed
         self._indices[slot] = sequence.journal.sequence.index
-        self._count(sequence, 1)
 
-    def _count(self, sequence: ActiveSequence, change: int) -> None:
-        for i, state in enumerate(sequence.states):
-            if state is not None:
-                self._users[i] += change
+    def _acting_modifiers(self) -> list[bool]:
+        if self._acting is None:
+            running = [sequence.states for sequence in self._sequences if sequence is not None]
+            self._acting = [any(states[i] is not None for states in running) for i in range(len(self._modifiers.all))]
+        return self._acting
 
     def _vacate(self, slot: int) -> ActiveSequence:
         sequence = self._sequence(slot)
+        self._acting = None
         self._sequences[slot] = None
-        self._count(sequence, -1)
         self._modifiers.release(sequence.states)
         return sequence
 

@@ -147,7 +147,7 @@ class _Run:
             before = ops.gather(logits, self.all_rows)
             for entry, payload in self.post_warp:
                 logits = self._apply(entry, payload, logits)
-            logits = self._rescue_empty_rows(logits, before, self.post_warp)
+            logits = self._rescue_empty_rows(self._forbid_padding(logits), before, self.post_warp)
             if self.owners:
                 logits = ops.log_softmax(logits)
         greedy = ops.argmax(logits)
@@ -174,9 +174,9 @@ class _Run:
         raw = self.ops.gather(logits, self.all_rows) if others else None
         for entry, payload in self.pre_warp:
             logits = self._apply(entry, payload, logits)
-        logits = self._forbid_padding(logits)
         for entry, payload in self.mask:
             logits = self._apply(entry, payload, logits)
+        logits = self._forbid_padding(logits)
         if raw is None:
             return logits
         raw = self._forbid_padding(raw)
@@ -204,37 +204,38 @@ class _Run:
         self, host: Mapping[str, NDArray[Any]], drawn: NDArray[np.int32], owned: list[tuple[_Entry, NDArray[np.int32]]]
     ) -> NDArray[np.int32]:
         num_tokens = self.pipeline.context.vocabulary_size
-        token_ids = np.array(host["greedy"][: self.step.batch.num_rows], dtype=np.int32)
+        token_ids = np.array(host["greedy"][: self.step.batch.num_rows], dtype=np.int64)
         if len(drawn):
             token_ids[drawn] = host["drawn"]
+        owner: dict[int, str] = {}
         for i, (entry, rows) in enumerate(owned):
-            ids = host[f"owned/{i}"]
-            outside = (ids < 0) | (ids >= num_tokens)
-            for sequence in self._sequences(rows[outside]).tolist():
-                message = f"it drew a token id outside 0..{num_tokens - 1}"
-                self.faults[sequence] = Fault(f"modifier.{entry.name}", "sample", message)
-            token_ids[rows] = np.where(outside, 0, ids)
-        hopeless = ~(host["best"] > -np.inf)  # true for NaN
-        if hopeless.any():
-            self._fault_hopeless_rows(np.flatnonzero(hopeless).astype(np.int32), np.isnan(host["best"]))
-            token_ids[hopeless] = 0
-        return token_ids
+            token_ids[rows] = host[f"owned/{i}"]
+            owner |= dict.fromkeys(rows.tolist(), entry.name)
+        for row in np.flatnonzero(~(host["best"] > -np.inf)).tolist():  # true for NaN
+            message = (
+                "the logits are not numbers (NaN)" if np.isnan(host["best"][row]) else "no token has a probability"
+            )
+            self.faults.setdefault(row, self._blame(row, message))
+        for row in np.flatnonzero((token_ids < 0) | (token_ids >= num_tokens)).tolist():
+            message = f"it drew a token id outside 0..{num_tokens - 1}"
+            fault = Fault(f"modifier.{owner[row]}", "sample", message) if row in owner else self._blame(row, message)
+            self.faults.setdefault(row, fault)
+        if self.faults:
+            token_ids[list(self.faults)] = 0
+        return token_ids.astype(np.int32)
 
-    def _fault_hopeless_rows(self, rows: NDArray[np.int32], is_nan: NDArray[np.bool_]) -> None:
-        """Rows without a token to draw: the model's doing, unless modifiers acted on them."""
-        for row, sequence in zip(rows.tolist(), self._sequences(rows).tolist(), strict=True):
-            acted = [e.name for e, payload in (*self.pre_warp, *self.post_warp) if row in payload.rows]
-            plugin = f"modifier.{acted[-1]}" if acted else "model"
-            message = "the logits are not numbers (NaN)" if is_nan[row] else "no allowed token has any probability"
-            self.faults.setdefault(sequence, Fault(plugin, "apply" if acted else "forward", message))
+    def _blame(self, row: int, message: str) -> Fault:
+        """A row that cannot be drawn is the model's doing, unless modifiers acted on it."""
+        others = (*self.pre_warp, *self.mask, *self.post_warp)
+        acted = [e.name for e, payload in others if e.name != GRAMMAR_MASK and row in payload.rows]
+        return Fault(f"modifier.{acted[-1]}", "apply", message) if acted else Fault("model", "forward", message)
 
     def _overruled(self, host: Mapping[str, NDArray[Any]]) -> dict[int, tuple[str, ...]]:
         overruled: dict[int, tuple[str, ...]] = {}
         for name, by in self.rescued.items():
-            rows = np.flatnonzero(host[name]).astype(np.int32)
-            for entry, payload in by:
-                for sequence in np.unique(self._sequences(rows[np.isin(rows, payload.rows)])).tolist():
-                    overruled[sequence] = (*overruled.get(sequence, ()), entry.name)
+            for row in np.flatnonzero(host[name]).tolist():
+                names = tuple(entry.name for entry, payload in by if row in payload.rows)
+                overruled[row] = (*overruled.get(row, ()), *names)
         return overruled
 
     def _feedback(self, host: Mapping[str, NDArray[Any]]) -> dict[str, Payload]:
@@ -249,7 +250,7 @@ class _Run:
         return feedback
 
     def _apply(self, entry: _Entry, payload: Payload, logits: Array) -> Array:
-        """`entry` applied to its rows; if it fails, applied sequence by sequence, leaving those alone it fails for."""
+        """`entry` applied to its rows; if it fails, applied row by row, leaving those alone it fails for."""
         rows = self.ops.asarray(payload.rows)
         # the grammar mask is idempotent, so it needs no copy to go back to
         before = None if entry.name == GRAMMAR_MASK else self.ops.gather(logits, rows)
@@ -259,42 +260,49 @@ class _Run:
             contain(error)
             if before is not None:
                 logits = self.ops.where_rows(logits, rows, True, before)
-            sequences = np.unique(self._sequences(payload.rows)).tolist()
-            if len(sequences) == 1:
-                self.faults[sequences[0]] = self._fault(entry, error)
+            if len(payload) == 1:
+                self.faults.setdefault(int(payload.rows[0]), self._fault(entry, error))
                 return logits
-        for sequence in sequences:
-            logits = self._apply(entry, payload.take(self._rows(sequence)), logits)
+        for row in payload.rows.tolist():
+            logits = self._apply(entry, payload.take(np.array([row], dtype=np.int32)), logits)
         return logits
 
     def _call(self, entry: _Entry, payload: Payload, logits: Array) -> Array:
         view = self._view(entry, payload)
         modified = entry.transform.apply(logits, self.device.upload(payload), view)
-        if getattr(modified, "shape", None) != logits.shape:
+        alike = isinstance(modified, type(logits)) and modified.dtype == logits.dtype
+        if not alike or modified.shape != logits.shape or not is_writable(modified):
             raise ConformanceError(
-                f"apply must return the logits, of shape {tuple(logits.shape)}; it returned {describe(modified)}"
+                f"apply must return the logits, {describe(logits)}, as an array of its own; it returned "
+                f"{describe(modified)}"
             )
-        self._keep_emitted(entry, payload, view)
+        self._keep_emitted(entry, payload, view, type(logits))
         return modified
 
     def _sample(self, entry: _Entry, payload: Payload, logprobs: Array) -> list[tuple[NDArray[np.int32], Array]]:
         try:
             view = self._view(entry, payload)
             ids = cast("Sampler", entry.transform).sample(logprobs, self.device.upload(payload), view)
-            if tuple(getattr(ids, "shape", ())) != (len(payload),):
-                raise ConformanceError(f"sample must return {len(payload)} token ids; it returned {describe(ids)}")
-            self._keep_emitted(entry, payload, view)
+            whole = isinstance(ids, type(logprobs)) and "int" in str(ids.dtype)
+            if not whole or tuple(ids.shape) != (len(payload),):
+                raise ConformanceError(
+                    f"sample must return {len(payload)} whole numbers as a {type(logprobs).__name__}; it returned "
+                    f"{describe(ids)}"
+                )
+            self._keep_emitted(entry, payload, view, type(logprobs))
             return [(payload.rows, ids)]
         except BaseException as error:
             contain(error)
-            sequences = np.unique(self._sequences(payload.rows)).tolist()
-            if len(sequences) == 1:
-                self.faults[sequences[0]] = Fault.of(f"modifier.{entry.name}", "sample", error)
+            if len(payload) == 1:
+                self.faults.setdefault(int(payload.rows[0]), Fault.of(f"modifier.{entry.name}", "sample", error))
                 return []
-        parts = [self._sample(entry, payload.take(self._rows(sequence)), logprobs) for sequence in sequences]
-        return [part for found in parts for part in found]
+        alone = [payload.take(np.array([row], dtype=np.int32)) for row in payload.rows.tolist()]
+        return [part for one in alone for part in self._sample(entry, one, logprobs)]
 
-    def _keep_emitted(self, entry: _Entry, payload: Payload, view: StepView) -> None:
+    def _keep_emitted(self, entry: _Entry, payload: Payload, view: StepView, array_type: type) -> None:
+        for name, array in view.emitted.items():
+            if not isinstance(array, array_type):
+                raise ConformanceError(f"{name!r} was emitted as {describe(array)}, not as a {array_type.__name__}")
         if missing := view.emitted.keys() ^ entry.transform.emits.keys():
             raise ConformanceError(f"{entry.name!r} did not emit {', '.join(sorted(missing))}")
         if view.emitted:
@@ -308,16 +316,15 @@ class _Run:
             return Fault.of(f"device.{self.device.name}", "apply_bitmask", error)
         return Fault.of(f"modifier.{entry.name}", "apply", error)
 
-    def _sequences(self, rows: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Index in the batch of each row's sequence."""
-        return np.searchsorted(self.step.batch.row_start, rows, side="right") - 1
-
-    def _rows(self, sequence: int) -> NDArray[np.int32]:
-        start = self.step.batch.row_start
-        return np.arange(start[sequence], start[sequence + 1], dtype=np.int32)
-
 
 def describe(value: object) -> str:
     """What a wrong return value looks like, for an error message."""
     shape = getattr(value, "shape", None)
-    return f"{type(value).__name__}" if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"
+    if shape is None:
+        return f"a {type(value).__name__}"
+    return f"a {type(value).__name__} of {getattr(value, 'dtype', '?')} and shape {tuple(shape)}"
+
+
+def is_writable(array: Array) -> bool:
+    """Whether a library that changes arrays in place could change this one; true where none does."""
+    return bool(getattr(getattr(array, "flags", None), "writeable", True))
