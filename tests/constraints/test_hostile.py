@@ -619,6 +619,20 @@ def test_a_row_emptied_at_any_stage_is_drawn_without_the_modifier(modifier: type
     assert (plain.unenforced, emptied.unenforced) == ((), ("modifier.fixed",))
 
 
+def test_what_was_overruled_is_remembered_elsewhere() -> None:
+    subject = host(Late)
+    wanted = SamplingParams(max_tokens=9, constraint=WORD, modifiers={"fixed": {"value": -np.inf}})
+    request = Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=wanted)
+    subject.join(0, request)
+    subject.step()
+    journal = subject.runtime.journal(0)
+    subject.runtime.rebuild(0)
+    assert subject.runtime.unenforced(0) == ("modifier.fixed",)
+    subject.runtime.release(0)
+    subject.runtime.start(subject.runtime.admit(request), 1, journal=journal)
+    assert subject.runtime.unenforced(1) == ("modifier.fixed",)
+
+
 def test_who_revives_a_forbidden_token_is_named() -> None:
     """Log-probability 0 for everything: the mask's -inf is gone."""
     bad = SamplingParams(max_tokens=6, constraint=Choice(["zzz"]), modifiers={"fixed": {"value": 0.0}})

@@ -23,6 +23,8 @@ class Journal:
     """``len(token_ids)`` after each step."""
     feedback: dict[int, Mapping[str, Feedback]] = field(default_factory=dict)
     """By step, for steps that had any: feedback by modifier name."""
+    overruled: dict[str, None] = field(default_factory=dict)
+    """Modifiers without which a row had to be drawn, as `unenforced` names them; a dict for its order."""
 
     def record(self, token_ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> None:
         """Add one step."""
@@ -47,4 +49,11 @@ class Journal:
 
     def fork(self, sequence: SequenceInfo) -> Journal:
         """A copy for a sequence that shares the past."""
-        return Journal(self.request, sequence, list(self.token_ids), list(self.step_ends), dict(self.feedback))
+        return Journal(
+            self.request,
+            sequence,
+            list(self.token_ids),
+            list(self.step_ends),
+            dict(self.feedback),
+            dict(self.overruled),
+        )

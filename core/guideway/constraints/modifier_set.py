@@ -84,7 +84,7 @@ class ModifierSet:
             raise
         if (state := self.grammar_state(sequence)) is not None:
             unenforced |= dict.fromkeys(state.candidate.unenforced)
-        sequence.unenforced = unenforced
+        sequence.unenforced = unenforced | journal.overruled
         return sequence
 
     def companions(self, request: Request) -> list[tuple[str, Companion]]:

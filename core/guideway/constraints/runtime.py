@@ -225,7 +225,7 @@ class Runtime:
             plugin = error.plugin if isinstance(error, PluginError) else "runtime"
             old.fault = Fault.of(plugin, "rebuild", error)
             return
-        sequence.companions, sequence.unenforced = old.companions, old.unenforced
+        sequence.companions = old.companions
         self._occupy(slot, sequence)
         self._modifiers.release(old.states)
 
@@ -320,7 +320,9 @@ class Runtime:
         """Faults and overruled modifiers of the rows whose tokens are final; a refused draft's rows never were."""
         for row in range(first_row, first_row + max(1, num_tokens)):
             sequence.fault = sequence.fault or output.faults.get(row)
-            sequence.unenforced |= dict.fromkeys(f"modifier.{name}" for name in output.overruled.get(row, ()))
+            names = dict.fromkeys(f"modifier.{name}" for name in output.overruled.get(row, ()))
+            sequence.unenforced |= names
+            sequence.journal.overruled |= names
 
     def _history(
         self, batch: StepBatch, payloads: Mapping[str, Payload], sequences: list[ActiveSequence]
