@@ -22,7 +22,7 @@ VOCABULARY_SIZE = 300
 CONTEXT = 256
 
 
-def _randomized(model: PreTrainedModel, seed: int, scale: float) -> PreTrainedModel:
+def randomized(model: PreTrainedModel, seed: int, scale: float) -> PreTrainedModel:
     """`model` with random weights of its own seed, `scale` times as large as `transformers` would draw them, so that
     logits spread over several units and an attention error shows. Biases are drawn too; norms stay as they are."""
     generator = torch.Generator().manual_seed(seed)
@@ -48,7 +48,7 @@ def llama(seed: int = 0, *, num_kv_heads: int = 4, scale: float = 3, **overrides
         }
         | overrides
     )
-    return _randomized(LlamaForCausalLM(config), seed, scale)
+    return randomized(LlamaForCausalLM(config), seed, scale)
 
 
 def llama_gqa(seed: int = 0) -> PreTrainedModel:
@@ -69,7 +69,7 @@ def qwen2(seed: int = 0) -> PreTrainedModel:
         sliding_window=16,
         use_sliding_window=False,
     )
-    return _randomized(Qwen2ForCausalLM(config), seed, scale=3)
+    return randomized(Qwen2ForCausalLM(config), seed, scale=3)
 
 
 def gpt2(seed: int = 0) -> PreTrainedModel:
@@ -77,7 +77,7 @@ def gpt2(seed: int = 0) -> PreTrainedModel:
     config = GPT2Config(
         vocab_size=VOCABULARY_SIZE, n_embd=128, n_layer=3, n_head=4, n_positions=CONTEXT, bos_token_id=0, eos_token_id=0
     )
-    return _randomized(GPT2LMHeadModel(config), seed, scale=3)
+    return randomized(GPT2LMHeadModel(config), seed, scale=3)
 
 
 def gpt_neox(seed: int = 0) -> PreTrainedModel:
@@ -90,7 +90,7 @@ def gpt_neox(seed: int = 0) -> PreTrainedModel:
         num_attention_heads=4,
         max_position_embeddings=CONTEXT,
     )
-    return _randomized(GPTNeoXForCausalLM(config), seed, scale=3)
+    return randomized(GPTNeoXForCausalLM(config), seed, scale=3)
 
 
 FACTORIES: dict[str, Callable[[int], PreTrainedModel]] = {
