@@ -146,7 +146,7 @@ def engine(shared: Engine) -> Iterator[Engine]:
     assert test_scheduler.Countdown.interrupt is None
     assert not shared.has_work()
     assert shared._scheduler._cache.capacity() == NUM_SLOTS
-    assert not any(shared._runtime._users)
+    assert not any(shared._runtime._acting_modifiers())
 
 
 GUIDED = {"guidance": {"scale": 2.0, "negative_prompt": [4, 100, 200]}}
