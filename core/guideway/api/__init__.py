@@ -25,19 +25,21 @@ if TYPE_CHECKING:
         PluginUnavailable,
         UnsupportedCapability,
         UnsupportedGrammar,
+        WorkerLost,
     )
     from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
     from guideway.api.hooks import ValidationContext
     from guideway.api.hookspecs import hookimpl, hookspec
     from guideway.api.modifier import LogitModifier, LogitTransform, ModifierContext, Sampler, Step, WorkerContext
     from guideway.api.options import parse_options
-    from guideway.api.provisional import AttentionBackend, Executor, Model, Workflow
+    from guideway.api.provisional import AttentionBackend, Call, Executor, Model, Workflow
     from guideway.api.steps import (
         CONTINUE,
         FINISH,
         Array,
         Fault,
         Feedback,
+        Logprobs,
         Need,
         Outcome,
         Payload,
@@ -45,11 +47,13 @@ if TYPE_CHECKING:
         StepBatch,
         StepInput,
         StepOutput,
+        Warp,
         fail,
     )
     from guideway.api.types import (
         Choice,
         Companion,
+        Completion,
         Constraint,
         FinishReason,
         GenerationResult,
@@ -61,9 +65,10 @@ if TYPE_CHECKING:
         SamplingParams,
         SequenceInfo,
         StructuralTag,
+        TokenLogprobs,
     )
     from guideway.api.vocabulary import Encoder, Vocabulary
-    from guideway.api.worker import WorkerMixin
+    from guideway.api.worker import Worker, WorkerMixin, WorkerStep
 
 CONTRACT = "1.0"
 """The contract this core implements. A class that declares a newer minor version is refused."""
@@ -85,19 +90,21 @@ _HOMES = {
         "PluginUnavailable",
         "UnsupportedCapability",
         "UnsupportedGrammar",
+        "WorkerLost",
     ),
     "grammar": ("CompiledGrammar", "FillJob", "GrammarStrategy", "Matcher", "Support"),
     "hooks": ("ValidationContext",),
     "hookspecs": ("hookimpl", "hookspec"),
     "modifier": ("LogitModifier", "LogitTransform", "ModifierContext", "Sampler", "Step", "WorkerContext"),
     "options": ("parse_options",),
-    "provisional": ("AttentionBackend", "Executor", "Model", "Workflow"),
+    "provisional": ("AttentionBackend", "Call", "Executor", "Model", "Workflow"),
     "steps": (
         "CONTINUE",
         "FINISH",
         "Array",
         "Fault",
         "Feedback",
+        "Logprobs",
         "Need",
         "Outcome",
         "Payload",
@@ -105,11 +112,13 @@ _HOMES = {
         "StepBatch",
         "StepInput",
         "StepOutput",
+        "Warp",
         "fail",
     ),
     "types": (
         "Choice",
         "Companion",
+        "Completion",
         "Constraint",
         "FinishReason",
         "GenerationResult",
@@ -121,9 +130,10 @@ _HOMES = {
         "SamplingParams",
         "SequenceInfo",
         "StructuralTag",
+        "TokenLogprobs",
     ),
     "vocabulary": ("Encoder", "Vocabulary"),
-    "worker": ("WorkerMixin",),
+    "worker": ("Worker", "WorkerMixin", "WorkerStep"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -134,9 +144,11 @@ __all__ = [
     "Array",
     "ArrayOps",
     "AttentionBackend",
+    "Call",
     "Choice",
     "Companion",
     "CompiledGrammar",
+    "Completion",
     "ConformanceError",
     "Constraint",
     "DeadEnd",
@@ -160,6 +172,7 @@ __all__ = [
     "LimitExceeded",
     "LogitModifier",
     "LogitTransform",
+    "Logprobs",
     "Matcher",
     "Model",
     "ModifierContext",
@@ -183,12 +196,17 @@ __all__ = [
     "StepOutput",
     "StructuralTag",
     "Support",
+    "TokenLogprobs",
     "UnsupportedCapability",
     "UnsupportedGrammar",
     "ValidationContext",
     "Vocabulary",
+    "Warp",
+    "Worker",
     "WorkerContext",
+    "WorkerLost",
     "WorkerMixin",
+    "WorkerStep",
     "Workflow",
     "fail",
     "hookimpl",

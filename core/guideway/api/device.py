@@ -57,6 +57,15 @@ class ArrayOps(ABC):
         """``x[rows]``, or with `columns` int[len(rows), k] ``x[rows[i], columns[i, j]]``. Always a copy."""
 
     @abstractmethod
+    def scatter(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        """``x[rows[i], columns[i, j]] = values[i, j]`` for int[m, k] `columns`; no pair repeats. The counterpart of
+        `gather`."""
+
+    @abstractmethod
+    def cumsum(self, x: Array) -> Array:
+        """Running sums along each row, in at least float32."""
+
+    @abstractmethod
     def forbid_from(self, x: Array, column: int) -> Array:
         """``x[:, column:] = -inf``: columns a model pads its logits with, which no token stands for."""
 

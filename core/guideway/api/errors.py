@@ -21,6 +21,7 @@ __all__ = [
     "PluginUnavailable",
     "UnsupportedCapability",
     "UnsupportedGrammar",
+    "WorkerLost",
     "contain",
 ]
 
@@ -54,6 +55,10 @@ class PluginUnavailable(PluginError):
 
 class PluginLoadError(PluginError):
     """A selected component failed while it was imported, looked up or checked against its contract."""
+
+
+class WorkerLost(GuidewayError):
+    """A worker is gone or does not answer; what it was doing is lost, what the scheduler knows is not."""
 
 
 class InvalidConfiguration(GuidewayError, ValueError):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
-__all__ = ["AttentionBackend", "Executor", "Model", "Workflow"]
+__all__ = ["AttentionBackend", "Call", "Executor", "Model", "Workflow"]
 
 
 class Model(ABC):
@@ -20,11 +21,44 @@ class Model(ABC):
         """A folder ``transformers`` can load: configuration, weights, tokenizer, chat template."""
 
 
+class Call(Protocol):
+    """A method under way on every worker."""
+
+    def result(self) -> Any:
+        """Wait, and return what worker 0 returned. Raises what any worker raised, and `WorkerLost`."""
+        ...
+
+    def results(self) -> list[Any]:
+        """The same of every worker, by rank."""
+        ...
+
+
 class Executor(ABC):
-    """Runs steps on one or several workers. Not yet used by any host."""
+    """Where workers live, and how calls reach them.
+
+    ``make_worker(rank, num_workers)`` makes one worker; it pickles, so that another process can call it. Making the
+    executor makes the workers and raises what that raises. Used by one thread.
+    """
 
     contract: ClassVar[str] = "1.0"
     name: ClassVar[str]
+
+    def __init__(self, make_worker: Callable[[int, int], Any], options: Mapping[str, Any]) -> None:
+        self.make_worker = make_worker
+        self.options = options
+
+    @abstractmethod
+    def submit(self, method: str, *args: Any) -> Call:
+        """Call a method of every worker, after all that were submitted before. Returns at once where workers run
+        elsewhere. Arguments pickle; arrays in them may change once the call's result is there."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Make new workers in place of lost ones; calls under way are lost. Raises what that raises."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let every worker go. Closing twice is fine."""
 
 
 class Workflow(ABC):

@@ -21,6 +21,7 @@ __all__ = [
     "Array",
     "Fault",
     "Feedback",
+    "Logprobs",
     "Need",
     "Outcome",
     "Payload",
@@ -28,6 +29,7 @@ __all__ = [
     "StepBatch",
     "StepInput",
     "StepOutput",
+    "Warp",
     "fail",
 ]
 
@@ -202,6 +204,43 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Warp:
+    """What bias, penalties and sampling parameters do to the logits of a step, between `Stage.MASK` and
+    `Stage.POST_WARP`. Each array is None where no row needs it.
+
+    The first two groups speak of single logits: a row and a column each, every pair at most once within a group.
+    """
+
+    repeated: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]] | None = None
+    """Rows, columns and repetition penalties ``p``, each ``[m]``: a logit x becomes ``x / p`` if x > 0, else
+    ``x * p``."""
+    added: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]] | None = None
+    """Rows, columns and what is added, each ``[m]``, after the repetition penalties; -inf bans."""
+    top_k: NDArray[np.int32] | None = None
+    """``int32[num_rows]``; 0: no limit."""
+    top_p: NDArray[np.float32] | None = None
+    """``float32[num_rows]``; 1: no limit."""
+    min_p: NDArray[np.float32] | None = None
+    """``float32[num_rows]``; 0: no limit."""
+    typical_p: NDArray[np.float32] | None = None
+    """``float32[num_rows]``; 1: no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Raw log-probabilities of some rows, on the host."""
+
+    rows: NDArray[np.int32]
+    """``int32[m]``"""
+    chosen: NDArray[np.float32]
+    """``float32[m]``: of the token drawn (or given) at each row."""
+    top_ids: NDArray[np.int32]
+    """``int32[m, k]``: the k most likely tokens of each row, descending; k is the most that any row asked for."""
+    top: NDArray[np.float32]
+    """``float32[m, k]``: their log-probabilities."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepInput:
     """All that goes down from scheduler to workers for one step."""
 
@@ -219,6 +258,11 @@ class StepInput:
     transform reads it."""
     companion_rows: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
     """By modifier name ``int32[num_rows, c]``: logits row of each companion, -1 where there is none."""
+    warp: Warp | None = None
+    """None where temperature is all there is."""
+    num_logprobs: NDArray[np.int32] | None = None
+    """``int32[num_rows]``: how many most likely tokens' log-probabilities to return beside the drawn one's, -1: not
+    even that; None: no row asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,4 +276,7 @@ class StepOutput:
     faults: Mapping[int, Fault] = field(default_factory=dict)
     """By row: what failed in the worker. The row's token means nothing; that matters only if it would be final."""
     overruled: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """By row: modifiers that left it without any token the grammar allows, so that it was drawn without them."""
+    """By row: modifiers, as ``modifier.name``, or sampling parameters, as ``min_tokens``, that left it without any
+    token the grammar allows, so that it was drawn without them."""
+    logprobs: Logprobs | None = None
+    """Of the rows that asked for them."""

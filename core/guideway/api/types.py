@@ -18,6 +18,7 @@ from guideway.api.errors import GuidewayError, InvalidGrammar
 __all__ = [
     "Choice",
     "Companion",
+    "Completion",
     "Constraint",
     "FinishReason",
     "GenerationResult",
@@ -29,6 +30,7 @@ __all__ = [
     "SamplingParams",
     "SequenceInfo",
     "StructuralTag",
+    "TokenLogprobs",
 ]
 
 
@@ -213,20 +215,70 @@ def _text(value: object, what: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How one prompt is to be continued. Checked at admission, not here."""
+    """How one prompt is to be continued. Checked at admission, not here.
+
+    Logits pass, in this order: bias, penalties and bans of stop tokens; temperature, top-k, top-p, min-p, typical-p;
+    the draw. The grammar mask and modifiers act before and after, as `Stage` says.
+    """
 
     max_tokens: int | None = None
     """The most tokens to generate, at least 1; None: as many as the model's context leaves room for."""
+    min_tokens: int = 0
+    """Before this many tokens no stop token is drawn and no stop string looked for; where a grammar allows nothing
+    but its end, the grammar wins and ``min_tokens`` is named in `Completion.unenforced`."""
     temperature: float = 0.0
     """0 takes the most likely token each time (greedy, as in ``transformers``); above 0 draws."""
+    top_k: int = 0
+    """Draw among the k most likely tokens; 0: among all. (Fan et al., 2018)"""
+    top_p: float = 1.0
+    """Draw among the fewest most likely tokens whose probabilities sum to at least this, in (0, 1]; 1: among all.
+    (Nucleus sampling; Holtzman et al., 2020)"""
+    min_p: float = 0.0
+    """Draw among tokens at least this fraction as likely as the likeliest, in [0, 1]; 0: among all.
+    (Nguyen et al., 2024)"""
+    typical_p: float = 1.0
+    """Draw among the fewest tokens closest to the expected information whose probabilities sum to at least this, in
+    (0, 1]; 1: among all. (Locally typical sampling; Meister et al., 2022)"""
+    repetition_penalty: float = 1.0
+    """Divides positive logits and multiplies negative ones of tokens in the prompt or the output, above 0; 1: no
+    change. (CTRL; Keskar et al., 2019)"""
+    frequency_penalty: float = 0.0
+    """Is subtracted from the logit of a token once per occurrence in the output, as in OpenAI's API."""
+    presence_penalty: float = 0.0
+    """Is subtracted from the logit of a token that occurs in the output, as in OpenAI's API."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Is added to logits, by token id; ``-inf`` bans the token."""
     seed: int | None = None
     """Makes draws repeatable; 0 to 2**63 - 1. None: a seed is drawn at admission."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the generation, wherever in the output they appear, also across tokens; not part of `text`."""
     stop_token_ids: tuple[int, ...] = ()
     """Token ids that end the generation besides the vocabulary's own."""
+    ignore_eos: bool = False
+    """Whether the vocabulary's own stop tokens end nothing; for benchmarks."""
+    n: int = 1
+    """How many sequences to return."""
+    best_of: int | None = None
+    """How many sequences to generate, of which the `n` with the highest mean log-probability are returned, best
+    first; None: `n`."""
+    logprobs: int | None = None
+    """Return the raw log-probability of each generated token and of this many most likely ones, 0 or more; raw means
+    of the model's own logits, before anything changed them. None: return none."""
+    prompt_logprobs: int | None = None
+    """The same for the tokens of the prompt."""
+    echo: bool = False
+    """Whether `text` begins with the text of the prompt."""
+    priority: int = 0
+    """Lower runs first."""
     constraint: Constraint | None = None
     """What the output must obey."""
     modifiers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Configured logit modifiers this request uses, each with its options for this request."""
+
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences are generated."""
+        return self.n if self.best_of is None else self.best_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +292,8 @@ class Request:
     """`SamplingParams.seed`, or the seed drawn in its place."""
     prompt: str | None = None
     """The text of the prompt where the host knows it."""
+    tenant: str = ""
+    """On whose behalf: tenants share a busy host fairly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,20 +313,82 @@ class Companion:
     prompt_token_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationResult:
-    """What became of one prompt."""
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Raw natural log-probabilities at one position."""
 
-    request_id: str
-    prompt_token_ids: tuple[int, ...] = ()
+    token_id: int
+    """The token that stands there."""
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """The most likely tokens and their log-probabilities, descending; as many as were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One generated sequence."""
+
+    index: int = 0
+    """`SequenceInfo.index`."""
     text: str = ""
-    """The generated text, without stop and other special tokens."""
+    """The generated text, without stop and other special tokens and without the stop string that ended it."""
     token_ids: tuple[int, ...] = ()
-    """The generated token ids, a final stop token included."""
+    """The generated token ids, a final stop token or the tokens of a stop string included."""
     finish_reason: FinishReason = FinishReason.STOP
+    stop: str | int | None = None
+    """The stop string or stop token that ended it."""
     error: GuidewayError | None = None
     """Why it was refused or failed; None otherwise."""
     strategy: str | None = None
     """The grammar strategy that served the constraint."""
     unenforced: tuple[str, ...] = ()
     """Everything that was asked for and not enforced, by name; empty: all of it was."""
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    """One per generated token, if asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationResult:
+    """What became of one prompt: `outputs`, and the first of them at hand as `text`, `token_ids` and so on."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...] = ()
+    outputs: tuple[Completion, ...] = (Completion(),)
+    """`SamplingParams.n` of them, by index, or best first with `best_of`; a refused request has one."""
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    """One per token of the prompt, None for the first, if asked for."""
+
+    @property
+    def text(self) -> str:
+        """Of the first output."""
+        return self.outputs[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Of the first output."""
+        return self.outputs[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Of the first output."""
+        return self.outputs[0].finish_reason
+
+    @property
+    def error(self) -> GuidewayError | None:
+        """Of the first output."""
+        return self.outputs[0].error
+
+    @property
+    def strategy(self) -> str | None:
+        """Of the first output."""
+        return self.outputs[0].strategy
+
+    @property
+    def unenforced(self) -> tuple[str, ...]:
+        """Of the first output."""
+        return self.outputs[0].unenforced
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprobs, ...] | None:
+        """Of the first output."""
+        return self.outputs[0].logprobs

@@ -1,32 +1,78 @@
-"""Worker mixins: code that runs inside every worker process, beside the model. Not yet run by any host."""
+"""Worker mixins: code that runs inside every worker process, beside the model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-__all__ = ["WorkerMixin"]
+__all__ = ["Worker", "WorkerMixin", "WorkerStep"]
+
+
+class Worker(Protocol):
+    """What a mixin may know of the worker it is part of."""
+
+    @property
+    def model(self) -> Any:
+        """The model: in guideway's own engine a ``transformers.PreTrainedModel``."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """Where it runs, in the words of the device's library."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """Which of the workers this is, from 0."""
+        ...
+
+    @property
+    def num_workers(self) -> int: ...
+
+
+class WorkerStep(Protocol):
+    """What a mixin may know of a step."""
+
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences, companions included, append tokens."""
+        ...
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens pass through the model."""
+        ...
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows of logits come out."""
+        ...
 
 
 class WorkerMixin:
-    """Subclass, and override what you need; public methods you add are reachable as
-    ``engine.call_workers("name.method", ...)``. Several mixins are composed into one class at start-up, in configured
-    order; two that define the same attribute are refused, naming both."""
+    """Subclass, and override what you need. The mixins of a configuration become one class, in configured order, of
+    which each worker has one object: `self` is the same for all of them.
+
+    The host calls the five methods below for every mixin in order (`close` in reverse). Any other attribute that two
+    mixins define, on their classes or in ``__init__``, is refused at start-up, naming both. Public methods you add are
+    reachable as ``engine.call_workers("name.method", ...)``; give them arguments and results that pickle.
+    """
 
     contract: ClassVar[str] = "1.0"
     name: ClassVar[str]
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self.options = options
+        """`options` are this mixin's own; an `InvalidConfiguration`, as `parse_options` raises, refuses them. Do not
+        call ``super().__init__``: the host calls each mixin's."""
 
-    def on_model_loaded(self, worker: Any) -> None:
-        """Once, after the model's weights are in place and before the first step."""
+    def on_model_loaded(self, worker: Worker) -> None:
+        """Once, after the model's weights are in place and before the first step. What it raises stops the start."""
 
-    def before_step(self, step: Any) -> None:
-        """Before each forward pass."""
+    def before_step(self, step: WorkerStep) -> None:
+        """Before each forward pass. What it raises ends the requests of this step; the next step calls it again."""
 
-    def after_step(self, step: Any) -> None:
-        """After each step's tokens are drawn."""
+    def after_step(self, step: WorkerStep) -> None:
+        """After each step's tokens are drawn. What it raises ends the requests of this step."""
 
     def close(self) -> None:
-        """Once, when the worker shuts down."""
+        """Once, when the worker shuts down. What it raises is logged."""
