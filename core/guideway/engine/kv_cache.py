@@ -1,20 +1,32 @@
-"""Where the keys and values of running sequences live.
+"""Which cells of the KV cache belong to which sequence: accounting only, for the tensors live in the workers.
 
-A sequence owns one slot from `KVCache.allocate` to `KVCache.release`. Appending is the runner's work: it writes a
-step's keys and values beyond a slot's length and then advances the length, so a step that fails changes nothing.
+A sequence owns one slot from `KVCache.allocate` to `KVCache.release`, and in it at most one region of cells, whose
+size is a power of two. One that outgrows its region gets a larger one, if possible around the old. What that means
+for the tensors is said in moves, which a worker does in order before its next forward pass. The region of a finished
+sequence may be kept: a later one that begins with the same tokens need not compute them again.
+
+Once all moves are done, free cells hold zeros, and cells of a region beyond its sequence's length hold zeros or
+remains of that sequence, never another's.
+
+Each method ends with assignments and calls nothing between them: an interrupt finds all of a change or nothing.
 """
 
 from __future__ import annotations
 
-import heapq
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
+from guideway.api.errors import GuidewayError, InvalidConfiguration
+from guideway.engine.buddy import BuddyAllocator, power_of_two
+from guideway.engine.forward import Clear, Copy, Move, Region
 
-from guideway.api.errors import GuidewayError
+__all__ = ["KVCache", "KVCacheError", "KVCacheFull"]
 
-__all__ = ["KVCache", "KVCacheError", "KVCacheFull", "KVShape", "SlotKVCache"]
+MIN_REGION = 64
+"""Cells of the smallest region, unless no sequence can be that long."""
+
+MIN_PREFIX = 16
+"""A shorter prefix is not worth a copy."""
 
 
 class KVCacheError(GuidewayError):
@@ -22,133 +34,283 @@ class KVCacheError(GuidewayError):
 
 
 class KVCacheFull(KVCacheError):
-    """No slot is free, or a sequence would grow beyond the cache's `max_length`; nothing was changed."""
+    """No slot or no room is free, or a sequence would outgrow the cache's `max_length`; nothing was changed."""
 
 
-class KVCache(ABC):
-    """Slots, and how many tokens each of them holds.
+@dataclass(slots=True)
+class _Holder:
+    """Computed tokens, and the cells where their keys and values are."""
 
-    Every method that takes a slot raises `KVCacheError` if it is not allocated.
-    """
-
-    num_slots: int
-    """How many sequences fit at once."""
-    max_length: int
-    """The most tokens one sequence can hold."""
-
-    @abstractmethod
-    def capacity(self) -> int:
-        """How many slots are free."""
-
-    @abstractmethod
-    def allocate(self) -> int:
-        """The lowest free slot, now an empty sequence's. Raises `KVCacheFull`."""
-
-    @abstractmethod
-    def release(self, slot: int) -> None:
-        """Free `slot`."""
-
-    @abstractmethod
-    def length(self, slot: int) -> int:
-        """How many tokens `slot` holds."""
-
-    @abstractmethod
-    def reserve(self, slot: int, num_tokens: int) -> None:
-        """Make room to write `num_tokens` beyond the length of `slot`. Raises `KVCacheFull`."""
-
-    @abstractmethod
-    def advance(self, slot: int, num_tokens: int) -> None:
-        """Count `num_tokens` more whose keys and values have been written into reserved room."""
-
-    @abstractmethod
-    def truncate(self, slot: int, length: int) -> None:
-        """Forget every token of `slot` from `length` on. Raises `KVCacheError` if it holds fewer."""
-
-    @abstractmethod
-    def fork(self, slot: int) -> int:
-        """A new slot that holds the same tokens and is independent from now on. Raises `KVCacheFull`."""
+    token_ids: list[int]
+    region: Region | None
+    written: int
+    """How many of the region's cells may hold something, those of tokens cut or never counted included."""
 
 
 @dataclass(frozen=True, slots=True)
-class KVShape:
-    """What one token costs: every layer has `num_heads` key heads of `key_dim` and value heads of `value_dim`."""
+class _Room:
+    """A region that can be had, and what the cache looks like then."""
 
-    num_layers: int
-    num_heads: int
-    key_dim: int
-    value_dim: int
+    region: Region
+    free: BuddyAllocator
+    kept: dict[int, _Holder]
+    moves: tuple[Move, ...]
+    """The clearing of kept regions that must go for it."""
 
 
-class SlotKVCache(KVCache):
-    """One contiguous stretch per slot, so that attention over neighboring slots reads a view and gathers nothing.
+class KVCache:
+    """Slots, and what each of them holds.
 
-    `keys` is ``[num_layers, num_slots, num_heads, max_length, key_dim]``, `values` the same with ``value_dim``; cells
-    beyond a slot's length hold zeros or remains of its own sequence, never another's.
+    `num_cells` is how many tokens fit at once; it must be enough for a region of `max_length` tokens, so that one
+    sequence alone always fits. Every method that takes a slot raises `KVCacheError` if it is not allocated.
     """
 
-    def __init__(
-        self, shape: KVShape, *, num_slots: int, max_length: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, *, num_slots: int, num_cells: int, max_length: int, prefix_caching: bool = True) -> None:
+        if num_slots < 1:
+            raise InvalidConfiguration(f"num_slots must be at least 1, not {num_slots}", field="num_slots")
+        if max_length < 1:
+            raise InvalidConfiguration(f"max_length must be at least 1, not {max_length}", field="max_length")
+        if num_cells < power_of_two(max_length):
+            raise InvalidConfiguration(
+                f"num_cells must be at least {power_of_two(max_length)}, the next power of two of max_length "
+                f"{max_length}, not {num_cells}",
+                field="num_cells",
+            )
         self.num_slots = num_slots
+        """How many sequences fit at once."""
+        self.num_cells = num_cells
+        """How many tokens fit at once, of all sequences and kept regions."""
         self.max_length = max_length
-        self.shape = shape
-        cells = (shape.num_layers, num_slots, shape.num_heads, max_length)
-        self.keys = torch.zeros(*cells, shape.key_dim, dtype=dtype, device=device)
-        self.values = torch.zeros(*cells, shape.value_dim, dtype=dtype, device=device)
-        # a heap: the lowest free slot first keeps the slots in use dense, so that views over them have few holes
-        self._free = list(range(num_slots))
-        self._lengths: dict[int, int] = {}
-        self._written: dict[int, int] = {}  # how far each slot has been written, truncated tokens included
+        """The most tokens one sequence can hold."""
+        self._prefix_caching = prefix_caching
+        self._min_region = min(MIN_REGION, power_of_two(max_length))
+        self._free = BuddyAllocator(num_cells)
+        self._slots: dict[int, _Holder] = {}
+        self._kept: dict[int, _Holder] = {}
+        """The least recently used first."""
+        self._pending: tuple[int, tuple[Move, ...]] = (0, ())
 
     def capacity(self) -> int:
-        return len(self._free)
+        """How many slots are free."""
+        return self.num_slots - len(self._slots)
 
-    def allocate(self) -> int:
-        if not self._free:
-            raise KVCacheFull(f"all {self.num_slots} slots are in use; release one first")
-        slot = heapq.heappop(self._free)
-        self._lengths[slot] = self._written[slot] = 0
+    def allocate(self, token_ids: Sequence[int] = ()) -> int:
+        """The lowest free slot, now another sequence's. Raises `KVCacheFull` if there is none.
+
+        It begins with the longest prefix of `token_ids`, short of the last of them, that another slot or a kept
+        region holds, if that is long enough to be worth it and there is room: see `length`.
+        """
+        slot = self._free_slot()
+        source, length = self._longest_prefix(list(token_ids)) if self._prefix_caching else (None, 0)
+        if source is None or source.region is None:
+            self._slots[slot] = _Holder([], None, 0)
+            return slot
+        kept = source.region.start in self._kept
+        prefix = list(token_ids[:length])
+        size = self._size_for(min(len(token_ids), self.max_length))
+        # a kept region that holds nothing else is taken as it is; another only if there is no room for a copy
+        room = None if kept and length == len(source.token_ids) else self._room(size, sparing=source)
+        if room is not None:
+            holder = _Holder(prefix, room.region, length)
+            moves = (*room.moves, Copy(source.region.start, room.region.start, length))
+            pending = self._pending_with(moves)
+            if kept:
+                room.kept[source.region.start] = room.kept.pop(source.region.start)  # the most recently used
+            self._free, self._kept, self._pending, self._slots[slot] = room.free, room.kept, pending, holder
+        elif kept:
+            holder = _Holder(prefix, source.region, length)
+            pending = self._pending_with(_clear(source.region.start + length, source.written - length))
+            others = {start: other for start, other in self._kept.items() if other is not source}
+            self._kept, self._pending, self._slots[slot] = others, pending, holder
+        else:
+            self._slots[slot] = _Holder([], None, 0)
         return slot
 
-    def release(self, slot: int) -> None:
-        self.length(slot)
-        # The padding of a view over several slots is multiplied by zero, and zero times a NaN is NaN: a sequence whose
-        # numbers overflowed must not reach the next owner of its slot.
-        with torch.inference_mode():
-            self.keys[:, slot, :, : self._written[slot]] = 0
-            self.values[:, slot, :, : self._written[slot]] = 0
-        del self._lengths[slot], self._written[slot]
-        heapq.heappush(self._free, slot)
-
     def length(self, slot: int) -> int:
-        try:
-            return self._lengths[slot]
-        except KeyError:
-            raise KVCacheError(f"slot {slot!r} is not allocated; in use: {sorted(self._lengths)}") from None
+        """How many tokens of `slot` are computed."""
+        return len(self._holder(slot).token_ids)
+
+    def token_ids(self, slot: int) -> list[int]:
+        """The tokens of `slot` that are computed."""
+        return self._holder(slot).token_ids.copy()
+
+    def region(self, slot: int) -> Region:
+        """The cells of `slot`. Raises `KVCacheError` if it holds nothing and no room was reserved."""
+        region = self._holder(slot).region
+        if region is None:
+            raise KVCacheError(f"slot {slot} has no region; reserve room first")
+        return region
 
     def reserve(self, slot: int, num_tokens: int) -> None:
-        length = self.length(slot)
-        if length + num_tokens > self.max_length:
+        """Make room for `num_tokens` beyond the length of `slot`, if need be in place of kept regions, the least
+        recently used first. Raises `KVCacheFull`."""
+        holder = self._holder(slot)
+        length = len(holder.token_ids)
+        needed, old = length + num_tokens, holder.region
+        if num_tokens < 0:
+            raise KVCacheError(f"slot {slot} cannot reserve room for {num_tokens} tokens")
+        if needed > self.max_length:
             raise KVCacheFull(
                 f"slot {slot} holds {length} tokens and cannot take {num_tokens} more; max_length is {self.max_length}"
             )
-        self._written[slot] = max(self._written[slot], length + num_tokens)
+        if needed <= (old.size if old is not None else 0):
+            if needed > holder.written:
+                holder.written = needed
+            return
+        room = self._room(self._size_for(needed), instead_of=old)
+        if room is None:
+            raise KVCacheFull(
+                f"slot {slot} holds {length} tokens and there is no room for {num_tokens} more; "
+                "release or truncate another"
+            )
+        moves, written = room.moves, max(holder.written, needed)
+        if old is not None and old.start != room.region.start:
+            # The new region may contain the old one, but what is copied ends before it: it starts at least its own
+            # size after.
+            copied = (Copy(old.start, room.region.start, length),) if length else ()
+            moves, written = (*moves, *copied, *_clear(old.start, holder.written)), needed
+        pending = self._pending_with(moves)
+        self._free, self._kept, self._pending = room.free, room.kept, pending
+        holder.region, holder.written = room.region, written
 
-    def advance(self, slot: int, num_tokens: int) -> None:
-        self._lengths[slot] = self.length(slot) + num_tokens
+    def advance(self, slot: int, token_ids: Sequence[int]) -> None:
+        """Count `token_ids` as computed in reserved room."""
+        holder = self._holder(slot)
+        if len(holder.token_ids) + len(token_ids) > holder.written:
+            raise KVCacheError(
+                f"slot {slot} holds {len(holder.token_ids)} tokens and has room for {holder.written}; "
+                f"reserve room before {len(token_ids)} more are computed"
+            )
+        holder.token_ids.extend(token_ids)
 
     def truncate(self, slot: int, length: int) -> None:
-        current = self.length(slot)
+        """Forget every token of `slot` from `length` on; with 0 its region is free. Raises `KVCacheError` if it
+        holds fewer."""
+        holder = self._holder(slot)
+        current = len(holder.token_ids)
         if not 0 <= length <= current:
             raise KVCacheError(f"slot {slot} holds {current} tokens and cannot be truncated to {length}")
-        self._lengths[slot] = length
+        if length:
+            del holder.token_ids[length:]
+        elif holder.region is not None:
+            free, pending = self._freed(holder)
+            self._free, self._pending, self._slots[slot] = free, pending, _Holder([], None, 0)
 
     def fork(self, slot: int) -> int:
-        length = self.length(slot)
-        copy = self.allocate()
-        with torch.inference_mode():
-            self.keys[:, copy, :, :length] = self.keys[:, slot, :, :length]
-            self.values[:, copy, :, :length] = self.values[:, slot, :, :length]
-        self.reserve(copy, length)
-        self.advance(copy, length)
+        """A new slot that holds the same tokens and is independent from now on. Raises `KVCacheFull`."""
+        holder = self._holder(slot)
+        copy = self._free_slot()
+        length = len(holder.token_ids)
+        if holder.region is None or not length:
+            self._slots[copy] = _Holder([], None, 0)
+            return copy
+        room = self._room(self._size_for(length))
+        if room is None:
+            raise KVCacheFull(f"there is no room for another {length} tokens; release or truncate a slot first")
+        pending = self._pending_with((*room.moves, Copy(holder.region.start, room.region.start, length)))
+        forked = _Holder(holder.token_ids.copy(), room.region, length)
+        self._free, self._kept, self._pending, self._slots[copy] = room.free, room.kept, pending, forked
         return copy
+
+    def release(self, slot: int, *, keep: bool = False) -> None:
+        """Free `slot`. With `keep` its tokens stay as a prefix for later ones until their room is needed."""
+        holder = self._holder(slot)
+        if holder.region is None:
+            del self._slots[slot]
+        elif keep and self._prefix_caching and len(holder.token_ids) >= MIN_PREFIX:
+            self._kept[holder.region.start] = holder
+            del self._slots[slot]
+        else:
+            free, pending = self._freed(holder)
+            self._free, self._pending = free, pending
+            del self._slots[slot]
+
+    def moves(self) -> tuple[int, tuple[Move, ...]]:
+        """The moves not yet known to be done, in order, and how many there have been before them."""
+        return self._pending
+
+    def executed(self, number: int) -> None:
+        """All moves before this number have been done."""
+        first, moves = self._pending
+        if number > first + len(moves):
+            raise KVCacheError(f"there have been {first + len(moves)} moves, not {number}")
+        if number > first:
+            self._pending = (number, moves[number - first :])
+
+    def forget(self) -> None:
+        """The tensors are gone: every slot holds nothing, nothing is kept, and moves are numbered from 0 again."""
+        free, slots = BuddyAllocator(self.num_cells), {slot: _Holder([], None, 0) for slot in self._slots}
+        self._free, self._slots, self._kept, self._pending = free, slots, {}, (0, ())
+
+    def _holder(self, slot: int) -> _Holder:
+        try:
+            return self._slots[slot]
+        except KeyError:
+            raise KVCacheError(f"slot {slot!r} is not allocated; in use: {sorted(self._slots)}") from None
+
+    def _free_slot(self) -> int:
+        for slot in range(self.num_slots):
+            if slot not in self._slots:
+                return slot
+        raise KVCacheFull(f"all {self.num_slots} slots are in use; release one first")
+
+    def _size_for(self, num_tokens: int) -> int:
+        return max(self._min_region, power_of_two(num_tokens))
+
+    def _room(self, size: int, *, instead_of: Region | None = None, sparing: _Holder | None = None) -> _Room | None:
+        """A region of `size`, where `instead_of` need not stay and `sparing` is to be kept; None if there is none.
+
+        The place of `instead_of` is preferred, for then nothing has to move.
+        """
+        free, kept = self._free.copy(), self._kept.copy()
+        moves: tuple[Move, ...] = ()
+        preferred = None
+        if instead_of is not None:
+            free.give(instead_of.start, instead_of.size)
+            if instead_of.start % size == 0:
+                preferred = instead_of.start
+        oldest = iter(self._kept.values())
+        while (start := free.take(size, preferred)) is None:
+            victim = next(oldest, None)
+            if victim is None:
+                return None
+            if victim is not sparing and victim.region is not None:
+                free.give(victim.region.start, victim.region.size)
+                del kept[victim.region.start]
+                moves += _clear(victim.region.start, victim.written)
+        return _Room(Region(start, size), free, kept, moves)
+
+    def _freed(self, holder: _Holder) -> tuple[BuddyAllocator, tuple[int, tuple[Move, ...]]]:
+        """The free cells and the moves once the region of `holder` is free."""
+        if holder.region is None:
+            return self._free, self._pending
+        free = self._free.copy()
+        free.give(holder.region.start, holder.region.size)
+        return free, self._pending_with(_clear(holder.region.start, holder.written))
+
+    def _pending_with(self, moves: tuple[Move, ...]) -> tuple[int, tuple[Move, ...]]:
+        first, pending = self._pending
+        return first, pending + moves
+
+    def _longest_prefix(self, token_ids: list[int]) -> tuple[_Holder | None, int]:
+        """What holds the longest prefix of `token_ids` that is worth it, and how long that is."""
+        limit = len(token_ids) - 1
+        best, length = None, MIN_PREFIX - 1
+        for holder in (*self._kept.values(), *self._slots.values()):
+            if length < limit and holder.token_ids[: length + 1] == token_ids[: length + 1]:
+                best, length = holder, _common(holder.token_ids, token_ids, length + 1, limit)
+        return best, length
+
+
+def _common(a: list[int], b: list[int], start: int, limit: int) -> int:
+    """How many tokens `a` and `b` have in common, at most `limit`, if the first `start` are known to be."""
+    end = min(len(a), limit)
+    while start + 64 <= end and a[start : start + 64] == b[start : start + 64]:
+        start += 64
+    while start < end and a[start] == b[start]:
+        start += 1
+    return start
+
+
+def _clear(start: int, num_tokens: int) -> tuple[Move, ...]:
+    return (Clear(start, num_tokens),) if num_tokens else ()
