@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from guideway.api.errors import GuidewayError, InvalidRequest
     from guideway.api.types import (
         Choice,
+        Completion,
         FinishReason,
         GenerationResult,
         Grammar,
@@ -21,15 +22,21 @@ if TYPE_CHECKING:
         SamplingParams,
         StructuralTag,
     )
+    from guideway.engine.async_engine import AsyncEngine
     from guideway.engine.config import EngineConfig
-    from guideway.engine.engine import Engine
+    from guideway.engine.engine import Engine, EngineClosed, QueueFull
+    from guideway.engine.generation import Chunk
     from guideway.plugins.selection import PluginSettings
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "AsyncEngine",
     "Choice",
+    "Chunk",
+    "Completion",
     "Engine",
+    "EngineClosed",
     "EngineConfig",
     "FinishReason",
     "GenerationResult",
@@ -39,17 +46,22 @@ __all__ = [
     "JsonObject",
     "JsonSchema",
     "PluginSettings",
+    "QueueFull",
     "Regex",
     "SamplingParams",
     "StructuralTag",
 ]
 
 _HOME_OF = {
+    "AsyncEngine": "guideway.engine.async_engine",
+    "Chunk": "guideway.engine.generation",
     "Engine": "guideway.engine.engine",
+    "EngineClosed": "guideway.engine.engine",
     "EngineConfig": "guideway.engine.config",
     "GuidewayError": "guideway.api.errors",
     "InvalidRequest": "guideway.api.errors",
     "PluginSettings": "guideway.plugins.selection",
+    "QueueFull": "guideway.engine.engine",
 }
 
 

@@ -4,73 +4,34 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from numbers import Integral
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
-from guideway.api.errors import GuidewayError, InvalidRequest, contain
+from guideway.api.errors import GuidewayError, InvalidRequest, LimitExceeded, contain
 from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams
 from guideway.api.vocabulary import Vocabulary
 from guideway.engine.assembly import assemble
 from guideway.engine.config import EngineConfig
+from guideway.engine.generation import Generation
+from guideway.engine.prompts import BYTES, Prompt, tokenize
 from guideway.engine.scheduler import Scheduler
-from guideway.engine.sequence import Sequence, reason_of, refusal
+from guideway.engine.sequence import RequestGroup, reason_of, refusal
+from guideway.engine.stepper import Stepper
 from guideway.plugins import Hook
 
-__all__ = ["Engine", "EngineClosed", "Generation", "Prompt"]
+__all__ = ["Engine", "EngineClosed", "QueueFull"]
 
 log = logging.getLogger(__name__)
-
-Prompt: TypeAlias = str | SequenceOf[int] | SequenceOf[Mapping[str, str]]
-"""Text, token ids, or chat messages (``{"role": ..., "content": ...}``) for the model's chat template."""
-
-BYTES = bytes | bytearray | memoryview
-"""Sequences of whole numbers, but not of token ids."""
 
 
 class EngineClosed(GuidewayError):
     """The engine was closed and takes no more requests."""
 
 
-class Generation:
-    """One submitted request. Iterating drives the engine and yields text as it becomes final."""
-
-    def __init__(self, engine: Engine, sequence: Sequence) -> None:
-        self._engine = engine
-        self._sequence = sequence
-
-    @property
-    def result(self) -> GenerationResult | None:
-        """The result, once it has ended."""
-        return self._sequence.result
-
-    def __iter__(self) -> Iterator[str]:
-        """New text, in whole characters, until the end. Raises the request's error if it is refused or fails."""
-        shown = 0
-        while True:
-            ended = self._sequence.result is not None
-            text = self._sequence.text
-            if len(text) > shown:
-                yield text[shown:]
-                shown = len(text)
-            if ended:
-                break
-            self._engine.step()
-        if self._sequence.result is not None and self._sequence.result.error is not None:
-            raise self._sequence.result.error
-
-    def wait(self) -> GenerationResult:
-        """Drive the engine until this request has ended."""
-        while self._sequence.result is None:
-            self._engine.step()
-        return self._sequence.result
-
-    def abort(self) -> None:
-        """End it now; `result` then holds what there is."""
-        self._engine.abort(self)
+class QueueFull(GuidewayError):
+    """As many sequences wait as may (`EngineConfig.max_waiting`); try again when some have started."""
 
 
 class Engine:
@@ -86,14 +47,19 @@ class Engine:
         self._tokenizer = parts.tokenizer
         self._runtime = parts.runtime
         self._hooks = parts.hooks
+        self._executor = parts.executor
         self._ids = itertools.count()
+        self._arrivals = itertools.count()
         self._closed = False
         self._scheduler = Scheduler(
             parts.runtime,
-            parts.worker,
-            max_prefill_tokens=config.max_prefill_tokens,
+            Stepper(parts.runtime, parts.executor, parts.cache),
+            parts.cache,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
             num_draft_tokens=config.num_draft_tokens,
             on_finish=self._finished,
+            restart=parts.restart,
         )
 
     @property
@@ -103,27 +69,25 @@ class Engine:
 
     def generate(
         self,
-        prompts: str | SequenceOf[Prompt],
-        params: SamplingParams | SequenceOf[SamplingParams] | None = None,
+        prompts: str | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        tenants: str | Sequence[str] = "",
         on_result: Callable[[int, GenerationResult], None] | None = None,
     ) -> list[GenerationResult]:
         """One result per prompt, in order, whatever happens to some of them: a refused prompt has
         `FinishReason.REFUSED`, a failed one `FinishReason.INTERNAL_ERROR`, both with their error.
 
-        `params` is one for all or one per prompt. `on_result` is called with the index and result of each prompt as
-        it ends. Raises `InvalidRequest` only if there is no list of prompts or not one `SamplingParams` for each, and
-        `EngineClosed`.
+        `params` and `tenants` are one for all or one per prompt. `on_result` is called with the index and result of
+        each prompt as it ends. Raises `InvalidRequest` only if there is no list of prompts or not one
+        `SamplingParams` and tenant for each, and `EngineClosed`.
         """
         self._check_open()
-        many: SequenceOf[Any] = [prompts] if isinstance(prompts, str) else prompts
-        if not isinstance(many, SequenceOf) or isinstance(many, BYTES):
+        many: Sequence[Any] = [prompts] if isinstance(prompts, str) else prompts
+        if not isinstance(many, Sequence) or isinstance(many, BYTES):
             raise InvalidRequest(f"prompts must be a list of prompts, not {type(many).__name__}", field="prompts")
-        if params is None:
-            params = SamplingParams()
-        each = params if isinstance(params, SequenceOf) else [params] * len(many)
-        if len(each) != len(many):
-            raise InvalidRequest(f"there are {len(many)} prompts but {len(each)} sampling params", field="params")
+        each_params = _one_each(SamplingParams() if params is None else params, many, "sampling params", "params")
+        each_tenant = _one_each(tenants, many, "tenants", "tenants")
         results: list[GenerationResult | None] = [None] * len(many)
         pending: dict[str, int] = {}
         ended: list[GenerationResult] = []
@@ -134,35 +98,44 @@ class Engine:
                 on_result(index, result)
 
         with ExitStack() as interrupted:  # nobody will ask for these again
-            for index, (prompt, wanted) in enumerate(zip(many, each, strict=True)):
+            for index, job in enumerate(zip(many, each_params, each_tenant, strict=True)):
+                while self._scheduler.num_waiting >= self.config.max_waiting:
+                    self._step_and_collect(pending, ended, keep)
                 request_id = f"request-{next(self._ids)}"
                 try:
-                    sequence = self._admit(request_id, prompt, wanted, ended)
+                    group = self._admit(request_id, *job, ended)
                 except GuidewayError as error:
                     keep(index, refusal(request_id, error))
                 else:
-                    interrupted.callback(self._scheduler.end, sequence, FinishReason.ABORT)
+                    interrupted.callback(self._scheduler.end_group, group, FinishReason.ABORT)
                     pending[request_id] = index
             while pending:
-                self.step()
-                for result in ended:
-                    keep(pending.pop(result.request_id), result)
-                ended.clear()
+                self._step_and_collect(pending, ended, keep)
         return [result for result in results if result is not None]
 
-    def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> Generation:
+    def submit(self, prompt: Prompt, params: SamplingParams | None = None, *, tenant: str = "") -> Generation:
         """Start one request; iterate the `Generation` for its text. Waits until its constraint is compiled, while
-        other requests go on. Raises `InvalidRequest` if it is refused, `PluginError` if a plugin failed, and
-        `EngineClosed`."""
-        if params is None:
-            params = SamplingParams()
-        sequence = self._admit(f"request-{next(self._ids)}", prompt, params, [])
+        other requests go on. Raises `InvalidRequest` if it is refused, `PluginError` if a plugin failed, `QueueFull`
+        and `EngineClosed`."""
+        generation = self.enqueue(prompt, params, tenant=tenant)
+        group = generation._group
         try:
-            self._await_compilation(sequence)
+            self._await_compilation(group)
         except BaseException:  # the caller will not have it
-            self._scheduler.end(sequence, FinishReason.ABORT)
+            self._scheduler.end_group(group, FinishReason.ABORT)
             raise
-        return Generation(self, sequence)
+        return generation
+
+    def enqueue(self, prompt: Prompt, params: SamplingParams | None = None, *, tenant: str = "") -> Generation:
+        """`submit` without waiting: what only the compilation finds out is in the result."""
+        self._check_open()
+        if self._scheduler.num_waiting >= self.config.max_waiting:
+            raise QueueFull(
+                f"{self._scheduler.num_waiting} sequences wait already, and max_waiting is {self.config.max_waiting}; "
+                "try again when some have started"
+            )
+        params = SamplingParams() if params is None else params
+        return Generation(self, self._admit(f"request-{next(self._ids)}", prompt, params, tenant, []))
 
     def step(self) -> None:
         """Bring every running request one step forward."""
@@ -174,15 +147,31 @@ class Engine:
 
     def abort(self, generation: Generation) -> None:
         """End a request now, with what it has."""
-        self._scheduler.end(generation._sequence, FinishReason.ABORT)
+        self._scheduler.end_group(generation._group, FinishReason.ABORT)
+
+    def fork(self, generation: Generation, index: int = 0) -> int:
+        """See `Generation.fork`."""
+        self._check_open()
+        for sequence in generation._group.sequences:
+            if sequence.index == index:
+                return self._scheduler.fork(sequence).index
+        raise InvalidRequest(f"there is no output {index!r} to fork", field="index")
+
+    def call_workers(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call ``name.method`` of a worker mixin on every worker; the results by rank. Raises `InvalidRequest` if
+        there is no such mixin or method, and what the method raises as a `PluginError`."""
+        self._check_open()
+        results: list[Any] = self._executor.submit("call", method, args, kwargs).results()
+        return results
 
     def close(self) -> None:
-        """End every request with `FinishReason.ABORT`, with what it has, and stop compiling. Closing twice is fine."""
+        """End every request with `FinishReason.ABORT`, with what it has, stop compiling and let the workers go.
+        Closing twice is fine."""
         self._closed = True
-        try:
-            self._scheduler.end_all(FinishReason.ABORT)
-        finally:
-            self._runtime.close()
+        with ExitStack() as each:
+            each.callback(self._executor.close)
+            each.callback(self._runtime.close)
+            each.callback(self._scheduler.end_all, FinishReason.ABORT)
 
     def __enter__(self) -> Engine:
         return self
@@ -194,95 +183,89 @@ class Engine:
         if self._closed:
             raise EngineClosed("the engine is closed and takes no more requests; make a new one")
 
+    def _step_and_collect(
+        self,
+        pending: dict[str, int],
+        ended: list[GenerationResult],
+        keep: Callable[[int, GenerationResult], None],
+    ) -> None:
+        self.step()
+        for result in ended:
+            keep(pending.pop(result.request_id), result)
+        ended.clear()
+
     def _admit(
-        self, request_id: str, prompt: Prompt, params: SamplingParams, inbox: list[GenerationResult]
-    ) -> Sequence:
+        self, request_id: str, prompt: Prompt, params: SamplingParams, tenant: str, inbox: list[GenerationResult]
+    ) -> RequestGroup:
         self._check_open()
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
         request = Request(
             request_id=request_id,
-            prompt_token_ids=tuple(self._tokenize(prompt)),
+            prompt_token_ids=tuple(tokenize(prompt, self._tokenizer)),
             params=params,
             prompt=prompt if isinstance(prompt, str) else None,
+            tenant=tenant,
         )
         admission = self._runtime.admit(request)
-        request = admission.request
-        prompts = [request.prompt_token_ids, *(companion.prompt_token_ids for companion in admission.companions)]
-        room = self._runtime.context.max_model_len - max(map(len, prompts))
-        sequence = Sequence(
-            admission,
-            max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
-            stop_token_ids=self.vocabulary.stop_token_ids | frozenset(request.params.stop_token_ids),
-            inbox=inbox,
-        )
         try:
-            self._observe(self._hooks.request_started, request=request)
+            group = self._group(admission.request, admission, inbox)
+            self._observe(self._hooks.request_started, request=admission.request)
         except BaseException:
-            self._runtime.abandon(admission)
+            for _ in range(admission.request.params.num_sequences):
+                self._runtime.abandon(admission)
             raise
-        self._scheduler.add(sequence)
-        return sequence
+        self._scheduler.add(group)
+        return group
 
-    def _await_compilation(self, sequence: Sequence) -> None:
-        """Drive the engine until `sequence` could start. Raises what it was refused or failed with until then."""
-        while sequence.result is None and not sequence.admission.ready():
+    def _group(self, request: Request, admission: Any, inbox: list[GenerationResult]) -> RequestGroup:
+        params, vocabulary = request.params, self.vocabulary
+        if params.num_sequences > self.config.max_waiting:
+            raise LimitExceeded(
+                f"{params.num_sequences} sequences are more than the {self.config.max_waiting} that may wait at once",
+                field="n",
+            )
+        prompts = [request.prompt_token_ids, *(companion.prompt_token_ids for companion in admission.companions)]
+        if len(prompts) > self.config.max_num_seqs:
+            raise LimitExceeded(
+                f"the request needs {len(prompts) - 1} companion sequences beside it, but only "
+                f"{self.config.max_num_seqs} sequences run at once",
+                field="modifiers",
+            )
+        room = self._runtime.context.max_model_len - max(map(len, prompts))
+        echo = request.prompt or vocabulary.decode(list(request.prompt_token_ids)).decode(errors="replace")
+        stops = frozenset(params.stop_token_ids)
+        return RequestGroup(
+            admission,
+            arrival=next(self._arrivals),
+            max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
+            stop_token_ids=stops if params.ignore_eos else stops | vocabulary.stop_token_ids,
+            inbox=inbox,
+            prompt_text=echo if params.echo else "",
+        )
+
+    def _await_compilation(self, group: RequestGroup) -> None:
+        """Drive the engine until the request could start. Raises what it was refused or failed with until then."""
+        while group.result is None and not group.admission.ready():
             self.step()
-        compilation = sequence.admission.compilation
-        if sequence.result is None and compilation is not None:
+        compilation = group.admission.compilation
+        if group.result is None and compilation is not None:
             error = compilation.exception()
             if isinstance(error, GuidewayError):
-                self._scheduler.end(sequence, reason_of(error), error)
-        if sequence.result is not None and sequence.result.error is not None:
-            raise sequence.result.error
+                self._scheduler.end_group(group, reason_of(error), error)
+        if group.result is not None and group.result.error is not None:
+            raise group.result.error
 
-    def _tokenize(self, prompt: Prompt) -> list[int]:
-        try:
-            return self._token_ids(prompt)
-        except InvalidRequest:
-            raise
-        except BaseException as error:  # whatever a tokenizer, a template or a value of any type raises
-            contain(error)
-            raise InvalidRequest(
-                f"the prompt cannot be tokenized: {type(error).__name__}: {error}", field="prompt"
-            ) from error
+    def _finished(self, group: RequestGroup) -> None:
+        result = group.result
+        assert result is not None
+        for output in result.outputs:
+            if output.finish_reason is FinishReason.INTERNAL_ERROR:
+                self._observe(self._hooks.request_failed, request=group.request, error=output.error)
+                break
+        self._observe(self._hooks.request_finished, request=group.request, result=result)
 
-    def _token_ids(self, prompt: Any) -> list[int]:
-        if isinstance(prompt, str):
-            return list(self._tokenizer(prompt).input_ids)
-        if not isinstance(prompt, SequenceOf) or isinstance(prompt, BYTES):
-            raise InvalidRequest(
-                f"a prompt is text, a list of token ids or a list of chat messages, not {type(prompt).__name__}",
-                field="prompt",
-            )
-        if prompt and all(isinstance(item, Mapping) for item in prompt):
-            return self._apply_chat_template(prompt)
-        for item in prompt:
-            if not isinstance(item, Integral) or isinstance(item, bool):  # NumPy's integers are Integral
-                raise InvalidRequest(
-                    "a prompt that is a list holds token ids or chat messages, whole numbers or mappings; this one "
-                    f"holds a value of type {type(item).__name__}",
-                    field="prompt",
-                )
-        return [int(item) for item in prompt]
-
-    def _apply_chat_template(self, messages: SequenceOf[Any]) -> list[int]:
-        if self._tokenizer.chat_template is None:
-            raise InvalidRequest("this model has no chat template; give the prompt as text", field="prompt")
-        if not all({"role", "content"} <= message.keys() for message in messages):
-            raise InvalidRequest("each chat message is a mapping with 'role' and 'content'", field="prompt")
-        try:
-            text = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        except Exception as error:  # whatever a template's own code raises
-            raise InvalidRequest(f"the model's chat template refused the messages: {error}", field="prompt") from error
-        return list(self._tokenizer(text, add_special_tokens=False).input_ids)
-
-    def _finished(self, sequence: Sequence, result: GenerationResult) -> None:
-        if result.finish_reason is FinishReason.INTERNAL_ERROR:
-            self._observe(self._hooks.request_failed, request=sequence.request, error=result.error)
-        self._observe(self._hooks.request_finished, request=sequence.request, result=result)
-
-    def _observe(self, hooks: SequenceOf[Hook], **arguments: object) -> None:
+    def _observe(self, hooks: Sequence[Hook], **arguments: object) -> None:
         """Tell observers; one that raises stops neither the request nor the others."""
         for hook in hooks:
             try:
@@ -290,3 +273,12 @@ class Engine:
             except BaseException as error:
                 contain(error)
                 log.warning("observer %s failed", hook.plugin, exc_info=True)
+
+
+def _one_each(value: Any, prompts: Sequence[Any], what: str, field: str) -> Sequence[Any]:
+    """`value`, or as many of it as there are prompts. Raises `InvalidRequest`."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return [value] * len(prompts)
+    if len(value) != len(prompts):
+        raise InvalidRequest(f"there are {len(prompts)} prompts but {len(value)} {what}", field=field)
+    return value

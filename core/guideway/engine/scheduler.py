@@ -1,9 +1,13 @@
-"""Continuous batching: sequences join and leave at every step.
+"""Continuous batching: which sequences have a part in each step, and where they live in the KV cache.
 
-Invariant while a step runs: the cache holds all of a running sequence's tokens but the last, and so for its
-companions. A step that does not end, because a KeyboardInterrupt came between, has not happened: the next one rewinds
-what had moved on and does it again. That draws the same tokens, for random numbers depend on the position alone. What
-an interrupted start or end leaves behind is freed by the next step or end.
+A sequence waits, starts (it gets slots, and its modifiers' states begin), is computed chunk by chunk, decodes and ends.
+Between start and end it may be preempted: the keys and values of its tokens are dropped and computed again later, while
+its slots and states stay. Who is more important (`Sequence.rank`: priority, then arrival) is never preempted for who is
+less, so the most important sequence always comes forward, and with it the whole.
+
+A step that does not end, because a KeyboardInterrupt came between, has not happened: the next one rewinds what had
+moved on and does it again. That draws the same tokens, for random numbers depend on the position alone. What an
+interrupted start or end leaves behind is freed by the next step or end.
 """
 
 from __future__ import annotations
@@ -13,15 +17,14 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import ExitStack, suppress
 
-from guideway.api.errors import GuidewayError, PluginError
-from guideway.api.steps import Need, Outcome, StepBatch
-from guideway.api.types import FinishReason, GenerationResult
+from guideway.api.errors import GuidewayError, LimitExceeded, PluginError, UnsupportedCapability, WorkerLost
+from guideway.api.types import FinishReason
 from guideway.constraints.runtime import Runtime
 from guideway.engine.drafter import prompt_lookup
-from guideway.engine.kv_cache import KVCacheError
-from guideway.engine.sequence import Sequence, reason_of
-from guideway.engine.worker import Worker
-from guideway.pipeline import accepted_tokens
+from guideway.engine.kv_cache import KVCache, KVCacheError, KVCacheFull
+from guideway.engine.sequence import RequestGroup, Sequence, reason_of
+from guideway.engine.stepper import Advance, Stepper, Work
+from guideway.engine.waiting import WaitingQueue
 
 __all__ = ["Scheduler"]
 
@@ -29,43 +32,94 @@ log = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Which sequences run, and what each step does. Driven by one thread."""
+    """Decides, step by step. Driven by one thread.
+
+    `on_finish` hears of every request whose last sequence has ended; `restart` makes lost workers anew.
+    """
 
     def __init__(
         self,
         runtime: Runtime,
-        worker: Worker,
+        stepper: Stepper,
+        cache: KVCache,
         *,
-        max_prefill_tokens: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
         num_draft_tokens: int,
-        on_finish: Callable[[Sequence, GenerationResult], None],
+        on_finish: Callable[[RequestGroup], None],
+        restart: Callable[[], None],
     ) -> None:
         self._runtime = runtime
-        self._worker = worker
-        self._cache = worker.cache
-        self._max_prefill_tokens = max_prefill_tokens
+        self._stepper = stepper
+        self._cache = cache
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
         self._num_draft_tokens = num_draft_tokens
         self._on_finish = on_finish
-        # dicts for their order, and because an entry is removed from anywhere without a search
-        self._waiting: dict[Sequence, None] = {}
+        self._restart = restart
+        self._waiting = WaitingQueue()
         self._running: dict[Sequence, None] = {}
+        """Those that have slots, active or preempted; a dict because any may end."""
         self._torn = False
         """Whether a start or an end has begun and is not done: if it is not going on, it failed or was interrupted."""
+        self._lost_in_a_row = 0
 
-    def add(self, sequence: Sequence) -> None:
-        """Let a sequence join as soon as its constraint is compiled and a slot is free."""
-        self._waiting[sequence] = None
+    @property
+    def num_waiting(self) -> int:
+        """How many sequences have not started."""
+        return len(self._waiting)
+
+    def add(self, group: RequestGroup) -> None:
+        """Let the sequences of a request join as soon as they are ready and there is room."""
+        for sequence in group.sequences:
+            self._waiting.add(sequence)
 
     def has_work(self) -> bool:
         """Whether any sequence has not ended."""
-        return bool(self._waiting or self._running)
+        return bool(len(self._waiting) or self._running)
+
+    def fork(self, sequence: Sequence) -> Sequence:
+        """A further sequence of the same request, with the same past. Raises `UnsupportedCapability` if a modifier
+        cannot fork, and `LimitExceeded` if there is no slot for it."""
+        group = sequence.group
+        if sequence.completion is not None:
+            raise UnsupportedCapability("a sequence that has ended cannot be forked", field="fork")
+        if not sequence.settled:
+            self._settle(sequence)
+        index = max(s.index for s in group.sequences) + 1
+        if not sequence.slots:  # it has no past yet
+            child = group.add(index)
+            self._waiting.add(child)
+            return child
+        if self._cache.capacity() < len(sequence.slots):
+            raise LimitExceeded(
+                f"all {self._cache.num_slots} slots are in use; let a sequence end first, or set a larger max_num_seqs",
+                field="fork",
+            )
+        self._torn = True
+        slots = [self._allocate(sequence, which) for which in range(len(group.prompts))]
+        try:
+            self._runtime.fork(sequence.slots[0], slots[0], index=index)
+        except BaseException:
+            self._reclaim()
+            raise
+        child = group.add(index)
+        child.output, child.text, child.stream = list(sequence.output), sequence.text, sequence.stream
+        child.logprobs = None if sequence.logprobs is None else list(sequence.logprobs)
+        child.slots = slots
+        self._running[child] = None
+        self._torn = False
+        self._waiting.enter(child)
+        return child
+
+    # The end
 
     def end(self, sequence: Sequence, reason: FinishReason, error: GuidewayError | None = None) -> None:
-        """End a sequence now, with what it has: its slots and states are free, its result is set. Without effect if
-        it has ended."""
+        """End a sequence now, with what it has: its slots and states are free, and with the last of its request the
+        result is set. Without effect if it has ended."""
         if self._torn:
             self._reclaim()
-        if sequence.result is not None:
+        if sequence.completion is not None:
             return
         strategy: str | None = None
         unenforced: tuple[str, ...] = ()
@@ -73,17 +127,30 @@ class Scheduler:
         if slots:
             strategy, unenforced = self._runtime.strategy(slots[0]), self._runtime.unenforced(slots[0])
         self._torn = True
-        result = sequence.finish(reason, error=error, strategy=strategy, unenforced=unenforced)
-        self._running.pop(sequence, None)
-        self._waiting.pop(sequence, None)
+        sequence.finish(reason, error=error, strategy=strategy, unenforced=unenforced)
         if slots:
             self._runtime.release(slots[0])
         else:
-            self._runtime.abandon(sequence.admission)
+            self._runtime.abandon(sequence.group.admission)
         for slot in slots:
-            self._cache.release(slot)
+            self._cache.release(slot, keep=error is None)
+        concluded = self._forget(sequence)
         self._torn = False
-        self._on_finish(sequence, result)
+        if concluded:
+            self._on_finish(sequence.group)
+
+    def _forget(self, sequence: Sequence) -> bool:
+        """One that has ended is here no more; whether it was the last of its request. Calling it twice is fine."""
+        concluded = sequence.group.conclude() is not None
+        self._waiting.leave(sequence)
+        self._running.pop(sequence, None)
+        return concluded
+
+    def end_group(self, group: RequestGroup, reason: FinishReason, error: GuidewayError | None = None) -> None:
+        """End every sequence of a request."""
+        with ExitStack() as each:
+            for sequence in reversed(group.sequences):
+                each.callback(self.end, sequence, reason, error)
 
     def end_all(self, reason: FinishReason) -> None:
         """End every sequence."""
@@ -91,154 +158,269 @@ class Scheduler:
             for sequence in [*self._waiting, *self._running]:
                 each.callback(self.end, sequence, reason)
 
+    # A step
+
     def step(self) -> None:
-        """Let waiting sequences join, and bring every running one forward. Waits for a compilation only if nothing
-        can run."""
+        """Let waiting sequences join, and bring running ones forward. Waits for a compilation only if nothing can
+        run."""
         if self._torn:
             self._reclaim()
         for sequence in list(self._running):
             self._settle(sequence)
         self._join()
-        if self._running:
-            self._decode(list(self._running))
-        elif self._waiting:
-            compiling = [s.admission.compilation for s in self._waiting if s.admission.compilation is not None]
-            wait(compiling, return_when=FIRST_COMPLETED)
+        works = self._plan()
+        if works:
+            self._advance(works)
+        elif len(self._waiting) and not self._running:
+            compilations = [s.group.admission.compilation for s in self._waiting]
+            wait([c for c in compilations if c is not None], return_when=FIRST_COMPLETED)
 
     # Joining
 
     def _join(self) -> None:
-        """Start, in order of arrival, whatever is ready and fits; what is still compiling blocks nobody."""
-        budget = self._max_prefill_tokens
-        if not self._cache.capacity():
-            return
-        for sequence in list(self._waiting):
-            if sequence.result is not None or not sequence.admission.ready():
-                continue
-            length = sum(len(prompt) for prompt in sequence.prompts)
-            too_long = length > budget and budget < self._max_prefill_tokens
-            if too_long or self._cache.capacity() < len(sequence.prompts):
+        """Start, or take up again, what is most important and fits."""
+        budget = self._max_num_batched_tokens - sum(
+            self._stepper.pending(sequence) + 1 for sequence in self._running if sequence.active
+        )
+        while budget > 0 and (candidate := self._candidate()) is not None:
+            if not self._let_join(candidate):
                 return
-            self._start(sequence)
-            budget -= length
+            if candidate.active:
+                budget -= self._stepper.pending(candidate) + 1
+
+    def _candidate(self) -> Sequence | None:
+        """Who joins next: by priority; of equals those that were preempted first."""
+        preempted = min((s for s in self._running if not s.active), key=lambda s: s.rank, default=None)
+        waiting = self._waiting.best() if len(self._waiting) else None
+        if preempted is None or waiting is None:
+            return preempted or waiting
+        return preempted if preempted.priority <= waiting.priority else waiting
+
+    def _let_join(self, candidate: Sequence) -> bool:
+        """Make `candidate` active, or end it if it cannot start. False if there is no room for it now."""
+        num_slots = len(candidate.group.prompts)
+        if not candidate.slots and self._cache.capacity() < num_slots:
+            return False
+        while sum(len(s.slots) for s in self._running if s.active) + num_slots > self._max_num_seqs:
+            if not self._preempt_below(candidate.priority):
+                return False
+        if not candidate.slots:
+            self._start(candidate)
+            if candidate.completion is not None:
+                return True
+        candidate.active = True
+        for which, slot in enumerate(candidate.slots):
+            while True:
+                try:
+                    self._cache.reserve(slot, candidate.length(which) - self._cache.length(slot))
+                    break
+                except KVCacheFull:
+                    if self._preempt_below(candidate.priority):
+                        continue
+                    self._preempt(candidate)
+                    if any(sequence.active for sequence in self._running):
+                        return False
+                    self._end_too_large(candidate)
+                    return True
+        return True
+
+    def _end_too_large(self, sequence: Sequence) -> None:
+        """It has the whole cache and does not fit: one sequence always would, but companions need room too."""
+        num_tokens = sum(sequence.length(which) for which in range(len(sequence.slots)))
+        error = LimitExceeded(
+            f"the {num_tokens} tokens of this request and its companions do not fit into the KV cache of "
+            f"{self._cache.num_cells} tokens; set a larger kv_cache_tokens",
+            field="kv_cache_tokens",
+        )
+        self.end(sequence, FinishReason.INTERNAL_ERROR if sequence.output else FinishReason.REFUSED, error)
 
     def _start(self, sequence: Sequence) -> None:
         """Give `sequence` its slots and states, or end it."""
         self._torn = True
         slots: list[int] = []
+        group = sequence.group
         try:
-            for _ in sequence.prompts:
-                slots.append(self._cache.allocate())
-            self._runtime.start(sequence.admission, slots[0])
+            for which in range(len(group.prompts)):
+                slots.append(self._allocate(sequence, which))
+            self._runtime.start(group.admission, slots[0], index=sequence.index)
         except BaseException as error:
             failure = _failure("the request could not be started", error)
             self.end(sequence, reason_of(failure), failure)  # reclaims the slots
             if not isinstance(error, Exception):
                 raise
             return
-        # nothing is called here, so an interrupt finds all of it or nothing
+        # nothing is called here that can fail half way, so an interrupt finds all of it or nothing
         sequence.slots = slots
         self._running[sequence] = None
-        del self._waiting[sequence]
+        self._waiting.discard(sequence)
         self._torn = False
+
+    def _allocate(self, sequence: Sequence, which: int) -> int:
+        """A slot, which begins with what another one has in common; a prompt that is to be scored has to be
+        computed."""
+        scored = sequence.group.prompt_logprobs
+        if which == 0 and sequence.index == 0 and scored is not None and len(scored) < len(sequence.group.prompts[0]):
+            return self._cache.allocate()
+        return self._cache.allocate(sequence.tokens(which, 0, sequence.length(which)))
 
     def _reclaim(self) -> None:
         """Free what belongs to no sequence that goes on."""
-        for sequence in [sequence for sequence in self._waiting if sequence.result is not None]:
-            self._runtime.abandon(sequence.admission)
-            del self._waiting[sequence]
-        self._running = {sequence: None for sequence in self._running if sequence.result is None}
-        owned = {slot for sequence in self._running for slot in sequence.slots}
+        for sequence in list(self._waiting):
+            if sequence in self._running:
+                self._waiting.discard(sequence)
+            elif sequence.completion is not None:
+                self._runtime.abandon(sequence.group.admission)
+        owned = {slot for sequence in self._running for slot in sequence.slots}  # one that has ended has none
         for slot in set(range(self._cache.num_slots)) - owned:
             with suppress(ValueError):  # the runtime has nothing there
                 self._runtime.release(slot)
             with suppress(KVCacheError):  # it is free
                 self._cache.release(slot)
+        for sequence in [*self._waiting, *self._running]:
+            if sequence.completion is not None:
+                self._forget(sequence)
         self._torn = False
 
-    # One step
+    # Preemption
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Take back the room of `sequence`; it keeps slots and states, and joins again when there is room."""
+        sequence.active = False
+        for slot in sequence.slots:
+            self._cache.truncate(slot, 0)
+
+    def _preempt_below(self, priority: int) -> bool:
+        """Preempt the least important active sequence if its priority is worse."""
+        victim = max((s for s in self._running if s.active), key=lambda s: s.rank, default=None)
+        if victim is None or victim.priority <= priority:
+            return False
+        self._preempt(victim)
+        return True
+
+    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Room for `num_tokens` more in each of its slots, taken from the least important; False if that is
+        `sequence` itself, which then is preempted."""
+        for slot in sequence.slots:
+            while True:
+                try:
+                    self._cache.reserve(slot, num_tokens)
+                    break
+                except KVCacheFull:
+                    victim = max((s for s in self._running if s.active), key=lambda s: s.rank)
+                    self._preempt(victim)
+                    if victim is sequence:
+                        return False
+        return True
+
+    # What a step does
 
     def _settle(self, sequence: Sequence) -> None:
         """Undo for `sequence` what an interrupted step has done, and forget refused drafts."""
+        if sequence.completion is not None:  # by an observer of another one's end
+            return
         if sequence.ending is not None:  # interrupted just before it ended
             self.end(sequence, sequence.ending)
-        elif not sequence.settled:
-            self._rewind(sequence)
-        for slot, prompt in zip(sequence.slots, sequence.prompts, strict=False):  # it has none if it has ended
-            length = len(prompt) + len(sequence.output) - 1 if sequence.output else 0
-            if self._cache.length(slot) != length:
-                self._cache.truncate(slot, length)
-
-    def _rewind(self, sequence: Sequence) -> None:
-        """Make the states anew as they were when `output` ended: a matcher may have been left anywhere."""
-        self._runtime.journal(sequence.slots[0]).rewind(len(sequence.output))
-        self._runtime.rebuild(sequence.slots[0])
-        sequence.settled = True
-
-    def _decode(self, running: list[Sequence]) -> None:
-        try:
-            finals, outcomes = self._advance(running)
-        except Exception as error:  # not one request's doing: all of this step's requests end, the engine goes on
-            log.exception("a step failed; its %d requests end", len(running))
-            failure = _failure("the engine's step failed", error)
-            for sequence in running:
-                self.end(sequence, FinishReason.INTERNAL_ERROR, failure)
             return
-        for sequence, ids, outcome in zip(running, finals, outcomes, strict=True):
-            if sequence.result is None:  # an observer of one that ended just now may have ended it
-                self._conclude(sequence, ids, outcome)
+        if not sequence.settled:
+            # a matcher may have been left anywhere: make the states anew as they were when `output` ended
+            self._runtime.journal(sequence.slots[0]).rewind(len(sequence.output))
+            self._runtime.rebuild(sequence.slots[0])
+            sequence.settled = True
+        for which, slot in enumerate(sequence.slots):
+            length = self._cache.length(slot)
+            if length and not sequence.active:  # preempting it was interrupted
+                self._cache.truncate(slot, 0)
+            elif length >= sequence.length(which):
+                self._cache.truncate(slot, sequence.length(which) - 1)
 
-    def _advance(self, running: list[Sequence]) -> tuple[list[list[int]], list[Outcome]]:
-        """One pass through model and pipeline: each sequence's final tokens, and what its modifiers say to them."""
-        for sequence in running:
-            sequence.settled = False
-        drafts = [self._draft(sequence) for sequence in running]
-        positions = [len(s.request.prompt_token_ids) + len(s.output) for s in running]
-        batch = StepBatch.build([s.slots[0] for s in running], positions, drafts)
-        entries, rows = self._entries(running, drafts)
-        forward = self._worker.forward(entries, rows, hidden_states=self._runtime.uses(Need.HIDDEN_STATES))
-        step = self._runtime.prepare(batch)  # beside the forward pass, where that runs on a device of its own
-        output = self._worker.sample(forward, step)
-        drawn = accepted_tokens(batch, output.token_ids)
-        finals = [sequence.cut(ids) for sequence, ids in zip(running, drawn, strict=True)]
-        return finals, self._runtime.accept(batch, finals, output)
-
-    def _entries(
-        self, running: list[Sequence], drafts: list[list[int]]
-    ) -> tuple[list[tuple[int, list[int]]], list[int]]:
-        """What each slot appends and how many rows of logits it needs: sequences first, then their companions."""
-        own: list[tuple[int, list[int]]] = []
-        companions: list[tuple[int, list[int]]] = []
-        companion_rows: list[int] = []
-        for sequence, ahead in zip(running, drafts, strict=True):
-            new = [[sequence.output[-1]] if sequence.output else list(prompt) for prompt in sequence.prompts]
-            first, *others = [(slot, ids + ahead) for slot, ids in zip(sequence.slots, new, strict=True)]
-            own.append(first)
-            companions += others
-            companion_rows += [1 + len(ahead)] * len(others)
-        return own + companions, [1 + len(ahead) for ahead in drafts] + companion_rows
+    def _plan(self) -> list[Work]:
+        """What each active sequence computes: those that decode first, then as much of prompts as fits."""
+        works: list[Work] = []
+        budget = self._max_num_batched_tokens
+        computing: list[Sequence] = []
+        for sequence in sorted((s for s in self._running if s.active), key=lambda s: s.rank):
+            if not sequence.active:  # preempted meanwhile
+                continue
+            if self._stepper.pending(sequence):
+                computing.append(sequence)
+            elif self._make_room(sequence, 1):
+                work = self._stepper.decode(sequence, self._draft(sequence))
+                budget -= work.num_tokens
+                works.append(work)
+        computing = [s for s in computing if s.active]
+        computing.sort(key=lambda s: (s.priority, self._waiting.served(s.tenant), s.rank))
+        for sequence in computing:
+            if budget <= 0:
+                break
+            work = self._stepper.prefill(sequence, budget)
+            budget -= work.num_tokens
+            works.append(work)
+        return works
 
     def _draft(self, sequence: Sequence) -> list[int]:
-        room = min(self._num_draft_tokens, sequence.max_tokens - len(sequence.output) - 1)
+        room = min(self._num_draft_tokens, sequence.group.max_tokens - len(sequence.output) - 1)
         if room <= 0 or not sequence.output:
             return []
         drafts = prompt_lookup([*sequence.request.prompt_token_ids, *sequence.output], room)
-        return drafts[: self._runtime.validate(sequence.slots[0], drafts)] if drafts else drafts
+        drafts = drafts[: self._runtime.validate(sequence.slots[0], drafts)] if drafts else drafts
+        try:
+            for slot in sequence.slots:
+                self._cache.reserve(slot, 1 + len(drafts))
+        except KVCacheFull:  # nobody is preempted for a guess
+            return []
+        return drafts
 
-    def _conclude(self, sequence: Sequence, ids: list[int], outcome: Outcome) -> None:
+    def _advance(self, works: list[Work]) -> None:
+        try:
+            advances = self._stepper.run(works)
+        except WorkerLost as error:
+            self._recover(works, error)
+            return
+        except Exception as error:  # not one request's doing: all of this step's requests end, the engine goes on
+            log.exception("a step failed; its %d sequences end", len(works))
+            failure = _failure("the engine's step failed", error)
+            for work in works:
+                self.end(work.sequence, FinishReason.INTERNAL_ERROR, failure)
+            return
+        self._lost_in_a_row = 0
+        for work in works:
+            self._waiting.charge(work.sequence.tenant, work.num_tokens)
+        for advance in advances:
+            if advance.sequence.completion is None:  # an observer of one that ended just now may have ended it
+                self._conclude(advance)
+
+    def _recover(self, works: list[Work], error: WorkerLost) -> None:
+        """New workers in place of lost ones, and everything computed again; but a step that twice cost the workers
+        their lives is not tried a third time."""
+        self._lost_in_a_row += 1
+        log.error("%s; restarting the workers", error)
+        for sequence in self._running:
+            sequence.active = False
+        self._cache.forget()
+        if self._lost_in_a_row > 1:
+            for work in works:
+                self.end(work.sequence, FinishReason.INTERNAL_ERROR, error)
+        try:
+            self._restart()
+        except Exception as failure:
+            log.exception("the workers could not be restarted; every request ends")
+            problem = _failure("the workers could not be restarted", failure)
+            for sequence in [*self._waiting, *self._running]:
+                self.end(sequence, FinishReason.INTERNAL_ERROR, problem)
+
+    def _conclude(self, advance: Advance) -> None:
+        sequence, outcome = advance.sequence, advance.outcome
         if outcome.action == "fail":
             fault = self._runtime.fault(sequence.slots[0])
             error = PluginError(outcome.message, plugin=fault.plugin if fault else "")
             self.end(sequence, FinishReason.INTERNAL_ERROR, error)
             return
-        ending: FinishReason | None = None
-        if outcome.action == "finish" or (ids and ids[-1] in sequence.stop_token_ids):
-            ending = FinishReason.STOP
-        elif len(sequence.output) + len(ids) >= sequence.max_tokens:
-            ending = FinishReason.LENGTH
-        sequence.append(ids, self._runtime.context.vocabulary, ending)
-        if ending is not None:
-            self.end(sequence, ending)
+        finished = outcome.action == "finish"
+        sequence.append(
+            advance.token_ids, self._runtime.context.vocabulary, finished=finished, logprobs=advance.logprobs
+        )
+        if sequence.ending is not None:
+            self.end(sequence, sequence.ending)
 
 
 def _failure(what: str, error: BaseException) -> GuidewayError:

@@ -1,69 +1,192 @@
-"""A request on its way through the engine."""
+"""A request on its way through the engine, and the sequences that continue its prompt."""
 
 from __future__ import annotations
 
-import codecs
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 from guideway.api.errors import GuidewayError, InvalidRequest
-from guideway.api.types import FinishReason, GenerationResult, Request
+from guideway.api.types import Completion, FinishReason, GenerationResult, Request, TokenLogprobs
 from guideway.api.vocabulary import Vocabulary
 from guideway.constraints.runtime import Admission
+from guideway.engine.text_stream import TextStream
 
-__all__ = ["Sequence", "reason_of", "refusal"]
+__all__ = ["RequestGroup", "Sequence", "reason_of", "refusal"]
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
-    """One prompt and its continuation. Filled in by the scheduler; read by whoever waits for it."""
+class RequestGroup:
+    """One request and its sequences."""
 
     admission: Admission
+    arrival: int
+    """The how-manieth request of the engine it is."""
     max_tokens: int
-    """How many tokens to generate at most: what the caller asked for, cut to the context."""
+    """How many tokens each sequence generates at most: what the caller asked for, cut to the context."""
     stop_token_ids: frozenset[int]
     inbox: list[GenerationResult]
     """Where its result is put as well."""
-    output: list[int] = field(default_factory=list)
-    text: str = ""
-    """Of `output`, in whole characters: a character whose last bytes are still to come is not in it yet."""
-    slots: list[int] = field(default_factory=list)
-    """While it runs its own slot and then its companions'; empty before and after."""
-    settled: bool = True
-    """False from the beginning of a step until `append`: if the step is interrupted, cache and states may be ahead
-    of `output`."""
-    ending: FinishReason | None = None
-    """Why it ends with the tokens it has; None: it goes on."""
+    prompt_text: str = ""
+    """What its texts begin with."""
+    prompts: tuple[tuple[int, ...], ...] = ()
+    """Its own prompt and its companions'."""
+    sequences: list[Sequence] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """Grows as the prompt is scored; None if that was not asked for."""
     result: GenerationResult | None = None
-    """Set once, when it ends."""
-    _undecoded: bytes = b""
+    """Set once, when its last sequence ends."""
+
+    def __post_init__(self) -> None:
+        request = self.request
+        self.prompts = (request.prompt_token_ids, *(c.prompt_token_ids for c in self.admission.companions))
+        if request.params.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
+        for index in range(request.params.num_sequences):
+            self.add(index)
 
     @property
     def request(self) -> Request:
         return self.admission.request
 
-    @property
-    def prompts(self) -> list[tuple[int, ...]]:
-        """The prompt of each of its slots."""
-        return [self.request.prompt_token_ids, *(c.prompt_token_ids for c in self.admission.companions)]
+    def add(self, index: int) -> Sequence:
+        """One more sequence, which has not begun."""
+        sequence = Sequence(self, index, text=self.prompt_text)
+        if self.request.params.logprobs is not None or self.request.params.best_of is not None:
+            sequence.logprobs = []
+        self.sequences.append(sequence)
+        return sequence
 
-    def append(self, token_ids: list[int], vocabulary: Vocabulary, ending: FinishReason | None) -> None:
-        """Add the final tokens of a step, which then is done."""
-        shown = self._undecoded + vocabulary.decode([i for i in token_ids if i not in self.stop_token_ids])
-        text, consumed = codecs.utf_8_decode(shown, "replace", False)
+    def conclude(self) -> GenerationResult | None:
+        """Set, file and return the result once every sequence has ended."""
+        completions = [sequence.completion for sequence in self.sequences]
+        ended = [completion for completion in completions if completion is not None]
+        if len(ended) < len(completions):
+            return None
+        params = self.request.params
+        if params.best_of is not None:
+            ended = sorted(ended, key=_quality, reverse=True)[: params.n]
+        if params.logprobs is None:  # they were only there to rank by
+            ended = [replace(completion, logprobs=None) for completion in ended]
+        scored = self.prompt_logprobs
+        result = GenerationResult(
+            request_id=self.request.request_id,
+            prompt_token_ids=self.request.prompt_token_ids,
+            outputs=tuple(ended),
+            prompt_logprobs=None if scored is None else tuple(scored),
+        )
+        self.result = result
+        self.inbox.append(result)
+        return result
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One continuation of a prompt. Filled in by the scheduler; read by whoever waits for it."""
+
+    group: RequestGroup
+    index: int
+    output: list[int] = field(default_factory=list)
+    text: str = ""
+    """What is final of the text of `output`; see `TextStream`."""
+    logprobs: list[TokenLogprobs] | None = None
+    """Of each token of `output`, if asked for."""
+    slots: list[int] = field(default_factory=list)
+    """From its start to its end its own slot and then its companions'."""
+    active: bool = False
+    """Whether its slots have room for keys and values; False before it joins and while it is preempted."""
+    settled: bool = True
+    """False from the beginning of a step until `append`: if the step is interrupted, cache and states may be ahead
+    of `output`."""
+    ending: FinishReason | None = None
+    """Why it ends with the tokens it has; None: it goes on."""
+    stop: str | int | None = None
+    """The stop string or token that ended it."""
+    completion: Completion | None = None
+    """Set once, when it ends."""
+    stream: TextStream = field(default_factory=TextStream)
+
+    @property
+    def request(self) -> Request:
+        return self.group.admission.request
+
+    @property
+    def tenant(self) -> str:
+        return self.group.admission.request.tenant
+
+    @property
+    def priority(self) -> int:
+        return self.group.admission.request.params.priority
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Smaller is more important."""
+        return (self.priority, self.group.arrival, self.index)
+
+    def ready(self) -> bool:
+        """Whether it may start: its constraint is compiled, and the prompt it shares is computed."""
+        return self.group.admission.ready() and (self.index == 0 or self.group.sequences[0].past_prompt())
+
+    def past_prompt(self) -> bool:
+        """Whether others can begin with its prompt's keys and values, or never will."""
+        return bool(self.output) or self.completion is not None
+
+    def tokens(self, which: int, start: int, end: int) -> list[int]:
+        """Token ids `start` to `end` of its own sequence (0) or a companion's: prompt, then output."""
+        prompt = self.group.prompts[which]
+        length = len(prompt)
+        if start >= length:
+            return self.output[start - length : end - length]
+        return [*prompt[start:end], *self.output[: max(0, end - length)]]
+
+    def length(self, which: int) -> int:
+        """How many there are."""
+        return len(self.group.prompts[which]) + len(self.output)
+
+    def cut(self, token_ids: list[int], vocabulary: Vocabulary) -> list[int]:
+        """`token_ids` up to what ends the sequence: a stop token, a stop string or the limit."""
+        token_ids = token_ids[: self.group.max_tokens - len(self.output)]
+        stop_token_ids = self.group.stop_token_ids
+        for i, token_id in enumerate(token_ids):
+            if token_id in stop_token_ids:
+                token_ids = token_ids[: i + 1]
+                break
+        if self.request.params.stop and len(token_ids) > 1:
+            stream = self.stream
+            for i, token_id in enumerate(token_ids):
+                piece = stream.extended(vocabulary.decode([token_id]), self.request.params.stop, look=self._looks(i))
+                if piece.stop is not None:
+                    return token_ids[: i + 1]
+                stream = piece.stream
+        return token_ids
+
+    def append(
+        self, token_ids: list[int], vocabulary: Vocabulary, *, finished: bool, logprobs: list[TokenLogprobs]
+    ) -> None:
+        """Add the final tokens of a step, which then is done; `finished`: a modifier says that they are the last."""
+        text, stream, params = self.text, self.stream, self.request.params
+        ending: FinishReason | None = None
+        stop: str | int | None = None
+        for i, token_id in enumerate(token_ids):
+            if token_id in self.group.stop_token_ids:
+                ending, stop = FinishReason.STOP, token_id
+                break
+            piece = stream.extended(vocabulary.decode([token_id]), params.stop, look=self._looks(i))
+            text += piece.text
+            stream = piece.stream
+            if piece.stop is not None:
+                ending, stop = FinishReason.STOP, piece.stop
+                break
+        if ending is None and finished:
+            ending = FinishReason.STOP
+        if ending is None and len(self.output) + len(token_ids) >= self.group.max_tokens:
+            ending = FinishReason.LENGTH
         # from here on nothing is called, so an interrupt finds all of it or nothing
-        self._undecoded = shown[consumed:]
-        self.text += text
+        self.text, self.stream, self.stop = text, stream, stop
+        if self.logprobs is not None:
+            self.logprobs += logprobs
         self.output += token_ids
         self.ending = ending
         self.settled = True
-
-    def cut(self, token_ids: list[int]) -> list[int]:
-        """`token_ids` up to the first stop token and the limit."""
-        token_ids = token_ids[: self.max_tokens - len(self.output)]
-        for i, token_id in enumerate(token_ids):
-            if token_id in self.stop_token_ids:
-                return token_ids[: i + 1]
-        return token_ids
 
     def finish(
         self,
@@ -72,30 +195,43 @@ class Sequence:
         error: GuidewayError | None = None,
         strategy: str | None = None,
         unenforced: tuple[str, ...] = (),
-    ) -> GenerationResult:
-        """Set and return the result."""
-        text = self.text + self._undecoded.decode(errors="replace")
-        result = GenerationResult(
-            request_id=self.request.request_id,
-            prompt_token_ids=self.request.prompt_token_ids,
+    ) -> Completion:
+        """Set and return what it has become."""
+        text = self.text + self.stream.end()
+        completion = Completion(
+            index=self.index,
             text=text,
             token_ids=tuple(self.output),
             finish_reason=reason,
+            stop=self.stop if reason is FinishReason.STOP else None,
             error=error,
             strategy=strategy,
             unenforced=unenforced,
+            logprobs=None if self.logprobs is None else tuple(self.logprobs),
         )
         # again all or nothing
-        self.text = text
+        self.text, self.stream = text, TextStream()
         self.slots = []
-        self.result = result
-        self.inbox.append(result)
-        return result
+        self.active = False
+        self.completion = completion
+        return completion
+
+    def _looks(self, i: int) -> bool:
+        """Whether a stop string that the i-th token from now completes ends the sequence."""
+        return len(self.output) + i + 1 > self.request.params.min_tokens
+
+
+def _quality(completion: Completion) -> float:
+    """By which the best of several is told: the mean raw log-probability of its tokens, as OpenAI's API has it; one
+    that failed comes last."""
+    logprobs = [entry.logprob for entry in completion.logprobs or ()]
+    failed = completion.error is not None or not logprobs
+    return -math.inf if failed else sum(logprobs) / len(logprobs)
 
 
 def refusal(request_id: str, error: GuidewayError) -> GenerationResult:
     """The result of a request that never started."""
-    return GenerationResult(request_id=request_id, finish_reason=reason_of(error), error=error)
+    return GenerationResult(request_id=request_id, outputs=(Completion(finish_reason=reason_of(error), error=error),))
 
 
 def reason_of(error: GuidewayError) -> FinishReason:

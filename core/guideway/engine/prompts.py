@@ -1,0 +1,65 @@
+"""From what a caller gives as a prompt to token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from guideway.api.errors import InvalidRequest, contain
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+__all__ = ["BYTES", "Prompt", "tokenize"]
+
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
+"""Text, token ids, or chat messages (``{"role": ..., "content": ...}``) for the model's chat template."""
+
+BYTES = bytes | bytearray | memoryview
+"""Sequences of whole numbers, but not of token ids."""
+
+
+def tokenize(prompt: Prompt, tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """The token ids of `prompt`. Raises `InvalidRequest`."""
+    try:
+        return _token_ids(prompt, tokenizer)
+    except InvalidRequest:
+        raise
+    except BaseException as error:  # whatever a tokenizer, a template or a value of any type raises
+        contain(error)
+        raise InvalidRequest(
+            f"the prompt cannot be tokenized: {type(error).__name__}: {error}", field="prompt"
+        ) from error
+
+
+def _token_ids(prompt: Any, tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    if isinstance(prompt, str):
+        return list(tokenizer(prompt).input_ids)
+    if not isinstance(prompt, Sequence) or isinstance(prompt, BYTES):
+        raise InvalidRequest(
+            f"a prompt is text, a list of token ids or a list of chat messages, not {type(prompt).__name__}",
+            field="prompt",
+        )
+    if prompt and all(isinstance(item, Mapping) for item in prompt):
+        return _apply_chat_template(prompt, tokenizer)
+    for item in prompt:
+        if not isinstance(item, Integral) or isinstance(item, bool):  # NumPy's integers are Integral
+            raise InvalidRequest(
+                "a prompt that is a list holds token ids or chat messages, whole numbers or mappings; this one "
+                f"holds a value of type {type(item).__name__}",
+                field="prompt",
+            )
+    return [int(item) for item in prompt]
+
+
+def _apply_chat_template(messages: Sequence[Any], tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    if tokenizer.chat_template is None:
+        raise InvalidRequest("this model has no chat template; give the prompt as text", field="prompt")
+    if not all({"role", "content"} <= message.keys() for message in messages):
+        raise InvalidRequest("each chat message is a mapping with 'role' and 'content'", field="prompt")
+    try:
+        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # whatever a template's own code raises
+        raise InvalidRequest(f"the model's chat template refused the messages: {error}", field="prompt") from error
+    return list(tokenizer(text, add_special_tokens=False).input_ids)

@@ -1,0 +1,197 @@
+"""One step through workers and runtime: from what each sequence is to compute to its final tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from guideway.api.provisional import Executor
+from guideway.api.steps import Logprobs, Need, Outcome, StepBatch
+from guideway.api.types import TokenLogprobs
+from guideway.constraints.runtime import Runtime
+from guideway.engine.forward import Append, ForwardStep, Score
+from guideway.engine.kv_cache import KVCache
+from guideway.engine.sequence import Sequence
+from guideway.pipeline import accepted_tokens
+
+__all__ = ["Advance", "Stepper", "Work"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one sequence computes in a step."""
+
+    sequence: Sequence
+    appends: list[list[int]]
+    """For each of its slots the tokens that pass through the model, drafts included; some may be empty."""
+    drafts: list[int]
+    samples: bool
+    """Whether its next token is drawn: then every append ends where the sequence and its drafts end."""
+    num_scored: int
+    """For how many of its own append's last tokens the one after it is scored, being known: a prompt's."""
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(map(len, self.appends))
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What a step brought one sequence."""
+
+    sequence: Sequence
+    token_ids: list[int]
+    """Final tokens, up to what ends the sequence."""
+    logprobs: list[TokenLogprobs]
+    """One for each of them, if asked for; else empty."""
+    outcome: Outcome
+    """What its modifiers say to them."""
+
+
+class Stepper:
+    """Turns the scheduler's decisions into forward passes. It changes no sequence but by scores of its prompt."""
+
+    def __init__(self, runtime: Runtime, executor: Executor, cache: KVCache) -> None:
+        self._runtime = runtime
+        self._executor = executor
+        self._cache = cache
+
+    def pending(self, sequence: Sequence) -> int:
+        """How many tokens have to be computed before the next one can be drawn, besides the last of each slot."""
+        length = self._cache.length
+        return sum(sequence.length(which) - 1 - length(slot) for which, slot in enumerate(sequence.slots))
+
+    def decode(self, sequence: Sequence, drafts: list[int]) -> Work:
+        """The next token of a sequence with nothing pending, and of its drafts."""
+        appends = []
+        for which in range(len(sequence.slots)):
+            end = sequence.length(which)
+            appends.append(sequence.tokens(which, end - 1, end) + drafts)
+        return Work(sequence, appends, drafts, samples=True, num_scored=0)
+
+    def prefill(self, sequence: Sequence, budget: int) -> Work:
+        """At most `budget` of the pending tokens, and the next one's draw where all fits."""
+        pending = self.pending(sequence)
+        scores = self._scores(sequence)
+        samples = pending + len(sequence.slots) <= budget and not scores
+        appends = []
+        num_scored = 0
+        for which, slot in enumerate(sequence.slots):
+            start, end = self._cache.length(slot), sequence.length(which) - (0 if samples else 1)
+            if scores and which == 0:
+                end = min(end, len(sequence.group.prompts[0]) - 1)
+            end = min(end, start + budget)
+            if scores and which == 0:
+                # the token after position p is scored at p; those before `scored` were, before a preemption
+                num_scored = max(0, end - max(start, len(sequence.group.prompt_logprobs or ()) - 1))
+            appends.append(sequence.tokens(which, start, end))
+            budget -= end - start
+        return Work(sequence, appends, [], samples, num_scored)
+
+    def run(self, works: list[Work]) -> list[Advance]:
+        """The step; what those that sample have come to. Raises what the workers raise."""
+        sampled = [work for work in works if work.samples]
+        scored = [work for work in works if work.num_scored]
+        for work in sampled:
+            work.sequence.settled = False
+        forward = self._forward(works, sampled, scored)
+        self._executor.submit("forward", forward)
+        step = batch = None
+        if sampled:  # beside the forward pass, where that runs elsewhere
+            sequences = [work.sequence for work in sampled]
+            positions = [sequence.length(0) for sequence in sequences]
+            batch = StepBatch.build([s.slots[0] for s in sequences], positions, [work.drafts for work in sampled])
+            step = self._runtime.prepare(batch)
+        output = self._executor.submit("sample", step).result()
+        self._cache.executed(forward.first_move + len(forward.moves))
+        for work in works:
+            for slot, token_ids in zip(work.sequence.slots, work.appends, strict=True):
+                if token_ids:
+                    self._cache.advance(slot, token_ids)
+        if output.prompt is not None:
+            self._keep_scores(scored, forward.score, output.prompt)
+        if batch is None:
+            return []
+        vocabulary = self._runtime.context.vocabulary
+        drawn = accepted_tokens(batch, output.step.token_ids)
+        finals = [work.sequence.cut(ids, vocabulary) for work, ids in zip(sampled, drawn, strict=True)]
+        outcomes = self._runtime.accept(batch, finals, output.step)
+        logprobs = self._logprobs(sampled, finals, batch, output.step.logprobs)
+        return [
+            Advance(work.sequence, ids, found, outcome)
+            for work, ids, found, outcome in zip(sampled, finals, logprobs, outcomes, strict=True)
+        ]
+
+    def _scores(self, sequence: Sequence) -> bool:
+        """Whether tokens of its prompt are still to be scored."""
+        scored = sequence.group.prompt_logprobs
+        return sequence.index == 0 and scored is not None and len(scored) < len(sequence.group.prompts[0])
+
+    def _forward(self, works: list[Work], sampled: list[Work], scored: list[Work]) -> ForwardStep:
+        region, length = self._cache.region, self._cache.length
+        first: list[Append] = []
+        companions: list[Append] = []
+        scores: list[Append] = []
+        silent: list[Append] = []
+        targets: list[int] = []
+        for work in works:
+            num_rows = 1 + len(work.drafts) if work.samples else 0
+            for which, (slot, token_ids) in enumerate(zip(work.sequence.slots, work.appends, strict=True)):
+                if not token_ids:
+                    continue
+                if which == 0 and work.num_scored:
+                    scores.append(Append(region(slot), length(slot), token_ids, work.num_scored))
+                    end = length(slot) + len(token_ids)
+                    targets += work.sequence.tokens(0, end - work.num_scored + 1, end + 1)
+                    continue
+                append = Append(region(slot), length(slot), token_ids, num_rows)
+                (silent if not num_rows else first if which == 0 else companions).append(append)
+        first_move, moves = self._cache.moves()
+        return ForwardStep(
+            appends=[*first, *companions, *scores, *silent],
+            moves=moves,
+            first_move=first_move,
+            hidden_states=bool(sampled) and self._runtime.uses(Need.HIDDEN_STATES),
+            score=Score(
+                np.array(targets, dtype=np.int32),
+                max(work.sequence.request.params.prompt_logprobs or 0 for work in scored),
+            )
+            if scored
+            else None,
+        )
+
+    def _keep_scores(self, scored: list[Work], score: Score | None, logprobs: Logprobs) -> None:
+        assert score is not None
+        row = 0
+        for work in scored:
+            found = work.sequence.group.prompt_logprobs
+            wanted = work.sequence.request.params.prompt_logprobs or 0
+            assert found is not None
+            for token_id in score.token_ids[row : row + work.num_scored].tolist():
+                found.append(_entry(logprobs, row, token_id, wanted))
+                row += 1
+
+    def _logprobs(
+        self, sampled: list[Work], finals: list[list[int]], batch: StepBatch, logprobs: Logprobs | None
+    ) -> list[list[TokenLogprobs]]:
+        if logprobs is None:
+            return [[] for _ in sampled]
+        place = {row: i for i, row in enumerate(logprobs.rows.tolist())}
+        found = []
+        for i, (work, token_ids) in enumerate(zip(sampled, finals, strict=True)):
+            start = int(batch.row_start[i])
+            wanted = work.sequence.request.params.logprobs or 0
+            found.append(
+                [
+                    _entry(logprobs, place[start + k], token_id, wanted)
+                    for k, token_id in enumerate(token_ids)
+                    if start + k in place
+                ]
+            )
+        return found
+
+
+def _entry(logprobs: Logprobs, place: int, token_id: int, num_top: int) -> TokenLogprobs:
+    ids, values = logprobs.top_ids[place, :num_top].tolist(), logprobs.top[place, :num_top].tolist()
+    return TokenLogprobs(token_id, float(logprobs.chosen[place]), tuple(zip(ids, values, strict=True)))
