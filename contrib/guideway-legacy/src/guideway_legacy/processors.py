@@ -1,0 +1,144 @@
+"""Which processors run, and in which order: what an operator writes, and the objects it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
+from typing import Any, Literal
+
+from guideway.api import InvalidConfiguration, parse_options
+
+__all__ = ["Processor", "make", "processors_of", "vllm_target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """One existing logits processor, and how it is to be called."""
+
+    kind: Literal["callable", "transformers", "vllm"]
+    """``callable``: ``f(token_ids, logits) -> logits``, a list of int and a tensor float32[width].
+    ``transformers``: ``p(input_ids, scores) -> scores``, tensors int64[1, n] and float32[1, width].
+    ``vllm``: a V1 per-request processor, a subclass of ``AdapterLogitsProcessor``."""
+    target: Any
+    """The object, or where it is: ``module:attribute``. A class is called to make one."""
+    kwargs: Mapping[str, Any] | None = None
+    """If given, `target` is called with these, and what it returns is the processor."""
+    per_sequence: bool = False
+    """Call `target` once per sequence: what it returns may keep state. Needless for ``vllm``, always so."""
+    prompt: bool = True
+    """Of a ``callable``: whether its token ids begin with the prompt, or hold what was generated alone."""
+
+    @property
+    def stateful(self) -> bool:
+        """Whether each sequence has one of its own, which may remember."""
+        return self.per_sequence or self.kind == "vllm"
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        if isinstance(self.target, str):
+            return self.target
+        named = self.target if hasattr(self.target, "__qualname__") else type(self.target)
+        return f"{named.__module__}:{named.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    processors: tuple[dict, ...]  # type: ignore[type-arg]  # `parse_options` reads plain classes
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """`Processor` as an option can say it."""
+
+    kind: Literal["callable", "transformers", "vllm"]
+    target: str
+    kwargs: dict | None = None  # type: ignore[type-arg]
+    per_sequence: bool = False
+    prompt: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _NoOptions:
+    pass
+
+
+def processors_of(declared: Sequence[Processor], options: Mapping[str, Any], where: str) -> tuple[Processor, ...]:
+    """Those a class declares, or else those the operator's options list. Raises `InvalidConfiguration`."""
+    if declared:
+        parse_options(_NoOptions, options, where=where)
+        found = tuple(declared)
+    else:
+        found = tuple(
+            _read(written, f"{where}.processors[{i}]")
+            for i, written in enumerate(parse_options(_Options, options, where=where).processors)
+        )
+    if not found:
+        raise InvalidConfiguration(f"{where} lists no processor", field=f"{where}.processors")
+    for i, processor in enumerate(found):
+        _check(processor, f"{where}.processors[{i}]")
+    return found
+
+
+def make(processor: Processor, where: str) -> Any:
+    """The object `processor` stands for, or with `per_sequence` what makes one. Raises `InvalidConfiguration`."""
+    target = _resolve(processor, where)
+    if processor.kind == "vllm":
+        return vllm_target(processor, where)
+    if processor.per_sequence or (processor.kwargs is None and not isinstance(target, type)):
+        made = target
+    else:
+        try:
+            made = target(**(processor.kwargs or {}))
+        except Exception as error:
+            raise InvalidConfiguration(
+                f"{processor.label} could not be made with {dict(processor.kwargs or {})}: "
+                f"{type(error).__name__}: {error}",
+                field=f"{where}.kwargs",
+            ) from error
+    if not callable(made):
+        raise InvalidConfiguration(f"{processor.label} is no callable but {made!r}", field=f"{where}.target")
+    return made
+
+
+def vllm_target(processor: Processor, where: str) -> Any:
+    """The class or instance of a per-request processor. Raises `InvalidConfiguration` for every other interface."""
+    target = _resolve(processor, where)
+    if hasattr(target, "new_req_logits_processor"):
+        return target
+    batch_level = hasattr(target, "update_state") or hasattr(target, "add_request")
+    reason = (
+        "it is a batch-level processor: it keeps the state of vLLM's own batch by row index, and one failure in it is "
+        "everybody's; guideway has neither. Write it as a LogitModifier, or per request as an AdapterLogitsProcessor"
+        if batch_level
+        else "it has no new_req_logits_processor"
+    )
+    raise InvalidConfiguration(f"{processor.label} cannot run here: {reason}", field=f"{where}.target")
+
+
+def _read(written: Mapping[str, Any], where: str) -> Processor:
+    fields = parse_options(_Written, written, where=where)
+    return Processor(fields.kind, fields.target, fields.kwargs, fields.per_sequence, fields.prompt)
+
+
+def _check(processor: Processor, where: str) -> None:
+    if processor.kind != "callable" and not processor.prompt:
+        raise InvalidConfiguration(f"prompt = false is for kind 'callable', not {processor.kind!r}", field=f"{where}")
+    if processor.kind == "vllm" and processor.kwargs is not None:
+        raise InvalidConfiguration("vLLM makes its processors without kwargs; leave them out", field=f"{where}.kwargs")
+
+
+def _resolve(processor: Processor, where: str) -> Any:
+    if not isinstance(processor.target, str):
+        return processor.target
+    module, colon, attributes = processor.target.partition(":")
+    if not colon or not attributes:
+        raise InvalidConfiguration(f"a target is 'module:attribute', not {processor.target!r}", field=f"{where}.target")
+    try:
+        return reduce(getattr, attributes.split("."), import_module(module))
+    except Exception as error:
+        raise InvalidConfiguration(
+            f"{processor.target!r} cannot be imported: {type(error).__name__}: {error}", field=f"{where}.target"
+        ) from error

@@ -1,0 +1,150 @@
+"""The worker's half: processors called row by row, and those of each sequence kept while it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from guideway.api import Array, ConformanceError, InvalidConfiguration, LogitTransform, Payload, Step, WorkerContext
+
+from guideway_legacy.calls import Call, Past, ProcessorFailed, bound, in_order, shared, vllm_call
+from guideway_legacy.params import VllmParams
+from guideway_legacy.processors import Processor, make, processors_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["LegacyTransform"]
+
+Maker: TypeAlias = Callable[[VllmParams], Call | None]
+"""Makes the call of one sequence; None where the processor leaves it alone."""
+
+
+class _Sequence:
+    """The processors of one sequence, called exactly once for each of its tokens.
+
+    A host may apply a step twice: after another row failed, or after an interrupt. The second time the first answer is
+    given again, for a processor that remembers must not hear of one token twice.
+    """
+
+    def __init__(self, calls: list[Call], num_prompt: int) -> None:
+        self._calls = calls
+        self._next = num_prompt
+        self._seen: list[int] = []
+        self._answer: Tensor | Exception | None = None
+
+    def apply(self, past: Past, row: Tensor) -> Tensor:
+        token_ids = past.token_ids
+        if len(token_ids) == self._next - 1 and token_ids == self._seen:
+            if self._answer is None:
+                raise ProcessorFailed("a call was interrupted, so what the processors remember is not known")
+            if isinstance(self._answer, Exception):
+                raise self._answer
+            return self._answer
+        if len(token_ids) != self._next or token_ids[: len(self._seen)] != self._seen:
+            raise ProcessorFailed(
+                f"the processors of this sequence must hear of {self._next} tokens next, not of {len(token_ids)}: what "
+                "they remember cannot be rebuilt"
+            )
+        self._seen, self._next, self._answer = token_ids, len(token_ids) + 1, None
+        try:
+            self._answer = in_order(self._calls, past, row).clone()
+        except Exception as error:
+            self._answer = error
+            raise
+        return self._answer
+
+
+class LegacyTransform(LogitTransform):
+    """Calls the processors on a float32 copy of each row and writes back what they return, all rows or none."""
+
+    arrays = frozenset({"torch"})
+    processors: ClassVar[Sequence[Processor]] = ()
+    where: ClassVar[str] = "modifier.legacy"
+
+    def __init__(self, context: WorkerContext, options: Mapping[str, Any]) -> None:
+        super().__init__(context, options)
+        found = processors_of(self.processors, options, self.where)
+        self._makers = [self._maker(p, f"{self.where}.processors[{i}]") for i, p in enumerate(found)]
+        self._stateless = None if any(p.stateful for p in found) else self._calls(VllmParams())
+        """The processors of every sequence, if none is made per sequence."""
+        self._sequences: dict[int, _Sequence] = {}
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        import torch
+
+        live = set(payload.shared["live"].tolist())
+        self._sequences = {key: sequence for key, sequence in self._sequences.items() if key in live}
+        before = step.ops.gather(logits, payload.rows).float()
+        after = torch.empty_like(before)
+        forbidden = torch.isneginf(before)  # now, for a processor may write into `before`
+        names = ("token_ids", "num_tokens", "num_prompt", "key", "params")
+        entries = zip(*(payload.arrays[name].tolist() for name in names), strict=True)
+        for i, (padded, num_tokens, num_prompt, key, params) in enumerate(entries):
+            past = Past(padded[:num_tokens], num_prompt)
+            if self._stateless is not None:
+                after[i] = in_order(self._stateless, past, before[i])
+            else:
+                after[i] = self._sequence(key, past, bytes(params).rstrip(b"\0")).apply(past, before[i])
+        if bool((forbidden & ~torch.isneginf(after)).any()):
+            raise ConformanceError("a processor allowed a token that was forbidden before it (made -inf finite)")
+        return step.ops.where_rows(logits, payload.rows, True, after)
+
+    def _sequence(self, key: int, past: Past, params: bytes) -> _Sequence:
+        """The processors of a row's sequence; made if this is its first token."""
+        if key not in self._sequences:
+            if len(past.token_ids) != past.num_prompt:
+                raise ProcessorFailed(
+                    "the processors of this sequence were lost with the worker they were in; what they remembered "
+                    "cannot be rebuilt"
+                )
+            self._sequences[key] = _Sequence(self._calls(VllmParams.from_json(params)), past.num_prompt)
+        return self._sequences[key]
+
+    def _calls(self, params: VllmParams) -> list[Call]:
+        return [call for maker in self._makers if (call := maker(params)) is not None]
+
+    def _maker(self, processor: Processor, where: str) -> Maker:
+        """Raises `InvalidConfiguration`."""
+        made = make(processor, where)
+        if processor.kind == "vllm":
+            new = self._vllm_instance(processor, made, where).new_req_logits_processor
+            return lambda params: _vllm_call(processor, new, params)
+        if processor.per_sequence:
+            kwargs = dict(processor.kwargs or {})
+            return lambda _: bound(processor, _made(processor, lambda: made(**kwargs)))
+        call = shared(processor, made)
+        return lambda _: call
+
+    def _vllm_instance(self, processor: Processor, made: Any, where: str) -> Any:
+        import torch
+
+        try:  # as vLLM makes it
+            instance = made(None, torch.device(self.context.device.device), False) if isinstance(made, type) else made
+            invariant = instance.is_argmax_invariant()
+        except Exception as error:
+            raise InvalidConfiguration(
+                f"{processor.label} could not be made without a vllm_config: {type(error).__name__}: {error}",
+                field=f"{where}.target",
+            ) from error
+        if invariant:
+            raise InvalidConfiguration(
+                f"{processor.label} says is_argmax_invariant, so vLLM applies it after the temperature; here it would "
+                "see raw logits, and another distribution result. Write it as a LogitModifier of stage POST_WARP",
+                field=f"{where}.target",
+            )
+        return instance
+
+
+def _vllm_call(processor: Processor, new: Callable[[VllmParams], Any], params: VllmParams) -> Call | None:
+    target = _made(processor, lambda: new(params))
+    return vllm_call(processor, target) if target else None
+
+
+def _made(processor: Processor, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except Exception as error:
+        raise ProcessorFailed(
+            f"{processor.label} raised {type(error).__name__} when it was made for a sequence: {error}"
+        ) from error
