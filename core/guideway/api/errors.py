@@ -6,6 +6,8 @@ A refused token is a return value, never an exception.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "ConformanceError",
     "DeadEnd",
@@ -19,6 +21,7 @@ __all__ = [
     "PluginLoadError",
     "PluginNotFound",
     "PluginUnavailable",
+    "RemoteError",
     "UnsupportedCapability",
     "UnsupportedGrammar",
     "WorkerLost",
@@ -27,7 +30,34 @@ __all__ = [
 
 
 class GuidewayError(Exception):
-    """Base of every error guideway raises on purpose."""
+    """Base of every error guideway raises on purpose. It pickles with all its fields; its cause arrives as a
+    `RemoteError`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # BaseException's own way calls the class with `args` alone, which keyword-only fields refuse
+        cause = self.__cause__ and RemoteError.of(self.__cause__)
+        return _restored, (type(self), self.args, dict(vars(self)), cause)
+
+
+class RemoteError(GuidewayError):
+    """What an exception of another process said, where the exception itself cannot come along. `type_name` is the
+    name of its type."""
+
+    def __init__(self, message: str, *, type_name: str) -> None:
+        super().__init__(message)
+        self.type_name = type_name
+
+    @staticmethod
+    def of(error: BaseException) -> RemoteError:
+        """All that can be said of `error` and its causes in plain text."""
+        chain = [error]
+        while (cause := chain[-1].__cause__) is not None and cause not in chain:
+            chain.append(cause)
+        remote: RemoteError | None = None
+        for link in reversed(chain):
+            remote = _in_words(link, remote)
+        assert remote is not None
+        return remote
 
 
 class PluginError(GuidewayError):
@@ -116,3 +146,29 @@ def contain(error: BaseException) -> None:
     """
     if isinstance(error, KeyboardInterrupt | GeneratorExit):
         raise error
+
+
+def _in_words(error: BaseException, cause: RemoteError | None) -> RemoteError:
+    if isinstance(error, RemoteError):
+        return error
+    name = type(error).__qualname__
+    try:
+        text = str(error)
+    except Exception:  # of a stranger's class
+        text = "its message cannot be printed"
+    remote = RemoteError(f"{name}: {text}" if text else name, type_name=name)
+    for note in getattr(error, "__notes__", ()):
+        remote.add_note(str(note))
+    remote.__cause__ = cause
+    return remote
+
+
+def _restored(
+    cls: type[GuidewayError], args: tuple[Any, ...], fields: dict[str, Any], cause: RemoteError | None
+) -> GuidewayError:
+    """An error as it was pickled."""
+    error = cls.__new__(cls, *args)
+    error.args = args
+    vars(error).update(fields)
+    error.__cause__ = cause
+    return error

@@ -58,7 +58,7 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let every worker go. Closing twice is fine."""
+        """Let every worker go, calling its ``close()`` if it has one. Closing twice is fine."""
 
 
 class Workflow(ABC):

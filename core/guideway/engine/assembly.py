@@ -1,4 +1,4 @@
-"""From a configuration to the parts of an engine: plugins selected, loaded and built, model and runtime made."""
+"""From a configuration to the parts of an engine: plugins selected, loaded and built, workers and runtime made."""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from guideway.api.errors import (
-    GuidewayError,
-    InvalidConfiguration,
-    PluginLoadError,
-    PluginNotFound,
-    PluginUnavailable,
-)
+from guideway.api.errors import GuidewayError, InvalidConfiguration, PluginLoadError, PluginNotFound
 from guideway.api.hooks import ValidationContext
-from guideway.api.modifier import ModifierContext, WorkerContext
+from guideway.api.modifier import LogitModifier, ModifierContext
+from guideway.api.provisional import Executor
 from guideway.api.steps import Need
 from guideway.api.types import Request
+from guideway.api.vocabulary import Vocabulary
 from guideway.constraints.runtime import Runtime
 from guideway.constraints.vocabulary import build_vocabulary
+from guideway.engine.buddy import power_of_two
 from guideway.engine.config import EngineConfig
-from guideway.engine.worker import Worker
-from guideway.pipeline import Pipeline
+from guideway.engine.forward import ModelInfo
+from guideway.engine.kv_cache import KVCache
+from guideway.engine.worker import WorkerSettings, WorkerSpec
 from guideway.plugins import Hook, Hooks, Plugins
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
-    from guideway.engine.model_runner import ModelRunner
+    from guideway.api.grammar import GrammarStrategy
 
 __all__ = ["Parts", "assemble"]
 
@@ -38,6 +36,9 @@ T = TypeVar("T")
 OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.COMPANIONS, Need.UNIFORM, Need.FEEDBACK})
 """What this engine can give to modifiers."""
 
+MAX_DEFAULT_CELLS = 1 << 16
+"""How many tokens the KV cache holds at most if the configuration does not say."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -45,48 +46,137 @@ class Parts:
 
     tokenizer: PreTrainedTokenizerFast
     runtime: Runtime
-    worker: Worker
+    executor: Executor
+    cache: KVCache
     hooks: Hooks
+    info: ModelInfo
+    restart: Callable[[], None]
+    """Makes new workers in place of lost ones and brings them to where the first ones were: ready for a step, with
+    nothing in their caches."""
 
 
 def assemble(config: EngineConfig) -> Parts:
     """Load and build everything. Raises `InvalidConfiguration` or `PluginError`; a selected plugin that is broken
-    is never replaced by another."""
-    from guideway.engine.model_loader import load
+    is never replaced by another. What was begun is ended if something fails."""
+    from guideway.engine.model_loader import load_tokenizer
 
     plugins = Plugins(settings=config.plugins)
     # plugins first: a misspelt name should not cost the loading of a model
-    strategies = {address: plugins.load("grammar", address) for address in config.grammar}
-    modifiers = {address: plugins.load("modifier", address) for address in config.modifiers}
-    backend = plugins.load("device", config.device_backend)
+    spec = _worker_spec(config, plugins)
+    strategies = [plugins.load("grammar", address) for address in config.grammar]
+    modifiers = [plugins.load("modifier", address) for address in config.modifiers]
+    make_executor: type[Executor] = plugins.load("executor", config.executor)
     hooks = plugins.hooks()
-    if (reason := _build(f"device.{backend.name}", backend.available)) is not None:
-        raise PluginUnavailable(
-            f"device {backend.name!r} cannot run here: {reason}", plugin=f"device.{config.device_backend}"
+    tokenizer = load_tokenizer(spec.model)
+
+    options = _options(config, "executor", make_executor.name)
+    executor = _build(f"executor.{make_executor.name}", partial(make_executor, spec, options))
+    try:
+        info: ModelInfo = executor.submit("load").result()
+        max_length = _max_length(config, info)
+        cache = _cache(config, max_length)
+        vocabulary = build_vocabulary(
+            tokenizer, logits_width=info.logits_width, stop_token_ids=list(info.stop_token_ids)
         )
-    device = _build(f"device.{backend.name}", lambda: backend(config.device))
+        context = ModifierContext(vocabulary=vocabulary, max_num_sequences=cache.num_slots, max_model_len=max_length)
+        runtime = _runtime(config, context, strategies, modifiers, hooks)
+        settings = WorkerSettings(
+            modifiers=runtime.modifier_classes(),
+            vocabulary_size=len(vocabulary),
+            num_cells=cache.num_cells,
+            max_length=max_length,
+        )
+        try:
+            executor.submit("start", settings).result()
+        except BaseException:
+            runtime.close()
+            raise
+    except BaseException:
+        executor.close()
+        raise
 
-    model, tokenizer = load(model_path(config.model, plugins), config.dtype, config.device)
-    runner = _runner(model, config)
-    stops = getattr(model.generation_config, "eos_token_id", None)
-    vocabulary = build_vocabulary(
-        tokenizer,
-        logits_width=runner.logits_width,
-        stop_token_ids=[] if stops is None else [stops] if isinstance(stops, int) else stops,
+    def restart() -> None:
+        executor.restart()
+        executor.submit("load").result()
+        executor.submit("start", settings).result()
+
+    return Parts(tokenizer, runtime, executor, cache, hooks, info, restart)
+
+
+def _worker_spec(config: EngineConfig, plugins: Plugins) -> WorkerSpec:
+    """What workers are made from. Resolves their plugins and imports none: workers may live elsewhere."""
+    device = plugins.resolve("device", config.device_backend)
+    if options := _options(config, "device", device.name):
+        raise InvalidConfiguration(
+            f"device {device.name!r} takes no options, and {', '.join(sorted(options))} is given",
+            field=f"options.device.{device.name}",
+        )
+    mixins = [(address, plugins.resolve("worker", address)) for address in config.worker_mixins]
+    selection = [("device", config.device_backend)]
+    selection += [("modifier", address) for address in config.modifiers]
+    selection += [("worker", address) for address in config.worker_mixins]
+    return WorkerSpec(
+        plan=plugins.plan(selection, {"model": config.model, "dtype": config.dtype, "device": config.device}),
+        model=str(model_path(config.model, plugins)),
+        dtype=config.dtype,
+        device_backend=config.device_backend,
+        device=config.device,
+        mixins=[(address, _options(config, "worker", record.name)) for address, record in mixins],
     )
 
-    context = ModifierContext(
-        vocabulary=vocabulary, max_num_sequences=config.max_num_seqs, max_model_len=runner.cache.max_length
+
+def _max_length(config: EngineConfig, info: ModelInfo) -> int:
+    """The most tokens of one sequence, as the configuration or else the model says. Raises `InvalidConfiguration`."""
+    max_length = config.max_model_len or info.max_context
+    if max_length is None:
+        raise InvalidConfiguration(
+            "the model does not say how long its context is; set max_model_len", field="max_model_len"
+        )
+    if info.max_context is not None and max_length > info.max_context:
+        raise InvalidConfiguration(
+            f"max_model_len cannot be {max_length} with this model: its context is {info.max_context}",
+            field="max_model_len",
+        )
+    return max_length
+
+
+def _cache(config: EngineConfig, max_length: int) -> KVCache:
+    """The accounting of keys and values. Twice as many slots as sequences run: one that is preempted keeps its own."""
+    least = power_of_two(max_length)
+    num_cells = config.kv_cache_tokens
+    if num_cells is None:
+        num_cells = max(least, min(config.max_num_seqs * max_length, MAX_DEFAULT_CELLS))
+    if num_cells < least:
+        raise InvalidConfiguration(
+            f"kv_cache_tokens must be at least {least}, so that one sequence of {max_length} tokens fits, not "
+            f"{num_cells}; raise it, or lower max_model_len",
+            field="kv_cache_tokens",
+        )
+    return KVCache(
+        num_slots=2 * config.max_num_seqs,
+        num_cells=num_cells,
+        max_length=max_length,
+        prefix_caching=config.prefix_caching,
     )
-    runtime = Runtime(
+
+
+def _runtime(
+    config: EngineConfig,
+    context: ModifierContext,
+    strategies: list[type[GrammarStrategy]],
+    modifiers: list[type[LogitModifier[Any]]],
+    hooks: Hooks,
+) -> Runtime:
+    vocabulary: Vocabulary = context.vocabulary
+    return Runtime(
         context,
         strategies={
             cls.name: _build(f"grammar.{cls.name}", partial(cls, vocabulary, _options(config, "grammar", cls.name)))
-            for cls in strategies.values()
+            for cls in strategies
         },
         modifiers=[
             _build(f"modifier.{cls.name}", partial(cls, _options(config, "modifier", cls.name), context))
-            for cls in modifiers.values()
+            for cls in modifiers
         ],
         validators=[(hook.plugin, partial(_validate, hook)) for hook in hooks.validate_request],
         offers=OFFERS,
@@ -94,9 +184,6 @@ def assemble(config: EngineConfig) -> Parts:
         cache_bytes=config.grammar_cache_bytes,
         compile_threads=config.compile_threads,
     )
-    worker_context = WorkerContext(device=device, vocabulary_size=len(vocabulary), logits_width=vocabulary.logits_width)
-    worker = Worker(runner, Pipeline(runtime.modifier_classes(), worker_context))
-    return Parts(tokenizer, runtime, worker, hooks)
 
 
 def model_path(model: str, plugins: Plugins) -> Path:
@@ -118,25 +205,6 @@ def model_path(model: str, plugins: Plugins) -> Path:
             why = f"it is no folder, and {str(error)[:1].lower()}{str(error)[1:]}"
         raise InvalidConfiguration(f"there is no model {model!r}: {why}", field="model") from error
     return _build(f"model.{component.name}", lambda: component().path())
-
-
-def _runner(model: PreTrainedModel, config: EngineConfig) -> ModelRunner:
-    """The runner, as long as the configuration or else the model says. Raises `InvalidConfiguration`."""
-    from guideway.engine.model_runner import ModelRunner, context_length
-
-    max_length = config.max_model_len or context_length(model)
-    if max_length is None:
-        raise InvalidConfiguration(
-            "the model does not say how long its context is; set max_model_len", field="max_model_len"
-        )
-    try:
-        return ModelRunner(model, num_slots=config.max_num_seqs, max_length=max_length)
-    except InvalidConfiguration as error:
-        if error.field != "max_length":
-            raise
-        raise InvalidConfiguration(
-            f"max_model_len cannot be {max_length} with this model: {error}", field="max_model_len"
-        ) from error
 
 
 def _options(config: EngineConfig, kind: str, name: str) -> dict[str, Any]:

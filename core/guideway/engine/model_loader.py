@@ -19,36 +19,55 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging
 
 from guideway.api.errors import InvalidConfiguration
+from guideway.engine.forward import ModelInfo
 
-__all__ = ["load"]
+__all__ = ["load_model", "load_tokenizer", "model_info"]
 
 
-def load(
-    path: str | PathLike[str], dtype: str | torch.dtype, device: str | torch.device
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """The model in the folder `path`, ready to run, and its tokenizer.
+def load_tokenizer(path: str | PathLike[str]) -> PreTrainedTokenizerFast:
+    """The tokenizer of the model in the folder `path`. Raises `InvalidConfiguration` with field ``model``."""
+    return _tokenizer(_model_folder(path))
+
+
+def load_model(path: str | PathLike[str], dtype: str | torch.dtype, device: str | torch.device) -> PreTrainedModel:
+    """The model in the folder `path`, ready to run.
 
     `dtype` is a floating-point type of torch or its name, or ``auto`` for the one the weights are stored in. (On a
     CPU float32 is the better choice for models of a few million parameters, whatever they are stored in: bfloat16
     decodes half as fast.) Raises `InvalidConfiguration` with field ``model``, ``dtype`` or ``device``.
     """
-    folder = Path(path)
     resolved = _dtype(dtype)
     target = _device(device)
+    model = _model(_model_folder(path), resolved)
+    try:
+        model.to(target)  # type: ignore[arg-type]
+    # torch raises AssertionError for a device it was built without, RuntimeError and others for a full or absent one
+    except Exception as error:
+        raise InvalidConfiguration(f"the model cannot be moved to {str(target)!r}: {error}", field="device") from error
+    return model
+
+
+def model_info(model: PreTrainedModel) -> ModelInfo:
+    """What an engine has to know about `model` before it can make room for it."""
+    config: Any = model.config.get_text_config()
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    stops = getattr(model.generation_config, "eos_token_id", None)
+    return ModelInfo(
+        logits_width=config.vocab_size if head is None else head.out_features,
+        max_context=getattr(config, "max_position_embeddings", None),
+        stop_token_ids=() if stops is None else (stops,) if isinstance(stops, int) else tuple(stops),
+    )
+
+
+def _model_folder(path: str | PathLike[str]) -> Path:
+    folder = Path(path)
     if not folder.is_dir():
         reason = "is not a folder" if folder.exists() else "does not exist"
         raise _refused(folder, f"{reason}; give the folder of a model in the format of transformers")
     if not (folder / "config.json").is_file():
         raise _refused(folder, "is no model folder: it has no config.json")
     _check_causal(folder)
-    tokenizer = _tokenizer(folder)
-    model = _model(folder, resolved)
-    try:
-        model.to(target)  # type: ignore[arg-type]
-    # torch raises AssertionError for a device it was built without, RuntimeError and others for a full or absent one
-    except Exception as error:
-        raise InvalidConfiguration(f"the model cannot be moved to {str(target)!r}: {error}", field="device") from error
-    return model, tokenizer
+    return folder
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype | str:

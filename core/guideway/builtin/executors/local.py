@@ -1,0 +1,62 @@
+"""One worker in this very process: nothing to carry, nothing that runs beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from guideway.api.errors import contain
+from guideway.api.options import parse_options
+from guideway.api.provisional import Executor
+
+__all__ = ["LocalExecutor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """There are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A call that is over."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+    def result(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def results(self) -> list[Any]:
+        return [self.result()]
+
+
+class LocalExecutor(Executor):
+    """Calls run at once, while they are submitted; what they raise is raised by `Call.result`."""
+
+    name = "local"
+
+    def __init__(self, make_worker: Callable[[int, int], Any], options: Mapping[str, Any]) -> None:
+        super().__init__(make_worker, options)
+        parse_options(Options, options, where="executor.local")
+        self._worker: Any = make_worker(0, 1)
+
+    def submit(self, method: str, *args: Any) -> Done:
+        try:
+            return Done(getattr(self._worker, method)(*args))
+        except BaseException as error:
+            contain(error)
+            return Done(error=error)
+
+    def restart(self) -> None:
+        self.close()
+        self._worker = self.make_worker(0, 1)
+
+    def close(self) -> None:
+        worker, self._worker = self._worker, None
+        close = getattr(worker, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,192 @@
+"""The worker mixins of a configuration as one object: composed in order, with clashes refused."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import logging
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from guideway.api.errors import (
+    GuidewayError,
+    InvalidConfiguration,
+    PluginConflict,
+    PluginError,
+    PluginLoadError,
+    UnsupportedCapability,
+    contain,
+)
+from guideway.api.worker import Worker, WorkerMixin, WorkerStep
+
+__all__ = ["Mixins"]
+
+log = logging.getLogger(__name__)
+
+LIFECYCLE = frozenset({"on_model_loaded", "before_step", "after_step", "close"})
+"""What the host calls for every mixin in order."""
+
+OF_EVERY_CLASS = frozenset(vars(type("", (), {}))) | LIFECYCLE | {
+    "__init__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__firstlineno__",
+    "__static_attributes__", "__orig_bases__", "__parameters__", "__abstractmethods__", "_abc_impl", "contract", "name",
+}  # fmt: skip
+"""Attributes that say nothing about a clash: each class has its own."""
+
+
+class Mixins:
+    """The configured mixins of one worker.
+
+    Raises `PluginConflict` if two of them define the same attribute, `PluginLoadError` if one cannot be built, and
+    the `InvalidConfiguration` with which one refuses its options.
+    """
+
+    def __init__(self, mixins: Sequence[tuple[type[WorkerMixin], Mapping[str, Any]]]) -> None:
+        self._classes = {cls.name: cls for cls, _ in mixins}
+        self._object = _instance(_composed(list(self._classes.values())), mixins)
+        self._open = True
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        """Raises `PluginLoadError`, naming the mixin that failed."""
+        for name, cls in self._classes.items():
+            try:
+                cls.on_model_loaded(self._object, worker)
+            except BaseException as error:
+                contain(error)
+                raise PluginLoadError(_failed(name, "on_model_loaded", error), plugin=f"worker.{name}") from error
+
+    def before_step(self, step: WorkerStep) -> None:
+        """Raises `PluginError`, naming the mixin that failed."""
+        for name, cls in self._classes.items():
+            with_name(name, "before_step", cls.before_step, self._object, step)
+
+    def after_step(self, step: WorkerStep) -> None:
+        """Raises `PluginError`, naming the mixin that failed."""
+        for name, cls in self._classes.items():
+            with_name(name, "after_step", cls.after_step, self._object, step)
+
+    def call(self, address: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What the method ``name.method`` returns. Raises `UnsupportedCapability` if there is none that may be
+        called, and `PluginError` for what it raises, unless that is an error of guideway's own."""
+        name, dot, method = address.partition(".") if isinstance(address, str) else ("", "", "")
+        if not dot:
+            raise UnsupportedCapability(
+                f"a worker's method is called as 'name.method', not {address!r}", field="method"
+            )
+        if name not in self._classes:
+            raise UnsupportedCapability(
+                f"no worker mixin named {name!r} is configured{_hint(name, self._classes)}", field="method"
+            )
+        methods = sorted(_methods(self._classes[name]))
+        if method not in methods:
+            why = ": it is the engine's to call" if method in LIFECYCLE else _hint(method, methods)
+            raise UnsupportedCapability(f"worker mixin {name!r} has no method {method!r} to call{why}", field="method")
+        return with_name(name, method, getattr(self._object, method), *args, **kwargs)
+
+    def close(self) -> None:
+        """In reverse order, once. What fails is logged."""
+        if not self._open:
+            return
+        self._open = False
+        for name, cls in reversed(self._classes.items()):
+            try:
+                cls.close(self._object)
+            except BaseException as error:
+                contain(error)
+                log.exception("worker mixin %s failed in close", name)
+
+
+def with_name(name: str, phase: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``function(*args, **kwargs)``; what it raises is a `PluginError` that names mixin and phase, unless it is an
+    error of guideway's own."""
+    try:
+        return function(*args, **kwargs)
+    except GuidewayError:
+        raise
+    except BaseException as error:
+        contain(error)
+        raise PluginError(_failed(name, phase, error), plugin=f"worker.{name}") from error
+
+
+def _composed(classes: list[type[WorkerMixin]]) -> type[WorkerMixin]:
+    """One class with the attributes of all."""
+    owner: dict[str, tuple[type[WorkerMixin], type]] = {}
+    for cls in classes:
+        for attribute, definer in _attributes(cls):
+            other, other_definer = owner.setdefault(attribute, (cls, definer))
+            # one helper class may stand behind two mixins; its attribute is then one and the same
+            if other_definer is not definer:
+                raise _clash(attribute, other, cls)
+    try:
+        return types.new_class("+".join(cls.name for cls in classes), tuple(classes) or (WorkerMixin,))
+    except TypeError as error:
+        names = ", ".join(f"{cls.name!r} ({cls.__module__}.{cls.__qualname__})" for cls in classes)
+        raise PluginConflict(
+            f"worker mixins {names} cannot be composed into one class: {error}; configure fewer of them, or each in "
+            "another order",
+            plugin=f"worker.{classes[-1].name}",
+        ) from error
+
+
+def _instance(
+    composed: type[WorkerMixin], mixins: Sequence[tuple[type[WorkerMixin], Mapping[str, Any]]]
+) -> WorkerMixin:
+    """An object of the composed class that went through every mixin's ``__init__``."""
+    instance = composed.__new__(composed)
+    on_classes = {attribute: cls for cls, _ in mixins for attribute, _ in _attributes(cls)}
+    kept: dict[str, Any] = {}
+    owner: dict[str, type[WorkerMixin]] = {}
+    for cls, options in mixins:
+        # each begins with an empty object, so that what it sets can be told from what others have set
+        instance.__dict__ = {}
+        try:
+            cls.__init__(instance, options)
+        except InvalidConfiguration:
+            raise
+        except BaseException as error:
+            contain(error)
+            raise PluginLoadError(_failed(cls.name, "__init__", error), plugin=f"worker.{cls.name}") from error
+        for attribute in vars(instance):
+            other = owner.setdefault(attribute, on_classes.get(attribute, cls))
+            if other is not cls:
+                raise _clash(attribute, other, cls)
+        kept |= vars(instance)
+    instance.__dict__ = kept
+    return instance
+
+
+def _attributes(cls: type[WorkerMixin]) -> Iterator[tuple[str, type]]:
+    """Each attribute that `cls` brings along, and the class that defines it."""
+    seen: set[str] = set()
+    for definer in cls.__mro__:
+        if definer is WorkerMixin or definer is object:
+            continue
+        for attribute in vars(definer).keys() - OF_EVERY_CLASS - seen:
+            seen.add(attribute)
+            yield attribute, definer
+
+
+def _methods(cls: type[WorkerMixin]) -> Iterator[str]:
+    """What may be called by name."""
+    for attribute, _ in _attributes(cls):
+        if not attribute.startswith("_") and callable(inspect.getattr_static(cls, attribute, None)):
+            yield attribute
+
+
+def _clash(attribute: str, first: type[WorkerMixin], second: type[WorkerMixin]) -> PluginConflict:
+    return PluginConflict(
+        f"worker mixins {first.name!r} ({first.__module__}.{first.__qualname__}) and {second.name!r} "
+        f"({second.__module__}.{second.__qualname__}) both define the attribute {attribute!r}, and all mixins of a "
+        "worker are one object: configure one of them, or have its author rename it",
+        plugin=f"worker.{second.name}",
+    )
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there is {', '.join(names) or 'none'}"
+
+
+def _failed(name: str, phase: str, error: BaseException) -> str:
+    return f"worker.{name} failed in {phase}: {type(error).__name__}: {error}"
