@@ -1,0 +1,104 @@
+"""Samples as batches of token ids, in an order that only the seed decides."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from guideway_demo_model.training.data import Sample, Source, dumps, render
+from guideway_demo_model.training.network import MAX_TRAINED_LENGTH
+from guideway_demo_model.training.tokenizer import END, PAD_ID
+
+__all__ = ["Batch", "Position", "batches", "texts"]
+
+LENGTH_STEP = 16
+"""Lengths are rounded up to a multiple of this: few shapes, as the kernels are compiled and kept for each."""
+SPACED_SHARE = 0.2
+NOISE = 0.08
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the data goes on: batch `index` of pool `pool`."""
+
+    pool: int = 0
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`token_ids`: [batch, length]; `positions`: of the flattened ids, those that predict `targets`, all of answers."""
+
+    token_ids: Tensor
+    positions: Tensor
+    targets: Tensor
+    num_tokens: int
+    """Without the padding."""
+    after: Position
+    """Where the next batch is."""
+
+
+def texts(seed: int, pool: int, count: int) -> list[tuple[str, str]]:
+    """Prompts and answers of a pool, each with the special tokens around it."""
+    name = f"{seed}-{pool}"
+    source = Source(name, values="train", templates="train", noise=NOISE)
+    style = random.Random(f"style-{name}")
+
+    def text(sample: Sample) -> tuple[str, str]:
+        return render(sample.prompt), dumps(sample.answer, spaced=style.random() < SPACED_SHARE) + END
+
+    return [text(source.sample()) for _ in range(count)]
+
+
+def batches(
+    tokenizer: PreTrainedTokenizerFast, seed: int, *, pool_samples: int, max_tokens: int, start: Position
+) -> Iterator[Batch]:
+    """Endless batches of at most `max_tokens` with padding, from `start` on. `pool_samples` are shuffled at a time."""
+    pool, index = start.pool, start.index
+    while True:
+        pairs = texts(seed, pool, pool_samples)
+        prompts = tokenizer([prompt for prompt, _ in pairs], add_special_tokens=False).input_ids
+        answers = tokenizer([answer for _, answer in pairs], add_special_tokens=False).input_ids
+        groups = _grouped(list(zip(prompts, answers, strict=True)), max_tokens)
+        random.Random(f"order-{seed}-{pool}").shuffle(groups)
+        for number, group in enumerate(groups[index:], index + 1):
+            after = Position(pool, number) if number < len(groups) else Position(pool + 1, 0)
+            yield _batch(group, after)
+        pool, index = pool + 1, 0
+
+
+def _rounded(pair: tuple[list[int], list[int]]) -> int:
+    return -(-(len(pair[0]) + len(pair[1])) // LENGTH_STEP) * LENGTH_STEP
+
+
+def _grouped(pairs: list[tuple[list[int], list[int]]], max_tokens: int) -> list[list[tuple[list[int], list[int]]]]:
+    """Full batches of one rounded length each; what is left over of a length is dropped."""
+    by_length: dict[int, list[tuple[list[int], list[int]]]] = {}
+    for pair in pairs:
+        by_length.setdefault(_rounded(pair), []).append(pair)
+    groups = []
+    for length, same in sorted(by_length.items()):
+        size = max_tokens // length
+        if length <= MAX_TRAINED_LENGTH and size:
+            groups += [same[at : at + size] for at in range(0, len(same) - size + 1, size)]
+    return groups
+
+
+def _batch(group: list[tuple[list[int], list[int]]], after: Position) -> Batch:
+    length = _rounded(group[0])
+    token_ids = torch.full((len(group), length), PAD_ID)
+    positions: list[int] = []
+    targets: list[int] = []
+    for row, (prompt, answer) in enumerate(group):
+        total = len(prompt) + len(answer)
+        token_ids[row, :total] = torch.tensor(prompt + answer)
+        first = row * length + len(prompt) - 1  # the prompt's last token predicts the answer's first
+        positions += range(first, first + len(answer))
+        targets += answer
+    num_tokens = sum(len(prompt) + len(answer) for prompt, answer in group)
+    return Batch(token_ids, torch.tensor(positions), torch.tensor(targets), num_tokens, after)

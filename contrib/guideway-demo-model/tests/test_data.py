@@ -1,0 +1,126 @@
+"""The data: repeatable, right by its own schemas, and what the evaluation sees is never trained on."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from guideway_demo_model.training.batches import texts
+from guideway_demo_model.training.data import Sample, Source, dumps, plain
+from guideway_demo_model.training.domains import ROOMS, UNITS
+from guideway_demo_model.training.templates import expand, expansions, groups, pool
+from guideway_demo_model.training.values import COLORS, CURRENCIES, JOBS, is_held_out
+
+CLOSED = {*ROOMS, *UNITS, *COLORS, *CURRENCIES, *JOBS, "add", "subtract", "multiply", "divide"}
+TOOL_NAMES = {"get_weather", "send_message", "set_timer", "search", "book_flight", "calculate"}
+
+
+def drawn(count: int = 400, **splits: Any) -> list[Sample]:
+    source = Source(5, **splits)
+    return [source.sample() for _ in range(count)]
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The strings and numbers of JSON data; true and false are no values anybody could hold out."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from leaves(inner)
+    elif not isinstance(value, bool):
+        yield value
+
+
+def test_the_same_seed_gives_the_same_samples() -> None:
+    assert drawn(50, values="train", templates="train", noise=0.1) == drawn(
+        50, values="train", templates="train", noise=0.1
+    )
+    assert texts(3, 1, 50) == texts(3, 1, 50) != texts(3, 2, 50)
+
+
+@pytest.mark.parametrize(("values", "templates"), [("train", "train"), ("test", "train"), ("test", "test")])
+def test_every_answer_is_valid_and_said_in_its_prompt(values: Any, templates: Any) -> None:
+    kinds = set()
+    for sample in drawn(values=values, templates=templates, noise=0.1):
+        kinds.add(sample.kind)
+        jsonschema.Draft202012Validator.check_schema(sample.schema)
+        jsonschema.validate(sample.answer, sample.schema)
+        for text in leaves(sample.answer):
+            said = isinstance(text, str) and text not in CLOSED | TOOL_NAMES and not re.match(r"\d{4}-\d\d-\d\d$", text)
+            assert not said or text in sample.prompt, (text, sample.prompt)
+    assert kinds == {"person", "invoice", "order", "booking", "product", "record", "tool", "copy"}
+
+
+def test_each_string_of_a_schema_is_bounded() -> None:
+    def check(schema: dict[str, Any]) -> None:
+        if schema.get("type") == "string":
+            assert "maxLength" in schema or "pattern" in schema
+        for inner in [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]:
+            check(inner)
+
+    for sample in drawn(values="test", templates="test"):
+        check(sample.schema)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_open_values_belong_to_one_split(split: Any) -> None:
+    for sample in drawn(values=split, templates="train"):
+        if sample.kind == "copy":  # several values in one text
+            continue
+        answer = sample.answer["arguments"] if sample.kind == "tool" else sample.answer
+        for value in leaves(answer):
+            if value not in CLOSED:
+                assert is_held_out(value) == (split == "test"), (value, sample)
+        if sample.kind == "record":
+            assert all(is_held_out(key) == (split == "test") for key in answer)
+
+
+def test_templates_are_split_whole() -> None:
+    def said(group: str, split: Any) -> set[str]:
+        every = {text for template in pool(group, split) for text in expansions(template)}
+        return {re.sub(r"\{\w+\}", "{}", text).rstrip("?").lower() for text in every}
+
+    trained = {text for group in groups() for text in said(group, "train")}
+    for group, every in groups().items():
+        assert len(pool(group, "test")) >= 2
+        assert {*pool(group, "test")} | {*pool(group, "train")} == {*every}
+        assert len(every) == len({*every})
+        assert not said(group, "test") & trained, group
+
+
+def test_prompts_use_the_templates_of_their_split() -> None:
+    held_out = [expansions(template) for template in pool("copy.text", "test")]
+    starts = tuple(text.removesuffix("{x}") for texts in held_out for text in texts)
+    for templates in ("train", "test"):
+        copies = [s for s in drawn(values="test", templates=templates) if s.kind == "copy"]
+        assert copies
+        assert all(sample.prompt.startswith(starts) == (templates == "test") for sample in copies)
+
+
+def test_expanding_takes_one_of_each_choice() -> None:
+    assert expansions("[a|b] {x} [c|d]") == {"a {x} c", "a {x} d", "b {x} c", "b {x} d"}
+    rng = random.Random(0)
+    assert {expand("[a|b] {x} [c|d]", rng) for _ in range(100)} == expansions("[a|b] {x} [c|d]")
+
+
+def test_noise_spares_the_words_around_a_value() -> None:
+    quiet, noisy = (Source(8, values="train", templates="train", noise=noise) for noise in (0.0, 0.5))
+    assert [quiet.sample() for _ in range(20)] != [noisy.sample() for _ in range(20)]
+    known = {word for every in groups().values() for t in every for e in expansions(t) for word in e.lower().split()}
+    copies = [sample for sample in (noisy.sample() for _ in range(300)) if sample.kind == "copy"]
+    for sample in copies:  # "Say this back: {x}": only words far from the value may be odd
+        before = sample.prompt[: sample.prompt.index(sample.answer["text"])].lower().split()
+        assert before[-1] in known
+
+
+def test_answers_are_written_compact_or_spaced() -> None:
+    answer = {"a": [1, 2.0], "b": "ö"}
+    assert dumps(answer, spaced=False) == '{"a":[1,2],"b":"ö"}'
+    assert dumps(answer, spaced=True) == '{"a": [1, 2], "b": "ö"}'
+    assert json.loads(dumps(answer, spaced=True)) == plain(answer)
