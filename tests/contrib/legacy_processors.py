@@ -24,6 +24,7 @@ def favored(token_ids: Sequence[int]) -> int:
 
 def favor(token_ids: list[int], logits: Tensor) -> Tensor:
     """Stateless, out of place."""
+    assert logits.dtype == torch.float32
     bonus = torch.zeros_like(logits)
     bonus[favored(token_ids)] = 100.0
     return logits + bonus
