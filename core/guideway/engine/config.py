@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,28 @@ from guideway.api.errors import InvalidConfiguration
 from guideway.api.steps import GRAMMAR_MASK
 from guideway.plugins.selection import PluginSettings
 
-__all__ = ["EngineConfig"]
+__all__ = ["KIND_OF", "EngineConfig", "did_you_mean"]
+
+KIND_OF = {
+    "grammar": "grammar",
+    "modifiers": "modifier",
+    "worker_mixins": "worker",
+    "device_backend": "device",
+    "executor": "executor",
+}
+"""The fields that choose components which take options, and the kind of each."""
+
+LEAST = {
+    "max_num_seqs": 1,
+    "max_model_len": 2,
+    "kv_cache_tokens": 2,
+    "max_num_batched_tokens": 1,
+    "max_waiting": 1,
+    "num_draft_tokens": 0,
+    "compile_threads": 1,
+    "grammar_cache_bytes": 0,
+}
+"""The fields that are whole numbers, and the least of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,18 +48,29 @@ class EngineConfig:
     """Grammar strategies, in order of preference."""
     modifiers: tuple[str, ...] = ()
     """Logit modifiers that requests may use."""
+    worker_mixins: tuple[str, ...] = ()
+    """Worker mixins, in the order their methods are called."""
     device_backend: str = "torch"
     """The device component that applies masks and draws."""
     device: str = "cpu"
     """Where the model runs, in the words of the device's library."""
     dtype: str = "float32"
     """Type of the weights; ``auto``: as stored."""
+    executor: str = "local"
+    """Where the workers run: ``local``, in this process, or ``process``, in processes of their own."""
     max_num_seqs: int = 32
     """How many sequences run at once."""
     max_model_len: int | None = None
     """The most tokens of a prompt and its continuation together; None: the model's own context."""
-    max_prefill_tokens: int = 4096
-    """How many prompt tokens may join in one step, unless a single prompt is longer."""
+    kv_cache_tokens: int | None = None
+    """How many tokens the KV cache holds; None: all that `max_num_seqs` sequences can need, but at most 65,536, or
+    one sequence's need where that is more."""
+    max_num_batched_tokens: int = 2048
+    """How many tokens pass through the model in one step, at most: long prompts are computed in pieces of this size."""
+    prefix_caching: bool = True
+    """Whether prompts that begin alike share what was computed; changes speed, never tokens."""
+    max_waiting: int = 1024
+    """How many sequences may wait for their turn before more are turned away."""
     num_draft_tokens: int = 0
     """How many tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
     compile_threads: int = 2
@@ -50,33 +83,41 @@ class EngineConfig:
     """Which plugins may run, and which hooks do."""
 
     def __post_init__(self) -> None:
-        for name in ("model", "device_backend", "device"):
+        for name in ("model", "device_backend", "device", "dtype", "executor"):
             if not isinstance(value := getattr(self, name), str) or not value:
                 raise InvalidConfiguration(f"{name} must be a string that is not empty, not {value!r}", field=name)
-        used: set[str] = set()
-        for name, kind in (("grammar", "grammar"), ("modifiers", "modifier")):
-            object.__setattr__(self, name, _checked_names(name, kind, getattr(self, name)))
-            used |= {f"{kind}.{_bare(kind, address)}" for address in getattr(self, name)}
+        for name in ("grammar", "modifiers", "worker_mixins"):
+            object.__setattr__(self, name, _checked_names(name, getattr(self, name)))
+        for name, least in LEAST.items():
+            if getattr(self, name) is not None or name not in ("max_model_len", "kv_cache_tokens"):
+                _check_int(name, getattr(self, name), least)
+        if not isinstance(self.prefix_caching, bool):
+            raise InvalidConfiguration(
+                f"prefix_caching must be true or false, not {self.prefix_caching!r}", field="prefix_caching"
+            )
         if not isinstance(self.plugins, PluginSettings):
             raise InvalidConfiguration(f"plugins must be PluginSettings, not {self.plugins!r}", field="plugins")
-        for name in ("max_num_seqs", "max_prefill_tokens", "compile_threads"):
-            _check_int(name, getattr(self, name), 1)
-        for name in ("num_draft_tokens", "grammar_cache_bytes"):
-            _check_int(name, getattr(self, name), 0)
-        if self.max_model_len is not None:
-            _check_int("max_model_len", self.max_model_len, 2)
-        self._check_options(used)
+        self._check_options()
 
-    def _check_options(self, used: set[str]) -> None:
+    def components(self) -> tuple[str, ...]:
+        """What is used of the kinds that take options, as ``kind.name``, sorted."""
+        used = []
+        for name, kind in KIND_OF.items():
+            value = getattr(self, name)
+            used += [f"{kind}.{_bare(kind, address)}" for address in ([value] if isinstance(value, str) else value)]
+        return tuple(sorted(used))
+
+    def _check_options(self) -> None:
         if not isinstance(self.options, Mapping):
             raise InvalidConfiguration(
                 f"options must map 'kind.name' to the component's options, not {self.options!r}", field="options"
             )
+        used = self.components()
         for component, options in self.options.items():
             if component not in used:
                 raise InvalidConfiguration(
                     f"options are given for {component!r}, which this configuration does not use; "
-                    f"used: {', '.join(sorted(used)) or 'none'}",
+                    f"{did_you_mean(component, used)}used: {', '.join(used)}",
                     field=f"options.{component}",
                 )
             if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
@@ -86,13 +127,20 @@ class EngineConfig:
                 )
 
 
-def _checked_names(field_name: str, kind: str, addresses: object) -> tuple[str, ...]:
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """``did you mean 'this'? `` if a known word is close to `word`; else nothing."""
+    close = difflib.get_close_matches(str(word), list(known), n=1)
+    return f"did you mean {close[0]!r}? " if close else ""
+
+
+def _checked_names(field_name: str, addresses: object) -> tuple[str, ...]:
     """`addresses` of components, no two of one name: options, payloads and results go by name."""
+    kind = KIND_OF[field_name]
     if isinstance(addresses, str) or not isinstance(addresses, Sequence):
         raise InvalidConfiguration(f"{field_name} must be a list of names, not {addresses!r}", field=field_name)
     names: dict[str, str] = {}
     for address in addresses:
-        if not isinstance(address, str):
+        if not isinstance(address, str) or not address:
             raise InvalidConfiguration(f"{field_name} must be a list of names, not {addresses!r}", field=field_name)
         name = _bare(kind, address)
         if name in names:

@@ -1,0 +1,74 @@
+"""What an `EngineConfig` refuses, and how it says so."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+from guideway import EngineConfig, PluginSettings
+from guideway.api.errors import InvalidConfiguration
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"model": ""}, "model must be a string that is not empty"),
+        ({"model": 3}, "model must be a string"),
+        ({"device_backend": ""}, "device_backend must be"),
+        ({"device": None}, "device must be"),
+        ({"dtype": ""}, "dtype must be"),
+        ({"executor": 1}, "executor must be"),
+        ({"grammar": "xgrammar"}, "grammar must be a list of names"),
+        ({"grammar": ("",)}, "grammar must be a list of names"),
+        ({"modifiers": ("grammar",)}, "reserved for the grammar mask"),
+        ({"worker_mixins": ("timing", "other/timing")}, "worker_mixins has worker 'timing' twice"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be a whole number of at least 1, not 0"),
+        ({"max_num_seqs": None}, "max_num_seqs must be a whole number"),
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be a whole number of at least 1"),
+        ({"max_waiting": True}, "max_waiting must be a whole number of at least 1"),
+        ({"max_model_len": 1}, "max_model_len must be a whole number of at least 2"),
+        ({"kv_cache_tokens": 1.5}, "kv_cache_tokens must be a whole number of at least 2"),
+        ({"num_draft_tokens": -1}, "num_draft_tokens must be a whole number of at least 0"),
+        ({"compile_threads": "2"}, "compile_threads must be a whole number of at least 1"),
+        ({"grammar_cache_bytes": -1}, "grammar_cache_bytes must be a whole number of at least 0"),
+        ({"prefix_caching": 1}, "prefix_caching must be true or false"),
+        ({"plugins": {}}, "plugins must be PluginSettings"),
+        ({"options": []}, "options must map 'kind.name'"),
+    ],
+)
+def test_a_bad_value_names_its_field(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=said) as caught:
+        EngineConfig(**{"model": "demo"} | wrong)
+    assert caught.value.field == next(iter(wrong))
+
+
+def test_options_are_for_components_that_are_used() -> None:
+    config = EngineConfig(
+        model="demo",
+        grammar=("acme/mine",),
+        modifiers=("modifier.kgw",),
+        worker_mixins=("timing",),
+        executor="process",
+        options={
+            "grammar.mine": {},
+            "modifier.kgw": {"key": 1},
+            "worker.timing": {},
+            "executor.process": {"num_workers": 2},
+            "device.torch": {},
+        },
+    )
+    assert config.components() == tuple(sorted(config.options))
+    with pytest.raises(InvalidConfiguration, match=r"does not use; did you mean 'worker\.timing'\? used: ") as caught:
+        EngineConfig(model="demo", worker_mixins=("timing",), options={"worker.timming": {}})
+    assert caught.value.field == "options.worker.timming"
+    with pytest.raises(InvalidConfiguration, match="must map names to values"):
+        EngineConfig(model="demo", options={"device.torch": {1: 2}})  # type: ignore[dict-item]
+
+
+def test_it_is_frozen_and_holds_what_it_was_given() -> None:
+    config = EngineConfig(model="demo", grammar=["a", "b"], kv_cache_tokens=None)  # type: ignore[arg-type]
+    assert config.grammar == ("a", "b")
+    assert config.plugins == PluginSettings()
+    with pytest.raises(FrozenInstanceError):
+        config.model = "other"  # type: ignore[misc]
