@@ -1,0 +1,78 @@
+"""A bitmask applied to logits in the host's memory.
+
+Real masks are bimodal: half of them allow a few hundred tokens, half of them refuse a few thousand. Either way the
+exceptions are few, so they are listed and everything else is left to one fill of the row, or left alone. The time is
+that of filling the rows; nothing of the size of the logits is unpacked or copied.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from guideway.api import bitmask as bits
+
+__all__ = ["can_forbid", "forbid"]
+
+SAMPLED = 8
+"""One word of so many tells which of the two kinds a row's mask is."""
+
+
+def can_forbid(logits: Tensor) -> bool:
+    """Whether `forbid` takes these logits: in the host's memory, and each row of them in one piece."""
+    return logits.device.type == "cpu" and logits.stride(1) == 1 and logits.stride(0) >= logits.shape[1]
+
+
+def forbid(logits: Tensor, bitmask: Tensor, rows: Tensor) -> Tensor:
+    """`DeviceBackend.apply_bitmask`, in place."""
+    width, words = logits.shape[1], _whole_rows(bitmask.numpy(), logits.shape[1])
+    stride, chosen = logits.stride(0), rows.numpy()
+    flat = logits.as_strided(((len(logits) - 1) * stride + width,), (1,))
+    starts = chosen.astype(np.int64) * stride
+    # Either list is right for any row, so a glance at some words will do.
+    some = words[:, ::SAMPLED]
+    few = np.count_nonzero(some == 0, axis=1) > np.count_nonzero(some == bits.FULL, axis=1)
+
+    if few.any():
+        allowed = _places(_within(words[few], width).view(np.uint32), starts[few])
+        kept = flat.index_select(0, allowed)
+        for row in chosen[few].tolist():
+            logits[row].fill_(-torch.inf)
+        flat.index_copy_(0, allowed, kept)
+    if not few.all():
+        # of many bits that lie apart, finding them by bytes is quicker than by words
+        refused = _places(_within(~words[~few], width).view(np.uint8), starts[~few])
+        flat.index_fill_(0, refused, -torch.inf)
+    return logits
+
+
+def _whole_rows(bitmask: NDArray[np.int32], width: int) -> NDArray[np.int32]:
+    """`bitmask` with exactly the words of `width` tokens: a word it lacks allows nothing."""
+    missing = bits.num_words(width) - bitmask.shape[1]
+    if missing <= 0:
+        return np.ascontiguousarray(bitmask[:, : bits.num_words(width)])
+    return np.pad(bitmask, ((0, 0), (0, missing)))
+
+
+def _within(words: NDArray[np.int32], width: int) -> NDArray[np.int32]:
+    """`words`, changed so that no bit past `width` is set."""
+    if width % bits.BITS_PER_WORD:
+        words[:, -1] &= np.int32((1 << width % bits.BITS_PER_WORD) - 1)
+    return words
+
+
+def _places(units: NDArray[np.unsignedinteger], starts: NDArray[np.int64]) -> Tensor:
+    """``int64[set bits]``: ``starts[i] + t`` for every bit t set in row i of `units`."""
+    size, (num_rows, row_size) = 8 * units.itemsize, units.shape
+    used = np.flatnonzero(units != 0)  # of numbers it would take three times as long
+    first = used * size
+    shifts = starts - np.arange(num_rows) * (row_size * size)
+    if shifts.any():
+        first += np.repeat(shifts, np.diff(used.searchsorted(np.arange(num_rows + 1) * row_size)))
+    is_set = np.unpackbits(units.reshape(-1)[used].view(np.uint8), bitorder="little").view(np.bool_)
+    place = np.flatnonzero(is_set)
+    found: NDArray[np.int64] = first[place >> size.bit_length() - 1]  # a division would take as long as all the rest
+    found += place & size - 1
+    return torch.from_numpy(found)
