@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from guideway.api.errors import contain
+from guideway.api.errors import WorkerLost, contain
 from guideway.api.options import parse_options
 from guideway.api.provisional import Executor
 
@@ -45,6 +45,8 @@ class LocalExecutor(Executor):
         self._worker: Any = make_worker(0, 1)
 
     def submit(self, method: str, *args: Any) -> Done:
+        if self._worker is None:
+            return Done(error=WorkerLost("the executor is closed"))
         try:
             return Done(getattr(self._worker, method)(*args))
         except BaseException as error:

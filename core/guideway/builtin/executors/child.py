@@ -1,0 +1,96 @@
+"""The process of one worker: calls its methods as commands come, until there are no more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from guideway.api.errors import GuidewayError
+from guideway.builtin.executors.blocks import BlockReader, BlockWriter
+from guideway.builtin.executors.messages import pack, pack_error, unpack
+
+__all__ = ["COMMAND", "REPLY", "Files", "main"]
+
+COMMAND = struct.Struct("4q")
+"""Number, number of the last reply the parent has read, and where in the commands' memory the block is: start and
+length. Numbers rise; one that is not higher than the last was sent twice and is dropped. Being short, it passes
+through the pipe in one piece."""
+
+REPLY = struct.Struct("4q")
+"""Number of the command, 1 if it went well and 0 if it raised, and where in the replies' memory the block is."""
+
+GRACE_SECONDS = 5.0
+"""How long a worker may take to end after its parent has gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Descriptors a worker's process inherits."""
+
+    commands: int
+    command_memory: int
+    replies: int
+    reply_memory: int
+    lifeline: int
+    """A pipe nobody writes to; it closes when the parent is gone."""
+
+
+def main(files: Files, rank: int, num_workers: int) -> None:
+    """Serve until the commands end. The first one is the function that makes the worker."""
+    # Ctrl-C goes to every process of a terminal; the parent says what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(files.lifeline,), daemon=True).start()
+    reader, writer = BlockReader(files.command_memory), BlockWriter(files.reply_memory)
+    worker: Any = None
+    for number, read, start, length in _commands(files.commands):
+        writer.free(read)
+        try:
+            command = unpack(reader.read(start, length))
+            if worker is None:
+                worker = command(rank, num_workers)
+                parts = pack(None)
+            else:
+                parts = _result(worker, *command)
+            well = True
+        except BaseException as error:
+            parts = pack(pack_error(error))
+            well = False
+        command = None  # nothing of a step is kept while waiting for the next
+        with suppress(BrokenPipeError):  # the parent is gone, and with it the commands end
+            os.write(files.replies, REPLY.pack(number, well, *writer.write(number, parts)))
+        if worker is None:
+            return
+    close = getattr(worker, "close", None)
+    if close is not None:
+        close()
+
+
+def _result(worker: Any, method: str, args: tuple[Any, ...]) -> list[memoryview]:
+    result = getattr(worker, method)(*args)
+    try:
+        return pack(result)
+    except Exception as error:
+        raise GuidewayError(f"a {type(result).__name__} cannot be sent to another process: {error}") from error
+
+
+def _commands(pipe: int) -> Iterator[tuple[int, int, int, int]]:
+    last = -1
+    while frame := os.read(pipe, COMMAND.size):
+        number, read, start, length = COMMAND.unpack(frame)
+        if number > last:
+            last = number
+            yield number, read, start, length
+
+
+def _end_with_parent(lifeline: int) -> None:
+    """End this process some time after its parent, whatever it is busy with."""
+    os.read(lifeline, 1)
+    time.sleep(GRACE_SECONDS)
+    os._exit(1)

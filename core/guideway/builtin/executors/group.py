@@ -1,0 +1,278 @@
+"""The processes of an executor's workers, seen from their parent.
+
+Python raises KeyboardInterrupt between any two instructions. So whatever is done here can be done again: a command
+that may have been sent is sent once more, and the worker drops the second; a reply leaves its pipe and enters a list
+in one instruction, and stays there until it has been dealt with. What nobody waits for any more is dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from guideway.api.errors import WorkerLost
+from guideway.builtin.executors.blocks import BlockReader, BlockWriter, anonymous_file
+from guideway.builtin.executors.child import COMMAND, REPLY
+from guideway.builtin.executors.messages import pack, unpack, unpack_error
+
+__all__ = ["PendingCall", "WorkerGroup"]
+
+PROGRAM = """\
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.path[:] = {path!r}
+from guideway.builtin.executors.child import Files, main
+main(Files{files}, {rank}, {num_workers})
+"""
+
+LOOK_SECONDS = 1.0
+"""How often to look whether a process lives whose pipe is still open: a child of its own may have inherited that."""
+
+STRAGGLER_SECONDS = 10.0
+"""How long the other workers may take once one has failed; they may be waiting for that one for ever."""
+
+CLOSE_SECONDS = 10.0
+"""How long workers may take to close."""
+
+END_SECONDS = 2.0
+"""How long a process may take to end once it has been told to, or has closed its pipe."""
+
+
+class PendingCall:
+    """A method under way on every worker."""
+
+    def __init__(self, group: WorkerGroup) -> None:
+        self._group = group
+        self.replies: dict[int, tuple[bool, list[memoryview]]] = {}
+        """By rank: whether it went well, and the packed result or error."""
+
+    def result(self) -> Any:
+        return self.results()[0]
+
+    def results(self) -> list[Any]:
+        self._group.wait(self)
+        replies = [(well, unpack(parts)) for _, (well, parts) in sorted(self.replies.items())]
+        for well, value in replies:
+            if not well:
+                raise unpack_error(*value)
+        return [value for _, value in replies]
+
+
+class WorkerGroup:
+    """Workers of equal standing: each gets every command. One that is lost takes the others with it."""
+
+    def __init__(self, num_workers: int) -> None:
+        self.timeout: float | None = None
+        """Seconds after which a worker that has not answered counts as lost; None: never."""
+        self._lost: str | None = None
+        """Why the group is of no more use."""
+        self._number = -1
+        self._calls: dict[int, weakref.ref[PendingCall]] = {}
+        """By number, those not answered by all. Only their callers hold them: what nobody asks for is not read."""
+        self._unsent: deque[tuple[_Process, bytes]] = deque()
+        self._processes: list[_Process] = []
+        self._poll = select.poll()
+        memory = anonymous_file()
+        self._writer = BlockWriter(memory)
+        # when a group is forgotten, or the program ends, closed pipes tell the workers to end
+        self._release = weakref.finalize(self, _release, self._processes, self._writer)
+        self._release.atexit = False
+        environment = _environment(num_workers)
+        for rank in range(num_workers):
+            process = _Process(rank, num_workers, memory, environment)
+            self._processes.append(process)
+            self._poll.register(process.replies, select.POLLIN)
+
+    def submit(self, command: Any) -> PendingCall:
+        """Send `command` to every worker. Raises what pickling it raises."""
+        call = PendingCall(self)
+        if self._lost is None:
+            self._receive(0)
+        if self._lost is not None:
+            return call
+        parts = pack(command)
+        self._number = number = self._number + 1
+        block = self._writer.write(number, parts)
+        self._calls[number] = weakref.ref(call)
+        self._unsent.extend([(p, COMMAND.pack(number, p.last_reply, *block)) for p in self._processes])
+        self._send()
+        return call
+
+    def wait(self, call: PendingCall) -> None:
+        """Until every worker has answered `call`, or one has failed in it and the others do not answer. Raises
+        `WorkerLost`."""
+        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+        failed = False
+        while len(call.replies) < len(self._processes):
+            if self._lost is not None:
+                raise WorkerLost(self._lost)
+            self._send()
+            left = LOOK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+            self._receive(min(left, LOOK_SECONDS))
+            if not failed and not all(well for well, _ in call.replies.values()):
+                failed = True
+                straggling = time.monotonic() + STRAGGLER_SECONDS
+                deadline = straggling if deadline is None else min(deadline, straggling)
+            if deadline is not None and time.monotonic() >= deadline and len(call.replies) < len(self._processes):
+                silent = [process for process in self._processes if process.rank not in call.replies]
+                self.kill(f"{silent[0]} did not answer" + ("" if failed else f" within {self.timeout:g} seconds"))
+                if failed:
+                    return
+
+    def kill(self, why: str) -> None:
+        """End every process at once."""
+        self._lost = self._lost or why
+        for process in self._processes:
+            process.popen.kill()
+        for process in self._processes:
+            process.popen.wait()
+        self._release()
+
+    def close(self) -> None:
+        """Let every worker end what was submitted, then close, then end; those that do not are ended."""
+        if not self._release.alive:
+            return
+        self._lost = self._lost or "the executor is closed"
+        try:
+            for process in self._processes:
+                process.close_commands()
+            _wait(self._processes, CLOSE_SECONDS)
+            for process in self._processes:
+                process.popen.terminate()
+            _wait(self._processes, END_SECONDS)
+        finally:
+            self.kill("the executor is closed")
+
+    def _send(self) -> None:
+        while self._unsent:
+            process, frame = self._unsent[0]
+            with suppress(BrokenPipeError):  # it is lost; who waits for it will see
+                os.write(process.commands, frame)
+            self._unsent.popleft()
+
+    def _receive(self, seconds: float) -> None:
+        """Take in what workers have answered, waiting at most so long for anything."""
+        ready = {descriptor for descriptor, _ in self._poll.poll(seconds * 1000)}
+        for process in self._processes:
+            if process.replies in ready:
+                # no instruction between read and append: an interrupt loses nothing
+                process.arrived.extend(map(os.read, (process.replies,), (64 * REPLY.size,)))
+            while process.arrived:
+                if not process.arrived[0]:
+                    self._lose(process)
+                    return
+                self._take(process, process.arrived[0])
+                process.arrived.popleft()
+            if not ready and seconds and process.popen.poll() is not None:
+                self._lose(process)
+                return
+        answered = min(process.last_reply for process in self._processes)
+        self._writer.free(answered)
+        self._calls = {number: call for number, call in self._calls.items() if number > answered}
+
+    def _take(self, process: _Process, data: bytes) -> None:
+        for number, well, start, length in REPLY.iter_unpack(data):
+            reference = self._calls.get(number)
+            call = None if reference is None else reference()
+            if call is not None:
+                call.replies[process.rank] = (bool(well), process.reader.read(start, length))
+            process.last_reply = number
+
+    def _lose(self, process: _Process) -> None:
+        """`process` has closed its pipe, which none does before its end."""
+        with suppress(subprocess.TimeoutExpired):
+            process.popen.wait(END_SECONDS)
+        self.kill(process.obituary())
+
+
+class _Process:
+    """One worker's process, and the parent's ends of its pipes."""
+
+    def __init__(self, rank: int, num_workers: int, command_memory: int, environment: Mapping[str, str]) -> None:
+        self.rank = rank
+        self.last_reply = -1
+        self.arrived: deque[bytes] = deque()
+        commands, self.commands = os.pipe()
+        self.replies, replies = os.pipe()
+        lifeline, self._lifeline = os.pipe()
+        memory = anonymous_file()
+        self.reader = BlockReader(memory)
+        files = (commands, command_memory, replies, memory, lifeline)
+        program = PROGRAM.format(
+            path=[str(Path(entry).absolute()) for entry in sys.path], files=files, rank=rank, num_workers=num_workers
+        )
+        try:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.DEVNULL,
+                pass_fds=files,
+                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)} if num_workers > 1 else environment,
+            )
+        finally:
+            for end in (commands, replies, lifeline):
+                os.close(end)
+
+    def __str__(self) -> str:
+        return f"worker {self.rank} (process {self.popen.pid})"
+
+    def obituary(self) -> str:
+        """How it ended."""
+        status = self.popen.poll()
+        if status is None:
+            return f"{self} hung up"
+        if status >= 0:
+            return f"{self} exited with status {status}"
+        hint = "; the machine may have run out of memory" if -status == signal.SIGKILL else ""
+        return f"{self} was killed by {signal.Signals(-status).name}{hint}"
+
+    def close_commands(self) -> None:
+        if self.commands >= 0:
+            os.close(self.commands)
+            self.commands = -1
+
+    def release(self) -> None:
+        self.close_commands()
+        for end in (self.replies, self._lifeline):
+            os.close(end)
+        self.reader.close()
+
+
+def _release(processes: list[_Process], writer: BlockWriter) -> None:
+    for process in processes:
+        process.release()
+    writer.close()
+
+
+def _wait(processes: list[_Process], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.popen.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _environment(num_workers: int) -> dict[str, str]:
+    """What the workers' processes inherit, beside a rank for each."""
+    environment = dict(os.environ)
+    if num_workers > 1:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        environment |= {
+            "WORLD_SIZE": str(num_workers),
+            "LOCAL_WORLD_SIZE": str(num_workers),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers)))
+    return environment

@@ -1,0 +1,70 @@
+"""Each worker in a process of its own: commands through pipes, arrays through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from guideway.api.errors import InvalidConfiguration
+from guideway.api.options import parse_options
+from guideway.api.provisional import Executor
+from guideway.builtin.executors.group import PendingCall, WorkerGroup
+
+__all__ = ["ProcessExecutor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of the executor."""
+
+    num_workers: int = 1
+    """More than one share the model, if it can be shared."""
+    timeout: float | None = None
+    """Seconds after which a worker that has not answered a call counts as lost. Loading a model is a call too."""
+
+
+class ProcessExecutor(Executor):
+    """Workers in processes started afresh, so that the program needs no ``if __name__ == "__main__"``.
+
+    A worker that dies or does not answer is `WorkerLost`, for every call under way and every later one until
+    `restart`. Several workers find each other as those of ``torchrun`` do, through ``RANK``, ``WORLD_SIZE``,
+    ``MASTER_ADDR`` and ``MASTER_PORT`` in their environment.
+    """
+
+    name = "process"
+
+    def __init__(self, make_worker: Callable[[int, int], Any], options: Mapping[str, Any]) -> None:
+        super().__init__(make_worker, options)
+        parsed = parse_options(Options, options, where="executor.process")
+        for field, wrong in (
+            ("num_workers", parsed.num_workers < 1),
+            ("timeout", parsed.timeout is not None and not parsed.timeout > 0),
+        ):
+            if wrong:
+                raise InvalidConfiguration(
+                    f"option {field!r} of executor.process must be positive, not {getattr(parsed, field)}",
+                    field=f"executor.process.{field}",
+                )
+        self._options = parsed
+        self._group = self._started()
+
+    def submit(self, method: str, *args: Any) -> PendingCall:
+        return self._group.submit((method, args))
+
+    def restart(self) -> None:
+        self._group.kill("its executor was restarted")
+        self._group = self._started()
+
+    def close(self) -> None:
+        self._group.close()
+
+    def _started(self) -> WorkerGroup:
+        group = WorkerGroup(self._options.num_workers)
+        try:
+            group.submit(self.make_worker).results()
+        except BaseException:
+            group.kill("it could not be started")
+            raise
+        group.timeout = self._options.timeout  # from now on: a process that starts imports for a while
+        return group

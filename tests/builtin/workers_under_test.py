@@ -1,0 +1,121 @@
+"""Small workers for executors, importable by the processes they run in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from guideway.api import InvalidConfiguration, PluginError
+from numpy.typing import NDArray
+
+
+class Worker:
+    """Does what it is told."""
+
+    def __init__(self, rank: int, num_workers: int) -> None:
+        self.rank = rank
+        self.num_workers = num_workers
+        self.kept: Any = None
+
+    def identity(self) -> tuple[int, int, int]:
+        return self.rank, self.num_workers, os.getpid()
+
+    def echo(self, *values: Any) -> Any:
+        return values
+
+    def keep(self, value: Any) -> None:
+        self.kept = value
+
+    def kept_value(self) -> Any:
+        return self.kept
+
+    def add_one(self, array: NDArray[Any]) -> NDArray[Any]:
+        array += 1  # what arrives is the worker's own
+        return array
+
+    def rising(self, size: int) -> NDArray[np.int64]:
+        return np.arange(size)
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+    def fail_from_cause(self) -> None:
+        try:
+            int("missing")
+        except ValueError as cause:
+            raise PluginError("it broke", plugin="worker.test") from cause
+
+    def fail_with_the_unpicklable(self) -> None:
+        raise Stubborn("cannot", "travel")
+
+    def return_the_unpicklable(self) -> Any:
+        return lambda: None
+
+    def fail_at(self, rank: int) -> int:
+        if self.rank == rank:
+            raise ValueError(f"rank {rank} failed")
+        return self.rank
+
+    def fail_or_hang(self, rank: int) -> None:
+        if self.rank == rank:
+            raise ValueError(f"rank {rank} failed")
+        time.sleep(600)
+
+    def sleep(self, seconds: float) -> float:
+        time.sleep(seconds)
+        return seconds
+
+    def exit(self, status: int) -> None:
+        os._exit(status)
+
+    def system_exit(self) -> None:
+        sys.exit(7)
+
+    def kill(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def fork_and_exit(self) -> None:
+        """Its child inherits the pipes and lives on for a while."""
+        if os.fork() == 0:
+            time.sleep(8)
+            os._exit(0)
+        os._exit(3)
+
+    def environment(self, name: str) -> str | None:
+        return os.environ.get(name)
+
+
+class Stubborn(Exception):
+    """Pickles, but cannot be read again."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+class Closing(Worker):
+    """Leaves a note when it is closed."""
+
+    def __init__(self, note: str, rank: int, num_workers: int) -> None:
+        super().__init__(rank, num_workers)
+        self.note = Path(note)
+
+    def close(self) -> None:
+        with self.note.open("a") as file:
+            file.write(f"{self.rank} ")
+
+
+class Clinging(Worker):
+    """Does not want to close."""
+
+    def close(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+
+
+def refused(rank: int, num_workers: int) -> Worker:
+    raise InvalidConfiguration("not like this", field="worker.option")
