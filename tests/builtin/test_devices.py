@@ -235,6 +235,33 @@ def test_gather_is_always_a_copy(library: Library, columns: list[list[int]] | No
     assert library.read(taken).tolist() == before
 
 
+@given(case=cases())
+@settings(max_examples=25, deadline=None)
+def test_scatter(library: Library, case: Any) -> None:
+    rng, x, rows, dtype = case
+    rows = np.repeat(rows, 2)  # a row may repeat, a pair may not
+    k = min(2, x.shape[1] // 2)
+    columns = np.array([rng.permutation(x.shape[1])[: 2 * k] for _ in rows[::2]], dtype=np.int32).reshape(len(rows), k)
+    values = np.where(rng.random(columns.shape) < 0.3, -np.inf, rng.integers(-8, 8, columns.shape) / 2)
+    wanted = x.copy()
+    for row, line, some in zip(rows, columns, values, strict=True):
+        for column, value in zip(line, some, strict=True):
+            wanted[row, column] = value
+    index, given_x = library.index, library.make(x, dtype)
+    got = library.device.ops.scatter(given_x, index(rows), index(columns), library.make(values, "float32"))
+    expect(library, got, wanted, dtype)
+
+
+@given(case=cases())
+@settings(max_examples=25, deadline=None)
+def test_cumsum(library: Library, case: Any) -> None:
+    _, x, _, dtype = case
+    wanted = [[math.fsum(row[: i + 1]) for i in range(len(row))] for row in np.exp(x).astype(np.float16).tolist()]
+    got = library.device.ops.cumsum(library.make(np.exp(x).astype(np.float16).astype(np.float32), dtype))
+    assert "float32" in str(got.dtype)
+    np.testing.assert_allclose(library.read(got), wanted, rtol={"bfloat16": 1e-2}.get(dtype, 1e-5))
+
+
 def test_exp_and_log(library: Library) -> None:
     ops = library.device.ops
     x = np.array([[-np.inf, -1.0, 0.0, 3.0]], dtype=np.float32)

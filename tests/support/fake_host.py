@@ -1,4 +1,4 @@
-"""A host without an engine: about eighty lines around the runtime and the pipeline, and a model that is a hash.
+"""A host without an engine: about a hundred lines around the runtime and the pipeline, and a model that is a hash.
 
 The model's logits are a function of the tokens before, so a run can be repeated, forked, rebuilt and compared. With
 `num_drafts` it proposes drafts, some right and some wrong, and verifies them.
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from guideway.api import (
     Companion,
+    Completion,
     DeviceBackend,
     FinishReason,
     GenerationResult,
@@ -26,9 +27,11 @@ from guideway.api import (
     Request,
     SamplingParams,
     StepBatch,
+    TokenLogprobs,
     Vocabulary,
     WorkerContext,
 )
+from guideway.constraints.rows import token_logprobs
 from guideway.constraints.runtime import Runtime
 from guideway.pipeline import Pipeline, accepted_tokens
 
@@ -64,6 +67,7 @@ class FakeHost:
         self.companions: dict[int, Sequence[Companion]] = {}
         self.tokens: dict[int, list[int]] = {}
         self.limits: dict[int, int] = {}
+        self.logprobs: dict[int, list[TokenLogprobs]] = {}
         self.results: dict[int, GenerationResult] = {}
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[GenerationResult]:
@@ -82,10 +86,12 @@ class FakeHost:
             self.runtime.start(admission, slot)
         except GuidewayError as error:
             reason = FinishReason.REFUSED if isinstance(error, InvalidRequest) else FinishReason.INTERNAL_ERROR
-            self.results[slot] = GenerationResult(request_id=request.request_id, finish_reason=reason, error=error)
+            refused = Completion(finish_reason=reason, error=error)
+            self.results[slot] = GenerationResult(request_id=request.request_id, outputs=(refused,))
             return
         self.companions[slot] = admission.companions
         self.tokens[slot] = list(request.prompt_token_ids)
+        self.logprobs[slot] = []
         self.limits[slot] = len(request.prompt_token_ids) + (request.params.max_tokens or 32)
 
     def drafts(self, tokens: list[int]) -> list[int]:
@@ -120,30 +126,42 @@ class FakeHost:
         asarray = self.device.ops.asarray
         output = self.pipeline.run(asarray(logits), step, hidden_states=asarray(logits.copy()))
         finals = [self.cut(s, ids) for s, ids in zip(slots, accepted_tokens(batch, output.token_ids), strict=True)]
-        for slot, ids, outcome in zip(slots, finals, self.runtime.accept(batch, finals, output), strict=True):
+        outcomes = self.runtime.accept(batch, finals, output)
+        for slot, first_row, ids, outcome in zip(slots, batch.row_start.tolist(), finals, outcomes, strict=False):
+            wanted = self.runtime.journal(slot).request.params.logprobs
             if outcome.action != "fail":
                 self.tokens[slot] += ids
-            stopped = bool(ids) and ids[-1] in self.vocabulary.stop_token_ids
+                if output.logprobs is not None and wanted is not None:
+                    self.logprobs[slot] += token_logprobs(output.logprobs, first_row, ids, wanted)
+            stopped = bool(ids) and ids[-1] in self.stops(slot)
             if outcome.action != "continue" or stopped or len(self.tokens[slot]) >= self.limits[slot]:
                 self.finish(slot, FinishReason.STOP if stopped or outcome.action == "finish" else FinishReason.LENGTH)
+
+    def stops(self, slot: int) -> frozenset[int]:
+        """Token ids that end the sequence."""
+        params = self.runtime.journal(slot).request.params
+        own = frozenset[int]() if params.ignore_eos else self.vocabulary.stop_token_ids
+        return own | frozenset(params.stop_token_ids)
 
     def cut(self, slot: int, ids: list[int]) -> list[int]:
         """Final tokens up to the first stop token and the limit."""
         ids = ids[: self.limits[slot] - len(self.tokens[slot])]
-        stops = [i for i, token_id in enumerate(ids) if token_id in self.vocabulary.stop_token_ids]
+        stops = [i for i, token_id in enumerate(ids) if token_id in self.stops(slot)]
         return ids[: stops[0] + 1] if stops else ids
 
     def finish(self, slot: int, reason: FinishReason) -> None:
         """Note the result and free the slot."""
         journal, fault = self.runtime.journal(slot), self.runtime.fault(slot)
-        self.results[slot] = GenerationResult(
-            request_id=journal.request.request_id,
+        completion = Completion(
+            index=journal.sequence.index,
             token_ids=tuple(journal.token_ids),
             text=self.vocabulary.decode(journal.token_ids).decode(errors="replace"),
             finish_reason=reason if fault is None else FinishReason.INTERNAL_ERROR,
             error=None if fault is None else PluginError(str(fault), plugin=fault.plugin),
             strategy=self.runtime.strategy(slot),
             unenforced=self.runtime.unenforced(slot),
+            logprobs=None if journal.request.params.logprobs is None else tuple(self.logprobs[slot]),
         )
+        self.results[slot] = GenerationResult(request_id=journal.request.request_id, outputs=(completion,))
         self.runtime.release(slot)
         del self.tokens[slot]

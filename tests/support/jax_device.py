@@ -45,6 +45,12 @@ class JaxOps(ArrayOps):
     def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
         return x[rows] if columns is None else x[rows[:, None], columns]
 
+    def scatter(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        return x.at[rows[:, None], columns].set(values.astype(x.dtype))
+
+    def cumsum(self, x: Array) -> Array:
+        return x.cumsum(axis=1, dtype=jnp.promote_types(x.dtype, jnp.float32))
+
     def forbid_from(self, x: Array, column: int) -> Array:
         return x.at[:, column:].set(-jnp.inf)
 

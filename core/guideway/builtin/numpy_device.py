@@ -39,6 +39,13 @@ class NumpyOps(ArrayOps):
     def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
         return x[rows] if columns is None else x[rows[:, None], columns]
 
+    def scatter(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        x[rows[:, None], columns] = np.asarray(values).astype(x.dtype)
+        return x
+
+    def cumsum(self, x: Array) -> Array:
+        return x.cumsum(axis=1, dtype=np.promote_types(x.dtype, np.float32))
+
     def forbid_from(self, x: Array, column: int) -> Array:
         x[:, column:] = -np.inf
         return x

@@ -18,6 +18,7 @@ from guideway.api.errors import InvalidConfiguration
 from guideway.api.steps import Array
 from guideway.builtin.numpy_device import Downloaded
 from guideway.builtin.philox import WORD, multiply_64, philox4x32
+from guideway.builtin.torch_mask import can_forbid, forbid
 
 __all__ = ["TorchDevice", "TorchOps"]
 
@@ -49,6 +50,12 @@ class TorchOps(ArrayOps):
     def gather(self, x: Tensor, rows: Tensor, columns: Tensor | None = None) -> Tensor:
         rows = rows.long()
         return x[rows] if columns is None else x[rows[:, None], columns.long()]
+
+    def scatter(self, x: Tensor, rows: Tensor, columns: Tensor, values: Tensor) -> Tensor:
+        return x.index_put_((rows.long()[:, None], columns.long()), values.to(x.dtype))
+
+    def cumsum(self, x: Tensor) -> Tensor:
+        return torch.cumsum(x, dim=1, dtype=torch.promote_types(x.dtype, torch.float32))
 
     def forbid_from(self, x: Tensor, column: int) -> Tensor:
         x[:, column:] = -torch.inf
@@ -134,17 +141,10 @@ class TorchDevice(DeviceBackend):
         return tensor.detach().to(self._device)
 
     def apply_bitmask(self, logits: Tensor, bitmask: Tensor, rows: Tensor) -> Tensor:
-        width = logits.shape[1]
-        by_words = (
-            logits.device.type == "cpu"
-            and logits.is_contiguous()
-            and width % bits.BITS_PER_WORD == 0
-            and bitmask.shape[1] >= bits.num_words(width)
-        )
-        if by_words:
-            return _forbid_by_words(logits, bitmask[:, : bits.num_words(width)], rows)
+        if can_forbid(logits):
+            return forbid(logits, bitmask, rows)
         forbidden = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
-        forbidden.index_copy_(0, rows.long(), ~self.ops.unpack_bitmask(bitmask, width))
+        forbidden.index_copy_(0, rows.long(), ~self.ops.unpack_bitmask(bitmask, logits.shape[1]))
         return logits.masked_fill_(forbidden, -torch.inf)
 
     def download(self, arrays: Mapping[str, Tensor]) -> Download:
@@ -156,25 +156,3 @@ class TorchDevice(DeviceBackend):
         event = torch.Event(self._device)
         event.record()
         return _Copying(copies, event)
-
-
-def _forbid_by_words(logits: Tensor, bitmask: Tensor, rows: Tensor) -> Tensor:
-    """`TorchDevice.apply_bitmask` on the CPU for whole words.
-
-    Real masks allow either few tokens or nearly all, so most words are 0 or -1: the 32 logits of the former are
-    overwritten at once, those of the latter not touched, and only the words between are unpacked.
-    """
-    num_words = bitmask.shape[1]
-    words = np.ascontiguousarray(bitmask.numpy()).reshape(-1)
-    first_block = rows.numpy().astype(np.int64) * num_words
-    blocks = logits.view(len(logits) * num_words, bits.BITS_PER_WORD)
-
-    def blocks_of(chosen: NDArray[np.intp]) -> Tensor:
-        return torch.from_numpy(first_block[chosen // num_words] + chosen % num_words)
-
-    blocks.index_fill_(0, blocks_of(np.flatnonzero(words == 0)), -torch.inf)
-    mixed = np.flatnonzero((words != 0) & (words != bits.FULL))
-    allowed = torch.from_numpy(bits.unpack(words[mixed, None], bits.BITS_PER_WORD))
-    index = blocks_of(mixed)
-    blocks.index_copy_(0, index, blocks[index].masked_fill_(~allowed, -torch.inf))
-    return logits

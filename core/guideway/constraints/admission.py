@@ -12,19 +12,25 @@ from guideway.api.hooks import ValidationContext
 from guideway.api.json_schema import check_schema
 from guideway.api.types import Choice, Companion, Constraint, JsonSchema, Request, SamplingParams, StructuralTag
 from guideway.api.vocabulary import Vocabulary
+from guideway.constraints.sampling import checked_sampling, is_int, is_text, shown
 
 __all__ = ["Validator", "check_companions", "checked", "run_validators"]
 
 Validator = Callable[[Request, ValidationContext], None]
 
-MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3
-"""Beyond these, logits in float32 overflow or come out equal."""
+MAX_TENANT_LENGTH = 256
+"""Characters of `Request.tenant`: it is a name, and kept for as long as the host runs."""
 
 
 def checked(request: Request, vocabulary: Vocabulary, context: ValidationContext) -> Request:
     """`request` with everything checked that needs no plugin, and frozen against later changes by its caller.
     Raises `InvalidRequest`."""
     prompt = _checked_ids(request.prompt_token_ids, "prompt", len(vocabulary), context)
+    if not is_text(request.tenant) or len(request.tenant) > MAX_TENANT_LENGTH:
+        raise InvalidRequest(
+            f"tenant must be a string of at most {MAX_TENANT_LENGTH} characters, not {shown(request.tenant)}",
+            field="tenant",
+        )
     return replace(request, prompt_token_ids=prompt, params=_checked_params(request.params, vocabulary, context))
 
 
@@ -63,15 +69,6 @@ def run_validators(validators: Sequence[tuple[str, Validator]], request: Request
             ) from error
 
 
-def shown(value: object) -> str:
-    """`value` for an error message: short, and whatever it is."""
-    try:
-        text = repr(value)
-    except Exception:  # an int of too many digits, or a stranger's __repr__
-        return f"({type(value).__name__}, too large to show)"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _checked_ids(ids: object, field: str, num_tokens: int, context: ValidationContext) -> tuple[int, ...]:
     what = "the prompt" if field == "prompt" else "the companion's prompt"
     if not isinstance(ids, list | tuple):
@@ -79,7 +76,7 @@ def _checked_ids(ids: object, field: str, num_tokens: int, context: ValidationCo
     if not ids:
         raise InvalidRequest(f"{what} is empty; it needs at least one token", field=field)
     for token_id in ids:
-        if not _is_int(token_id) or not 0 <= token_id < num_tokens:
+        if not is_int(token_id) or not 0 <= token_id < num_tokens:
             raise InvalidRequest(
                 f"token id {shown(token_id)} of {what} is not in the vocabulary (ids 0 to {num_tokens - 1})",
                 field=field,
@@ -96,22 +93,8 @@ def _checked_ids(ids: object, field: str, num_tokens: int, context: ValidationCo
 def _checked_params(params: SamplingParams, vocabulary: Vocabulary, context: ValidationContext) -> SamplingParams:
     if not isinstance(params, SamplingParams):
         raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
-    if params.max_tokens is not None and (not _is_int(params.max_tokens) or params.max_tokens < 1):
-        raise InvalidRequest(
-            f"max_tokens must be a whole number of at least 1, or None for the rest of the context, not "
-            f"{shown(params.max_tokens)}",
-            field="max_tokens",
-        )
-    if not _is_temperature(params.temperature):
-        raise InvalidRequest(
-            f"temperature must be 0 (greedy) or a number from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}, not "
-            f"{shown(params.temperature)}",
-            field="temperature",
-        )
-    if params.seed is not None and (not _is_int(params.seed) or not 0 <= params.seed < 2**63):
-        raise InvalidRequest(f"seed must be a whole number from 0 to 2**63 - 1, not {shown(params.seed)}", field="seed")
     return replace(
-        params,
+        checked_sampling(params, len(vocabulary)),
         stop_token_ids=_checked_stops(params, vocabulary),
         modifiers=_checked_modifiers(params.modifiers, context),
         constraint=None if params.constraint is None else _checked_constraint(params.constraint, context),
@@ -121,7 +104,7 @@ def _checked_params(params: SamplingParams, vocabulary: Vocabulary, context: Val
 def _checked_stops(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int, ...]:
     ids = params.stop_token_ids
     if not isinstance(ids, list | tuple | set | frozenset) or not all(
-        _is_int(i) and 0 <= i < len(vocabulary) for i in ids
+        is_int(i) and 0 <= i < len(vocabulary) for i in ids
     ):
         raise InvalidRequest(
             f"stop_token_ids must be a list of token ids from 0 to {len(vocabulary) - 1}, not {shown(ids)}",
@@ -154,7 +137,14 @@ def _checked_modifiers(modifiers: object, context: ValidationContext) -> dict[st
                 f"the options of modifier {name!r} must be a mapping, {{}} for none, not {shown(options)}",
                 field=f"modifiers.{name}",
             )
-    return dict(modifiers)
+    return {name: {key: _copied(value) for key, value in options.items()} for name, options in modifiers.items()}
+
+
+def _copied(value: object) -> object:
+    """`value` with copies of all mappings and lists in it."""
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
 def _checked_constraint(constraint: Constraint, context: ValidationContext) -> Constraint:
@@ -185,13 +175,3 @@ def _checked_constraint(constraint: Constraint, context: ValidationContext) -> C
 def _close(name: object, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name)[:80], list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _is_temperature(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return value == 0 or MIN_TEMPERATURE <= value <= MAX_TEMPERATURE  # false for NaN
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

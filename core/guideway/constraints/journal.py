@@ -24,7 +24,7 @@ class Journal:
     feedback: dict[int, Mapping[str, Feedback]] = field(default_factory=dict)
     """By step, for steps that had any: feedback by modifier name."""
     overruled: dict[str, None] = field(default_factory=dict)
-    """Modifiers without which a row had to be drawn, as `unenforced` names them; a dict for its order."""
+    """What a row had to be drawn without, as `unenforced` names it; a dict for its order."""
 
     def record(self, token_ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> None:
         """Add one step."""

@@ -8,9 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.errors import ConformanceError
-from guideway.api.steps import Feedback, Payload, StepBatch
+from guideway.api.steps import Feedback, Logprobs, Payload, StepBatch
+from guideway.api.types import TokenLogprobs
 
-__all__ = ["check_payload", "companion_rows", "feedback_of", "history_rows", "in_row_order", "sequence_of_row"]
+__all__ = [
+    "check_payload",
+    "companion_rows",
+    "feedback_of",
+    "history_rows",
+    "in_row_order",
+    "sequence_of_row",
+    "token_logprobs",
+]
 
 
 def sequence_of_row(batch: StepBatch) -> NDArray[np.int64]:
@@ -108,3 +117,15 @@ def feedback_of(feedback: Mapping[str, Payload], first_row: int, num_tokens: int
         if end - start == num_tokens:
             found[name] = {key: array[start:end] for key, array in payload.arrays.items()}
     return found or None
+
+
+def token_logprobs(logprobs: Logprobs, first_row: int, token_ids: Sequence[int], k: int) -> list[TokenLogprobs]:
+    """What `logprobs` says of `token_ids`, which were drawn (or given) at `first_row` and the rows after it, with the
+    `k` most likely tokens of each."""
+    start = int(np.searchsorted(logprobs.rows, first_row))
+    rows = slice(start, start + len(token_ids))
+    top_ids, top = logprobs.top_ids[rows, :k].tolist(), logprobs.top[rows, :k].tolist()
+    return [
+        TokenLogprobs(token_id, chosen, tuple(zip(ids, values, strict=True)))
+        for token_id, chosen, ids, values in zip(token_ids, logprobs.chosen[rows].tolist(), top_ids, top, strict=True)
+    ]

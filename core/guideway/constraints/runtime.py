@@ -53,6 +53,7 @@ from guideway.constraints.rows import (
     sequence_of_row,
 )
 from guideway.constraints.step_calls import StepCalls
+from guideway.constraints.warping import Warping, banned_by
 
 __all__ = ["Admission", "Runtime"]
 
@@ -125,6 +126,8 @@ class Runtime:
         self._temperatures = np.zeros(context.max_num_sequences, dtype=np.float32)
         self._seeds = np.zeros(context.max_num_sequences, dtype=np.int64)
         self._indices = np.zeros(context.max_num_sequences, dtype=np.int32)
+        vocabulary = context.vocabulary
+        self._warping = Warping(context.max_num_sequences, len(vocabulary), vocabulary.stop_token_ids)
 
     def modifier_classes(self) -> list[tuple[type[LogitModifier[Any]], Mapping[str, Any]]]:
         """What a worker's `Pipeline` is built from: each modifier's class and options. Picklable."""
@@ -282,6 +285,8 @@ class Runtime:
             self._indices[per_row],
             self._history(batch, payloads, sequences),
             self._companion_rows(batch, sequences),
+            self._warping.warp(batch, per_row),
+            self._warping.num_logprobs(per_row),
         )
 
     def accept(
@@ -317,10 +322,13 @@ class Runtime:
     # Parts
 
     def _note(self, sequence: ActiveSequence, output: StepOutput, first_row: int, num_tokens: int) -> None:
-        """Faults and overruled modifiers of the rows whose tokens are final; a refused draft's rows never were."""
-        for row in range(first_row, first_row + max(1, num_tokens)):
-            sequence.fault = sequence.fault or output.faults.get(row)
-            names = dict.fromkeys(f"modifier.{name}" for name in output.overruled.get(row, ()))
+        """Faults and what was overruled in the rows whose tokens are final; a refused draft's rows never were."""
+        params, num_before = sequence.journal.request.params, len(sequence.journal.token_ids)
+        for j in range(max(1, num_tokens)):
+            sequence.fault = sequence.fault or output.faults.get(first_row + j)
+            found = output.overruled.get(first_row + j, ())
+            banning = banned_by(params, num_before + j) if found else ()
+            names = dict.fromkeys(name for name in found if name.startswith("modifier.") or name in banning)
             sequence.unenforced |= names
             sequence.journal.overruled |= names
 
@@ -359,6 +367,7 @@ class Runtime:
         self._temperatures[slot] = request.params.temperature
         self._seeds[slot] = request.seed
         self._indices[slot] = sequence.journal.sequence.index
+        self._warping.start(slot, sequence.journal)
 
     def _acting_modifiers(self) -> list[bool]:
         if self._acting is None:
@@ -370,6 +379,7 @@ class Runtime:
         sequence = self._sequence(slot)
         self._acting = None
         self._sequences[slot] = None
+        self._warping.end(slot)
         self._modifiers.release(sequence.states)
         return sequence
 

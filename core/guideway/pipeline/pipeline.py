@@ -2,7 +2,12 @@
 
 ::
 
-    raw logits -> pre_warp -> mask -> temperature -> log-softmax -> post_warp -> sample
+    raw logits -> pre_warp -> mask -> repetition penalties -> bias, other penalties, bans -> temperature
+    -> log-softmax -> top-k -> top-p -> min-p -> typical-p -> log-softmax -> post_warp -> sample
+
+Where modifiers leave a row without a token the grammar allows, the row goes on without them; where bans of tokens do,
+it goes on without the bans. Either is said in `StepOutput.overruled`: bans as `BANS`, because a worker cannot tell
+which of these parameters a ban came from; the runtime keeps those that banned something.
 
 Columns past the vocabulary are forbidden with the mask, after `pre_warp`, which sees finite logits only.
 
@@ -26,19 +31,24 @@ from guideway.api.steps import (
     MAX_FEEDBACK_BYTES_PER_ROW,
     Array,
     Fault,
+    Logprobs,
     Need,
     Payload,
     Stage,
     StepInput,
     StepOutput,
 )
+from guideway.pipeline.logprobs import RawLogprobs
 from guideway.pipeline.view import StepData, StepView, purpose_id
+from guideway.pipeline.warping import filtered, filters, penalized, widened, without
 
 __all__ = ["Pipeline"]
 
 STAGES = tuple(Stage)
 DRAW = purpose_id("guideway", "draw")
 """Purpose of the random number behind each draw of the default sampler."""
+BANS = ("min_tokens", "logit_bias")
+"""The sampling parameters that may ban tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +119,20 @@ class Pipeline:
         """One step from raw logits ``[num_rows + companions, width]`` to drawn tokens. `logits` is dead afterwards."""
         return _Run(self, step, hidden_states).run(self.device.from_logits(logits))
 
+    def score(self, logits: Array, token_ids: NDArray[np.int32], k: int) -> Logprobs:
+        """Raw log-probabilities of given tokens, ``int32[m]``, each at its row of raw logits ``[m, width]``, and of
+        the `k` most likely ones. `logits` is dead afterwards."""
+        rows = np.arange(len(token_ids), dtype=np.int32)
+        scored = RawLogprobs(self.ops, self.forbid_padding(self.device.from_logits(logits)), rows, k)
+        scored.choose(rows, self.ops.asarray(token_ids))
+        return scored.result(self.device.download(scored.downloads).result())
+
+    def forbid_padding(self, logits: Array) -> Array:
+        """`logits` with the columns past the vocabulary at -inf."""
+        if self.context.logits_width == self.context.vocabulary_size:
+            return logits
+        return self.ops.forbid_from(logits, self.context.vocabulary_size)
+
     def entries(self, stage: Stage, step: StepInput) -> list[tuple[_Entry, Payload]]:
         """The modifiers of `stage` that have something to do in this step, in order."""
         payloads = step.payloads
@@ -133,40 +157,106 @@ class _Run:
         self.downloads: dict[str, Array] = {}
         self.rescued: dict[str, list[tuple[_Entry, Payload]]] = {}
         """By name of a download that says which rows were left empty: the modifiers that may have done it."""
+        self.banned: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+        """Rows with bans; the download ``banned`` says which of them were left empty."""
 
     def run(self, logits: Array) -> StepOutput:
-        ops, temperatures = self.ops, self.step.temperatures
-        logits = self._allowed(logits)
-        warm = np.flatnonzero((temperatures > 0) & (temperatures != 1)).astype(np.int32)
-        if len(warm):
-            logits = ops.scale_rows(logits, ops.asarray(warm), ops.asarray(1 / temperatures[warm]))
-        drawn = np.flatnonzero(temperatures > 0).astype(np.int32)
-        if self.post_warp or self.owners or len(drawn):
-            logits = ops.log_softmax(logits)
+        ops = self.ops
+        logprobs = self._raw_logprobs(logits)
+        logits = self._penalized(self._allowed(logits))
+        drawn = np.flatnonzero(self.step.temperatures > 0).astype(np.int32)
+        logits = self._distribution(logits, drawn)
         if self.post_warp:
             before = ops.gather(logits, self.all_rows)
             for entry, payload in self.post_warp:
                 logits = self._apply(entry, payload, logits)
-            logits = self._rescue_empty_rows(self._forbid_padding(logits), before, self.post_warp)
+            logits = self._rescue_empty_rows(self.pipeline.forbid_padding(logits), before, self.post_warp)
             if self.owners:
                 logits = ops.log_softmax(logits)
-        greedy = ops.argmax(logits)
+        greedy = ops.argmax(logits)[: self.step.batch.num_rows]
         self.downloads["greedy"] = greedy
-        self.downloads["best"] = ops.gather(logits, self.all_rows, greedy[: self.step.batch.num_rows, None])[:, 0]
+        self.downloads["best"] = ops.gather(logits, self.all_rows, greedy[:, None])[:, 0]
+        chosen: list[tuple[NDArray[np.int32], Array]] = [(np.arange(len(greedy), dtype=np.int32), greedy)]
         if len(drawn):
             rows = ops.asarray(drawn)
-            self.downloads["drawn"] = ops.categorical(ops.gather(logits, rows), self.data.uniform(DRAW, rows, 1)[:, 0])
+            ids = ops.categorical(ops.gather(logits, rows), self.data.uniform(DRAW, rows, 1)[:, 0])
+            self.downloads["drawn"] = ids
+            chosen.append((drawn, ids))
         owned: list[tuple[_Entry, NDArray[np.int32]]] = []
         for entry, payload in self.owners:
             for owned_rows, ids in self._sample(entry, payload, logits):
                 self.downloads[f"owned/{len(owned)}"] = ids
                 owned.append((entry, owned_rows))
+                chosen.append((owned_rows, ids))
+        if logprobs is not None:
+            for some_rows, ids in chosen:
+                logprobs.choose(some_rows, ids)
+            self.downloads |= logprobs.downloads
         for name, parts in self.emitted.items():
             for i, (_, arrays) in enumerate(parts):
                 self.downloads |= {f"feedback/{name}/{i}/{key}": array for key, array in arrays.items()}
         host = self.device.download(self.downloads).result()
         token_ids = self._token_ids(host, drawn, owned)
-        return StepOutput(token_ids, self._feedback(host), self.faults, self._overruled(host))
+        return StepOutput(
+            token_ids,
+            self._feedback(host),
+            self.faults,
+            self._overruled(host),
+            None if logprobs is None else logprobs.result(host),
+        )
+
+    def _raw_logprobs(self, logits: Array) -> RawLogprobs | None:
+        wanted = self.step.num_logprobs
+        if wanted is None or wanted.max() < 0:
+            return None
+        rows = np.flatnonzero(wanted >= 0).astype(np.int32)
+        raw = self.pipeline.forbid_padding(self.ops.gather(logits, self.ops.asarray(rows)))
+        return RawLogprobs(self.ops, raw, rows, int(wanted.max()))
+
+    def _penalized(self, logits: Array) -> Array:
+        """`logits` with penalties, bias and bans. Where bans leave a row empty, it has penalties and bias alone."""
+        ops, warp = self.ops, self.step.warp
+        if warp is None or (warp.repeated is None and warp.added is None):
+            return logits
+        logits = widened(ops, logits)
+        if warp.repeated is not None:
+            logits = penalized(ops, logits, warp.repeated)
+        if warp.added is None:
+            return logits
+        rows, columns, values = warp.added
+        bans = np.isneginf(values)
+        if not bans.all():
+            finite = [ops.asarray(array[~bans]) for array in warp.added]
+            logits = ops.add_at(logits, *finite)
+        if bans.any():
+            self.banned = np.unique(rows[bans])
+            some_rows = ops.asarray(self.banned)
+            before = ops.gather(logits, some_rows)
+            logits = without(ops, logits, rows[bans], columns[bans])
+            after = ops.gather(logits, some_rows)
+            every = ops.asarray(np.arange(len(self.banned), dtype=np.int32))
+            empty = ops.gather(after, every, ops.argmax(after)[:, None]) == -np.inf
+            self.downloads["banned"] = empty[:, 0]
+            logits = ops.where_rows(logits, some_rows, empty, before)
+        return logits
+
+    def _distribution(self, logits: Array, drawn: NDArray[np.int32]) -> Array:
+        """`logits` through temperature and filters: log-probabilities, where somebody looks at them."""
+        ops, temperatures, warp = self.ops, self.step.temperatures, self.step.warp
+        looked_at = self.post_warp or self.owners
+        warm = np.flatnonzero((temperatures > 0) & (temperatures != 1)).astype(np.int32)
+        if len(warm):
+            logits = ops.scale_rows(widened(ops, logits), ops.asarray(warm), ops.asarray(1 / temperatures[warm]))
+        if looked_at or len(drawn):
+            logits = ops.log_softmax(logits)
+        if warp is None or not len(drawn):
+            return logits
+        chosen = filters(warp, temperatures > 0, self.pipeline.context.logits_width)
+        for one in chosen:
+            logits = filtered(ops, logits, one)
+        if chosen and looked_at:
+            logits = ops.log_softmax(logits)
+        return logits
 
     def _allowed(self, logits: Array) -> Array:
         """Raw logits through `pre_warp` and the mask. Where that leaves a row empty, the grammar wins: raw, masked."""
@@ -176,20 +266,14 @@ class _Run:
             logits = self._apply(entry, payload, logits)
         for entry, payload in self.mask:
             logits = self._apply(entry, payload, logits)
-        logits = self._forbid_padding(logits)
+        logits = self.pipeline.forbid_padding(logits)
         if raw is None:
             return logits
-        raw = self._forbid_padding(raw)
+        raw = self.pipeline.forbid_padding(raw)
         for entry, payload in self.mask:
             if entry.name == GRAMMAR_MASK:
                 raw = self._apply(entry, payload, raw)
         return self._rescue_empty_rows(logits, raw, others)
-
-    def _forbid_padding(self, logits: Array) -> Array:
-        context = self.pipeline.context
-        if context.logits_width == context.vocabulary_size:
-            return logits
-        return self.ops.forbid_from(logits, context.vocabulary_size)
 
     def _rescue_empty_rows(self, x: Array, otherwise: Array, by: list[tuple[_Entry, Payload]]) -> Array:
         """`x` with its rows of -inf alone taken from `otherwise`, which has sampled rows only."""
@@ -204,7 +288,7 @@ class _Run:
         self, host: Mapping[str, NDArray[Any]], drawn: NDArray[np.int32], owned: list[tuple[_Entry, NDArray[np.int32]]]
     ) -> NDArray[np.int32]:
         num_tokens = self.pipeline.context.vocabulary_size
-        token_ids = np.array(host["greedy"][: self.step.batch.num_rows], dtype=np.int64)
+        token_ids = np.array(host["greedy"], dtype=np.int64)
         if len(drawn):
             token_ids[drawn] = host["drawn"]
         owner: dict[int, str] = {}
@@ -234,8 +318,11 @@ class _Run:
         overruled: dict[int, tuple[str, ...]] = {}
         for name, by in self.rescued.items():
             for row in np.flatnonzero(host[name]).tolist():
-                names = tuple(entry.name for entry, payload in by if row in payload.rows)
+                names = tuple(f"modifier.{entry.name}" for entry, payload in by if row in payload.rows)
                 overruled[row] = (*overruled.get(row, ()), *names)
+        if len(self.banned):
+            for row in self.banned[host["banned"]].tolist():
+                overruled[row] = (*overruled.get(row, ()), *BANS)
         return overruled
 
     def _feedback(self, host: Mapping[str, NDArray[Any]]) -> dict[str, Payload]:

@@ -1,0 +1,275 @@
+"""What bias, penalties, bans of stop tokens and filters mean for the rows of one step.
+
+All of it is a function of a request and the tokens so far, read from the journal, so that a fork, a rebuilt state and
+an interrupted step cannot differ from a run without.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.steps import StepBatch, Warp
+from guideway.api.types import SamplingParams
+from guideway.constraints.journal import Journal
+
+__all__ = ["Warping", "banned_by"]
+
+Ids: TypeAlias = NDArray[np.int32]
+Values: TypeAlias = NDArray[np.float32]
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def banned_by(params: SamplingParams, num_tokens: int) -> set[str]:
+    """Which parameters ban tokens from the row that follows `num_tokens` generated ones."""
+    names = {"min_tokens"} if num_tokens < params.min_tokens else set()
+    return names | {"logit_bias"} if -np.inf in params.logit_bias.values() else names
+
+
+class Warping:
+    """The sampling parameters of every running sequence, by slot, and what each step needs of them."""
+
+    def __init__(self, num_slots: int, vocabulary_size: int, stop_token_ids: frozenset[int]) -> None:
+        self._vocabulary_size = vocabulary_size
+        self._stop_token_ids = stop_token_ids
+        self._top_k = np.zeros(num_slots, dtype=np.int32)
+        self._top_p = np.ones(num_slots, dtype=np.float32)
+        self._min_p = np.zeros(num_slots, dtype=np.float32)
+        self._typical_p = np.ones(num_slots, dtype=np.float32)
+        self._num_logprobs = np.full(num_slots, -1, dtype=np.int32)
+        self._tables: dict[int, _Tables] = {}
+        self._note_uses()
+
+    def start(self, slot: int, journal: Journal) -> None:
+        """A sequence begins or goes on in `slot`."""
+        params = journal.request.params
+        if params.temperature > 0:  # a greedy draw is the same with filters as without
+            self._top_k[slot] = params.top_k if params.top_k < self._vocabulary_size else 0
+            self._top_p[slot], self._min_p[slot] = params.top_p, params.min_p
+            self._typical_p[slot] = params.typical_p
+        self._num_logprobs[slot] = -1 if params.logprobs is None else params.logprobs
+        stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._stop_token_ids)
+        tables = _Tables(journal, stops)
+        self._tables.pop(slot, None)
+        if tables.seen is not None or tables.added is not None:
+            self._tables[slot] = tables
+        self._note_uses()
+
+    def end(self, slot: int) -> None:
+        """The sequence in `slot` is gone."""
+        self._top_k[slot], self._top_p[slot], self._min_p[slot], self._typical_p[slot] = 0, 1, 0, 1
+        self._num_logprobs[slot] = -1
+        self._tables.pop(slot, None)
+        self._note_uses()
+
+    def warp(self, batch: StepBatch, per_row: NDArray[np.int32]) -> Warp | None:
+        """What the worker needs of it for `batch`, whose rows belong to the slots `per_row`."""
+        if not self._uses_any:
+            return None
+        repeated, added = self._pairs(batch) if self._tables else (None, None)
+        return Warp(
+            repeated,
+            added,
+            self._top_k[per_row] if self._uses[0] else None,
+            self._top_p[per_row] if self._uses[1] else None,
+            self._min_p[per_row] if self._uses[2] else None,
+            self._typical_p[per_row] if self._uses[3] else None,
+        )
+
+    def num_logprobs(self, per_row: NDArray[np.int32]) -> NDArray[np.int32] | None:
+        """`StepInput.num_logprobs`."""
+        return self._num_logprobs[per_row] if self._uses_logprobs else None
+
+    def _note_uses(self) -> None:
+        """Once per start and end rather than per step."""
+        self._uses = (
+            bool(self._top_k.any()),
+            bool((self._top_p < 1).any()),
+            bool(self._min_p.any()),
+            bool((self._typical_p < 1).any()),
+        )
+        self._uses_logprobs = bool((self._num_logprobs >= 0).any())
+        self._uses_any = bool(self._tables) or any(self._uses)
+
+    def _pairs(self, batch: StepBatch) -> tuple[tuple[Ids, Ids, Values] | None, tuple[Ids, Ids, Values] | None]:
+        repeated, added = _Pairs(), _Pairs()
+        drafted = batch.num_rows != batch.num_sequences
+        starts = batch.row_start.tolist()
+        for i, slot in enumerate(batch.slots.tolist()):
+            tables = self._tables.get(slot)
+            if tables is not None:
+                tables.catch_up()
+                drafts = batch.drafts(i).tolist() if drafted else ()
+                if tables.seen is not None:
+                    tables.seen.append_rows(repeated, starts[i], drafts)
+                if tables.added is not None:
+                    tables.added.append_rows(added, starts[i], drafts, tables.num_banned_rows())
+        return repeated.arrays(), added.arrays()
+
+
+class _Pairs:
+    """Rows, columns and values of single logits, gathered row by row."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.columns: list[Ids] = []
+        self.values: list[Values] = []
+
+    def append(self, row: int, columns: Ids, values: Values) -> None:
+        self.rows.append(row)
+        self.columns.append(columns)
+        self.values.append(values)
+
+    def arrays(self) -> tuple[Ids, Ids, Values] | None:
+        lengths = [len(columns) for columns in self.columns]
+        if not any(lengths):
+            return None
+        rows = np.repeat(np.array(self.rows, dtype=np.int32), lengths)
+        return rows, np.concatenate(self.columns), np.concatenate(self.values)
+
+
+class _Tables:
+    """The tokens of one sequence that are treated in some way."""
+
+    def __init__(self, journal: Journal, stops: frozenset[int]) -> None:
+        params = journal.request.params
+        self._journal, self._params, self._stops = journal, params, stops
+        self._always_adds = bool(params.logit_bias or params.frequency_penalty or params.presence_penalty)
+        self.seen: _Seen | None = None
+        self.added: _Added | None = None
+        self._num_tokens = 0
+        self._build()
+
+    def catch_up(self) -> None:
+        """Hear what the journal has of new tokens."""
+        token_ids = self._journal.token_ids
+        if len(token_ids) == self._num_tokens:
+            return
+        if len(token_ids) < self._num_tokens:  # it was rewound, or the last call interrupted
+            self._build()
+            return
+        new = token_ids[self._num_tokens :]
+        self._num_tokens = sys.maxsize
+        if self.seen is not None:
+            self.seen.add(new)
+        if self.added is not None:
+            self.added.count(new)
+        self._num_tokens = len(token_ids)
+        if self.added is not None and not self._always_adds and self._num_tokens >= self._params.min_tokens:
+            self.added = None
+
+    def num_banned_rows(self) -> int:
+        """In how many of the next rows of the sequence stop tokens are banned."""
+        return self._params.min_tokens - self._num_tokens
+
+    def _build(self) -> None:
+        params, token_ids = self._params, self._journal.token_ids
+        self._num_tokens = len(token_ids)
+        if params.repetition_penalty != 1:
+            self.seen = _Seen([*self._journal.sequence.prompt_token_ids, *token_ids], params.repetition_penalty)
+        if self._always_adds or (self._num_tokens < params.min_tokens and self._stops):
+            self.added = _Added(params, self._stops if params.min_tokens else frozenset())
+            self.added.count(token_ids)
+
+
+class _Seen:
+    """Which tokens occur in prompt and output, each once."""
+
+    def __init__(self, token_ids: Sequence[int], penalty: float) -> None:
+        self._set: set[int] = set()
+        self._ids = np.empty(0, dtype=np.int32)
+        self._penalties = np.empty(0, dtype=np.float32)
+        self._penalty = penalty
+        self.add(token_ids)
+
+    def add(self, token_ids: Sequence[int]) -> None:
+        start = len(self._set)
+        new = [token_id for token_id in dict.fromkeys(token_ids) if token_id not in self._set]
+        self._set.update(new)
+        if len(self._set) > len(self._ids):
+            self._ids = _grown(self._ids, len(self._set))
+            self._penalties = np.full(len(self._ids), self._penalty, dtype=np.float32)
+        self._ids[start : len(self._set)] = new
+
+    def append_rows(self, pairs: _Pairs, row: int, drafts: Sequence[int]) -> None:
+        """The row that follows the tokens so far, and one more after each draft."""
+        length = len(self._set)
+        if not drafts:
+            pairs.append(row, self._ids[:length], self._penalties[:length])
+            return
+        new: dict[int, None] = {}
+        ends = [length]
+        for token_id in drafts:
+            if token_id not in self._set:
+                new[token_id] = None
+            ends.append(length + len(new))
+        ids = np.concatenate([self._ids[:length], np.array(list(new), dtype=np.int32)])
+        values = np.full(len(ids), self._penalty, dtype=np.float32)
+        for j, end in enumerate(ends):
+            pairs.append(row + j, ids[:end], values[:end])
+
+
+class _Added:
+    """What is added to single logits: bias, less the penalties for occurring in the output; -inf for stop tokens as
+    long as they are banned. One entry per token that has any of these."""
+
+    def __init__(self, params: SamplingParams, stops: frozenset[int]) -> None:
+        self._bias, self._stops = params.logit_bias, sorted(stops)
+        self._frequency, self._presence = params.frequency_penalty, params.presence_penalty
+        ids = list(dict.fromkeys([*self._stops, *self._bias]))  # the stop tokens come first
+        self._entries = {token_id: i for i, token_id in enumerate(ids)}
+        self._counts: dict[int, int] = {}
+        self._ids = np.array(ids, dtype=np.int32)
+        self._values = np.array([self._value(token_id, 0) for token_id in ids], dtype=np.float32)
+
+    def count(self, token_ids: Sequence[int]) -> None:
+        """These were generated."""
+        if self._frequency == 0 and self._presence == 0:
+            return
+        changed = set(token_ids)
+        for token_id in token_ids:
+            self._counts[token_id] = self._counts.get(token_id, 0) + 1
+            self._entries.setdefault(token_id, len(self._entries))
+        if len(self._entries) > len(self._ids):
+            self._ids = _grown(self._ids, len(self._entries))
+            self._values = _grown(self._values, len(self._entries))
+        for token_id in changed:
+            entry = self._entries[token_id]
+            self._ids[entry], self._values[entry] = token_id, self._value(token_id, self._counts[token_id])
+
+    def append_rows(self, pairs: _Pairs, row: int, drafts: Sequence[int], num_banned: int) -> None:
+        """The row that follows the tokens so far, and one more after each draft; stop tokens are banned from the
+        first `num_banned` rows."""
+        length = len(self._entries)
+        if not drafts and num_banned <= 0:
+            pairs.append(row, self._ids[:length], self._values[:length])
+            return
+        penalizes = self._frequency != 0 or self._presence != 0
+        new = [t for t in dict.fromkeys(drafts) if t not in self._entries] if penalizes else []
+        entries = self._entries | {token_id: length + i for i, token_id in enumerate(new)} if new else self._entries
+        ids = np.concatenate([self._ids[:length], np.array(new, dtype=np.int32)])
+        values = np.concatenate([self._values[:length], np.zeros(len(new), dtype=np.float32)])
+        extra: dict[int, int] = {}
+        for j in range(len(drafts) + 1):
+            if j and penalizes:
+                token_id = drafts[j - 1]
+                extra[token_id] = extra.get(token_id, 0) + 1
+                values[entries[token_id]] = self._value(token_id, self._counts.get(token_id, 0) + extra[token_id])
+            shown = values.copy()
+            if j < num_banned:
+                shown[: len(self._stops)] = -np.inf
+            pairs.append(row + j, ids, shown)
+
+    def _value(self, token_id: int, count: int) -> float:
+        return self._bias.get(token_id, 0.0) - count * self._frequency - (self._presence if count else 0.0)
+
+
+def _grown(array: NDArray[Scalar], length: int) -> NDArray[Scalar]:
+    """A longer copy, of twice the length needed, so that growing by one token costs little."""
+    grown = np.zeros(2 * length, dtype=array.dtype)
+    grown[: len(array)] = array
+    return grown

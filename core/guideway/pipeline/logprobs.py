@@ -1,0 +1,48 @@
+"""Raw log-probabilities: of the model's own logits, before anything changed them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.device import ArrayOps
+from guideway.api.steps import Array, Logprobs
+
+__all__ = ["RawLogprobs"]
+
+
+class RawLogprobs:
+    """Those of the rows that asked for them, on the device until `result`.
+
+    `logits` holds these rows alone, columns that no token stands for at -inf; `count` most likely tokens are wanted.
+    """
+
+    def __init__(self, ops: ArrayOps, logits: Array, rows: NDArray[np.int32], count: int) -> None:
+        self._ops, self._rows = ops, rows
+        self._values = ops.log_softmax(logits)
+        self.downloads: dict[str, Array] = {}
+        self._chosen: list[NDArray[np.intp]] = []
+        if count:
+            self.downloads["logprobs/top"], self.downloads["logprobs/top_ids"] = ops.topk(self._values, count)
+
+    def choose(self, rows: NDArray[np.integer[Any]], token_ids: Array) -> None:
+        """These tokens were chosen at these rows, in place of what may have been said of them before."""
+        ops, width = self._ops, self._values.shape[1]
+        _, here, there = np.intersect1d(self._rows, rows, assume_unique=True, return_indices=True)
+        ids = token_ids[ops.asarray(there)]
+        ids = ids * ((ids >= 0) * (ids < width))  # what a broken sampler drew must not be looked up
+        values = ops.gather(self._values, ops.asarray(here), ids[:, None])[:, 0]
+        self.downloads[f"logprobs/chosen/{len(self._chosen)}"] = values
+        self._chosen.append(here)
+
+    def result(self, host: Mapping[str, NDArray[Any]]) -> Logprobs:
+        """From `downloads`, on the host."""
+        chosen = np.zeros(len(self._rows), dtype=np.float32)
+        for i, here in enumerate(self._chosen):
+            chosen[here] = host[f"logprobs/chosen/{i}"]
+        empty = np.zeros((len(self._rows), 0), dtype=np.float32)
+        top, top_ids = host.get("logprobs/top", empty), host.get("logprobs/top_ids", empty)
+        return Logprobs(self._rows, chosen, top_ids.astype(np.int32), top.astype(np.float32))

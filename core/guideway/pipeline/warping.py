@@ -1,0 +1,157 @@
+"""Penalties, bias and filters where the logits live, with `ArrayOps` alone, so that they run on every device.
+
+A filter keeps every token at least as likely as its last one: of equally likely tokens at the border either all stay
+or none, so that all devices keep the same tokens in whatever order they sort equals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.device import ArrayOps
+from guideway.api.steps import Array, Warp
+
+__all__ = ["Filter", "filtered", "filters", "penalized", "widened", "without"]
+
+Pairs = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]
+
+
+def widened(ops: ArrayOps, x: Array) -> Array:
+    """`x` in at least float32."""
+    return x + ops.asarray(np.zeros((1, 1), dtype=np.float32)) if "16" in str(x.dtype) else x
+
+
+def penalized(ops: ArrayOps, x: Array, repeated: Pairs) -> Array:
+    """`Warp.repeated`: positive logits are divided, the others multiplied, so that all become less likely."""
+    rows, columns, penalties = (ops.asarray(array) for array in repeated)
+    every = ops.asarray(np.arange(len(repeated[0]), dtype=np.int32))
+    before, factors = ops.gather(x, rows, columns[:, None]), penalties[:, None]
+    after = ops.where_rows(before / factors, every, before <= 0, before * factors)
+    return ops.scatter(x, rows, columns[:, None], after)
+
+
+def without(ops: ArrayOps, x: Array, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> Array:
+    """`x` with these logits at -inf."""
+    bans = ops.asarray(np.full((len(rows), 1), -np.inf, dtype=np.float32))
+    return ops.scatter(x, ops.asarray(rows), ops.asarray(columns)[:, None], bans)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Rows that use the same filters; a filter none of them uses is None."""
+
+    rows: NDArray[np.int32]
+    top_k: NDArray[np.int32] | None
+    top_p: NDArray[np.float32] | None
+    min_p: NDArray[np.float32] | None
+    typical_p: NDArray[np.float32] | None
+
+
+def filters(warp: Warp, drawn: NDArray[np.bool_], width: int) -> list[Filter]:
+    """The filters of a step, by rows that use the same ones; rows that are not drawn are taken greedily, which no
+    filter changes. `width` is that of the logits."""
+    num_rows = len(drawn)
+    uses = np.zeros((4, num_rows), dtype=np.bool_)
+    if warp.top_k is not None:
+        uses[0] = (warp.top_k > 0) & (warp.top_k < width)
+    if warp.top_p is not None:
+        uses[1] = warp.top_p < 1
+    if warp.typical_p is not None:
+        uses[2] = warp.typical_p < 1
+    if warp.min_p is not None:
+        uses[3] = warp.min_p > 0
+    kinds = (np.array([1, 2, 4, 8]) @ uses) * drawn
+    found = []
+    for kind in np.unique(kinds[kinds > 0]).tolist():
+        rows = np.flatnonzero(kinds == kind).astype(np.int32)
+        found.append(
+            Filter(
+                rows,
+                warp.top_k[rows] if warp.top_k is not None and kind & 1 else None,
+                warp.top_p[rows] if warp.top_p is not None and kind & 2 else None,
+                warp.min_p[rows] if warp.min_p is not None and kind & 8 else None,
+                warp.typical_p[rows] if warp.typical_p is not None and kind & 4 else None,
+            )
+        )
+    return found
+
+
+def filtered(ops: ArrayOps, x: Array, chosen: Filter) -> Array:
+    """`x`, log-probabilities or logits in at least float32, with what `chosen` filters out at -inf."""
+    rows = ops.asarray(chosen.rows)
+    part = _Part(ops, x if len(chosen.rows) == len(x) else ops.gather(x, rows), chosen)
+    unlikely = part.unlikely()
+    untypical = None if chosen.typical_p is None else part.untypical(chosen.typical_p)
+    x = ops.where_rows(x, rows, unlikely, -np.inf)
+    return x if untypical is None else ops.where_rows(x, rows, untypical, -np.inf)
+
+
+class _Part:
+    """The rows of one filter; candidates are its most likely tokens, sorted, as many as have to be looked at."""
+
+    def __init__(self, ops: ArrayOps, x: Array, chosen: Filter) -> None:
+        self.ops, self.x, self.chosen = ops, x, chosen
+        self.num_rows, self.width = x.shape
+        self.every = ops.asarray(np.arange(self.num_rows, dtype=np.int32))
+        count = self.width if chosen.top_k is None else int(chosen.top_k.max())
+        is_sorted = chosen.top_k is not None or chosen.top_p is not None
+        self.candidates = ops.topk(x, count)[0] if is_sorted else x
+        best = ops.gather(self.candidates, self.every, ops.argmax(self.candidates)[:, None])
+        self.best = ops.where_rows(best, self.every, best == -np.inf, 0.0)  # -inf minus itself is not a number
+        self.border = best - np.inf
+        """The least likely token that stays, ``[rows, 1]``."""
+
+    def unlikely(self) -> Array:
+        """What top-k, then top-p, then min-p filter out, as ``bool[rows, width]``."""
+        ops, chosen = self.ops, self.chosen
+        if chosen.top_k is not None:
+            self.border = ops.gather(self.candidates, self.every, ops.asarray(chosen.top_k[:, None] - 1))
+        if chosen.top_p is not None:
+            self.border = self._reaching(self.candidates, self._weights(), chosen.top_p)
+        if chosen.min_p is not None:
+            with np.errstate(divide="ignore"):
+                lowest = self.best + ops.asarray(np.log(chosen.min_p)[:, None])
+            self.border = ops.where_rows(self.border, self.every, self.border < lowest, lowest)
+        return self.x < self.border
+
+    def untypical(self, mass: NDArray[np.float32]) -> Array:
+        """What typical-p filters out of what `unlikely` left. The information of a token is its distance below the
+        expected one's exactly as far as its logit is from the mean logit."""
+        ops, weights = self.ops, self._weights()
+        total = weights.sum(axis=1)[:, None]
+        total = total + (total == 0)  # of a row without any token
+        mean = self.best + (weights * self._below_best(weights == 0)).sum(axis=1)[:, None] / total
+        distances = self._absolute(self.candidates - mean)
+        distances = ops.where_rows(distances, self.every, self.candidates < self.border, np.inf)
+        nearest, columns = ops.topk(0 - distances, self.candidates.shape[1])
+        reach = 0 - self._reaching(nearest, ops.gather(weights, self.every, columns), mass)
+        return self._absolute(self.x - mean) > reach
+
+    def _weights(self) -> Array:
+        """What each candidate weighs, up to a factor per row. Those at the border bear the weight of equals that are
+        no candidates."""
+        ops, border = self.ops, self.border
+        weights = ops.exp(self._below_best(self.candidates < border))
+        weights = ops.where_rows(weights, self.every, self.candidates < border, 0.0)
+        if self.candidates.shape[1] == self.width:
+            return weights
+        at_border = self.candidates == border
+        inside = at_border.sum(axis=1)[:, None]
+        outside = (self.x == border).sum(axis=1)[:, None] - inside
+        return weights + weights * at_border * outside / (inside + (inside == 0))
+
+    def _below_best(self, ignored: Array) -> Array:
+        """How far each candidate is below the best; 0 where `ignored`."""
+        return self.ops.where_rows(self.candidates - self.best, self.every, ignored, 0.0)
+
+    def _reaching(self, values: Array, weights: Array, mass: NDArray[np.float32]) -> Array:
+        """The value, of those in their order, with which the sum of weights reaches `mass` of its total."""
+        sums = self.ops.cumsum(weights)
+        last = (sums < sums[:, -1:] * self.ops.asarray(mass[:, None])).sum(axis=1)
+        return self.ops.gather(values, self.every, last[:, None])
+
+    def _absolute(self, x: Array) -> Array:
+        return self.ops.where_rows(x, self.every, x < 0, 0 - x)

@@ -1,0 +1,210 @@
+"""Filters, penalties and bans in the pipeline against the processors of `transformers`, in their own order.
+
+Examples are derandomized: where a sum of probabilities comes within rounding of a limit, two right implementations
+may differ by a token, and such an example should not turn up one day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from guideway.api import (
+    Array,
+    LogitModifier,
+    Payload,
+    Request,
+    Sampler,
+    SequenceInfo,
+    Stage,
+    Step,
+    StepBatch,
+    StepInput,
+    Warp,
+    WorkerContext,
+)
+from guideway.builtin.numpy_device import NumpyDevice
+from guideway.builtin.torch_device import TorchDevice
+from guideway.pipeline import Pipeline
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+from tests.support.jax_device import JaxDevice
+
+DEVICES = {"numpy": NumpyDevice("cpu"), "torch": TorchDevice("cpu"), "jax": JaxDevice("cpu")}
+
+
+class Seen(Sampler):
+    """Owns the draw of every row, and keeps the distribution it was shown."""
+
+    distributions: ClassVar[list[Any]] = []
+
+    def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+        rows = step.ops.gather(logprobs, payload.rows)
+        self.distributions.append(self.context.device.download({"it": rows}).result()["it"])
+        return step.ops.argmax(rows)
+
+
+class See(LogitModifier[bool]):
+    name, stage, transform = "see", Stage.SAMPLE, Seen
+
+    def start(self, request: Request, sequence: SequenceInfo) -> bool | None:
+        raise NotImplementedError
+
+    def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one row asks for."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition: float = 1.0
+    past: tuple[int, ...] = ()
+    added: tuple[tuple[int, float], ...] = ()
+    bans: tuple[int, ...] = ()
+
+
+def step_of(rows: Sequence[Row]) -> StepInput:
+    """The step a scheduler would send for `rows`, each one sequence."""
+
+    def pairs(of: Sequence[Mapping[int, float]]) -> Any:
+        flat = [(i, column, value) for i, some in enumerate(of) for column, value in some.items()]
+        types = (np.int32, np.int32, np.float32)
+        return tuple(np.array(a, dtype=t) for a, t in zip(zip(*flat), types, strict=True)) if flat else None
+
+    def array(name: str, dtype: type, neutral: float) -> Any:
+        values = np.array([getattr(row, name) for row in rows], dtype=dtype)
+        return None if (values == neutral).all() else values
+
+    count = len(rows)
+    warp = Warp(
+        pairs([dict.fromkeys(row.past, row.repetition) if row.repetition != 1 else {} for row in rows]),
+        pairs([dict(row.added) | dict.fromkeys(row.bans, -np.inf) for row in rows]),
+        array("top_k", np.int32, 0),
+        array("top_p", np.float32, 1),
+        array("min_p", np.float32, 0),
+        array("typical_p", np.float32, 1),
+    )
+    every = np.arange(count, dtype=np.int32)
+    return StepInput(
+        StepBatch.build(list(range(count)), [4] * count),
+        {"see": Payload(every)},
+        np.array([row.temperature for row in rows], dtype=np.float32),
+        np.zeros(count, dtype=np.int64),
+        every,
+        warp=warp,
+    )
+
+
+def shown(device: str, logits: Any, rows: Sequence[Row], vocabulary_size: int | None = None) -> NDArray[Any]:
+    """The log-probabilities the draw sees."""
+    width = logits.shape[1]
+    context = WorkerContext(device=DEVICES[device], vocabulary_size=vocabulary_size or width, logits_width=width)
+    Seen.distributions.clear()
+    Pipeline([(See, {})], context).run(DEVICES[device].from_logits(logits), step_of(rows))
+    return np.asarray(Seen.distributions[0], dtype=np.float64)
+
+
+def closed(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """`after` with all that equals its least likely token: which of equals `transformers` keeps, its sort decides."""
+    lowest = torch.where(after > -torch.inf, after, torch.inf).min()
+    return torch.where(before >= lowest, before, -torch.inf)
+
+
+def wanted(logits: NDArray[np.float32], row: Row) -> NDArray[Any]:
+    """One row through `transformers`, and the API formulas that it has no processors for."""
+    ids = torch.tensor([row.past or (0,)])
+    scores = torch.tensor(logits)[None]
+    if row.repetition != 1 and row.past:
+        scores = RepetitionPenaltyLogitsProcessor(float(row.repetition))(ids, scores)
+    for token_id, value in row.added:
+        scores[0, token_id] += value
+    if row.bans:
+        scores = SuppressTokensLogitsProcessor(list(row.bans))(ids, scores)
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(float(row.temperature))])
+    if row.top_k:
+        warpers.append(TopKLogitsWarper(row.top_k))
+    scores = warpers(ids, scores)
+    if row.top_p < 1:
+        scores = closed(scores, TopPLogitsWarper(row.top_p)(ids, scores))
+    if row.min_p > 0:
+        scores = MinPLogitsWarper(row.min_p)(ids, scores)
+    if row.typical_p < 1:
+        scores = TypicalLogitsWarper(row.typical_p)(ids, scores)
+    return torch.log_softmax(scores.double(), dim=-1)[0].numpy()
+
+
+def expect(got: NDArray[Any], logits: NDArray[np.float32], rows: Sequence[Row]) -> None:
+    for line, own, row in zip(got, logits, rows, strict=True):
+        right = wanted(own, row)
+        assert (np.isneginf(line) == np.isneginf(right)).all(), row
+        np.testing.assert_allclose(line, right, rtol=1e-4, atol=2e-5)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[int, list[Row], int]:
+    """A width, a ragged batch, a seed."""
+    width = draw(st.sampled_from((32, 33, 100, 1000)))
+    tokens = st.integers(0, width - 1)
+
+    def row() -> Row:
+        past = tuple(draw(st.lists(tokens, max_size=6, unique=True)))
+        added = draw(st.dictionaries(tokens, st.floats(-20, 20, width=32), max_size=4))
+        bans = draw(st.lists(tokens, max_size=2, unique=True))
+        return Row(
+            temperature=draw(st.sampled_from((1.0, 0.3, 0.7, 2.5))),
+            top_k=draw(st.sampled_from((0, 0, 1, 5, 31, width, 5000))),
+            top_p=draw(st.sampled_from((1.0, 1.0, 0.01, 0.5, 0.9, 0.999))),
+            min_p=draw(st.sampled_from((0.0, 0.0, 0.001, 0.1, 1.0))),
+            typical_p=draw(st.sampled_from((1.0, 1.0, 0.01, 0.5, 0.95))),
+            repetition=draw(st.sampled_from((1.0, 1.3, 0.5))),
+            past=past,
+            added=tuple((i, value) for i, value in added.items() if i not in bans),
+            bans=tuple(bans),
+        )
+
+    return width, [row() for _ in range(draw(st.integers(1, 5)))], draw(st.integers(0, 2**32 - 1))
+
+
+def noise(seed: int, rows: int, width: int) -> NDArray[np.float32]:
+    return (np.random.default_rng(seed).normal(size=(rows, width)) * 3).astype(np.float32)
+
+
+@pytest.mark.parametrize("device", sorted(DEVICES))
+@given(case=batches())
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_warping_equals_the_processors(device: str, case: tuple[int, list[Row], int]) -> None:
+    width, rows, seed = case
+    logits = noise(seed, len(rows), width)
+    expect(shown(device, logits.copy(), rows), logits, rows)
+
+
+@pytest.mark.parametrize("device", ["torch", "jax"])
+@given(case=batches())
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_bfloat16_is_widened_first_and_equals_stay_together(device: str, case: tuple[int, list[Row], int]) -> None:
+    """Of 8 bits of mantissa many logits are equal."""
+    width, rows, seed = case
+    logits = torch.tensor(noise(seed, len(rows), width)).round(decimals=0 if seed % 2 else 1).bfloat16()
+    expect(shown(device, logits.clone(), rows), logits.float().numpy(), rows)
