@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+import transformers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 VOCABULARY_SIZE = 300
 CONTEXT = 256
+WINDOW = 24
 
 
 def randomized(model: PreTrainedModel, seed: int, scale: float) -> PreTrainedModel:
@@ -34,42 +27,34 @@ def randomized(model: PreTrainedModel, seed: int, scale: float) -> PreTrainedMod
     return model
 
 
+def decoder(
+    name: str, seed: int = 0, *, scale: float = 3, config_name: str | None = None, **overrides: Any
+) -> PreTrainedModel:
+    """A random model of the `transformers` architecture `name`, such as ``Llama``."""
+    sizes = {
+        "vocab_size": VOCABULARY_SIZE,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": CONTEXT,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+    config = getattr(transformers, f"{config_name or name}Config")(**sizes | overrides)
+    return randomized(getattr(transformers, f"{name}ForCausalLM")(config), seed, scale)
+
+
 def llama(seed: int = 0, *, num_kv_heads: int = 4, scale: float = 3, **overrides: Any) -> PreTrainedModel:
     """Rotary positions, RMS norm; fewer than 4 kv heads: grouped-query attention."""
-    config = LlamaConfig(
-        **{
-            "vocab_size": VOCABULARY_SIZE,
-            "hidden_size": 128,
-            "intermediate_size": 256,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "num_key_value_heads": num_kv_heads,
-            "max_position_embeddings": CONTEXT,
-        }
-        | overrides
-    )
-    return randomized(LlamaForCausalLM(config), seed, scale)
+    return decoder("Llama", seed, scale=scale, num_key_value_heads=num_kv_heads, **overrides)
 
 
 def llama_gqa(seed: int = 0) -> PreTrainedModel:
     """`llama` with two kv heads for four query heads."""
     return llama(seed, num_kv_heads=2)
-
-
-def qwen2(seed: int = 0) -> PreTrainedModel:
-    """Like Llama with biased projections, one kv head for all, and a window its configuration switches off."""
-    config = Qwen2Config(
-        vocab_size=VOCABULARY_SIZE,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=1,
-        max_position_embeddings=CONTEXT,
-        sliding_window=16,
-        use_sliding_window=False,
-    )
-    return randomized(Qwen2ForCausalLM(config), seed, scale=3)
 
 
 def gpt2(seed: int = 0) -> PreTrainedModel:
@@ -80,24 +65,48 @@ def gpt2(seed: int = 0) -> PreTrainedModel:
     return randomized(GPT2LMHeadModel(config), seed, scale=3)
 
 
-def gpt_neox(seed: int = 0) -> PreTrainedModel:
-    """Rotary positions on a part of each head, attention and MLP side by side."""
-    config = GPTNeoXConfig(
-        vocab_size=VOCABULARY_SIZE,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        max_position_embeddings=CONTEXT,
-    )
-    return randomized(GPTNeoXForCausalLM(config), seed, scale=3)
-
+MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2}
 
 FACTORIES: dict[str, Callable[[int], PreTrainedModel]] = {
     "llama": llama,
     "llama-gqa": llama_gqa,
-    "qwen2": qwen2,
+    # biased projections, one kv head for all, and a window its configuration switches off
+    "qwen2": partial(decoder, "Qwen2", num_key_value_heads=1, sliding_window=WINDOW, use_sliding_window=False),
+    # a window from the second layer on
+    "qwen2-window": partial(
+        decoder, "Qwen2", sliding_window=WINDOW, use_sliding_window=True, max_window_layers=1, num_key_value_heads=2
+    ),
+    "qwen3": partial(decoder, "Qwen3", head_dim=48, num_key_value_heads=2),
+    "mistral": partial(decoder, "Mistral", sliding_window=WINDOW, num_key_value_heads=2),
+    # embeddings scaled, heads wider than the hidden size would give
+    "gemma": partial(decoder, "Gemma", head_dim=48, num_key_value_heads=1),
+    # local and global layers, scores capped (where they are of a size that shows it)
+    "gemma2": partial(
+        decoder, "Gemma2", head_dim=32, num_key_value_heads=2, sliding_window=WINDOW, attn_logit_softcapping=1.0,
+        layer_types=MIXED, scale=6,
+    ),
+    # local and global layers, each with rotary frequencies of its own
+    "gemma3": partial(
+        decoder, "Gemma3", config_name="Gemma3Text", head_dim=32, num_key_value_heads=2, sliding_window=WINDOW,
+        layer_types=MIXED,
+        rope_parameters={
+            "full_attention": {"rope_type": "default", "rope_theta": 1_000_000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+    ),
+    # rotary positions on a part of each head, attention and MLP side by side
+    "phi": partial(decoder, "Phi"),
+    "phi3": partial(decoder, "Phi3", sliding_window=WINDOW, num_key_value_heads=2),
     "gpt2": gpt2,
-    "gpt-neox": gpt_neox,
-}
+    "gpt-neox": partial(decoder, "GPTNeoX"),
+    "mixtral": partial(decoder, "Mixtral", num_local_experts=4, num_key_value_heads=2, sliding_window=WINDOW),
+    # windows in its masks that it does not tell its attention of
+    "qwen2-moe": partial(
+        decoder, "Qwen2Moe", moe_intermediate_size=64, shared_expert_intermediate_size=64, use_sliding_window=True,
+        sliding_window=WINDOW, max_window_layers=1, **EXPERTS,
+    ),
+    # a window its attention is told of and its masks are not
+    "olmoe": partial(decoder, "Olmoe", sliding_window=WINDOW, **EXPERTS),
+}  # fmt: skip
 """A seed gives the same weights every time: two calls make a model to run and one to compare with."""

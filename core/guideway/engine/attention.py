@@ -1,8 +1,8 @@
-"""Attention of one packed step over the slot cache.
+"""Attention of one packed step over the KV store.
 
 A step packs the new tokens of all its sequences into one row for the model: every layer but attention treats tokens
-one by one anyway. For attention the row is cut into rectangles: neighboring slots share one call, padded to the
-longest context and to the most queries among them, and long prompts get a call of their own.
+one by one anyway. For attention the row is cut into rectangles: neighboring regions of one size share a call, padded
+to the longest context and to the most queries among them, and long prompts get a call of their own.
 
 `transformers` finds the function by its registered name and hands it the keyword `guideway_step`, which the runner
 passes to the model: so nothing here depends on the step being a global.
@@ -11,7 +11,7 @@ passes to the model: so nothing here depends on the step being a global.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -22,9 +22,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from guideway.api.errors import InvalidConfiguration
-from guideway.engine.kv_cache import SlotKVCache
+from guideway.engine.forward import Append
+from guideway.engine.kv_store import KVStore
+from guideway.engine.masks import Masks
 
-__all__ = ["ATTENTION_NAME", "AttentionStep", "CausalMask", "PackedStep", "pack_step"]
+__all__ = ["ATTENTION_NAME", "AttentionStep", "PackedStep", "attention", "pack_step"]
 
 ATTENTION_NAME = "guideway_step"
 
@@ -48,7 +50,7 @@ class AttentionStep(Protocol):
         """
 
 
-def _attention(
+def attention(
     module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
@@ -58,6 +60,7 @@ def _attention(
     guideway_step: AttentionStep | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
+    """What `transformers` calls for every layer; the step answers."""
     if guideway_step is None:
         raise InvalidConfiguration(
             f"{type(module).__name__} was called without a step: its model does not hand keywords on to its attention, "
@@ -69,205 +72,256 @@ def _attention(
 
 # A process-wide table; registering the same function again changes nothing. The name is in no table of masks, so
 # transformers builds none and passes attention_mask=None.
-AttentionInterface.register(ATTENTION_NAME, _attention)
-
-
-class CausalMask:
-    """Additive masks ``0`` / ``-inf`` for any position, as windows into one vector of ``2 * max_length`` numbers."""
-
-    def __init__(self, max_length: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        self.device = device
-        self._last = max_length - 1
-        self._steps = torch.zeros(2 * max_length - 1, dtype=dtype, device=device)
-        self._steps[max_length:] = -torch.inf
-        # row r starts at element r, so it shows max_length - r keys: the row of position p is max_length - 1 - p
-        self._windows = self._steps.as_strided((max_length, max_length), (1, 1))
-
-    def rows(self, positions: NDArray[np.int64], num_keys: int) -> Tensor:
-        """``[len(positions), num_keys]``: row i lets position ``positions[i]`` see the keys up to its own."""
-        index = torch.from_numpy(self._last - positions).to(self.device)
-        return self._windows[:, :num_keys].index_select(0, index)
+AttentionInterface.register(ATTENTION_NAME, attention)
 
 
 @dataclass(frozen=True, slots=True)
+class _Span:
+    """The keys a rectangle's queries look at in layers with one window."""
+
+    first_key: int
+    num_keys: int
+    mask: Tensor | None
+    """``[regions, 1, queries, num_keys]``; None: all keys are visible, or, with several queries, those up to each
+    query's own position. Where heads are folded, the `group` query heads of one kv head count as queries side by
+    side."""
+
+
+@dataclass(slots=True)
 class _Rectangle:
-    """One attention call: ``slots x queries`` against the first `num_keys` keys of each slot."""
+    """One attention call: ``regions x queries`` against the first `num_keys` keys of each region."""
 
     tokens: slice
     """Which tokens of the packed row take part."""
-    slots: slice
+    start: int
+    """The first cell of the first region."""
+    size: int
+    """How many cells each region has."""
+    num_regions: int
     num_queries: int
     num_keys: int
-    cells: Tensor | None
-    """``int64[tokens]``: the cell ``slot * num_queries + query`` of each token; None: they fill it in order."""
-    mask: Tensor | None
-    """``[slots, 1, queries, num_keys]``; None: all keys are visible, or, with several queries, those up to each
-    query's own position. Where heads are folded, the `group` query heads of one kv head count as queries side by
-    side."""
+    places: Tensor | None
+    """``int64[tokens]``: the place ``region * num_queries + query`` of each token; None: they fill it in order."""
+    positions: NDArray[np.int64]
+    """``int64[regions * queries]``, of a place without a token the last position."""
+    first_position: int
+    """The lowest of its tokens' positions."""
+    same_length: bool
+    """Whether all places have a token, and all regions the same length."""
+    spans: dict[int | None, _Span] = field(default_factory=dict)
+    """By window, what has been needed so far."""
 
     @property
     def folds_heads(self) -> bool:
         """Whether the query heads that share a kv head become queries of it: for few queries that is 1.5x (float32)
         to 7x (bfloat16) faster on a CPU than enable_gqa, which reads the keys once per query head."""
-        return self.num_queries == 1 or (self.mask is not None and self.num_queries <= MAX_SHARED_QUERIES)
+        return self.num_queries <= MAX_SHARED_QUERIES
+
+    def span(self, window: int | None, masks: Masks, group: int) -> _Span:
+        """What is visible where each query sees `window` keys, its own included; None: all up to its own."""
+        span = self.spans.get(window)
+        if span is None:
+            span = self.spans[window] = self._span(window, masks, group)
+        return span
+
+    def _span(self, window: int | None, masks: Masks, group: int) -> _Span:
+        first_key = 0
+        if window is not None and self.num_keys > window:
+            first_key = max(0, self.first_position - window + 1)
+        else:
+            window = None
+        num_keys = self.num_keys - first_key
+        if self.same_length and (self.num_queries == 1 or (window is None and self._whole_prompts)):
+            return _Span(first_key, num_keys, None)
+        positions = self.positions
+        if self.num_queries > 1 and self.folds_heads:
+            positions = np.repeat(positions, group)  # for a single query the mask broadcasts over the heads
+        mask = masks.rows(positions, first_key, num_keys, window)
+        return _Span(first_key, num_keys, mask.view(self.num_regions, 1, -1, num_keys))
+
+    @property
+    def _whole_prompts(self) -> bool:
+        return self.num_queries == self.num_keys and not self.folds_heads
 
 
 @dataclass(frozen=True, slots=True)
 class PackedStep:
     """One packed row, ready for the model."""
 
-    cache: SlotKVCache
+    store: KVStore
+    masks: Masks
+    windows: Sequence[int | None]
+    """By layer: how many keys each query sees, its own included; None: all up to its own."""
+    group: int
+    """Query heads per kv head."""
     token_ids: Tensor
     """``int64[1, tokens]``"""
     positions: Tensor
     """``int64[1, tokens]``"""
-    last_token: NDArray[np.int64]
-    """``int64[sequences]``: where in the row the last new token of each sequence is, in the batch's order."""
+    rows: Tensor
+    """``int64[rows]``: the tokens of the row whose logits are wanted, in the order of the appends."""
     cells: Tensor
-    """``int64[tokens * kv heads]``: where in a layer's keys and values, flattened over all but the last axis, each
-    token's heads go."""
+    """``int64[tokens]``: where in the store each token's keys and values go."""
     rectangles: Sequence[_Rectangle]
 
     def attend(
         self, layer: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
     ) -> Tensor:
         index = cast("int", layer.layer_idx)
-        keys, values = self.cache.keys[index], self.cache.values[index]
-        keys.view(-1, keys.shape[-1]).index_copy_(0, self.cells, key[0].transpose(0, 1).flatten(0, 1))
-        values.view(-1, values.shape[-1]).index_copy_(0, self.cells, value[0].transpose(0, 1).flatten(0, 1))
+        self.store.write(index, self.cells, key[0], value[0])
         packed = query[0].transpose(0, 1)  # [tokens, heads, dim]
-        outputs = [
-            _attend(
-                rectangle,
-                packed[rectangle.tokens],
-                keys[rectangle.slots, :, : rectangle.num_keys],
-                values[rectangle.slots, :, : rectangle.num_keys],
-                options.get("scaling"),
-            )
-            for rectangle in self.rectangles
-        ]
+        outputs = [self._call(rectangle, index, packed[rectangle.tokens], options) for rectangle in self.rectangles]
         return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).unsqueeze(0)
 
+    def _call(self, rectangle: _Rectangle, layer: int, query: Tensor, options: dict[str, Any]) -> Tensor:
+        """``[tokens, heads, value_dim]`` from `query` ``[tokens, heads, dim]``."""
+        span = rectangle.span(self.windows[layer], self.masks, self.group)
+        keys, values = self.store.view(
+            layer, rectangle.start + span.first_key, rectangle.num_regions, rectangle.size, span.num_keys
+        )
+        num_regions, num_queries, num_heads = rectangle.num_regions, rectangle.num_queries, query.shape[1]
+        if rectangle.places is not None:
+            padded = query.new_zeros(num_regions * num_queries, *query.shape[1:])
+            query = padded.index_copy_(0, rectangle.places, query)
+        if rectangle.folds_heads:
+            query = query.reshape(num_regions, num_queries, -1, self.group, query.shape[2]).transpose(1, 2)
+            output = _attend(query.flatten(2, 3), keys, values, span.mask, causal=False, options=options)
+            output = output.view(num_regions, keys.shape[1], num_queries, self.group, -1).transpose(1, 2)
+        else:
+            query = query.reshape(num_regions, num_queries, num_heads, -1).transpose(1, 2)
+            causal = span.mask is None
+            output = _attend(query, keys, values, span.mask, causal=causal, options=options).transpose(1, 2)
+        output = output.reshape(num_regions * num_queries, num_heads, -1)
+        return output if rectangle.places is None else output.index_select(0, rectangle.places)
 
-def _attend(rectangle: _Rectangle, query: Tensor, keys: Tensor, values: Tensor, scaling: float | None) -> Tensor:
-    """``[tokens, heads, value_dim]`` from `query` ``[tokens, heads, dim]`` and ``[slots, kv heads, keys, dim]``."""
-    _, num_heads, dim = query.shape
-    num_slots, num_kv_heads, _, _ = keys.shape
-    num_queries, group = rectangle.num_queries, num_heads // num_kv_heads
-    if rectangle.cells is not None:
-        padded = query.new_zeros(num_slots * num_queries, num_heads, dim)
-        query = padded.index_copy_(0, rectangle.cells, query)
-    if rectangle.folds_heads:
-        query = query.reshape(num_slots, num_queries, num_kv_heads, group, dim).transpose(1, 2).flatten(2, 3)
-        output = scaled_dot_product_attention(query, keys, values, attn_mask=rectangle.mask, scale=scaling)
-        output = output.view(num_slots, num_kv_heads, num_queries, group, -1).transpose(1, 2)
-    else:
-        query, mask = query.reshape(num_slots, num_queries, num_heads, dim).transpose(1, 2), rectangle.mask
-        output = scaled_dot_product_attention(
-            query, keys, values, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=group > 1
-        ).transpose(1, 2)
-    output = output.reshape(num_slots * num_queries, num_heads, -1)
-    return output if rectangle.cells is None else output.index_select(0, rectangle.cells)
+
+def _attend(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, causal: bool, options: dict[str, Any]
+) -> Tensor:
+    """``[regions, heads, queries, value_dim]`` from `query` ``[regions, heads, queries, dim]`` and
+    ``[regions, kv heads, keys, dim]``; `causal`: as if there were a mask from corner to corner."""
+    scaling, softcap, group = options.get("scaling"), options.get("softcap"), query.shape[1] // keys.shape[1]
+    if softcap is None:
+        return scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, is_causal=causal, scale=scaling, enable_gqa=group > 1
+        )
+    # as the eager attention of transformers computes it
+    if group > 1:
+        keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
+    scores = query @ keys.transpose(2, 3) * (query.shape[3] ** -0.5 if scaling is None else scaling)
+    scores = torch.tanh(scores / softcap) * softcap
+    if causal:
+        mask = scores.new_full(scores.shape[2:], -torch.inf).triu(1)
+    if mask is not None:
+        scores = scores + mask
+    output: Tensor = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype) @ values
+    return output
 
 
 def pack_step(
-    batch: Sequence[tuple[int, Sequence[int]]], cache: SlotKVCache, masks: CausalMask, *, group: int
+    appends: Sequence[Append], store: KVStore, masks: Masks, *, windows: Sequence[int | None], group: int
 ) -> PackedStep:
-    """The packed row and the attention calls for `batch`: per sequence its slot and at least one new token.
+    """The packed row and the attention calls for `appends`, of which there is at least one.
 
-    `group` is the number of query heads per kv head.
+    `windows` and `group` are as in `PackedStep`.
     """
-    slots = [slot for slot, _ in batch]
-    starts = [cache.length(slot) for slot in slots]
-    counts = [len(token_ids) for _, token_ids in batch]
-    # in the row the sequences stand by slot, so that neighbors share a rectangle; long appends at the end
-    order = sorted(range(len(batch)), key=lambda i: (counts[i] > MAX_SHARED_QUERIES, slots[i]))
-
+    # in the row the sequences stand by region, so that neighbors share a rectangle; long appends at the end
+    counts = [len(append.token_ids) for append in appends]
+    order = sorted(
+        range(len(appends)),
+        key=lambda i: (counts[i] > MAX_SHARED_QUERIES, appends[i].region.size, appends[i].region.start),
+    )
+    ordered = [appends[i] for i in order]
     ordered_counts = np.array([counts[i] for i in order])
     ends = np.cumsum(ordered_counts)
-    last_token = np.empty(len(batch), dtype=np.int64)
-    last_token[order] = ends - 1
-    row_slots = np.repeat([slots[i] for i in order], ordered_counts)
-    # token t of a sequence whose tokens start at `first` has position start + t - first
-    offsets = np.array([starts[i] for i in order]) - (ends - ordered_counts)
+    # token t of a sequence whose tokens start at `first` has position length + t - first
+    offsets = np.array([append.length for append in ordered]) - (ends - ordered_counts)
     positions = np.arange(ends[-1]) + np.repeat(offsets, ordered_counts)
-    token_ids = np.array([token_id for i in order for token_id in batch[i][1]], dtype=np.int64)
-
-    kv_heads = cache.shape.num_heads
-    head_rows = (row_slots * kv_heads)[:, None] + np.arange(kv_heads)
-    cells = (head_rows * cache.max_length + positions[:, None]).ravel()
+    cells = positions + np.repeat([append.region.start for append in ordered], ordered_counts)
+    token_ids = np.array([token_id for append in ordered for token_id in append.token_ids], dtype=np.int64)
+    last_token = np.empty(len(appends), dtype=np.int64)
+    last_token[order] = ends - 1
 
     rectangles = []
     token = 0
-    for members in _rectangles([(slots[i], starts[i] + counts[i], counts[i]) for i in order], cache):
-        num_tokens = sum(count for _, _, count in members)
+    for members in _rectangles(ordered, store):
+        num_tokens = sum(len(member.token_ids) for member in members)
         tokens = slice(token, token + num_tokens)
-        rectangles.append(_rectangle(members, tokens, row_slots[tokens], positions[tokens], masks, group))
+        rectangles.append(_rectangle(members, tokens, positions[tokens], store))
         token += num_tokens
 
-    device = cache.keys.device
+    device = store.keys.device
     return PackedStep(
-        cache=cache,
+        store=store,
+        masks=masks,
+        windows=windows,
+        group=group,
         token_ids=torch.from_numpy(token_ids).to(device).unsqueeze(0),
         positions=torch.from_numpy(positions).to(device).unsqueeze(0),
-        last_token=last_token,
+        rows=torch.from_numpy(_rows(last_token, [append.num_rows for append in appends])).to(device),
         cells=torch.from_numpy(cells).to(device),
         rectangles=rectangles,
     )
 
 
-_Member = tuple[int, int, int]
-"""A sequence's slot, its length after the step, and how many of these tokens are new."""
+def _rows(last_token: NDArray[np.int64], counts: Sequence[int]) -> NDArray[np.int64]:
+    """For each sequence the places of its last ``counts[i]`` tokens in the packed row, one after the other."""
+    number = np.array(counts, dtype=np.int64)
+    if (number == 1).all():
+        return last_token
+    within = np.arange(number.sum()) - np.repeat(np.cumsum(number) - number, number)
+    rows: NDArray[np.int64] = np.repeat(last_token - number + 1, number) + within
+    return rows
 
 
-def _rectangles(ordered: Sequence[_Member], cache: SlotKVCache) -> list[list[_Member]]:
+def _rectangles(ordered: Sequence[Append], store: KVStore) -> list[list[Append]]:
     """Cut `ordered` where sharing a call would pad more than a further call costs."""
-    size = cache.shape.num_heads * cache.shape.key_dim
-    result: list[list[_Member]] = []
-    queries = keys = useful = 0
-    for member in ordered:
-        slot, length, count = member
-        if result and count <= MAX_SHARED_QUERIES:
-            rows = slot + 1 - result[-1][0][0]
-            area = rows * max(queries, count) * max(keys, length)
-            if (area - useful - count * length) * size <= MAX_WASTE:
-                result[-1].append(member)
+    width = store.shape.num_heads * store.shape.key_dim
+    result: list[list[Append]] = []
+    first = queries = keys = useful = size = 0
+    for append in ordered:
+        region, count = append.region, len(append.token_ids)
+        length = append.length + count
+        if region.size == size and count <= MAX_SHARED_QUERIES:
+            regions = (region.start - first) // size + 1
+            area = regions * max(queries, count) * max(keys, length)
+            if (area - useful - count * length) * width <= MAX_WASTE:
+                result[-1].append(append)
                 queries, keys, useful = max(queries, count), max(keys, length), useful + count * length
                 continue
-        result.append([member])
-        queries, keys, useful = count, length, count * length
+        result.append([append])
+        first, queries, keys, useful, size = region.start, count, length, count * length, region.size
     return result
 
 
-def _rectangle(
-    members: Sequence[_Member],
-    tokens: slice,
-    row_slots: NDArray[np.int64],
-    positions: NDArray[np.int64],
-    masks: CausalMask,
-    group: int,
-) -> _Rectangle:
-    """The call for `members`, whose tokens have `row_slots` and `positions`."""
-    first_slot = members[0][0]
-    num_slots = members[-1][0] + 1 - first_slot
-    num_queries = max(count for _, _, count in members)
-    num_keys = max(length for _, length, _ in members)
-    slots = slice(first_slot, first_slot + num_slots)
-    full = len(positions) == num_slots * num_queries
-    same_length = all(length == num_keys for _, length, _ in members)
-    if full and same_length and num_queries in (1, num_keys):
-        return _Rectangle(tokens, slots, num_queries, num_keys, cells=None, mask=None)
-    cells = None
+def _rectangle(members: Sequence[Append], tokens: slice, positions: NDArray[np.int64], store: KVStore) -> _Rectangle:
+    """The call for `members`, whose tokens have `positions`."""
+    region = members[0].region
+    num_regions = (members[-1].region.start - region.start) // region.size + 1
+    counts = [len(member.token_ids) for member in members]
+    lengths = [member.length + count for member, count in zip(members, counts, strict=True)]
+    num_queries, num_keys = max(counts), max(lengths)
+    full = len(positions) == num_regions * num_queries
+    places = None
     padded = positions
     if not full:
-        # the k-th of a member's tokens is its query k; a cell without a token looks at position 0 and is not read
-        counts = np.array([count for _, _, count in members])
-        within = np.arange(len(positions)) - np.repeat(np.cumsum(counts) - counts, counts)
-        index = (row_slots - first_slot) * num_queries + within
-        padded = np.zeros(num_slots * num_queries, dtype=np.int64)
+        # the k-th of a member's tokens is its query k; a place without a token looks at all keys and is not read
+        number = np.array(counts)
+        within = np.arange(len(positions)) - np.repeat(np.cumsum(number) - number, number)
+        regions = [(member.region.start - region.start) // region.size for member in members]
+        index = np.repeat(regions, number) * num_queries + within
+        padded = np.full(num_regions * num_queries, num_keys - 1)
         padded[index] = positions
-        cells = torch.from_numpy(index).to(masks.device)
-    if 1 < num_queries <= MAX_SHARED_QUERIES:
-        padded = np.repeat(padded, group)  # folded heads; for a single query the mask broadcasts over them
-    mask = masks.rows(padded, num_keys)
-    return _Rectangle(tokens, slots, num_queries, num_keys, cells, mask.view(num_slots, 1, -1, num_keys))
+        places = torch.from_numpy(index).to(store.keys.device)
+    return _Rectangle(
+        tokens=tokens,
+        start=region.start,
+        size=region.size,
+        num_regions=num_regions,
+        num_queries=num_queries,
+        num_keys=num_keys,
+        places=places,
+        positions=padded,
+        first_position=min(member.length for member in members),
+        same_length=full and min(lengths) == num_keys,
+    )

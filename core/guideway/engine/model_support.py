@@ -1,46 +1,100 @@
-"""Whether a model can be run faithfully by the engine's own attention, and the shape of its keys and values.
+"""Whether a model can be run faithfully by the engine's own attention, and what that attention has to do.
 
-What cannot is refused before the first request, with the reason: attention that looks at less than everything before
-it, adds something to the scores, or depends on more than queries, keys and values.
+What cannot is refused before the first request, with the reason: attention that looks at anything but a stretch of
+tokens that ends with its own, adds something to the scores, or depends on more than queries, keys and values.
+
+No list of architectures decides that, nor do their configurations, which not every architecture follows: one token is
+sent through the model, with masks that only remember what they would show, and each layer says what it asks for.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from guideway.api.errors import InvalidConfiguration
-from guideway.engine.attention import ATTENTION_NAME
-from guideway.engine.kv_cache import KVShape
+from guideway.engine.attention import ATTENTION_NAME, attention
+from guideway.engine.kv_store import KVShape
 
 __all__ = ["AttentionProfile", "check_spans", "probe_attention"]
 
 HARMLESS_OPTIONS = frozenset({
     "cu_seq_lens_k", "cu_seq_lens_q", "dropout", "is_causal", "max_length_k", "max_length_q", "position_ids",
-    "scaling", "sliding_window", "use_cache",
+    "scaling", "sliding_window", "softcap", "use_cache",
 })  # fmt: skip
-"""Keywords a layer may pass to its attention without changing what it computes here; `check_spans` has judged
-``sliding_window``, and ``is_causal`` is looked at. Any other that is set is refused."""
+"""Keywords a layer may pass to its attention: those that change nothing here, and those that are looked at. Windows
+are taken from the mask, which is what counts where the two differ. Any other that is set is refused."""
+
+PROBE_NAME = "guideway_probe"
+"""The attention as `probe_attention` sets it: the same, but with masks."""
+
+MaskFunction: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""From batch, head, query and key index to whether the query sees the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """What a layer gets for its mask."""
+
+    sees: MaskFunction
+
+
+def _remember(*, mask_function: MaskFunction, **_: Any) -> _Mask:
+    return _Mask(mask_function)
+
+
+AttentionInterface.register(PROBE_NAME, attention)
+AttentionMaskInterface.register(PROBE_NAME, _remember)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionProfile:
     """What one token sent through a model showed."""
 
+    model: str
+    """The class of the model."""
     kv_shape: KVShape
+    """Of this worker's part of the model, where several share it."""
     num_query_heads: int
+    """Of this worker's part as well."""
     logits_width: int
+    masks: tuple[_Mask | None, ...]
+    """By layer; None: all up to the token itself."""
+
+    def windows(self, max_length: int) -> tuple[int | None, ...]:
+        """By layer, how many keys each query sees, its own included; None: all up to its own, within `max_length`
+        tokens. Raises `InvalidConfiguration` if some layer sees anything else."""
+        known = {mask: self._window(mask, max_length) for mask in set(self.masks)}
+        return tuple(known[mask] for mask in self.masks)
+
+    def _window(self, mask: _Mask | None, max_length: int) -> int | None:
+        if mask is None:
+            return None
+        # all queries would be max_length ** 2 numbers; what differs between positions does so within these
+        queries = np.unique(np.linspace(0, max_length - 1, 64, dtype=np.int64))
+        query, key = torch.from_numpy(queries)[:, None], torch.arange(max_length)
+        zero = torch.zeros((), dtype=torch.int64)
+        seen = torch.as_tensor(mask.sees(zero, zero, query, key)).expand(len(queries), max_length)
+        window = int(seen[-1].sum())
+        if not torch.equal(seen, (key <= query) & (key > query - window)):
+            raise InvalidConfiguration(
+                f"the engine cannot run {self.model} yet: some of its layers see neither all tokens before their own "
+                f"nor the last few of them, within max_length {max_length}",
+                field="model",
+            )
+        return None if window == max_length else window
 
 
 def check_spans(model: PreTrainedModel, max_length: int) -> None:
-    """Raises `InvalidConfiguration` if within `max_length` tokens some layer would see less than its whole past, or
-    if positions would mean something else in a longer batch."""
+    """Raises `InvalidConfiguration` if within `max_length` tokens some layer would see only a part of its past that
+    is no sliding window, or if positions would mean something else in a longer batch."""
     config = model.config.get_text_config()
     layer_types = set(getattr(config, "layer_types", None) or ())
     unknown = layer_types - {"full_attention", "sliding_attention", "chunked_attention"}
@@ -56,11 +110,6 @@ def check_spans(model: PreTrainedModel, max_length: int) -> None:
 
 
 def _span_limits(config: Any, layer_types: set[str]) -> Iterator[tuple[int, str]]:
-    window = getattr(config, "sliding_window", None)
-    # where layers are not told apart, a window in the configuration is used unless it says otherwise
-    windowed = "sliding_attention" in layer_types if layer_types else getattr(config, "use_sliding_window", True)
-    if window is not None and windowed:
-        yield window, "attends only to the last"
     chunk = getattr(config, "attention_chunk_size", None)
     if chunk is not None and "chunked_attention" in layer_types:
         yield chunk, "attends only within chunks of"
@@ -76,14 +125,14 @@ def probe_attention(model: PreTrainedModel) -> AttentionProfile:
     """Give `model` the engine's attention, for good, and send one token through it.
 
     Raises `InvalidConfiguration` if any layer's attention does not go through `transformers`' interface or asks for
-    more than causal attention.
+    more than the engine's attention can do.
     """
     accepted = inspect.signature(model.forward).parameters
     for parameter in ("position_ids", "logits_to_keep"):
         if parameter not in accepted:
             raise _unsupported(model, f"its forward takes no {parameter!r}")
     try:
-        model.set_attn_implementation(ATTENTION_NAME)
+        model.set_attn_implementation(PROBE_NAME)
     except ValueError as error:
         raise _unsupported(model, f"its attention cannot be replaced: {error}") from error
     if any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules()):
@@ -98,6 +147,7 @@ def probe_attention(model: PreTrainedModel) -> AttentionProfile:
         raise
     except Exception as error:  # whatever that model's code does not expect
         raise _unsupported(model, f"one token sent through it failed with {type(error).__name__}: {error}") from error
+    model.set_attn_implementation(ATTENTION_NAME)
     num_layers = model.config.get_text_config().num_hidden_layers
     if sorted(probe.layers) != list(range(num_layers)):
         raise _unsupported(
@@ -107,7 +157,11 @@ def probe_attention(model: PreTrainedModel) -> AttentionProfile:
         raise _unsupported(model, "its layers differ in the number or size of their heads")
     num_query_heads, num_kv_heads, key_dim, value_dim = probe.layers[0]
     return AttentionProfile(
-        KVShape(num_layers, num_kv_heads, key_dim, value_dim), num_query_heads, output.logits.shape[-1]
+        model=type(model).__name__,
+        kv_shape=KVShape(num_layers, num_kv_heads, key_dim, value_dim),
+        num_query_heads=num_query_heads,
+        logits_width=output.logits.shape[-1],
+        masks=tuple(probe.masks[layer] for layer in range(num_layers)),
     )
 
 
@@ -118,6 +172,7 @@ class _Probe:
         self._model = model
         self.layers: dict[int, tuple[int, int, int, int]] = {}
         """By layer: query heads, kv heads, key and value dimension."""
+        self.masks: dict[int, _Mask | None] = {}
 
     def attend(
         self, layer: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
@@ -127,9 +182,15 @@ class _Probe:
             raise _unsupported(self._model, f"{type(layer).__name__} is not the one attention of a numbered layer")
         if options.get("is_causal", getattr(layer, "is_causal", True)) is False:
             raise _unsupported(self._model, f"{type(layer).__name__} is not causal")
+        mask = options.pop("attention_mask")
+        if mask is not None and not isinstance(mask, _Mask):
+            raise _unsupported(self._model, "its attention uses attention_mask")
+        if mask is None and options.get("sliding_window") is not None:
+            raise _unsupported(self._model, "its attention has a window but no mask")
         extra = sorted(k for k, v in options.items() if v is not None and v is not False and k not in HARMLESS_OPTIONS)
         if extra:
             raise _unsupported(self._model, f"its attention uses {', '.join(extra)}")
+        self.masks[index] = mask
         self.layers[index] = (query.shape[1], key.shape[1], key.shape[3], value.shape[3])
         return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
 

@@ -1,0 +1,83 @@
+"""The tensors behind the KV cache, in each worker. The scheduler decides which cells are whose; see `kv_cache`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from guideway.api.errors import GuidewayError, InvalidConfiguration
+from guideway.engine.forward import Copy, Move
+
+__all__ = ["KVShape", "KVStore"]
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """What one token costs: every layer has `num_heads` key heads of `key_dim` and value heads of `value_dim`."""
+
+    num_layers: int
+    num_heads: int
+    key_dim: int
+    value_dim: int
+
+
+class KVStore:
+    """Keys and values of `num_cells` tokens: `keys` is ``[num_layers, num_heads, num_cells, key_dim]``, `values` the
+    same with ``value_dim``.
+
+    Heads come before cells, so that regions of one size are a strided view ``[regions, heads, size, dim]`` and
+    attention over neighbors gathers nothing. Raises `InvalidConfiguration` if there is no memory for them.
+    """
+
+    def __init__(self, shape: KVShape, *, num_cells: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.shape = shape
+        self.num_cells = num_cells
+        cells = (shape.num_layers, shape.num_heads, num_cells)
+        try:
+            self.keys = torch.zeros(*cells, shape.key_dim, dtype=dtype, device=device)
+            self.values = torch.zeros(*cells, shape.value_dim, dtype=dtype, device=device)
+        except RuntimeError as error:  # what torch raises when memory runs out, on any device
+            gigabytes = shape.num_layers * shape.num_heads * (shape.key_dim + shape.value_dim) * dtype.itemsize / 1e9
+            raise InvalidConfiguration(
+                f"no memory for a KV cache of {num_cells} tokens, which takes {num_cells * gigabytes:.3g} GB: {error}",
+                field="num_cells",
+            ) from error
+        self.num_moves = 0
+        """How many moves have been done."""
+
+    @torch.inference_mode()
+    def move(self, moves: Sequence[Move], first_move: int) -> None:
+        """Do those of `moves` that have not been done yet; `first_move` is the number of the first of them."""
+        if first_move > self.num_moves:
+            raise GuidewayError(f"moves {self.num_moves} to {first_move - 1} of the KV cache never arrived")
+        for move in moves[self.num_moves - first_move :]:
+            target = move.target if isinstance(move, Copy) else move.start
+            for tensor in (self.keys, self.values):
+                cells = tensor.narrow(2, target, move.num_tokens)
+                if isinstance(move, Copy):
+                    cells.copy_(tensor.narrow(2, move.source, move.num_tokens))
+                else:
+                    cells.zero_()
+            # counted when done: an interrupt before this means that the move is done twice, which changes nothing
+            self.num_moves += 1
+
+    def write(self, layer: int, cells: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Put ``[heads, tokens, dim]`` of one layer into `cells`, ``int64[tokens]``."""
+        self.keys[layer].index_copy_(1, cells, keys)
+        self.values[layer].index_copy_(1, cells, values)
+
+    def view(self, layer: int, start: int, num_regions: int, size: int, num_keys: int) -> tuple[Tensor, Tensor]:
+        """Keys and values ``[num_regions, heads, num_keys, dim]`` of one layer: `num_keys` cells from each of the
+        cells `start`, ``start + size``, ``start + 2 * size``, ..."""
+        shape, heads = self.shape, self.shape.num_heads
+        cell = layer * heads * self.num_cells + start
+
+        def strided(tensor: Tensor, dim: int) -> Tensor:
+            return tensor.as_strided(
+                (num_regions, heads, num_keys, dim), (size * dim, self.num_cells * dim, dim, 1), cell * dim
+            )
+
+        return strided(self.keys, shape.key_dim), strided(self.values, shape.value_dim)

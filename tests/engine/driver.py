@@ -1,0 +1,62 @@
+"""A model runner and its cache, as scheduler and worker use them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from guideway.engine.forward import Append, ForwardStep
+from guideway.engine.kv_cache import KVCache
+from guideway.engine.model_runner import ForwardOutput, ModelRunner
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+class Driver:
+    """Sequences in slots, appended to by whole steps."""
+
+    def __init__(self, model: PreTrainedModel, *, num_slots: int, max_length: int, num_cells: int = 4096) -> None:
+        self.cache = KVCache(num_slots=num_slots, num_cells=num_cells, max_length=max_length)
+        self.runner = ModelRunner(model, num_cells=num_cells, max_length=max_length)
+
+    def step(
+        self,
+        batch: Sequence[tuple[int, Sequence[int]]],
+        num_rows: Sequence[int] | None = None,
+        *,
+        hidden_states: bool = False,
+    ) -> ForwardStep:
+        """The step in which each slot appends its tokens; room is reserved. One row of logits each unless said."""
+        for slot, token_ids in batch:
+            self.cache.reserve(slot, len(token_ids))
+        appends = [
+            Append(self.cache.region(slot), self.cache.length(slot), token_ids, rows)
+            for (slot, token_ids), rows in zip(batch, num_rows or [1] * len(batch), strict=True)
+        ]
+        first_move, moves = self.cache.moves()
+        return ForwardStep(appends, moves, first_move, hidden_states)
+
+    def forward(
+        self,
+        batch: Sequence[tuple[int, Sequence[int]]],
+        num_rows: Sequence[int] | None = None,
+        *,
+        hidden_states: bool = False,
+    ) -> ForwardOutput:
+        """Carry `step` out."""
+        step = self.step(batch, num_rows, hidden_states=hidden_states)
+        output = self.runner.forward(step)
+        self.cache.executed(step.first_move + len(step.moves))
+        for slot, token_ids in batch:
+            self.cache.advance(slot, token_ids)
+        return output
+
+
+def recompute(reference: PreTrainedModel, texts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """For each text ``[tokens, logits width]``, of the whole text at once, by the model as `transformers` runs it."""
+    padded = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.int64)
+    for row, text in zip(padded, texts, strict=True):
+        row[: len(text)] = torch.tensor(text)
+    with torch.inference_mode():
+        logits = reference(padded, use_cache=False).logits  # what follows a text does not reach it
+    return [row[: len(text)] for row, text in zip(logits, texts, strict=True)]
