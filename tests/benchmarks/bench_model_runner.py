@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import transformers
 from guideway.engine.attention import pack_step
-from guideway.engine.model_loader import load
+from guideway.engine.model_loader import load_model
 from guideway.engine.model_runner import ModelRunner
 from guideway_demo_model import DemoModel
 from transformers import PreTrainedModel
@@ -88,8 +88,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
 
-    reference, _ = load(arguments.folder, "float32", "cpu")
-    taken, _ = load(arguments.folder, "float32", "cpu")
+    reference = load_model(arguments.folder, "float32", "cpu")
+    taken = load_model(arguments.folder, "float32", "cpu")
     runner = ModelRunner(taken, num_slots=max(BATCH_SIZES), max_length=PROMPT_LENGTH + LONG)
     lines = [
         "| batch | runner, median (best) | of it packing | generate, median (best) |",

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from guideway.api import InvalidConfiguration
-from guideway.engine.model_loader import load
+from guideway.engine.forward import ModelInfo
+from guideway.engine.model_loader import load_model, load_tokenizer, model_info
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -37,7 +38,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_loads_model_and_tokenizer(stored: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    model, tokenizer = load(stored, "float32", "cpu")
+    model, tokenizer = load_model(stored, "float32", "cpu"), load_tokenizer(stored)
     assert model.dtype == torch.float32
     assert not model.training
     assert tokenizer("w3 w299")["input_ids"] == [3, 299]
@@ -49,7 +50,17 @@ def test_loads_model_and_tokenizer(stored: Path, capfd: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(("dtype", "expected"), [("auto", torch.bfloat16), (torch.float32, torch.float32)])
 def test_dtypes(stored: Path, dtype: str | torch.dtype, expected: torch.dtype) -> None:
-    assert load(str(stored), dtype, torch.device("cpu"))[0].dtype == expected
+    assert load_model(str(stored), dtype, torch.device("cpu")).dtype == expected
+
+
+def test_what_an_engine_has_to_know(stored: Path) -> None:
+    model = load_model(stored, "float32", "cpu")
+    assert model_info(model) == ModelInfo(VOCABULARY_SIZE, 256, ())
+    model.generation_config.eos_token_id = [5, 6]
+    assert model_info(model).stop_token_ids == (5, 6)
+    model.generation_config.eos_token_id = 0
+    model.config.max_position_embeddings = None
+    assert model_info(model) == ModelInfo(VOCABULARY_SIZE, None, (0,))
 
 
 def without(*names: str) -> Callable[[Path], None]:
@@ -95,8 +106,6 @@ def bert(folder: Path) -> None:
         ),
         (bert, "holds BertModel, which is not a causal language model"),
         (config(architectures=None, model_type="vit"), "holds a vit model, which is not a causal language model"),
-        (without("tokenizer.json", "tokenizer_config.json"), r"has no fast tokenizer \(tokenizer.json\)"),
-        (contents("tokenizer.json", "{"), r"has no fast tokenizer \(tokenizer.json\)"),
         (without("model.safetensors"), "has weights that cannot be loaded"),
         (contents("model.safetensors", "these are no weights"), "has weights that cannot be loaded"),
         (config(intermediate_size=300), "has weights that cannot be loaded"),
@@ -110,26 +119,47 @@ def test_a_folder_that_cannot_be_used(
     shutil.copytree(stored, folder)
     spoil(folder)
     with pytest.raises(InvalidConfiguration, match=message) as refusal:
-        load(folder, "float32", "cpu")
+        load_model(folder, "float32", "cpu")
     assert refusal.value.field == "model"
     assert str(folder) in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (shutil.rmtree, "does not exist"),
+        (without("config.json"), "has no config.json"),
+        (bert, "holds BertModel, which is not a causal language model"),
+        (without("tokenizer.json", "tokenizer_config.json"), r"has no fast tokenizer \(tokenizer.json\)"),
+        (contents("tokenizer.json", "{"), r"has no fast tokenizer \(tokenizer.json\)"),
+    ],
+)
+def test_a_folder_without_a_tokenizer_that_can_be_used(
+    stored: Path, tmp_path: Path, spoil: Callable[[Path], None], message: str
+) -> None:
+    folder = tmp_path / "spoiled"
+    shutil.copytree(stored, folder)
+    spoil(folder)
+    with pytest.raises(InvalidConfiguration, match=message) as refusal:
+        load_tokenizer(folder)
+    assert refusal.value.field == "model"
+
+
 def test_a_file_is_no_folder(stored: Path) -> None:
     with pytest.raises(InvalidConfiguration, match="is not a folder") as refusal:
-        load(stored / "config.json", "float32", "cpu")
+        load_model(stored / "config.json", "float32", "cpu")
     assert refusal.value.field == "model"
 
 
 @pytest.mark.parametrize("dtype", ["float33", "int8", "nn", torch.int32])
 def test_a_dtype_no_model_has(stored: Path, dtype: str | torch.dtype) -> None:
     with pytest.raises(InvalidConfiguration, match="dtype must be auto, float32") as refusal:
-        load(stored, dtype, "cpu")
+        load_model(stored, dtype, "cpu")
     assert refusal.value.field == "dtype"
 
 
 @pytest.mark.parametrize(("device", "message"), [("abacus", "is no device torch knows"), ("xla:7", "cannot be moved")])
 def test_a_device_that_is_not_there(stored: Path, device: str, message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message) as refusal:
-        load(stored, "float32", device)
+        load_model(stored, "float32", device)
     assert refusal.value.field == "device"

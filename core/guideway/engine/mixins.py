@@ -6,7 +6,8 @@ import difflib
 import inspect
 import logging
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from guideway.api.errors import (
@@ -49,21 +50,20 @@ class Mixins:
     def on_model_loaded(self, worker: Worker) -> None:
         """Raises `PluginLoadError`, naming the mixin that failed."""
         for name, cls in self._classes.items():
-            try:
+            with _named(name, "on_model_loaded", PluginLoadError):
                 cls.on_model_loaded(self._object, worker)
-            except BaseException as error:
-                contain(error)
-                raise PluginLoadError(_failed(name, "on_model_loaded", error), plugin=f"worker.{name}") from error
 
     def before_step(self, step: WorkerStep) -> None:
         """Raises `PluginError`, naming the mixin that failed."""
         for name, cls in self._classes.items():
-            with_name(name, "before_step", cls.before_step, self._object, step)
+            with _named(name, "before_step"):
+                cls.before_step(self._object, step)
 
     def after_step(self, step: WorkerStep) -> None:
         """Raises `PluginError`, naming the mixin that failed."""
         for name, cls in self._classes.items():
-            with_name(name, "after_step", cls.after_step, self._object, step)
+            with _named(name, "after_step"):
+                cls.after_step(self._object, step)
 
     def call(self, address: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the method ``name.method`` returns. Raises `UnsupportedCapability` if there is none that may be
@@ -81,7 +81,8 @@ class Mixins:
         if method not in methods:
             why = ": it is the engine's to call" if method in LIFECYCLE else _hint(method, methods)
             raise UnsupportedCapability(f"worker mixin {name!r} has no method {method!r} to call{why}", field="method")
-        return with_name(name, method, getattr(self._object, method), *args, **kwargs)
+        with _named(name, method, passing=GuidewayError):
+            return getattr(self._object, method)(*args, **kwargs)
 
     def close(self) -> None:
         """In reverse order, once. What fails is logged."""
@@ -96,16 +97,20 @@ class Mixins:
                 log.exception("worker mixin %s failed in close", name)
 
 
-def with_name(name: str, phase: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``function(*args, **kwargs)``; what it raises is a `PluginError` that names mixin and phase, unless it is an
-    error of guideway's own."""
+@contextmanager
+def _named(
+    name: str, phase: str, kind: type[PluginError] = PluginError, *, passing: type[Exception] | None = None
+) -> Iterator[None]:
+    """What is raised inside becomes an error that names mixin and phase, unless it is `passing`."""
     try:
-        return function(*args, **kwargs)
-    except GuidewayError:
-        raise
+        yield
     except BaseException as error:
         contain(error)
-        raise PluginError(_failed(name, phase, error), plugin=f"worker.{name}") from error
+        if passing is not None and isinstance(error, passing):
+            raise
+        raise kind(
+            f"worker.{name} failed in {phase}: {type(error).__name__}: {error}", plugin=f"worker.{name}"
+        ) from error
 
 
 def _composed(classes: list[type[WorkerMixin]]) -> type[WorkerMixin]:
@@ -137,20 +142,18 @@ def _instance(
     kept: dict[str, Any] = {}
     owner: dict[str, type[WorkerMixin]] = {}
     for cls, options in mixins:
-        # each begins with an empty object, so that what it sets can be told from what others have set
-        instance.__dict__ = {}
-        try:
+        with _named(cls.name, "__init__", PluginLoadError, passing=InvalidConfiguration):
+            # each begins with an empty object of its own class, so that what it sets can be told from what others
+            # have, and so that no other's ``__init__`` is next in line
+            instance.__class__ = cls
+            instance.__dict__ = {}
             cls.__init__(instance, options)
-        except InvalidConfiguration:
-            raise
-        except BaseException as error:
-            contain(error)
-            raise PluginLoadError(_failed(cls.name, "__init__", error), plugin=f"worker.{cls.name}") from error
         for attribute in vars(instance):
             other = owner.setdefault(attribute, on_classes.get(attribute, cls))
             if other is not cls:
                 raise _clash(attribute, other, cls)
         kept |= vars(instance)
+    instance.__class__ = composed
     instance.__dict__ = kept
     return instance
 
@@ -186,7 +189,3 @@ def _hint(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; there is {', '.join(names) or 'none'}"
-
-
-def _failed(name: str, phase: str, error: BaseException) -> str:
-    return f"worker.{name} failed in {phase}: {type(error).__name__}: {error}"
