@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from guideway.api.errors import InvalidConfiguration
 from guideway.api.steps import GRAMMAR_MASK
 from guideway.plugins.selection import PluginSettings
 
-__all__ = ["KIND_OF", "EngineConfig", "did_you_mean"]
+__all__ = ["KIND_OF", "EngineConfig", "component_name", "did_you_mean"]
 
 KIND_OF = {
     "grammar": "grammar",
@@ -99,12 +100,33 @@ class EngineConfig:
             raise InvalidConfiguration(f"plugins must be PluginSettings, not {self.plugins!r}", field="plugins")
         self._check_options()
 
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        **arguments: Any,
+    ) -> EngineConfig:
+        """A configuration from four sources: `arguments`, which are this class's fields, over environment variables
+        (``GUIDEWAY_MAX_NUM_SEQS=8``) over a TOML file over defaults.
+
+        `path` is the TOML file; None: the one GUIDEWAY_CONFIG names, if it does. `environ` is the environment; None:
+        this process's. Raises `InvalidConfiguration`, which says where the wrong value stands.
+        """
+        from guideway.engine.config_sources import Configuration, from_arguments, read_layers
+
+        layers = read_layers(path, os.environ if environ is None else environ, from_arguments(arguments))
+        return Configuration.of(layers).engine_config()
+
     def components(self) -> tuple[str, ...]:
         """What is used of the kinds that take options, as ``kind.name``, sorted."""
         used = []
         for name, kind in KIND_OF.items():
             value = getattr(self, name)
-            used += [f"{kind}.{_bare(kind, address)}" for address in ([value] if isinstance(value, str) else value)]
+            used += [
+                f"{kind}.{component_name(kind, address)}" for address in ([value] if isinstance(value, str) else value)
+            ]
         return tuple(sorted(used))
 
     def _check_options(self) -> None:
@@ -127,10 +149,10 @@ class EngineConfig:
                 )
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """``did you mean 'this'? `` if a known word is close to `word`; else nothing."""
+def did_you_mean(word: object, known: Iterable[str], prefix: str = "") -> str:
+    """``did you mean 'this'? `` if a known word is close to `word`; else nothing. Both are without `prefix`."""
     close = difflib.get_close_matches(str(word), list(known), n=1)
-    return f"did you mean {close[0]!r}? " if close else ""
+    return f"did you mean '{prefix}{close[0]}'? " if close else ""
 
 
 def _checked_names(field_name: str, addresses: object) -> tuple[str, ...]:
@@ -142,7 +164,7 @@ def _checked_names(field_name: str, addresses: object) -> tuple[str, ...]:
     for address in addresses:
         if not isinstance(address, str) or not address:
             raise InvalidConfiguration(f"{field_name} must be a list of names, not {addresses!r}", field=field_name)
-        name = _bare(kind, address)
+        name = component_name(kind, address)
         if name in names:
             raise InvalidConfiguration(
                 f"{field_name} has {kind} {name!r} twice: {names[name]!r} and {address!r}", field=field_name
@@ -155,7 +177,7 @@ def _checked_names(field_name: str, addresses: object) -> tuple[str, ...]:
     return tuple(addresses)
 
 
-def _bare(kind: str, address: str) -> str:
+def component_name(kind: str, address: str) -> str:
     """The component's name in ``name``, ``kind.name`` or ``distribution/name``."""
     return address.rpartition("/")[2].removeprefix(f"{kind}.")
 

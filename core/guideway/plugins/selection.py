@@ -42,7 +42,7 @@ class PluginSettings:
     def __post_init__(self) -> None:
         for option in ("enable", "allow", "deny"):
             value = getattr(self, option)
-            if isinstance(value, str) or not all(isinstance(item, str) for item in value):
+            if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
                 raise InvalidConfiguration(
                     f"[plugins] {option} must be a list of strings, not {value!r}", field=f"plugins.{option}"
                 )
@@ -58,6 +58,10 @@ class PluginSettings:
         if self.require not in ("installed", "certified"):
             raise InvalidConfiguration(
                 f"[plugins] require must be 'installed' or 'certified', not {self.require!r}", field="plugins.require"
+            )
+        if not isinstance(self.lock, str) or not self.lock:
+            raise InvalidConfiguration(
+                f"[plugins] lock must be the path of a lock file, not {self.lock!r}", field="plugins.lock"
             )
 
 

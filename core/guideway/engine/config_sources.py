@@ -1,0 +1,318 @@
+"""One configuration from four sources: arguments over environment variables over a TOML file over defaults."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from guideway.api.errors import InvalidConfiguration
+from guideway.engine.config import KIND_OF, EngineConfig, component_name, did_you_mean
+from guideway.engine.fields import Field, fields_of, from_text
+from guideway.plugins import PluginIndex, PluginSettings
+
+__all__ = ["KEYS", "Configuration", "Key", "Layer", "Setting", "from_arguments", "read_layers"]
+
+T = TypeVar("T")
+
+Key: TypeAlias = tuple[str, ...]
+"""``(field,)``, ``("plugins", field)`` or ``("options", "kind.name", option)``."""
+
+PREFIX = "GUIDEWAY_"
+FILE_VARIABLE = "GUIDEWAY_CONFIG"
+OPTIONS_VARIABLE = "GUIDEWAY_OPTIONS"
+
+KEYS: dict[Key, Field] = {
+    **{(name,): field for name, field in fields_of(EngineConfig).items() if name not in ("options", "plugins")},
+    **{("plugins", name): field for name, field in fields_of(PluginSettings).items()},
+}
+"""What can be set, besides options of components."""
+
+VARIABLES = {PREFIX + "_".join(key).upper(): key for key in KEYS}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value, and where it comes from."""
+
+    value: Any
+    source: str
+    """Such as ``--max-num-seqs``, ``GUIDEWAY_MAX_NUM_SEQS`` or ``prod.toml``."""
+
+
+Layer: TypeAlias = dict[Key, Setting]
+"""What one source sets."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What the sources say together."""
+
+    settings: Mapping[Key, Setting]
+    """What is set; the rest has its default."""
+    unused: Mapping[Key, Setting]
+    """Options of components that a source of higher precedence replaced by others."""
+
+    @staticmethod
+    def of(layers: Iterable[Layer]) -> Configuration:
+        """Merge `layers`, in order of rising precedence. Lists are replaced as a whole, options one by one."""
+        layers = list(layers)
+        settings = {key: setting for layer in layers for key, setting in layer.items()}
+        used = _used(settings)
+        unused = {}
+        so_far: Layer = {}
+        for layer in layers:
+            so_far |= layer
+            replaced = _used(so_far) - used
+            for key, setting in layer.items():
+                if key[0] == "options" and key[1] in replaced and settings.get(key) is setting:
+                    unused[key] = settings.pop(key)
+        return Configuration(settings, unused)
+
+    def engine_config(self) -> EngineConfig:
+        """Raises `InvalidConfiguration` that says where the wrong value comes from."""
+        if ("model",) not in self.settings:
+            raise InvalidConfiguration(
+                f"no model is configured; give --model, {PREFIX}MODEL, or model in a configuration file "
+                f"(--config, {FILE_VARIABLE})",
+                field="model",
+            )
+        values: dict[str, Any] = {}
+        options: dict[str, dict[str, Any]] = {}
+        for key, setting in self.settings.items():
+            if key[0] == "options":
+                options.setdefault(key[1], {}).update(dict.fromkeys(key[2:], setting.value))
+            elif key[0] != "plugins":
+                values[key[0]] = setting.value
+        plugins = self.plugin_settings()
+        return self._sourced(lambda: EngineConfig(**values, options=options, plugins=plugins))
+
+    def plugin_settings(self) -> PluginSettings:
+        """Raises `InvalidConfiguration` that says where the wrong value comes from."""
+        values = {key[1]: setting.value for key, setting in self.settings.items() if key[0] == "plugins"}
+        return self._sourced(lambda: PluginSettings(**values))
+
+    def source_of(self, field: str) -> str | None:
+        """Where the value of `field` comes from, as errors name fields; None for a default."""
+        for key, setting in self.settings.items():
+            name = ".".join(key)
+            if field in (name, name.removeprefix("options.")) or name.startswith(f"{field}."):
+                return setting.source
+        return None
+
+    def _sourced(self, make: Callable[[], T]) -> T:
+        try:
+            return make()
+        except InvalidConfiguration as error:
+            if source := self.source_of(error.field):
+                raise InvalidConfiguration(f"{source}: {error}", field=error.field) from error
+            raise
+
+
+def read_layers(path: str | os.PathLike[str] | None, environ: Mapping[str, str], arguments: Layer) -> list[Layer]:
+    """File, environment and arguments, in this order; `path` takes the place of GUIDEWAY_CONFIG. Raises
+    `InvalidConfiguration`."""
+    layers = [_from_environment(environ), arguments]
+    if path is not None:
+        return [_from_file(Path(path)), *layers]
+    if environ.get(FILE_VARIABLE):
+        return [_from_file(Path(environ[FILE_VARIABLE]), f" ({FILE_VARIABLE})"), *layers]
+    return layers
+
+
+def from_arguments(values: Mapping[str, Any]) -> Layer:
+    """What keyword arguments set: fields of `EngineConfig`."""
+    layer: Layer = {}
+    for name, value in values.items():
+        source = f"argument {name}"
+        if name == "options":
+            layer |= _options(value, source)
+        elif name == "plugins":
+            value = asdict(value) if isinstance(value, PluginSettings) else value
+            layer |= _plugins(value, source)
+        else:
+            _check_known((name,), source)
+            layer[(name,)] = Setting(value, source)
+    return layer
+
+
+def _from_environment(environ: Mapping[str, str]) -> Layer:
+    """An empty variable is one that is not set."""
+    layer: Layer = {}
+    unknown = []
+    for variable, text in sorted(environ.items()):
+        if not variable.startswith(PREFIX) or not text or variable == FILE_VARIABLE:
+            continue
+        if variable == OPTIONS_VARIABLE:
+            try:
+                options = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise InvalidConfiguration(
+                    f'{variable} must be JSON, such as {{"kind.name": {{"option": 1}}}}: {error}', field="options"
+                ) from error
+            layer |= _options(options, variable)
+        elif variable in VARIABLES:
+            key = VARIABLES[variable]
+            try:
+                layer[key] = Setting(from_text(KEYS[key].hint, text), variable)
+            except ArgumentTypeError as error:
+                raise InvalidConfiguration(f"{variable} {error}", field=".".join(key)) from error
+        else:
+            unknown.append(variable)
+    if unknown:
+        _check_foreign(unknown)
+    return layer
+
+
+def _check_foreign(variables: list[str]) -> None:
+    """Refuse variables that no installed component can have meant: a component's own begin with its name."""
+    names = {record.name.upper().replace("-", "_") for record in PluginIndex.scan().records}
+    known = [name.removeprefix(PREFIX) for name in (*VARIABLES, FILE_VARIABLE, OPTIONS_VARIABLE)]
+    for variable in variables:
+        rest = variable.removeprefix(PREFIX)
+        if not any(rest == name or rest.startswith(f"{name}_") for name in names):
+            raise InvalidConfiguration(
+                f"unknown environment variable {variable}; {did_you_mean(rest, known, PREFIX)}a plugin's own variables "
+                f"begin with {PREFIX} and the name of its component: is it installed?",
+                field=variable,
+            )
+
+
+def _from_file(path: Path, named_by: str = "") -> Layer:
+    """Paths in it, of the model and the lock file, are relative to its folder."""
+    table = _parsed(path, named_by)
+    layer: Layer = {}
+    for name, value in table.items():
+        if name == "options":
+            layer |= _options(value, f"{path}, [options]", lambda component: f'{path}, [options."{component}"]')
+        elif name == "plugins":
+            layer |= _plugins(value, str(path))
+        else:
+            _check_known((name,), str(path))
+            _check_quotes((name,), value, str(path))
+            layer[(name,)] = Setting(value, str(path))
+    folder = path.absolute().parent
+    for key, place in ((("model",), _model), (("plugins", "lock"), _beside)):
+        if key in layer and isinstance(value := layer[key].value, str) and value:
+            layer[key] = Setting(place(folder, value), layer[key].source)
+    return layer
+
+
+def _parsed(path: Path, named_by: str) -> dict[str, Any]:
+    def refused(why: str, cause: Exception) -> InvalidConfiguration:
+        error = InvalidConfiguration(f"the configuration file {str(path)!r}{named_by} {why}", field="config")
+        error.__cause__ = cause
+        return error
+
+    try:
+        data = path.expanduser().read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        raise refused(f"cannot be read: {getattr(error, 'strerror', None) or error}", error) from error
+    text = ""
+    try:
+        return tomllib.loads(text := data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        before = data[: error.start].split(b"\n")
+        raise refused(f"is not UTF-8 (at line {len(before)}, column {len(before[-1]) + 1})", error) from error
+    except RecursionError as error:
+        raise refused("is nested too deeply", error) from error
+    except ValueError as error:  # TOMLDecodeError is one, and so is what a number of too many digits raises
+        lines = text.split("\n")
+        end = f"at line {len(lines)}, column {len(lines[-1]) + 1}, its end"
+        raise refused(f"is not TOML: {str(error).replace('at end of document', end)}", error) from error
+
+
+def _plugins(value: Any, source: str) -> Layer:
+    """The settings of the table ``plugins``."""
+    if not isinstance(value, Mapping):
+        raise InvalidConfiguration(f"{source}: plugins must be a table, not {value!r}", field="plugins")
+    layer: Layer = {}
+    for name, item in value.items():
+        _check_known(("plugins", name), f"{source}, [plugins]")
+        _check_quotes(("plugins", name), item, f"{source}, [plugins]")
+        layer[("plugins", name)] = Setting(item, source)
+    return layer
+
+
+def _options(value: Any, where: str, place: Callable[[str], str] | None = None) -> Layer:
+    """Options of components, each a setting of its own, besides one that says that a component has options, if none.
+    They stand at `where`; `place` says it of one component where that can be said more exactly."""
+    if not isinstance(value, Mapping):
+        raise InvalidConfiguration(
+            f"{where}: options must map 'kind.name' to the component's options, not {value!r}", field="options"
+        )
+    layer: Layer = {}
+    for component, options in value.items():
+        kind, dot, name = str(component).partition(".")
+        if not dot and isinstance(options, Mapping) and kind in KIND_OF.values():
+            name = next(iter(options), "name")
+            raise InvalidConfiguration(
+                f"{where}: a component's options stand under its kind and name in one pair of quotes: write "
+                f'[options."{kind}.{name}"]',
+                field=f"options.{component}",
+            )
+        if not name or kind not in KIND_OF.values():
+            raise InvalidConfiguration(
+                f"{where}: {component!r} is no component that takes options; "
+                f"{did_you_mean(kind, KIND_OF.values())}write 'kind.name', where the kind is "
+                f"{', '.join(sorted(KIND_OF.values()))}",
+                field=f"options.{component}",
+            )
+        if not isinstance(options, Mapping):
+            raise InvalidConfiguration(
+                f"{where}: the options of {component!r} must map names to values, not {options!r}",
+                field=f"options.{component}",
+            )
+        source = where if place is None else place(component)
+        layer[("options", component)] = Setting({}, source)
+        layer |= {("options", component, option): Setting(item, source) for option, item in options.items()}
+    return layer
+
+
+def _check_known(key: Key, where: str) -> None:
+    if key not in KEYS:
+        known = [other[-1] for other in KEYS if other[:-1] == key[:-1]] + ["options", "plugins"] * (len(key) == 1)
+        raise InvalidConfiguration(
+            f"{where}: unknown key {key[-1]!r}; {did_you_mean(key[-1], known)}known: {', '.join(known)}",
+            field=".".join(map(str, key)),
+        )
+
+
+def _check_quotes(key: Key, value: Any, where: str) -> None:
+    """Say what to write where text stands for something that is no text."""
+    if not isinstance(value, str) or key == ("model",) or isinstance(KEYS[key].default, str):
+        return
+    try:
+        meant = from_text(KEYS[key].hint, value)
+    except ArgumentTypeError:
+        return  # nothing to suggest; what it must be is said where it is checked
+    write = "leave it out" if meant is None else f"write {key[-1]} = {json.dumps(meant)}"
+    raise InvalidConfiguration(
+        f"{where}: {key[-1]} must be {KEYS[key].expected}, not the text {value!r}; {write}", field=".".join(key)
+    )
+
+
+def _beside(folder: Path, value: str) -> str:
+    return str(folder / Path(value).expanduser())
+
+
+def _model(folder: Path, value: str) -> str:
+    """A path as a path beside the file; what may be a component's name only if there is a folder of that name."""
+    if value.startswith((".", "~")) or (folder / value).is_dir():
+        return _beside(folder, value)
+    return value
+
+
+def _used(settings: Mapping[Key, Setting]) -> set[str]:
+    """The components that `settings` and defaults choose, as far as they are well-formed."""
+    used = set()
+    for name, kind in KIND_OF.items():
+        value = settings[(name,)].value if (name,) in settings else KEYS[(name,)].default
+        addresses = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
+        used |= {f"{kind}.{component_name(kind, address)}" for address in addresses if isinstance(address, str)}
+    return used

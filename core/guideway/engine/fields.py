@@ -1,0 +1,145 @@
+"""The fields of a dataclass as a person writes them: as text in flags and environment variables, and in help."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+import types
+from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, _ArgumentGroup
+from dataclasses import MISSING, dataclass
+from functools import cache, partial
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+__all__ = ["Field", "add_flag", "fields_of", "from_text"]
+
+WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a dataclass."""
+
+    name: str
+    hint: Any
+    """Its type: bool, int, float, str, a Literal of strings, a tuple of one of these, or one of these or None."""
+    default: Any
+    """``MISSING`` if there is none."""
+    help: str
+    """Its docstring, in one line."""
+
+    @property
+    def expected(self) -> str:
+        """What its values are, in words."""
+        return _expected(self.hint)
+
+
+@cache
+def fields_of(cls: type) -> dict[str, Field]:
+    """The fields of the dataclass `cls` by name, in order."""
+    hints, helps = get_type_hints(cls), _docstrings(cls)
+    return {
+        f.name: Field(
+            f.name,
+            hints[f.name],
+            f.default_factory() if f.default_factory is not MISSING else f.default,
+            helps.get(f.name, ""),
+        )
+        for f in dataclasses.fields(cls)
+    }
+
+
+def from_text(hint: Any, text: str) -> Any:
+    """The value of type `hint` that `text` stands for. Items of a list are separated by commas; ``none`` is None where
+    that is a value. Raises `ArgumentTypeError` with what is expected."""
+    try:
+        return _parsed(hint, text)
+    except (KeyError, ValueError) as error:
+        raise ArgumentTypeError(f"must be {_expected(hint)}, not {text!r}") from error
+
+
+def add_flag(group: _ArgumentGroup, field: Field, *names: str, dest: str, split: bool = True) -> None:
+    """Let a command take `field` as a flag; it stands in the arguments under `dest` only if it is given.
+
+    A list's flag is repeatable; each may hold several items separated by commas if `split`.
+    """
+    options: dict[str, Any] = {"dest": dest, "default": SUPPRESS, "help": _help(field)}
+    if field.hint is bool:
+        if field.default:
+            group.add_argument(*names, action=BooleanOptionalAction, **options)
+        else:
+            group.add_argument(*names, action="store_true", **options)
+        return
+    options["metavar"] = _metavar(field.hint)
+    if get_origin(field.hint) is not tuple:
+        group.add_argument(*names, type=partial(from_text, field.hint), **options)
+    elif split:
+        group.add_argument(*names, type=partial(from_text, field.hint), action="extend", **options)
+    else:
+        group.add_argument(*names, action="append", **options)
+
+
+def _parsed(hint: Any, text: str) -> Any:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return None if text.strip().lower() == "none" else _parsed(_without_none(hint), text)
+    if origin is tuple:
+        return tuple(_parsed(get_args(hint)[0], item.strip()) for item in text.split(",") if item.strip())
+    if origin is Literal:
+        return {word: word for word in get_args(hint)}[text]
+    if hint is bool:
+        return WORDS[text.strip().lower()]
+    return hint(text)
+
+
+def _expected(hint: Any) -> str:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return f"{_expected(_without_none(hint))}, or none"
+    if origin is tuple:
+        return "a list of names" if get_args(hint)[0] is str else "a list of whole numbers"
+    if origin is Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[hint]
+
+
+def _without_none(hint: Any) -> Any:
+    return next(member for member in get_args(hint) if member is not types.NoneType)
+
+
+def _metavar(hint: Any) -> str:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return _metavar(_without_none(hint))
+    if origin is tuple:
+        return "NAME,..." if get_args(hint)[0] is str else "N,..."
+    if origin is Literal:
+        return "|".join(get_args(hint))
+    return {int: "N", float: "X", str: "TEXT"}[hint]
+
+
+def _help(field: Field) -> str:
+    text = field.help.replace("``", "").replace("`", "").replace("%", "%%").rstrip(".")
+    if field.default is MISSING or field.default in (None, (), False):
+        return text
+    return f"{text} (default: {str(field.default).lower() if field.hint is bool else field.default})"
+
+
+def _docstrings(cls: type) -> dict[str, str]:
+    """The strings that stand below the fields; Python keeps them in the source only."""
+    try:
+        source = textwrap.dedent(inspect.getsource(cls))
+    except OSError:  # installed without sources: help without these texts
+        return {}
+    (definition,) = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for above, below in zip(definition.body, definition.body[1:], strict=False):
+        match above, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = " ".join(text.split())
+    return found
