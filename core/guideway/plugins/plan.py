@@ -72,7 +72,7 @@ class PluginPlan:
     def fingerprint(self) -> str:
         """sha256 (hex) over all of it, but for where the lock file lies: equal on two machines that will do the
         same."""
-        facts = asdict(replace(self, settings=replace(self.settings, lock="")))
+        facts = asdict(replace(self, settings=replace(self.settings, lock=PluginSettings.lock)))
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def differences(self, other: PluginPlan) -> tuple[str, ...]:
