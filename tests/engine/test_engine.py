@@ -556,7 +556,7 @@ def test_the_built_in_devices_agree() -> None:
         ({"model": ""}, "model", "string"),
         ({"model": "demo", "device_backend": None}, "device_backend", "string"),
         ({"model": "demo", "device": 5}, "device", "string"),
-        ({"model": "demo", "dtype": None}, "dtype", "float32"),
+        ({"model": "demo", "dtype": None}, "dtype", "string"),
         ({"model": "demo", "plugins": None}, "plugins", "PluginSettings"),
         ({"model": "demo", "grammar": None}, "grammar", "list of names"),
         ({"model": "demo", "grammar": (5,)}, "grammar", "list of names"),

@@ -41,7 +41,7 @@ PERSON = {
     "additionalProperties": False,
 }
 REPETITIVE = "Extract name, age. Meet Peter Young. Age: 49. Peter Young. Age: 49. Peter Young. Age: 49."
-NUM_SLOTS = 8
+NUM_RUNNING = 8
 
 
 class Positions(LogitTransform):
@@ -128,7 +128,7 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             model="demo",
             grammar=("llguidance", "reference"),
             modifiers=("countdown", "guidance"),
-            max_num_seqs=NUM_SLOTS,
+            max_num_seqs=NUM_RUNNING,
             num_draft_tokens=request.param,
             plugins=PluginSettings(enable=("watcher",)),
         )
@@ -145,7 +145,7 @@ def engine(shared: Engine) -> Iterator[Engine]:
     test_scheduler.watcher.act = lambda _: None
     assert test_scheduler.Countdown.interrupt is None
     assert not shared.has_work()
-    assert shared._scheduler._cache.capacity() == NUM_SLOTS
+    assert shared._scheduler._cache.capacity() == 2 * NUM_RUNNING
     assert not any(shared._runtime._acting_modifiers())
 
 
@@ -178,7 +178,7 @@ def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseExce
 
 
 def owner_of(engine: Engine, phase: str) -> Any:
-    return engine._scheduler._worker if phase in ("forward", "sample") else engine._runtime
+    return engine._executor._worker if phase in ("forward", "sample") else engine._runtime
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -213,7 +213,7 @@ def test_an_interrupted_generate_disturbs_no_stream(
     pieces = [next(stream), next(stream)]
     once(monkeypatch, owner_of(engine, phase), phase, KeyboardInterrupt(), after=after)
     with pytest.raises(KeyboardInterrupt):
-        engine.generate([prompt(f"{i}") for i in range(2 * NUM_SLOTS)], SamplingParams(max_tokens=2))
+        engine.generate([prompt(f"{i}") for i in range(2 * NUM_RUNNING)], SamplingParams(max_tokens=2))
     pieces += stream
     assert generation.result is not None
     assert (generation.result.token_ids, "".join(pieces)) == (alone.token_ids, alone.text)
@@ -298,12 +298,12 @@ def test_a_submit_interrupted_while_it_compiles_leaves_nothing(engine: Engine, m
 
     monkeypatch.setattr(strategy, "compile", wait_and_compile)
     other = engine.submit(prompt(), SamplingParams(max_tokens=5))
-    admitted = set(engine._runtime._admitted)
-    once(monkeypatch, engine._scheduler._worker, "forward", KeyboardInterrupt(), after=False)
+    admitted = dict(engine._runtime._left)
+    once(monkeypatch, engine._executor._worker, "forward", KeyboardInterrupt(), after=False)
     with pytest.raises(KeyboardInterrupt):
         engine.submit(prompt(), SamplingParams(constraint=Regex("[x-z]{7}", strategy="reference")))
     go_on.set()
-    assert engine._runtime._admitted == admitted
+    assert engine._runtime._left == admitted
     assert len(other.wait().token_ids) == 5
 
 
@@ -329,19 +329,19 @@ def test_a_step_that_fails_ends_its_requests_and_not_the_engine(
     streamed = engine.submit(prompt(), KINDS["greedy-schema"])
     stream = iter(streamed)
     next(stream)
-    once(monkeypatch, engine._scheduler._worker, "forward", cause, after=False)
+    once(monkeypatch, engine._executor._worker, "forward", cause, after=False)
     with pytest.raises(GuidewayError, match="step failed: RuntimeError: out of memory") as caught:
         list(stream)
     assert caught.value.__cause__ is cause
     assert streamed.result is not None
     assert streamed.result.finish_reason is FinishReason.INTERNAL_ERROR
     assert streamed.result.token_ids
-    once(monkeypatch, engine._scheduler._worker, "sample", cause, after=True)
-    results = engine.generate([prompt()] * NUM_SLOTS + ["later"], SamplingParams(max_tokens=3))
-    assert [result.finish_reason for result in results[:-1]] == [FinishReason.INTERNAL_ERROR] * NUM_SLOTS
+    once(monkeypatch, engine._executor._worker, "sample", cause, after=True)
+    results = engine.generate([prompt()] * NUM_RUNNING + ["later"], SamplingParams(max_tokens=3))
+    assert [result.finish_reason for result in results[:-1]] == [FinishReason.INTERNAL_ERROR] * NUM_RUNNING
     assert all(result.error is not None and result.error.__cause__ is cause for result in results[:-1])
     assert results[-1].error is None
-    assert "a step failed; its 8 requests end" in caplog.text
+    assert "a step failed; its 8 sequences end" in caplog.text
     assert engine.generate([prompt()], SamplingParams(max_tokens=3))[0].error is None
 
 
@@ -363,16 +363,16 @@ def test_closing_ends_what_runs_and_what_waits(shared: Engine) -> None:
 
     with Engine(shared.config) as engine:
         seen: list[GenerationResult] = []
-        generations = [engine.submit(prompt(), KINDS["countdown"]) for _ in range(NUM_SLOTS + 2)]
+        generations = [engine.submit(prompt(), KINDS["countdown"]) for _ in range(NUM_RUNNING + 2)]
         engine.step()
         before = Countdown.released
         engine.close()
-        assert Countdown.released == before + NUM_SLOTS
+        assert Countdown.released == before + NUM_RUNNING
         seen = [generation.wait() for generation in generations]
-        assert [result.finish_reason for result in seen] == [FinishReason.ABORT] * (NUM_SLOTS + 2)
-        assert [bool(result.token_ids) for result in seen] == [True] * NUM_SLOTS + [False] * 2
+        assert [result.finish_reason for result in seen] == [FinishReason.ABORT] * (NUM_RUNNING + 2)
+        assert [bool(result.token_ids) for result in seen] == [True] * NUM_RUNNING + [False] * 2
         assert list(generations[0]) == [seen[0].text]
-        assert engine._scheduler._cache.capacity() == NUM_SLOTS
+        assert engine._scheduler._cache.capacity() == 2 * NUM_RUNNING
         assert not engine.has_work()
         for use in (engine.submit, engine.generate):
             with pytest.raises(EngineClosed, match="closed"):
@@ -384,10 +384,10 @@ def test_closing_ends_what_runs_and_what_waits(shared: Engine) -> None:
 def test_closing_inside_a_generate_ends_it_with_what_there_is(shared: Engine) -> None:
     engine = Engine(shared.config)
     results = engine.generate(
-        [prompt()] * (NUM_SLOTS + 3),
-        [SamplingParams(max_tokens=n) for n in range(1, NUM_SLOTS + 4)],
+        [prompt()] * (NUM_RUNNING + 3),
+        [SamplingParams(max_tokens=n) for n in range(1, NUM_RUNNING + 4)],
         on_result=lambda *_: engine.close(),
     )
     assert [result.finish_reason for result in results] == [FinishReason.LENGTH] + [FinishReason.ABORT] * (
-        NUM_SLOTS + 2
+        NUM_RUNNING + 2
     )

@@ -16,7 +16,6 @@ A host (guideway's engine, vLLM, a test of eighty lines) drives it so::
 from __future__ import annotations
 
 import secrets
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
@@ -120,9 +119,8 @@ class Runtime:
         self._sequences: list[ActiveSequence | None] = [None] * context.max_num_sequences
         self._acting: list[bool] | None = None
         """Whether any running sequence has a state of each modifier; None where that has to be found out anew."""
-        self._admitted: set[str] = set()
-        self._per_request: Counter[str] = Counter()
-        """How many sequences of each request run."""
+        self._left: dict[str, int] = {}
+        """How many sequences of each request have not ended, those that have not started included."""
         self._temperatures = np.zeros(context.max_num_sequences, dtype=np.float32)
         self._seeds = np.zeros(context.max_num_sequences, dtype=np.int64)
         self._indices = np.zeros(context.max_num_sequences, dtype=np.int32)
@@ -147,7 +145,7 @@ class Runtime:
             raise InvalidRequest(f"the request cannot be read: {type(error).__name__}: {error}") from error
 
     def _admit(self, request: Request) -> Admission:
-        if request.request_id in self._admitted:
+        if request.request_id in self._left:
             raise InvalidRequest(
                 f"a request {request.request_id!r} is already here; ids are unique", field="request_id"
             )
@@ -162,7 +160,7 @@ class Runtime:
         companions = self._modifiers.companions(request)
         check_companions(companions, self.context.vocabulary, self._validation, self.context.max_num_sequences)
         compilation = None if params.constraint is None else self._mask.compile(request, params.constraint)
-        self._admitted.add(request.request_id)
+        self._left[request.request_id] = request.params.num_sequences
         return Admission(
             request,
             compilation,
@@ -171,8 +169,9 @@ class Runtime:
         )
 
     def abandon(self, admission: Admission) -> None:
-        """Drop a request of which no sequence was started."""
-        self._forget(admission.request)
+        """One of the sequences of a request will never be started. Each of its `SamplingParams.num_sequences`, and
+        each fork, ends with `release` or, if it was not started, with this."""
+        self._leave(admission.request)
 
     def close(self) -> None:
         """Stop compiling."""
@@ -197,12 +196,7 @@ class Runtime:
             past = journal.fork(journal.sequence)
         else:
             raise ValueError(f"the journal is of request {journal.request.request_id!r}, not {request.request_id!r}")
-        self._per_request[request.request_id] += 1
-        try:
-            sequence = self._modifiers.begin(past)
-        except BaseException:
-            self._leave(request)
-            raise
+        sequence = self._modifiers.begin(past)
         sequence.companions = admission.companion_owners
         self._occupy(slot, sequence)
 
@@ -215,7 +209,7 @@ class Runtime:
         request = parent.journal.request
         info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
         child = self._modifiers.fork(parent, info)
-        self._per_request[request.request_id] += 1
+        self._left[request.request_id] += 1
         self._occupy(new_slot, child)
 
     def rebuild(self, slot: int) -> None:
@@ -385,11 +379,8 @@ class Runtime:
 
     def _leave(self, request: Request) -> None:
         """One sequence fewer; with the last one the request is over."""
-        self._per_request[request.request_id] -= 1
-        if not self._per_request[request.request_id]:
-            del self._per_request[request.request_id]
-            self._forget(request)
-
-    def _forget(self, request: Request) -> None:
-        self._admitted.discard(request.request_id)
-        self._mask.forget(request)
+        left = self._left.pop(request.request_id, 0) - 1
+        if left > 0:
+            self._left[request.request_id] = left
+        else:
+            self._mask.forget(request)

@@ -51,7 +51,8 @@ class Warping:
             self._top_k[slot] = params.top_k if params.top_k < self._vocabulary_size else 0
             self._top_p[slot], self._min_p[slot] = params.top_p, params.min_p
             self._typical_p[slot] = params.typical_p
-        self._num_logprobs[slot] = -1 if params.logprobs is None else params.logprobs
+        unasked = -1 if params.best_of is None else 0  # the best are told by their log-probabilities
+        self._num_logprobs[slot] = unasked if params.logprobs is None else params.logprobs
         stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._stop_token_ids)
         tables = _Tables(journal, stops)
         self._tables.pop(slot, None)

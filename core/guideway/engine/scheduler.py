@@ -79,18 +79,15 @@ class Scheduler:
         return bool(len(self._waiting) or self._running)
 
     def fork(self, sequence: Sequence) -> Sequence:
-        """A further sequence of the same request, with the same past. Raises `UnsupportedCapability` if a modifier
-        cannot fork, and `LimitExceeded` if there is no slot for it."""
+        """A further sequence of the same request, with the same past. Raises `UnsupportedCapability` if `sequence` does
+        not run or a modifier cannot fork, and `LimitExceeded` if there is no slot for it."""
         group = sequence.group
-        if sequence.completion is not None:
-            raise UnsupportedCapability("a sequence that has ended cannot be forked", field="fork")
+        if not sequence.slots:
+            what = "has not started" if sequence.completion is None else "has ended"
+            raise UnsupportedCapability(f"a sequence that {what} cannot be forked", field="fork")
         if not sequence.settled:
             self._settle(sequence)
         index = max(s.index for s in group.sequences) + 1
-        if not sequence.slots:  # it has no past yet
-            child = group.add(index)
-            self._waiting.add(child)
-            return child
         if self._cache.capacity() < len(sequence.slots):
             raise LimitExceeded(
                 f"all {self._cache.num_slots} slots are in use; let a sequence end first, or set a larger max_num_seqs",

@@ -96,14 +96,16 @@ class Stepper:
         for work in sampled:
             work.sequence.settled = False
         forward = self._forward(works, sampled, scored)
-        self._executor.submit("forward", forward)
+        launched = self._executor.submit("forward", forward)
         step = batch = None
         if sampled:  # beside the forward pass, where that runs elsewhere
             sequences = [work.sequence for work in sampled]
             positions = [sequence.length(0) for sequence in sequences]
             batch = StepBatch.build([s.slots[0] for s in sequences], positions, [work.drafts for work in sampled])
             step = self._runtime.prepare(batch)
-        output = self._executor.submit("sample", step).result()
+        sampling = self._executor.submit("sample", step)
+        launched.result()
+        output = sampling.result()
         self._cache.executed(forward.first_move + len(forward.moves))
         for work in works:
             for slot, token_ids in zip(work.sequence.slots, work.appends, strict=True):

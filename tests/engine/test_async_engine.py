@@ -1,0 +1,195 @@
+"""The engine under asyncio: many coroutines, one engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+from guideway import (
+    AsyncEngine,
+    Engine,
+    EngineClosed,
+    EngineConfig,
+    FinishReason,
+    InvalidRequest,
+    Regex,
+    SamplingParams,
+)
+from guideway.api import UnsupportedCapability
+
+T = TypeVar("T")
+OPTIONS: dict[str, Any] = {"model": "demo", "grammar": ("llguidance",), "max_num_seqs": 4, "dtype": "float64"}
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(coroutine, 120))
+
+
+def prompt(i: int) -> list[int]:
+    return [5 + (i * 37 + j * j) % 1500 for j in range(10 + i)]
+
+
+def params(i: int, **others: Any) -> SamplingParams:
+    return SamplingParams(**{"max_tokens": 5 + i, "temperature": 0.9, "seed": i} | others)
+
+
+def test_results_and_streams_are_those_of_the_engine() -> None:
+    with Engine(EngineConfig(**OPTIONS)) as plain:
+        expected = plain.generate([prompt(i) for i in range(12)], [params(i) for i in range(12)])
+
+    async def stream(engine: AsyncEngine, i: int) -> str:
+        generation = await engine.submit(prompt(i), params(i))
+        pieces = [piece async for piece in generation]
+        assert generation.result is not None
+        assert generation.result.token_ids == expected[i].token_ids
+        return "".join(pieces)
+
+    async def main() -> None:
+        async with AsyncEngine(EngineConfig(**OPTIONS)) as engine:
+            texts = asyncio.gather(*(stream(engine, i) for i in range(0, 12, 2)))
+            results = await asyncio.gather(*(engine.generate(prompt(i), params(i)) for i in range(1, 12, 2)))
+            assert await texts == [result.text for result in expected[::2]]
+            assert [r.token_ids for r in results] == [r.token_ids for r in expected[1::2]]
+
+    run(main())
+
+
+def test_several_outputs_come_in_chunks() -> None:
+    async def main() -> None:
+        async with AsyncEngine(EngineConfig(**OPTIONS)) as engine:
+            generation = await engine.submit(prompt(1), params(9, n=3))
+            texts = ["", "", ""]
+            async for chunk in generation.chunks():
+                texts[chunk.index] += chunk.text
+            result = await generation.wait()
+            assert texts == [output.text for output in result.outputs]
+            several = await engine.submit(prompt(1), params(9, n=3))
+            with pytest.raises(UnsupportedCapability, match="chunks"):
+                async for _ in several:
+                    pass
+            best = await engine.submit(prompt(1), params(9, n=1, best_of=3))
+            with pytest.raises(UnsupportedCapability, match="best_of"):
+                async for _ in best.chunks():
+                    pass
+            assert (await best.wait()).error is None
+            await several.wait()
+
+    run(main())
+
+
+def test_submitting_waits_while_the_queue_is_full() -> None:
+    async def main() -> None:
+        async with AsyncEngine(EngineConfig(**OPTIONS | {"max_waiting": 2})) as engine:
+            most = 0
+            results = []
+
+            async def one(i: int) -> None:
+                nonlocal most
+                generation = await engine.submit(prompt(i), params(i))
+                most = max(most, engine._engine._scheduler.num_waiting)
+                results.append(await generation.wait())
+
+            await asyncio.gather(*(one(i) for i in range(20)))
+            assert len(results) == 20
+            assert 1 <= most <= 2
+
+    run(main())
+
+
+def test_a_refusal_is_raised_by_submit_and_told_by_generate() -> None:
+    async def main() -> None:
+        async with AsyncEngine(EngineConfig(**OPTIONS)) as engine:
+            with pytest.raises(InvalidRequest, match="max_tokens"):
+                await engine.submit("x", SamplingParams(max_tokens=0))
+            refused = await engine.generate("x", SamplingParams(max_tokens=0))
+            assert refused.finish_reason is FinishReason.REFUSED
+            late = await engine.submit("x", SamplingParams(constraint=Regex("(")))
+            with pytest.raises(InvalidRequest):
+                async for _ in late:
+                    pass
+            assert (await engine.generate("x", params(1))).error is None
+
+    run(main())
+
+
+def test_who_stops_reading_or_is_cancelled_aborts() -> None:
+    async def main() -> None:
+        async with AsyncEngine(EngineConfig(**OPTIONS)) as engine:
+            left = await engine.submit(prompt(1), params(1, max_tokens=500, ignore_eos=True))
+            stream = left.chunks()
+            await anext(stream)
+            await stream.aclose()  # type: ignore[attr-defined]
+            assert (await left.wait()).finish_reason is FinishReason.ABORT
+            task = asyncio.create_task(engine.generate(prompt(2), params(2, max_tokens=900, ignore_eos=True)))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            aborted = await engine.submit(prompt(3), params(3, max_tokens=900, ignore_eos=True))
+            aborted.abort()
+            assert (await aborted.wait()).finish_reason is FinishReason.ABORT
+            assert (await engine.generate(prompt(1), params(1))).error is None
+            while engine._engine.has_work():
+                await asyncio.sleep(0.01)
+
+    run(main())
+
+
+def test_closing_ends_everything() -> None:
+    async def main() -> None:
+        engine = AsyncEngine(EngineConfig(**OPTIONS | {"max_waiting": 1}))
+        running = await engine.submit(prompt(1), params(1, max_tokens=900, ignore_eos=True))
+        waiting = [asyncio.create_task(engine.submit(prompt(i), params(i, max_tokens=900))) for i in range(8)]
+        stream = running.chunks()
+        await anext(stream)
+        await engine.close()
+        await engine.close()
+        assert (await running.wait()).finish_reason is FinishReason.ABORT
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+        assert any(isinstance(end, EngineClosed) for end in ends)
+        for end in ends:
+            if not isinstance(end, BaseException):
+                assert (await end.wait()).finish_reason is FinishReason.ABORT
+            else:
+                assert isinstance(end, EngineClosed)
+        with pytest.raises(EngineClosed):
+            await engine.submit("x")
+
+    run(main())
+
+
+def test_an_engine_that_breaks_closes_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        engine = AsyncEngine(EngineConfig(**OPTIONS))
+
+        def broken() -> None:
+            raise RuntimeError("not a request's doing")
+
+        generation = await engine.submit(prompt(1), params(1, max_tokens=900, ignore_eos=True))
+        monkeypatch.setattr(engine._engine._scheduler, "step", broken)
+        assert (await generation.wait()).finish_reason is FinishReason.ABORT
+        with pytest.raises(EngineClosed):
+            await engine.submit("x")
+        await engine.close()
+
+    run(main())
+    assert "the engine failed; it is closed" in caplog.text
+
+
+def test_requests_may_come_from_several_event_loops_in_turn() -> None:
+    engine = AsyncEngine(EngineConfig(**OPTIONS))
+
+    async def ask(i: int) -> Any:
+        return (await engine.generate(prompt(i), params(i))).token_ids
+
+    async def leave() -> None:
+        await engine.submit(prompt(1), params(1, max_tokens=900, ignore_eos=True))
+
+    first = run(ask(1))
+    run(leave())  # nobody reads it: its loop is closed
+    assert run(ask(1)) == first
+    run(engine.close())

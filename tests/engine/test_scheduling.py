@@ -1,0 +1,310 @@
+"""Who runs when: chunks of prompts, priorities, preemption, shared beginnings, fair shares, bounded queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guideway import Engine, EngineConfig, FinishReason, QueueFull, Regex, SamplingParams
+from guideway.api import LimitExceeded, UnsupportedCapability, WorkerLost
+from guideway.engine.generation import Generation
+
+from tests.support.distributions import install
+
+GUIDED = {"guidance": {"scale": 2.0, "negative_prompt": [4, 100, 200]}}
+
+
+def tokens(seed: int, count: int) -> list[int]:
+    """A prompt of `count` tokens."""
+    return [5 + (seed * 7919 + i * i * 31 + i) % 1500 for i in range(count)]
+
+
+@contextmanager
+def engine(**options: Any) -> Iterator[Engine]:
+    with Engine(EngineConfig(model="demo", **options)) as built:
+        yield built
+        scheduler = built._scheduler
+        assert not scheduler._running
+        assert scheduler.num_waiting == 0
+        assert scheduler._cache.capacity() == scheduler._cache.num_slots
+
+
+@pytest.fixture(scope="module")
+def roomy() -> Iterator[Engine]:
+    with engine(prefix_caching=False) as built:
+        yield built
+
+
+def forwards(built: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens pass through the model in each step from now on."""
+    seen: list[int] = []
+    submit = built._executor.submit
+
+    def watched(method: str, *args: Any) -> Any:
+        if method == "forward":
+            seen.append(args[0].num_tokens)
+        return submit(method, *args)
+
+    monkeypatch.setattr(built._executor, "submit", watched)
+    return seen
+
+
+def preemptions(built: Engine, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    seen: list[Any] = []
+    preempt = built._scheduler._preempt
+
+    def watched(sequence: Any) -> None:
+        seen.append(sequence)
+        preempt(sequence)
+
+    monkeypatch.setattr(built._scheduler, "_preempt", watched)
+    return seen
+
+
+def test_a_long_prompt_is_computed_in_chunks_beside_others(roomy: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    long, short = tokens(1, 500), tokens(2, 9)
+    params = SamplingParams(max_tokens=12)
+    expected = [r.token_ids for r in roomy.generate([long, short], params)]
+    with engine(max_num_batched_tokens=64) as chunked:
+        seen = forwards(chunked, monkeypatch)
+        first = chunked.submit(short, params)
+        chunked.step()
+        second = chunked.submit(long, params)
+        for i in range(5):
+            chunked.step()
+            assert len(first._group.sequences[0].output) == 2 + i  # it never waits for the long one
+        assert not second._group.sequences[0].output
+        assert [first.wait().token_ids, second.wait().token_ids] == expected[::-1]
+        assert max(seen) == 64
+
+
+def test_a_better_priority_goes_first_and_takes_the_place_of_others(
+    roomy: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [tokens(i, 20) for i in range(4)]
+    params = [SamplingParams(max_tokens=15, priority=p, temperature=0.9, seed=3) for p in (5, 5, 5, 0)]
+    expected = [r.token_ids for r in roomy.generate(prompts, params)]
+    ended: list[int] = []
+    with engine(max_num_seqs=2) as small:
+        preempted = preemptions(small, monkeypatch)
+        waiting = [small.submit(prompt, each) for prompt, each in zip(prompts[:3], params[:3], strict=True)]
+        for _ in range(3):
+            small.step()
+        waiting.append(small.submit(prompts[3], params[3]))
+        while small.has_work():
+            small.step()
+            ended += [i for i, g in enumerate(waiting) if g.result is not None and i not in ended]
+        assert [g.wait().token_ids for g in waiting] == expected
+    assert [s.group.arrival for s in preempted] == [1]  # the least important of those that ran
+    assert ended.index(3) < ended.index(1) < ended.index(2)
+
+
+@pytest.mark.parametrize("num_draft_tokens", [0, 3])
+@pytest.mark.parametrize("modifiers", [{}, GUIDED], ids=["plain", "companions"])
+def test_a_full_cache_preempts_and_changes_no_output(
+    modifiers: dict[str, Any], num_draft_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "probes", {"modifier.guidance": "tests.support.probes"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    prompts = [tokens(i, 10 + 20 * i) for i in range(6)]
+    params = [
+        SamplingParams(max_tokens=70, temperature=0.8, seed=i, modifiers=modifiers, constraint=Regex("[a-z ]{80}"))
+        for i in range(6)
+    ]
+    shared: dict[str, Any] = {
+        "model": "demo", "modifiers": ("guidance",), "grammar": ("llguidance",), "max_model_len": 256,
+        "dtype": "float64",
+    }  # fmt: skip
+    with Engine(EngineConfig(**shared)) as large:
+        expected = [r.token_ids for r in large.generate(prompts, params)]
+    with Engine(EngineConfig(**shared, kv_cache_tokens=512, num_draft_tokens=num_draft_tokens)) as small:
+        preempted = preemptions(small, monkeypatch)
+        results = small.generate(prompts, params)
+        assert [r.error for r in results] == [None] * 6
+        assert [r.token_ids for r in results] == expected
+        assert preempted
+        for sequence in preempted:  # companions go with their sequence
+            assert sequence.group.arrival > 0
+
+
+def test_a_request_that_can_never_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "probes", {"modifier.guidance": "tests.support.probes"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options: dict[str, Any] = {"modifiers": ("guidance",), "max_model_len": 256, "kv_cache_tokens": 256}
+    with engine(**options) as small:
+        grows, at_once, good = small.generate(
+            [tokens(1, 20), tokens(1, 200), tokens(2, 20)],
+            [SamplingParams(max_tokens=150, modifiers=GUIDED)] * 2 + [SamplingParams(max_tokens=150)],
+        )
+    assert (grows.finish_reason, at_once.finish_reason) == (FinishReason.INTERNAL_ERROR, FinishReason.REFUSED)
+    assert grows.token_ids
+    for result in (grows, at_once):
+        assert isinstance(result.error, LimitExceeded)
+        assert "kv_cache_tokens" in str(result.error)
+    assert good.finish_reason is FinishReason.LENGTH
+    with engine(modifiers=("guidance",), max_num_seqs=1) as narrow:
+        (refused,) = narrow.generate([tokens(1, 20)], SamplingParams(max_tokens=5, modifiers=GUIDED))
+        assert isinstance(refused.error, LimitExceeded)
+        assert "only 1 sequences run at once" in str(refused.error)
+
+
+def test_a_shared_beginning_is_computed_once(roomy: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    beginning = tokens(1, 200)
+    prompts = [[*beginning, *tokens(i, 5)] for i in range(2, 6)]
+    params = SamplingParams(max_tokens=4)
+    expected = [r.token_ids for r in roomy.generate(prompts, params)]
+    with engine() as shared:
+        seen = forwards(shared, monkeypatch)
+        assert [shared.generate([prompt], params)[0].token_ids for prompt in prompts] == expected
+        assert sum(seen) == 205 + 3 * 5 + 4 * 3
+        seen.clear()
+        generation = shared.submit(prompts[0], SamplingParams(max_tokens=4, n=3, temperature=1.0, seed=1))
+        generation.wait()
+        assert sum(seen) == 3 * (1 + 3)
+
+
+def test_a_conversation_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine() as shared:
+        prompt = tokens(1, 100)
+        (answer,) = shared.generate([prompt], SamplingParams(max_tokens=30))
+        seen = forwards(shared, monkeypatch)
+        shared.generate([[*prompt, *answer.token_ids, *tokens(2, 10)]], SamplingParams(max_tokens=1))
+        assert sum(seen) == 11  # what was new, and the last token of the answer, which had only been drawn
+
+
+def test_tenants_share_fairly() -> None:
+    with engine(max_num_seqs=2) as busy:
+        prompts = [tokens(i, 20) for i in range(12)]
+        ended: list[str] = []
+        params = SamplingParams(max_tokens=8)
+        generations = [(busy.enqueue(p, params, tenant="many"), "many") for p in prompts[:9]]
+        busy.step()
+        generations += [(busy.enqueue(p, params, tenant="few"), "few") for p in prompts[9:]]
+        while busy.has_work():
+            busy.step()
+            for entry in [entry for entry in generations if entry[0].result is not None]:
+                generations.remove(entry)
+                ended.append(entry[1])
+        assert ended.index("few") <= 3
+        assert [i for i, tenant in enumerate(ended) if tenant == "few"][-1] <= 8
+
+
+def test_the_queue_is_bounded() -> None:
+    params = SamplingParams(max_tokens=3)
+    with engine(max_num_seqs=1, max_waiting=2) as small:
+        generations = [small.enqueue(tokens(i, 5), params) for i in range(2)]
+        with pytest.raises(QueueFull, match="max_waiting is 2"):
+            small.submit(tokens(3, 5), params)
+        small.step()
+        generations.append(small.submit(tokens(3, 5), params))
+        results = small.generate([tokens(i, 5) for i in range(7)], params)
+        assert [len(r.token_ids) for r in results] == [3] * 7
+        (refused,) = small.generate([tokens(1, 5)], SamplingParams(max_tokens=3, n=3, temperature=1.0))
+        assert isinstance(refused.error, LimitExceeded)
+        assert all(g.wait().error is None for g in generations)
+
+
+def steps_until(built: Engine, generation: Generation, state: str) -> None:
+    sequence = generation._group.sequences[0]
+    reached = {
+        "waiting": lambda: not sequence.slots,
+        "computing": lambda: sequence.active and not sequence.output,
+        "decoding": lambda: len(sequence.output) > 2,
+        "preempted": lambda: bool(sequence.slots) and not sequence.active,
+    }[state]
+    for _ in range(100):
+        if reached():
+            return
+        built.step()
+    raise AssertionError(f"never {state}")
+
+
+@pytest.mark.parametrize("state", ["waiting", "computing", "decoding", "preempted"])
+def test_a_request_may_be_aborted_at_any_moment(state: str) -> None:
+    with engine(max_num_seqs=2, max_num_batched_tokens=64) as small:
+        other = small.submit(tokens(1, 100), SamplingParams(max_tokens=40))
+        generation = small.submit(tokens(2, 200), SamplingParams(max_tokens=40, priority=1))
+        if state == "preempted":
+            steps_until(small, generation, "decoding")
+            more = small.submit(tokens(3, 30), SamplingParams(max_tokens=40))
+        steps_until(small, generation, state)
+        generation.abort()
+        assert generation.wait().finish_reason is FinishReason.ABORT
+        assert other.wait().finish_reason is FinishReason.LENGTH
+        if state == "preempted":
+            assert more.wait().finish_reason is FinishReason.LENGTH
+
+
+def test_a_fork_goes_on_from_where_it_was_made() -> None:
+    params = SamplingParams(max_tokens=30, temperature=1.5, seed=9)
+    with engine() as built:
+        generation = built.submit(tokens(1, 40), params)
+        steps_until(built, generation, "decoding")
+        length = len(generation._group.sequences[0].output)
+        assert generation.fork() == 1
+        assert generation.fork(1) == 2
+        first, second, third = generation.wait().outputs
+        assert first.token_ids == built.generate([tokens(1, 40)], params)[0].token_ids
+        assert first.token_ids[:length] == second.token_ids[:length] == third.token_ids[:length]
+        assert len({first.token_ids, second.token_ids, third.token_ids}) == 3
+        with pytest.raises(UnsupportedCapability, match="ended"):
+            generation.fork()
+        with pytest.raises(ValueError, match="no output 7"):
+            generation.fork(7)
+
+
+def lose_workers(built: Engine, monkeypatch: pytest.MonkeyPatch, times: list[int]) -> list[int]:
+    """The calls of ``sample`` with these numbers find the workers gone; restarts are counted."""
+    submit, restart = built._executor.submit, built._scheduler._restart
+    count, restarts = 0, []
+
+    class Lost:
+        def result(self) -> Any:
+            raise WorkerLost("worker 0 is gone")
+
+    def watched(method: str, *args: Any) -> Any:
+        nonlocal count
+        if method == "sample":
+            count += 1
+            if count in times:
+                return Lost()
+        return submit(method, *args)
+
+    def counted() -> None:
+        restarts.append(count)
+        restart()
+
+    monkeypatch.setattr(built._executor, "submit", watched)
+    monkeypatch.setattr(built._scheduler, "_restart", counted)
+    return restarts
+
+
+def test_lost_workers_lose_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    prompts = [tokens(i, 30) for i in range(3)]
+    params = [
+        SamplingParams(max_tokens=20, temperature=0.9, seed=1, constraint=Regex("[a-z]{9}[0-9]{9}")),
+        SamplingParams(max_tokens=20),
+        SamplingParams(max_tokens=20, temperature=0.9, seed=2, repetition_penalty=1.3),
+    ]
+    with engine(grammar=("llguidance",), dtype="float64") as built:
+        expected = [r.token_ids for r in built.generate(prompts, params)]
+        restarts = lose_workers(built, monkeypatch, [1, 4, 9])
+        assert [r.token_ids for r in built.generate(prompts, params)] == expected
+        assert restarts == [1, 4, 9]
+        assert "restarting" in caplog.text
+
+
+def test_a_step_that_costs_the_workers_twice_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with engine() as built:
+        lose_workers(built, monkeypatch, [3, 4])
+        first, second = built.generate([tokens(1, 10), tokens(2, 10)], SamplingParams(max_tokens=8))
+        assert first.finish_reason is second.finish_reason is FinishReason.INTERNAL_ERROR
+        assert isinstance(first.error, WorkerLost)
+        assert len(first.token_ids) == 2
+        assert built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))[0].error is None
+        assert "restarting" in caplog.text

@@ -1,0 +1,197 @@
+"""Requests of random lengths, priorities and tenants come, fork and are aborted under a KV cache a tenth of what they
+need: whatever happens around them, finished outputs are those of a run on their own, and nothing is left behind.
+
+In float64, where the order of summation changes logits by less than any two tokens differ: that is what makes outputs
+independent of the batch they are computed in.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guideway import Engine, EngineConfig, FinishReason, Regex, SamplingParams
+from guideway.engine.generation import Generation
+from guideway_demo_model import DemoModel
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from tests.engine.models import randomized
+from tests.support.distributions import install
+
+MAX_NUM_SEQS = 32
+MAX_MODEL_LEN = 128
+KV_CACHE_TOKENS = MAX_NUM_SEQS * MAX_MODEL_LEN // 10
+BEGINNINGS = [[7 + i] * 30 for i in range(3)]
+"""Prompts often have one of these in common."""
+
+
+@dataclass
+class Plan:
+    """What happens to one request."""
+
+    prompt: list[int]
+    params: SamplingParams
+    tenant: str
+    abort_at: int | None = None
+    fork_at: int | None = None
+    generation: Generation | None = None
+    forked_at: list[int] = field(default_factory=list)
+    """How long the first output was when it was forked."""
+
+    def act(self) -> None:
+        """Fork or abort when the time has come."""
+        assert self.generation is not None
+        first = self.generation._group.sequences[0]
+        if first.completion is not None:
+            return
+        if self.fork_at is not None and first.slots and len(first.output) >= self.fork_at:
+            self.fork_at = None
+            length = len(first.output)
+            try:
+                self.generation.fork()
+            except ValueError as error:
+                assert "slots are in use" in str(error)
+            else:
+                self.forked_at.append(length)
+        if self.abort_at is not None and len(first.output) >= self.abort_at:
+            self.generation.abort()
+
+
+def plans(count: int, rng: random.Random) -> list[Plan]:
+    found = []
+    for i in range(count):
+        prompt = rng.choice([[], *BEGINNINGS]) + [rng.randrange(5, 1536) for _ in range(rng.randint(1, 40))]
+        num_tokens = rng.randint(1, 50)
+        options: dict[str, Any] = {"max_tokens": num_tokens, "priority": rng.choice([0, 0, 0, 1, -1]), "seed": i}
+        if rng.random() < 0.6:
+            options |= {"temperature": rng.choice([0.5, 1.0, 2.0]), "n": rng.choice([1, 1, 1, 2, 3])}
+            options |= rng.choice([{}, {"top_p": 0.9}, {"top_k": 20}, {"min_p": 0.05}, {"typical_p": 0.9}])
+        options |= rng.choice(
+            [{}, {}, {"repetition_penalty": 1.2}, {"frequency_penalty": 0.7, "presence_penalty": 0.3}, {"logprobs": 2}]
+        )
+        if rng.random() < 0.3:
+            options["constraint"] = Regex("([a-z]{1,6} ?){3,9}")
+        elif rng.random() < 0.3:
+            options["modifiers"] = {"gumbel": {}} if options.get("temperature") else {"green_list": GREEN}
+        plan = Plan(prompt, SamplingParams(**options), rng.choice(["", "a", "b"]))
+        if rng.random() < 0.1:
+            plan.abort_at = rng.randint(0, num_tokens)
+        elif rng.random() < 0.15 and not options.get("modifiers"):
+            plan.fork_at = rng.randint(0, num_tokens - 1)
+        found.append(plan)
+    return found
+
+
+GREEN = {"key": 3, "delta": 2.0}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    folder: Path = tmp_path_factory.mktemp("model")
+    shape = LlamaConfig(
+        vocab_size=1536,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=MAX_MODEL_LEN,
+        eos_token_id=2,
+    )
+    randomized(LlamaForCausalLM(shape), seed=1, scale=10).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(DemoModel().path()).save_pretrained(folder)
+    install(folder / "plugins", "probes", {f"modifier.{n}": "tests.support.probes" for n in ("green_list", "gumbel")})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(folder / "plugins"))
+        yield {
+            "model": str(folder),
+            "dtype": "float64",
+            "grammar": ("llguidance",),
+            "modifiers": ("green_list", "gumbel"),
+            "max_num_seqs": MAX_NUM_SEQS,
+        }
+
+
+def storm(engine: Engine, todo: list[Plan], rng: random.Random) -> int:
+    """Run everything, with arrivals in bursts; how many sequences were preempted."""
+    waiting = list(todo)
+    running: list[Plan] = []
+    preempted = 0
+    scheduler: Any = engine._scheduler
+    preempt = scheduler._preempt
+
+    def counted(sequence: Any) -> None:
+        nonlocal preempted
+        preempted += 1
+        preempt(sequence)
+
+    scheduler._preempt = counted
+    while waiting or engine.has_work():
+        for _ in range(rng.choice([0, 0, 1, 5, 40])):
+            if waiting:
+                plan = waiting.pop(0)
+                plan.generation = engine.submit(plan.prompt, plan.params, tenant=plan.tenant)
+                running.append(plan)
+        engine.step()
+        for plan in running:
+            plan.act()
+        running = [plan for plan in running if plan.generation is not None and plan.generation.result is None]
+    return preempted
+
+
+def alone(engine: Engine, plan: Plan) -> list[tuple[int, ...]]:
+    """The outputs of one request in an empty engine, forked where it was forked in the storm."""
+    generation = engine.submit(plan.prompt, plan.params)
+    first = generation._group.sequences[0]
+    for length in plan.forked_at:
+        while len(first.output) < length:
+            engine.step()
+        generation.fork()
+    return [output.token_ids for output in generation.wait().outputs]
+
+
+@pytest.mark.parametrize(
+    ("count", "num_draft_tokens"),
+    [(60, 0), (60, 3), pytest.param(2000, 0, marks=pytest.mark.slow), pytest.param(2000, 3, marks=pytest.mark.slow)],
+)
+def test_outputs_in_a_storm_are_those_of_a_run_alone(count: int, num_draft_tokens: int, config: dict[str, Any]) -> None:
+    rng = random.Random(count + num_draft_tokens)
+    todo = plans(count, rng)
+    tight = EngineConfig(
+        **config,
+        kv_cache_tokens=KV_CACHE_TOKENS,
+        max_num_batched_tokens=64,
+        num_draft_tokens=num_draft_tokens,
+    )
+    with Engine(tight) as engine:
+        preempted = storm(engine, todo, rng)
+        scheduler, runtime = engine._scheduler, engine._runtime
+        assert scheduler._cache.capacity() == scheduler._cache.num_slots
+        assert not scheduler._running
+        assert scheduler.num_waiting == 0
+        assert not scheduler._waiting._busy
+        assert not runtime._left
+        assert not any(runtime._acting_modifiers())
+        kept = sum(holder.region.size for holder in scheduler._cache._kept.values() if holder.region is not None)
+        assert scheduler._cache._free.num_free() + kept == scheduler._cache.num_cells
+    finished = 0
+    with Engine(EngineConfig(**config, prefix_caching=False)) as engine:
+        for plan in todo:
+            assert plan.generation is not None
+            result = plan.generation.result
+            assert result is not None
+            assert [output.error for output in result.outputs] == [None] * len(result.outputs)
+            expected = alone(engine, plan)
+            assert len(result.outputs) == len(expected)
+            for output, token_ids in zip(result.outputs, expected, strict=True):
+                if output.finish_reason is FinishReason.ABORT:
+                    assert output.token_ids == token_ids[: len(output.token_ids)]
+                else:
+                    finished += 1
+                    assert output.token_ids == token_ids
+    assert finished > 0.8 * count
+    assert preempted > count // 10
+    assert any(plan.forked_at for plan in todo)
