@@ -58,9 +58,6 @@ def test_what_an_engine_has_to_know(stored: Path) -> None:
     assert model_info(model) == ModelInfo(VOCABULARY_SIZE, 256, ())
     model.generation_config.eos_token_id = [5, 6]
     assert model_info(model).stop_token_ids == (5, 6)
-    model.generation_config.eos_token_id = 0
-    model.config.max_position_embeddings = None
-    assert model_info(model) == ModelInfo(VOCABULARY_SIZE, None, (0,))
 
 
 def without(*names: str) -> Callable[[Path], None]:
