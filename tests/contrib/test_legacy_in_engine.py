@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from guideway import Engine, EngineConfig, FinishReason, Regex, SamplingParams
-from guideway.api import InvalidConfiguration, InvalidRequest
+from guideway.api import InvalidConfiguration, InvalidRequest, UnsupportedCapability
 from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 from transformers import generation as hf
@@ -252,3 +252,43 @@ def test_a_vllm_processor_that_wants_more_than_there_is_costs_its_request() -> N
 def test_devices_without_tensors_are_refused() -> None:
     with pytest.raises(InvalidConfiguration, match="works on arrays of torch only"):
         engine(own("callable", "favor"), device_backend="numpy")
+
+
+@pytest.mark.parametrize("executor", ["local", "process"])
+def test_several_outputs_of_a_request_keep_their_own_state_wherever_the_worker_is(executor: str) -> None:
+    processors = [own("callable", "Countdown", per_sequence=True), own("vllm", "PerRequest")]
+    with engine(*processors, executor=executor) as e:
+        wanted = SamplingParams(n=2, temperature=1.0, max_tokens=4, modifiers={"legacy": {}})
+        first, second = e.generate([[20, 21], [22]], wanted)
+    outputs = [*first.outputs, *second.outputs]
+    assert [output.error for output in outputs] == [None] * 4
+    assert [output.token_ids for output in outputs] == [(10, 11, 12, 13)] * 4
+
+
+def test_preemption_is_nothing_a_processor_hears_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine(own("callable", "Countdown", per_sequence=True), max_model_len=128, kv_cache_tokens=128) as e:
+        preempted = []
+        preempt = e._scheduler._preempt
+        monkeypatch.setattr(e._scheduler, "_preempt", lambda sequence: (preempted.append(sequence), preempt(sequence)))
+        results = e.generate([[20 + i, 21, 22] for i in range(4)], params(40))
+    assert preempted
+    assert [(r.error, r.token_ids) for r in results] == [(None, tuple(range(10, 50)))] * 4
+
+
+def test_a_running_request_is_forked_if_nothing_remembers() -> None:
+    for processor, forks in (
+        (own("callable", "favor"), True),
+        (own("callable", "Countdown", per_sequence=True), False),
+    ):
+        with engine(processor) as e:
+            generation = e.submit([20, 21, 22], params(6))
+            e.step()
+            e.step()
+            if forks:
+                generation.fork()
+            else:
+                with pytest.raises(UnsupportedCapability, match="refuses to fork"):
+                    generation.fork()
+            outputs = generation.wait().outputs
+        assert len({output.token_ids for output in outputs}) == 1
+        assert [output.error for output in outputs] == [None] * (2 if forks else 1)
