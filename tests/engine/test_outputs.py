@@ -87,12 +87,12 @@ def test_greedy_with_penalties_bias_and_min_tokens_equals_generate(engine: Engin
 
 
 def test_several_outputs_each_draw_for_themselves(engine: Engine) -> None:
-    result = one(engine, n=4, temperature=1.5, seed=3, max_tokens=15)
+    result = one(engine, n=4, temperature=4.0, seed=3, max_tokens=15)
     assert [output.index for output in result.outputs] == [0, 1, 2, 3]
     assert len({output.token_ids for output in result.outputs}) == 4
-    assert result.outputs[0].token_ids == one(engine, temperature=1.5, seed=3, max_tokens=15).token_ids
+    assert result.outputs[0].token_ids == one(engine, temperature=4.0, seed=3, max_tokens=15).token_ids
     assert result.text == result.outputs[0].text
-    assert one(engine, n=4, temperature=1.5, seed=3, max_tokens=15).outputs == result.outputs
+    assert one(engine, n=4, temperature=4.0, seed=3, max_tokens=15).outputs == result.outputs
 
 
 def test_each_of_several_outputs_obeys_the_schema(engine: Engine) -> None:
@@ -102,7 +102,7 @@ def test_each_of_several_outputs_obeys_the_schema(engine: Engine) -> None:
 
 
 def test_the_best_of_several_are_those_with_the_highest_mean_logprob(engine: Engine) -> None:
-    params: dict[str, Any] = {"temperature": 1.5, "seed": 3, "max_tokens": 15}
+    params: dict[str, Any] = {"temperature": 4.0, "seed": 3, "max_tokens": 15}
     every = one(engine, n=5, logprobs=0, **params).outputs
     by_mean = sorted(every, key=lambda o: -sum(t.logprob for t in o.logprobs) / len(o.logprobs))
     best = one(engine, n=2, best_of=5, **params).outputs
@@ -213,7 +213,7 @@ def test_echo_begins_with_the_prompt(engine: Engine) -> None:
 
 
 def test_chunks_of_several_outputs_add_up(engine: Engine) -> None:
-    generation = engine.submit(PROMPT, SamplingParams(max_tokens=20, n=3, temperature=1.5, seed=3))
+    generation = engine.submit(PROMPT, SamplingParams(max_tokens=20, n=3, temperature=4.0, seed=3))
     texts, ids, reasons = ["", "", ""], [(), (), ()], [None] * 3
     for chunk in generation.chunks():
         texts[chunk.index] += chunk.text

@@ -225,11 +225,11 @@ def steps_until(built: Engine, generation: Generation, state: str) -> None:
 @pytest.mark.parametrize("state", ["waiting", "computing", "decoding", "preempted"])
 def test_a_request_may_be_aborted_at_any_moment(state: str) -> None:
     with engine(max_num_seqs=2, max_num_batched_tokens=64) as small:
-        other = small.submit(tokens(1, 100), SamplingParams(max_tokens=40))
-        generation = small.submit(tokens(2, 200), SamplingParams(max_tokens=40, priority=1))
+        other = small.submit(tokens(1, 100), SamplingParams(max_tokens=40, ignore_eos=True))
+        generation = small.submit(tokens(2, 200), SamplingParams(max_tokens=40, ignore_eos=True, priority=1))
         if state == "preempted":
             steps_until(small, generation, "decoding")
-            more = small.submit(tokens(3, 30), SamplingParams(max_tokens=40))
+            more = small.submit(tokens(3, 30), SamplingParams(max_tokens=40, ignore_eos=True))
         steps_until(small, generation, state)
         generation.abort()
         assert generation.wait().finish_reason is FinishReason.ABORT
