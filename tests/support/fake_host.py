@@ -81,10 +81,13 @@ class FakeHost:
 
     def join(self, slot: int, request: Request) -> None:
         """Admit a request into `slot`, or note why not."""
+        admission = None
         try:
             admission = self.runtime.admit(request)
             self.runtime.start(admission, slot)
         except GuidewayError as error:
+            if admission is not None:
+                self.runtime.abandon(admission)
             reason = FinishReason.REFUSED if isinstance(error, InvalidRequest) else FinishReason.INTERNAL_ERROR
             refused = Completion(finish_reason=reason, error=error)
             self.results[slot] = GenerationResult(request_id=request.request_id, outputs=(refused,))
@@ -104,7 +107,8 @@ class FakeHost:
 
     def logits(self, batch: StepBatch) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The forward pass: sampled rows, then the companions' rows."""
-        sampled, companions = [], []
+        sampled: list[Any] = []
+        companions: list[Any] = []
         for i, slot in enumerate(batch.slots.tolist()):
             ahead = batch.drafts(i).tolist()
             prompt = self.runtime.journal(slot).sequence.prompt_token_ids

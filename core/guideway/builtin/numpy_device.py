@@ -61,7 +61,8 @@ class NumpyOps(ArrayOps):
     def log_softmax(self, x: Array) -> Array:
         x = x.astype(np.promote_types(x.dtype, np.float32))
         shifted = x - _finite_max(x)
-        return shifted - self.log(self.exp(shifted).sum(axis=1, keepdims=True))
+        with np.errstate(invalid="ignore"):  # a row of -inf alone has no distribution: NaN
+            return shifted - self.log(self.exp(shifted).sum(axis=1, keepdims=True))
 
     def topk(self, x: Array, k: int) -> tuple[Array, Array]:
         columns = np.argsort(-x, axis=1, kind="stable")[:, :k]

@@ -43,8 +43,10 @@ class TorchOps(ArrayOps):
 
     def where_rows(self, x: Tensor, rows: Tensor, condition: Tensor | bool, values: Array) -> Tensor:
         rows = rows.long()
-        condition = torch.as_tensor(condition, device=x.device)
-        values = torch.as_tensor(values, dtype=x.dtype, device=x.device)
+        # A plain value is written by the device; copying it there would wait for it.
+        if isinstance(condition, bool):
+            condition = torch.full((), condition, device=x.device)
+        values = values.to(x.dtype) if isinstance(values, Tensor) else x.new_full((), values)
         return x.index_copy_(0, rows, torch.where(condition, values, x[rows]))
 
     def gather(self, x: Tensor, rows: Tensor, columns: Tensor | None = None) -> Tensor:

@@ -1,0 +1,162 @@
+"""What admission says of each sampling parameter, and that what it let in stays as it was."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from guideway.api import InvalidRequest, LimitExceeded, ModifierContext, Need, Regex, Request, SamplingParams
+from guideway.builtin.reference.strategy import Strategy
+from guideway.constraints.runtime import Runtime
+
+from tests.support.probes import GreenList
+from tests.support.vocabularies import tiny
+
+VOCABULARY = tiny()
+SIZE = len(VOCABULARY)
+NAN, INF = math.nan, math.inf
+HUGE = 10**5000
+WARM = {"temperature": 1.0}
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Runtime:
+    context = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=4, max_model_len=64)
+    return Runtime(
+        context,
+        strategies={"reference": Strategy(VOCABULARY, {})},
+        modifiers=[GreenList({}, context)],
+        offers=frozenset(Need),
+    )
+
+
+def admitted(runtime: Runtime, params: Any, **others: Any) -> Request:
+    request = Request(**{"request_id": "r", "prompt_token_ids": (1, 2), "params": params, **others})
+    admission = runtime.admit(request)
+    for _ in range(admission.request.params.num_sequences):
+        runtime.abandon(admission)
+    return admission.request
+
+
+NO_NUMBERS: list[Any] = [None, "1", True, NAN, INF, -INF, [], 1j, HUGE, -HUGE]
+NO_COUNTS: list[Any] = ["1", True, NAN, 0.5, 2.0, [], -1, -HUGE]
+
+WRONG: dict[str, list[Any]] = {
+    "max_tokens": [*NO_COUNTS, 0],
+    "min_tokens": [*NO_COUNTS, None],
+    "temperature": [*NO_NUMBERS, -1, 1e-9, 1e9],
+    "top_k": [*NO_COUNTS, None],
+    "top_p": [*NO_NUMBERS, 0, -0.1, 1.0001],
+    "min_p": [*NO_NUMBERS, -0.1, 1.0001],
+    "typical_p": [*NO_NUMBERS, 0, 1.5],
+    "repetition_penalty": [*NO_NUMBERS, 0, -1.0, 1e-9, 1e9],
+    "frequency_penalty": [*NO_NUMBERS, 1e9],
+    "presence_penalty": [*NO_NUMBERS, -1e9],
+    "logit_bias": [
+        None, 3, [(1, 2.0)], "ab", {"1": 2.0}, {1.0: 2.0}, {True: 1.0}, {SIZE: 1.0}, {-1: 1.0}, {HUGE: 1.0},
+        {1: NAN}, {1: INF}, {1: "2"}, {1: None}, {1: True}, {1: HUGE}, {1: 1e31}, {2: 1.0, 1: -1e39},
+    ],
+    "seed": ["1", True, 0.5, -1, 2**63],
+    "stop": [None, "end", 3, {"a"}, ("",), ("ok", 3), (b"x",), ("\ud800",), (None,)],
+    "stop_token_ids": ["ab", (SIZE,), (True,), (-1,), None],
+    "ignore_eos": [None, 0, 1, "yes"],
+    "n": [*NO_COUNTS, 0, None],
+    "best_of": [*NO_COUNTS, 0],
+    "logprobs": [*NO_COUNTS, SIZE + 1, HUGE],
+    "prompt_logprobs": [*NO_COUNTS, SIZE + 1, HUGE],
+    "echo": [None, 0, 1, "yes"],
+    "priority": [None, "1", True, 0.5, NAN, 2**31, -(2**31) - 1, HUGE],
+    "constraint": ["a", 3],
+    "modifiers": [None, ["green_list"]],
+}  # fmt: skip
+
+
+def test_every_field_has_wrong_values_here() -> None:
+    assert set(WRONG) == {field.name for field in fields(SamplingParams)}
+
+
+@pytest.mark.parametrize("name", sorted(WRONG))
+def test_a_wrong_value_is_refused_by_the_name_of_its_field(runtime: Runtime, name: str) -> None:
+    for value in WRONG[name]:
+        with pytest.raises(InvalidRequest) as caught:
+            admitted(runtime, SamplingParams(**{**WARM, name: value}))
+        assert caught.value.field == name
+        assert name in str(caught.value)
+        assert len(str(caught.value)) < 300
+
+
+RIGHT: list[dict[str, Any]] = [
+    {"max_tokens": 1, "min_tokens": 1},
+    {"min_tokens": 10**6},
+    {"temperature": 1, "top_k": HUGE, "top_p": 1e-300, "min_p": 1, "typical_p": 1e-300},
+    {"temperature": 1e-3, "typical_p": 0.5},
+    {"top_k": 5, "top_p": 0.5, "min_p": 0.5},  # greedy: they change nothing
+    {"repetition_penalty": 1000, "frequency_penalty": -1000, "presence_penalty": 1000},
+    {"logit_bias": {0: -INF, SIZE - 1: 1e30, 5: 0, 6: -100}},
+    {"seed": 2**63 - 1},
+    {"stop": ["a", "\n\n", "é\U0001f600"], "stop_token_ids": {1, 2}},
+    {"ignore_eos": True, "echo": True},
+    {"temperature": 1.0, "n": 3},
+    {"temperature": 1.0, "n": 2, "best_of": 2},
+    {"n": 1, "best_of": 1},
+    {"logprobs": 0, "prompt_logprobs": SIZE},
+    {"priority": -(2**31)},
+]
+
+
+@pytest.mark.parametrize("given", RIGHT, ids="+".join)
+def test_right_values_pass(runtime: Runtime, given: dict[str, Any]) -> None:
+    request = admitted(runtime, SamplingParams(**given))
+    assert pickle.loads(pickle.dumps(request)) == request
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "says"),
+    [
+        ({"max_tokens": 3, "min_tokens": 4}, "min_tokens", "more than max_tokens"),
+        ({"n": 2}, "n", "greedy"),
+        ({"best_of": 2}, "best_of", "greedy"),
+        ({"n": 3, "best_of": 2, **WARM}, "best_of", "less than n"),
+        ({"n": HUGE, **WARM}, "n", "at most 1024"),
+        ({"best_of": 1025, **WARM}, "best_of", "at most 1024"),
+        ({"typical_p": 0.5}, "typical_p", "greedy"),
+        ({"ignore_eos": True, "constraint": Regex("a")}, "ignore_eos", "leave out one"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(runtime: Runtime, given: dict[str, Any], field: str, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says) as caught:
+        admitted(runtime, SamplingParams(**given))
+    assert caught.value.field == field
+    assert isinstance(caught.value, LimitExceeded) == ("1024" in says)
+
+
+@pytest.mark.parametrize("tenant", [None, 3, b"x", "x" * 257, "\ud800"])
+def test_a_wrong_tenant_is_refused(runtime: Runtime, tenant: Any) -> None:
+    with pytest.raises(InvalidRequest, match="tenant") as caught:
+        admitted(runtime, SamplingParams(), tenant=tenant)
+    assert caught.value.field == "tenant"
+    assert admitted(runtime, SamplingParams(), tenant="x" * 256).tenant == "x" * 256
+
+
+def test_what_was_let_in_stays_as_it_was(runtime: Runtime) -> None:
+    bias, stop, ids, options = {1: 2, 3: 0}, ["a"], [2], {"key": 5, "delta": 1.0, "more": {"list": [1, {"x": 2}]}}
+    modifiers = {"green_list": options}
+    params: Any = SamplingParams(logit_bias=bias, stop=stop, stop_token_ids=ids, modifiers=modifiers)  # type: ignore[arg-type]
+    request = admitted(runtime, params)
+    bias[1], stop[0], ids[0], options["key"] = 9, "b", 4, 6
+    options["more"]["list"][1]["x"] = 3  # type: ignore[index]
+    modifiers.clear()
+    assert request.params.logit_bias == {1: 2.0}
+    assert request.params.stop == ("a",)
+    assert request.params.stop_token_ids == (2,)
+    assert request.params.modifiers == {"green_list": {"key": 5, "delta": 1.0, "more": {"list": [1, {"x": 2}]}}}
+
+
+def test_numbers_of_numpy_are_told_apart_from_those_of_python(runtime: Runtime) -> None:
+    assert admitted(runtime, SamplingParams(temperature=np.float64(0.5))).params.temperature == 0.5
+    with pytest.raises(InvalidRequest, match="top_k must be a whole number"):
+        admitted(runtime, SamplingParams(top_k=np.int64(3)))  # type: ignore[arg-type]
