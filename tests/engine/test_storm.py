@@ -131,7 +131,7 @@ def storm(engine: Engine, todo: list[Plan], rng: random.Random) -> int:
     scheduler._preempt = counted
     while waiting or engine.has_work():
         for _ in range(rng.choice([0, 0, 1, 5, 40])):
-            if waiting:
+            if waiting and scheduler.num_waiting < 400:
                 plan = waiting.pop(0)
                 plan.generation = engine.submit(plan.prompt, plan.params, tenant=plan.tenant)
                 running.append(plan)
