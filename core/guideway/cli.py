@@ -3,6 +3,7 @@
 A command's ``run`` gets the parsed arguments. Whatever the command, ``args.enable_plugin`` is a tuple of the ids
 (``distribution/hooks.name``) of the plugins that ``--enable-plugin`` and GUIDEWAY_PLUGINS_ENABLE name, resolved, in
 order, each once: what a command that starts a host passes on as ``PluginSettings(enable=args.enable_plugin)``.
+``args.enabled_by_flag`` holds those among them that the flag names.
 """
 # ruff: noqa: T201 - printing is what a command is for
 
@@ -26,6 +27,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     # command: (function that adds its parser to the subparsers, help); the parser sets `run(args) -> exit status`
+    "config": ("guideway.engine.config_commands:add_config", "the configuration, and where each value comes from"),
     "generate": ("guideway.engine.commands:add_generate", "answer prompts with a model, under a constraint"),
     "plugins": ("guideway.plugins.commands:add_plugins", "what is installed, and what is wrong with it"),
 }
@@ -92,7 +94,7 @@ def _run(argv: list[str]) -> int:
             words = [word for word in head.rest if not word.startswith("-")]
             head.command, *head.rest = [*words, "--help"] if words else [None]
             head.help = not words
-        plugins = _enabled(head.enable_plugin)
+        plugins, by_flag = _enabled(head.enable_plugin)
         if head.help or head.command is None:
             _help(plugins).print_help(sys.stdout if head.help else sys.stderr)
             return 0 if head.help else 2
@@ -109,6 +111,7 @@ def _run(argv: list[str]) -> int:
     except SystemExit as done:  # argparse has printed help, a version or a usage error
         return done.code if isinstance(done.code, int) else 2
     args.enable_plugin = plugins.settings.enable if plugins else ()
+    args.enabled_by_flag = by_flag
     return int(args.run(args))
 
 
@@ -117,6 +120,10 @@ class _Parser(ArgumentParser):
     reports its own unknown options, under its own usage."""
 
     _words: Sequence[str] = ()
+
+    def __init__(self, **options: Any) -> None:
+        # an abbreviation that works today would be ambiguous tomorrow
+        super().__init__(**{"allow_abbrev": False} | options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._words = args or ()
@@ -148,7 +155,6 @@ def _parser(*, add_help: bool = True) -> _Parser:
         epilog=EPILOG,
         formatter_class=RawDescriptionHelpFormatter,
         add_help=add_help,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"guideway {guideway.__version__}")
     parser.add_argument(
@@ -168,12 +174,12 @@ def _help(plugins: Plugins | None) -> ArgumentParser:
     return parser
 
 
-def _enabled(flags: list[str]) -> Plugins | None:
-    """The installed plugins, with those enabled that `flags` and the environment name; None if they name none.
-    Resolves every name and imports nothing. Raises `PluginError`."""
+def _enabled(flags: list[str]) -> tuple[Plugins | None, tuple[str, ...]]:
+    """The installed plugins, with those enabled that `flags` and the environment name, None if they name none; and the
+    ids of those that `flags` name. Resolves every name and imports nothing. Raises `PluginError`."""
     listed = [name.strip() for name in os.environ.get(ENABLE_VARIABLE, "").split(",") if name.strip()]
     if not listed and not flags:
-        return None
+        return None, ()
     from guideway.plugins import Plugins, PluginSettings
     from guideway.plugins.kinds import HOOKS
 
@@ -184,8 +190,9 @@ def _enabled(flags: list[str]) -> Plugins | None:
         raise type(error)(
             f"{error}\n  the environment variable {ENABLE_VARIABLE} names it", plugin=error.plugin
         ) from error
-    ids += [plugins.resolve(HOOKS, name).id for name in flags]
-    return Plugins(plugins.index, PluginSettings(enable=tuple(dict.fromkeys(ids))))
+    by_flag = [plugins.resolve(HOOKS, name).id for name in flags]
+    enabled = PluginSettings(enable=tuple(dict.fromkeys(ids + by_flag)))
+    return Plugins(plugins.index, enabled), tuple(dict.fromkeys(by_flag))
 
 
 def _add_commands(subparsers: _SubParsersAction[Any], plugins: Plugins | None) -> None:

@@ -135,7 +135,7 @@ def test_locking_some_keeps_the_others(bare: Environment, wheels: dict[str, Path
     after = json.loads(Path(lock).read_text())["plugins"]
     assert {plugin for plugin in after if after[plugin] != before[plugin]} == {"gwt-good/worker.good"}
     told = bare.guideway("plugins", "lock", "worker.good", "--file", lock, **path).stdout
-    assert told == f"locked 1 plugin in {lock}, kept 5 others\n"
+    assert told == f"locked 1 plugin in {lock}, kept {len(every) - 1} others\n"
     # and without names the lock is of exactly what is installed
     assert "gwt-good/worker.good" not in answer(bare, "lock", "--file", lock)["plugins"]
     assert "gwt-good/worker.good" not in Path(lock).read_text()
@@ -219,7 +219,7 @@ def test_every_command_is_told_what_is_enabled(
         (["plugins", "list", "--jsn"], "unrecognized arguments: --jsn; did you mean '--json'?"),
         (["plugins", "list", "--jsn"], "usage: guideway plugins list [-h] [--json]"),
         (["generate", "--model", "m", "--prompt", "p", "--shcema=x"], "did you mean '--schema'?"),
-        (["generate", "--mdoel", "m", "--prompt", "p"], "required: --model; did you mean '--model'?"),
+        (["generate", "--mdoel", "m", "--prompt", "p"], "unrecognized arguments: --mdoel m; did you mean '--model'?"),
         (["help", "plugin"], "did you mean 'plugins'?"),
         (["plugins", "doctor", "--timeout", "-1"], "invalid"),
         (["plugins", "doctor", "good"], "only with --import"),

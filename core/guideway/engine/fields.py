@@ -77,7 +77,7 @@ def add_flag(group: _ArgumentGroup, field: Field, *names: str, dest: str, split:
     elif split:
         group.add_argument(*names, type=partial(from_text, field.hint), action="extend", **options)
     else:
-        group.add_argument(*names, action="append", **options)
+        group.add_argument(*names, action="append", **(options | {"metavar": "TEXT"}))
 
 
 def _parsed(hint: Any, text: str) -> Any:
@@ -121,9 +121,11 @@ def _metavar(hint: Any) -> str:
 
 def _help(field: Field) -> str:
     text = field.help.replace("``", "").replace("`", "").replace("%", "%%").rstrip(".")
-    if field.default is MISSING or field.default in (None, (), False):
+    default = field.default
+    if default is MISSING or default is None or default is False or default == ():
         return text
-    return f"{text} (default: {str(field.default).lower() if field.hint is bool else field.default})"
+    shown = "true" if default is True else ",".join(default) if isinstance(default, tuple) else str(default)
+    return f"{text} (default: {shown.replace('%', '%%')})"
 
 
 def _docstrings(cls: type) -> dict[str, str]:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
-from argparse import Namespace
-from collections.abc import Callable
-from dataclasses import dataclass
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guideway.api.errors import InvalidRequest
 from guideway.api.types import Constraint, JsonSchema, Regex, SamplingParams
+from guideway.engine.fields import add_flag, fields_of
 
 if TYPE_CHECKING:
-    from guideway.engine.engine import Prompt
+    from guideway.engine.prompts import Prompt
 
-__all__ = ["LINE_KEYS", "Job", "named_options", "read_jobs"]
+__all__ = ["Job", "add_flags", "read_jobs"]
 
-LINE_KEYS = ("id", "prompt", "schema", "regex", "max_tokens", "temperature", "seed", "modifiers")
+MAX_TOKENS = 256
+
+SAMPLING = {name: field for name, field in fields_of(SamplingParams).items() if name not in ("constraint", "modifiers")}
+"""The sampling parameters that are flags, and keys of a line of input, under their own names."""
+
+LINE_KEYS = ("prompt", "id", "schema", "regex", "tenant", "modifiers", *SAMPLING)
 """What a line of ``--input`` may hold."""
 
 
@@ -31,8 +38,40 @@ class Job:
     """The prompt as a person reads it."""
     prompt: Prompt
     params: SamplingParams
+    tenant: str = ""
     error: InvalidRequest | None = None
     """What is wrong with its line, if there is something; the others are answered all the same."""
+
+
+def add_flags(parser: ArgumentParser) -> None:
+    """Let a command take prompts, a constraint and sampling parameters."""
+    given = parser.add_argument_group("prompts")
+    prompts = given.add_mutually_exclusive_group(required=True)
+    prompts.add_argument("--prompt", metavar="TEXT", help="one prompt")
+    prompts.add_argument(
+        "--input",
+        metavar="FILE",
+        help="JSON lines, - for standard input; each an object with 'prompt' (text, chat messages or token ids), "
+        "optionally an 'id' to find it again, and what else it sets for itself: schema, regex, tenant, modifiers and "
+        "every sampling parameter, under the names of the flags with _ for -",
+    )
+    given.add_argument("--raw", action="store_true", help="do not put prompts into the model's chat template")
+    given.add_argument("--tenant", metavar="NAME", default="", help="on whose behalf")
+    constraints = parser.add_argument_group("constraint").add_mutually_exclusive_group()
+    constraints.add_argument("--schema", metavar="FILE", help="a JSON Schema that every answer must obey")
+    constraints.add_argument("--regex", metavar="PATTERN", help="a regular expression that every answer must match")
+    group = parser.add_argument_group("sampling")
+    for name, field in SAMPLING.items():
+        flag = f"--{name.replace('_', '-')}"
+        if name == "logit_bias":
+            help_text = "a token id, and what is added to its logit; -inf bans the token (repeatable)"
+            group.add_argument(
+                flag, metavar="ID=VALUE", type=_bias, action="append", default=SUPPRESS, dest=name, help=help_text
+            )
+        elif name == "max_tokens":
+            add_flag(group, replace(field, default=MAX_TOKENS), flag, dest=name)
+        else:
+            add_flag(group, field, flag, dest=name, split=name != "stop")
 
 
 def read_jobs(args: Namespace) -> list[Job]:
@@ -43,15 +82,11 @@ def read_jobs(args: Namespace) -> list[Job]:
         _named(args.schema, constraint.source)
     elif args.regex is not None:
         constraint = Regex(args.regex)
-    common = {
-        "max_tokens": args.max_tokens,
-        "temperature": args.temperature,
-        "seed": args.seed,
-        "constraint": constraint,
-        "modifiers": dict(_modifier(text) for text in args.modifier),
-    }
+    given = {name: value for name, value in vars(args).items() if name in SAMPLING}
+    common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint, "modifiers": dict(args.modifier)}
+    common = _as_params(common)
     if args.prompt is not None:
-        return [_job("0", args.prompt, common, raw=args.raw)]
+        return [_job("0", args.prompt, common, args.tenant, raw=args.raw)]
     lines = _read(args.input, "input").split("\n")  # splitlines would cut where JSON strings may go on
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not numbered:
@@ -59,60 +94,60 @@ def read_jobs(args: Namespace) -> list[Job]:
     jobs = []
     for index, (number, line) in enumerate(numbered):
         try:
-            jobs.append(_job_of_line(f"{args.input}, line {number}", index, line, common, raw=args.raw))
+            jobs.append(_job_of_line(f"{args.input}, line {number}", index, line, common, args.tenant, raw=args.raw))
         except InvalidRequest as error:
-            jobs.append(Job(str(index), line.strip()[:200], "", SamplingParams(), error))
+            jobs.append(Job(str(index), line.strip()[:200], "", SamplingParams(), error=error))
     return jobs
 
 
-def named_options(texts: list[str]) -> dict[str, dict[str, Any]]:
-    """``KIND.NAME.OPTION=VALUE`` texts as the options of components; a value is JSON, or else text."""
-    options: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        place, equals, value = text.partition("=")
-        component, dot, option = place.rpartition(".")
-        if not equals or not dot or "." not in component:
-            raise InvalidRequest(f"--option takes KIND.NAME.OPTION=VALUE, not {text!r}", field="option")
-        options.setdefault(component, {})[option] = _value(value)
-    return options
-
-
-def _modifier(text: str) -> tuple[str, Any]:
-    """``NAME`` or ``NAME={...}``."""
-    name, equals, options = text.partition("=")
-    return name, _value(options) if equals else {}
-
-
-def _value(text: str) -> Any:
+def _bias(text: str) -> tuple[int, float]:
+    """``ID=VALUE``."""
+    token_id, _, value = text.partition("=")
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+        return int(token_id), float(value)
+    except ValueError as error:
+        raise ArgumentTypeError(f"must be ID=VALUE, a token id and a number, not {text!r}") from error
 
 
-def _job(job_id: str, prompt: Any, params: dict[str, Any], *, raw: bool) -> Job:
+def _as_params(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` of flags and JSON as `SamplingParams` has them, as far as they have the shape; admission judges them."""
+    params = dict(values)
+    for name in ("stop", "stop_token_ids"):
+        if isinstance(values.get(name), list):
+            params[name] = tuple(values[name])
+    bias = values.get("logit_bias")
+    if isinstance(bias, list):
+        params["logit_bias"] = dict(bias)
+    elif isinstance(bias, dict):  # JSON's keys are text
+        params["logit_bias"] = {int(k) if k.isdecimal() and len(k) < 20 else k: value for k, value in bias.items()}
+    return params
+
+
+def _job(job_id: str, prompt: Any, params: dict[str, Any], tenant: Any, *, raw: bool) -> Job:
     shown = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
     if isinstance(prompt, str) and not raw:
         prompt = [{"role": "user", "content": prompt}]
-    return Job(job_id, shown, prompt, SamplingParams(**params))
+    return Job(job_id, shown, prompt, SamplingParams(**params), tenant)
 
 
-def _job_of_line(where: str, index: int, line: str, common: dict[str, Any], *, raw: bool) -> Job:
+def _job_of_line(where: str, index: int, line: str, common: dict[str, Any], tenant: str, *, raw: bool) -> Job:
     entry = _parsed(where, line)
     if unknown := sorted(entry.keys() - set(LINE_KEYS)):
-        known = ", ".join(LINE_KEYS)
-        raise InvalidRequest(f"{where} has the unknown key {unknown[0]!r}; known: {known}", field="input")
+        close = difflib.get_close_matches(unknown[0], LINE_KEYS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise InvalidRequest(
+            f"{where} has the unknown key {unknown[0]!r}; {hint}known: {', '.join(LINE_KEYS)}", field="input"
+        )
     if "schema" in entry and "regex" in entry:
         raise InvalidRequest(f"{where} has both 'schema' and 'regex'; keep one", field="input")
     if isinstance(entry.get("schema"), str):
         raise InvalidRequest(f"{where} must hold the schema itself, not text or a path", field="input")
-    keys = ("max_tokens", "temperature", "seed", "modifiers")
-    params = common | {key: entry[key] for key in keys if key in entry}
+    params = common | _as_params({key: entry[key] for key in (*SAMPLING, "modifiers") if key in entry})
     if "schema" in entry:
         params["constraint"] = JsonSchema(entry["schema"])
     elif "regex" in entry:
         params["constraint"] = Regex(entry["regex"])
-    return _job(str(entry.get("id", index)), entry["prompt"], params, raw=raw)
+    return _job(str(entry.get("id", index)), entry["prompt"], params, entry.get("tenant", tenant), raw=raw)
 
 
 def _parsed(where: str, line: str) -> dict[str, Any]:

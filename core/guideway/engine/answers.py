@@ -1,0 +1,126 @@
+"""How ``guideway generate`` shows what came of prompts: JSON lines, a table, and what went wrong on standard error."""
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from guideway.api.errors import GuidewayError, InvalidRequest
+from guideway.api.types import Completion, FinishReason, GenerationResult, TokenLogprobs
+from guideway.engine.jobs import Job
+
+__all__ = ["print_line", "print_table", "report"]
+
+
+def print_line(index: int, job: Job, result: GenerationResult) -> None:
+    """One line of JSON, as readable as standard output allows: the first output, and all of them if there are more."""
+    line = {"index": index, "id": job.id, **_output(result.outputs[0])}
+    if len(result.outputs) > 1:
+        line["outputs"] = [{"index": output.index, **_output(output)} for output in result.outputs]
+    if result.prompt_logprobs is not None:
+        line["prompt_logprobs"] = [None if entry is None else _logprobs(entry) for entry in result.prompt_logprobs]
+    text = json.dumps(line, ensure_ascii=False)
+    print(text if _printable(text) == text else json.dumps(line), flush=True)
+
+
+def print_table(answered: Sequence[tuple[Job, GenerationResult]]) -> None:
+    """A table for a person: one row per output."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_lines=True, expand=True, pad_edge=False)
+    table.add_column("prompt", ratio=2, overflow="fold", style="dim")
+    table.add_column("answer", ratio=3, overflow="fold")
+    table.add_column("ended by", overflow="fold")
+    for job, result in answered:
+        for rank, output in enumerate(result.outputs, start=1):
+            notes = f"\nnot enforced: {', '.join(output.unenforced)}" if output.unenforced else ""
+            answer = output.text if output.error is None else str(output.error)
+            number = f"output {rank} of {len(result.outputs)}\n" if len(result.outputs) > 1 else ""
+            table.add_row(
+                Text(_printable(job.shown) if rank == 1 else ""),
+                Text(_printable(answer + notes), style="" if output.error is None else "red"),
+                Text(_printable(number + _ending(output))),
+            )
+    Console().print(table)
+
+
+def report(answered: Sequence[tuple[Job, GenerationResult]]) -> int:
+    """Say on standard error what went wrong; the exit status."""
+    status = 0
+    for job, result in answered:
+        for output in result.outputs:
+            which = f"{job.id}, output {output.index}" if len(result.outputs) > 1 else job.id
+            if output.error is not None:
+                status = 1
+                verb = "was refused" if output.finish_reason is FinishReason.REFUSED else "failed"
+                print(f"guideway: prompt {which} {verb}: {output.error}", file=sys.stderr)
+            elif output.finish_reason is FinishReason.LENGTH and job.params.constraint is not None:
+                status = 1
+                print(
+                    f"guideway: the answer to prompt {which} was cut after {len(output.token_ids)} tokens and may be "
+                    "incomplete; raise --max-tokens",
+                    file=sys.stderr,
+                )
+            if output.unenforced:
+                by = f"{output.strategy} does not enforce" if output.strategy else "not enforced:"
+                print(f"guideway: prompt {which}: {by} {', '.join(output.unenforced)}", file=sys.stderr)
+    return status
+
+
+def _output(output: Completion) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "text": output.text,
+        "finish_reason": str(output.finish_reason),
+        "stop": output.stop,
+        "num_tokens": len(output.token_ids),
+        "strategy": output.strategy,
+        "unenforced": list(output.unenforced),
+        "error": None if output.error is None else _described(output.error),
+    }
+    if output.logprobs is not None:
+        shown["logprobs"] = [_logprobs(entry) for entry in output.logprobs]
+    return shown
+
+
+def _logprobs(entry: TokenLogprobs) -> dict[str, Any]:
+    """JSON has no infinity; null stands for the logarithm of zero."""
+    return {
+        "token_id": entry.token_id,
+        "logprob": _finite(entry.logprob),
+        "top": [[token_id, _finite(logprob)] for token_id, logprob in entry.top],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _ending(output: Completion) -> str:
+    lines = [str(output.finish_reason), f"{len(output.token_ids)} tokens"]
+    if isinstance(output.stop, str):
+        lines[0] += f" {output.stop!r}"
+    if output.strategy:
+        lines.append(output.strategy)
+    if output.logprobs:
+        lines.append(f"mean logprob {sum(entry.logprob for entry in output.logprobs) / len(output.logprobs):.2f}")
+    return "\n".join(lines)
+
+
+def _described(error: GuidewayError) -> dict[str, str]:
+    described = {"type": type(error).__name__, "message": str(error)}
+    if isinstance(error, InvalidRequest):
+        described["field"] = error.field
+    return described
+
+
+def _printable(text: str) -> str:
+    """`text`, with what standard output cannot encode escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -1,0 +1,166 @@
+"""The configuration on the command line: its flags, and ``guideway config show``."""
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, _SubParsersAction
+from dataclasses import MISSING
+from typing import Any
+
+from guideway.engine.config_sources import KEYS, Configuration, Key, Layer, Setting, read_layers
+from guideway.engine.fields import add_flag
+
+__all__ = ["add_config", "add_flags", "configuration", "sources"]
+
+ENABLE: Key = ("plugins", "enable")
+MODIFIERS: Key = ("modifiers",)
+
+ALIASES: dict[Key, tuple[str, ...]] = {("grammar",): ("--strategy",)}
+OF_THEIR_OWN = (ENABLE, MODIFIERS)
+"""These have a flag that adds to what is configured: ``--enable-plugin``, before the command, and ``--modifier``."""
+
+
+def add_flags(parser: ArgumentParser) -> None:
+    """Let a command take the configuration's flags."""
+    group = parser.add_argument_group(
+        "configuration",
+        "flags win over GUIDEWAY_... environment variables, these over the file, the file over defaults",
+    )
+    group.add_argument(
+        "--config", metavar="FILE", help="a TOML file with the configuration (default: the one GUIDEWAY_CONFIG names)"
+    )
+    for key, field in KEYS.items():
+        if key not in OF_THEIR_OWN:
+            add_flag(group, field, _flag(key), *ALIASES.get(key, ()), dest=".".join(key))
+    group.add_argument(
+        "--modifier",
+        metavar="NAME[={...}]",
+        type=_modifier,
+        action="append",
+        default=[],
+        help="a logit modifier that requests may use, besides those configured, and that prompts of the command line "
+        "do use, with these options (repeatable)",
+    )
+    group.add_argument(
+        "--option",
+        metavar="KIND.NAME.OPTION=VALUE",
+        type=_option,
+        action="append",
+        default=[],
+        help="an option of a component, such as grammar.NAME.whitespace=compact (repeatable)",
+    )
+
+
+def sources(args: Namespace) -> list[Layer]:
+    """File, environment and flags, in order of rising precedence. Raises `InvalidConfiguration`."""
+    given = vars(args)
+    flags: Layer = {}
+    for key in KEYS:
+        if (name := ".".join(key)) in given:
+            flags[key] = Setting(given[name], _flag(key).replace("--", "--no-" if given[name] is False else "--", 1))
+    for component, option, value in args.option:
+        flags[("options", component)] = Setting({}, "--option")
+        flags[("options", component, option)] = Setting(value, "--option")
+    return read_layers(args.config, os.environ, flags)
+
+
+def configuration(args: Namespace, layers: list[Layer], defaults: Layer | None = None) -> Configuration:
+    """What `layers` say together, and beneath them `defaults`; `args` add modifiers and enabled plugins to it."""
+    layers = [defaults or {}, *layers]
+    said = Configuration.of(layers).settings
+    more: Layer = {}
+    for key, names, flag in (
+        (MODIFIERS, [name for name, _ in args.modifier], "--modifier"),
+        (ENABLE, args.enabled_by_flag, "--enable-plugin"),
+    ):
+        before = said.get(key, Setting((), ""))
+        if names and isinstance(before.value, list | tuple):
+            value = tuple(dict.fromkeys([*before.value, *names]))
+            more[key] = Setting(value, f"{before.source}, {flag}" if before.value else flag)
+    return Configuration.of([*layers, more])
+
+
+def add_config(subparsers: _SubParsersAction[ArgumentParser]) -> None:
+    """Add ``config`` and its subcommand."""
+    parser = subparsers.add_parser("config", help="the configuration", description="The configuration.")
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands", required=True)
+    summary = "show the configuration that the same flags give other commands, and where each value comes from"
+    show = commands.add_parser(
+        "show",
+        usage="guideway config show [--json] [--config FILE] [flags]",
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}. Exit status: 0 it can be used as far as its values go; "
+        "1 it cannot. Nothing is loaded: whether plugins and model are there is not looked at.",
+    )
+    show.add_argument("--json", action="store_true", help="print JSON")
+    add_flags(show)
+    show.set_defaults(run=_show)
+
+
+def _show(args: Namespace) -> int:
+    resolved = configuration(args, sources(args))
+    _check(resolved)
+    rows: dict[str, tuple[Any, str]] = {}
+    for key, field in KEYS.items():
+        setting = resolved.settings.get(key)
+        if setting is not None:
+            rows[".".join(key)] = (setting.value, setting.source)
+        elif field.default is MISSING:
+            rows[".".join(key)] = (None, "not set")
+        else:
+            rows[".".join(key)] = (field.default, "default")
+    for settings, note in ((resolved.settings, ""), (resolved.unused, " (not used: the component was replaced)")):
+        for key, setting in sorted(settings.items()):
+            if key[0] == "options" and len(key) == 3:
+                rows[".".join(key)] = (setting.value, f"{setting.source}{note}")
+    if args.json:
+        print(json.dumps({name: {"value": v, "source": s} for name, (v, s) in rows.items()}, indent=2, default=str))
+        return 0
+    lines = [("KEY", "VALUE", "FROM"), *((name, _text(value), source) for name, (value, source) in rows.items())]
+    widths = [max(len(line[column]) for line in lines) for column in range(2)]
+    for name, text, source in lines:
+        print(f"{name:{widths[0]}}  {text:{widths[1]}}  {source}")
+    return 0
+
+
+def _check(resolved: Configuration) -> None:
+    """Raises `InvalidConfiguration`. That a model is missing is left for the command that needs it."""
+    settings = {("model",): Setting("any", "")} | dict(resolved.settings)
+    Configuration(settings, {}).engine_config()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "-" if value is None else json.dumps(value, default=str)
+
+
+def _flag(key: Key) -> str:
+    return f"--{'-'.join(key)}".replace("_", "-")
+
+
+def _modifier(text: str) -> tuple[str, Any]:
+    """``NAME`` or ``NAME={...}``."""
+    name, equals, options = text.partition("=")
+    if not name:
+        raise ArgumentTypeError(f"must be NAME or NAME={{...}}, not {text!r}")
+    return name, _value(options) if equals else {}
+
+
+def _option(text: str) -> tuple[str, str, Any]:
+    """``KIND.NAME.OPTION=VALUE``, a value being JSON, or else text."""
+    place, equals, value = text.partition("=")
+    component, _, option = place.rpartition(".")
+    kind, _, name = component.partition(".")
+    if not (equals and kind and name and option):
+        raise ArgumentTypeError(f"must be KIND.NAME.OPTION=VALUE, not {text!r}")
+    return component, option, _value(value)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,125 @@
+"""``guideway config show``, and the configuration's flags."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guideway.cli import main
+from guideway.engine.config_sources import KEYS
+
+from tests.support.distributions import install
+
+FILE = """\
+model = "demo"
+grammar = ["one", "two"]
+modifiers = ["kgw"]
+max_num_seqs = 8
+
+[plugins]
+enable = ["policy"]
+
+[options."grammar.one"]
+whitespace = "compact"
+depth = 3
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("prod.toml").write_text(FILE, encoding="utf-8")
+    return "prod.toml"
+
+
+def show(capsys: pytest.CaptureFixture[str], *arguments: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
+    assert main([*before, "config", "show", "--json", *arguments]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    return {name: (entry["value"], entry["source"]) for name, entry in shown.items()}
+
+
+def test_it_shows_what_wins(config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GUIDEWAY_MAX_NUM_SEQS", "9")
+    monkeypatch.setenv("GUIDEWAY_MAX_WAITING", "90")
+    flags = (
+        "--max-waiting",
+        "91",
+        "--no-prefix-caching",
+        "--option",
+        "grammar.one.depth=4",
+        "--plugins-deny",
+        "a/*,b/*",
+    )
+    shown = show(capsys, "--config", config, *flags)
+    assert list(shown) == [".".join(key) for key in KEYS] + [
+        "options.grammar.one.depth",
+        "options.grammar.one.whitespace",
+    ]
+    assert shown["model"] == ("demo", "prod.toml")
+    assert shown["max_num_seqs"] == (9, "GUIDEWAY_MAX_NUM_SEQS")
+    assert shown["max_waiting"] == (91, "--max-waiting")
+    assert shown["prefix_caching"] == (False, "--no-prefix-caching")
+    assert shown["compile_threads"] == (2, "default")
+    assert shown["max_model_len"] == (None, "default")
+    assert shown["plugins.enable"] == (["policy"], "prod.toml")
+    assert shown["plugins.deny"] == (["a/*", "b/*"], "--plugins-deny")
+    assert shown["options.grammar.one.depth"] == (4, "--option")
+    assert shown["options.grammar.one.whitespace"] == ("compact", 'prod.toml, [options."grammar.one"]')
+
+
+def test_strategy_and_grammar_are_one_flag_and_replace(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = show(capsys, "--config", config, "--strategy", "three,four", "--grammar", "two")
+    assert shown["grammar"] == (["three", "four", "two"], "--grammar")
+    value, source = shown["options.grammar.one.depth"]
+    assert (value, source.partition(" (")[2]) == (3, "not used: the component was replaced)")
+
+
+def test_modifier_and_enable_plugin_add(
+    config: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "installed", "house", {"hooks.rules": "house", "hooks.more": "house"})
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    before = ("--enable-plugin", "rules")
+    shown = show(capsys, "--config", config, "--modifier", 'cfg={"a": 1}', "--modifier", "kgw", before=before)
+    assert shown["modifiers"] == (["kgw", "cfg"], "prod.toml, --modifier")
+    assert shown["plugins.enable"] == (["policy", "house/hooks.rules"], "prod.toml, --enable-plugin")
+    assert show(capsys, before=before)["plugins.enable"] == (["house/hooks.rules"], "--enable-plugin")
+    monkeypatch.setenv("GUIDEWAY_PLUGINS_ENABLE", "more")
+    assert show(capsys, "--config", config)["plugins.enable"] == (["more"], "GUIDEWAY_PLUGINS_ENABLE")
+    shown = show(capsys, "--config", config, before=before)
+    assert shown["plugins.enable"] == (["more", "house/hooks.rules"], "GUIDEWAY_PLUGINS_ENABLE, --enable-plugin")
+
+
+def test_a_person_gets_a_table(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--config", config]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["KEY", "VALUE", "FROM"]
+    assert lines[1].split() == ["model", "demo", "prod.toml"]
+    assert ["max_model_len", "-", "default"] in [line.split() for line in lines]
+    assert main(["config", "show"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["model", "-", "not", "set"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--max-num-seq", "3"], 2, "unrecognized arguments: --max-num-seq 3; did you mean '--max-num-seqs'?"),
+        (["--max-num-seqs", "x"], 2, "argument --max-num-seqs: must be a whole number, not 'x'"),
+        (["--plugins-require", "x"], 2, "argument --plugins-require: must be 'installed' or 'certified', not 'x'"),
+        (["--option", "depth=3"], 2, "argument --option: must be KIND.NAME.OPTION=VALUE, not 'depth=3'"),
+        (["--modifier", "={}"], 2, "argument --modifier: must be NAME or NAME={...}"),
+        (["--max-num-seqs", "0"], 1, "--max-num-seqs: max_num_seqs must be a whole number of at least 1, not 0"),
+        (["--option", "grammar.on.depth=3"], 1, "--option: options are given for 'grammar.on', which this"),
+        (["--modifier", "kgw", "--modifier", "a/kgw"], 1, "--modifier: modifiers has modifier 'kgw' twice"),
+        (["--config", "absent.toml"], 1, "the configuration file 'absent.toml' cannot be read: No such file"),
+    ],
+)
+def test_a_mistake_is_explained(
+    arguments: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "show", *arguments]) == status
+    out, err = capsys.readouterr()
+    assert said in err
+    assert "Traceback" not in out + err
