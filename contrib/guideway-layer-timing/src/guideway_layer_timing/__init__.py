@@ -1,0 +1,137 @@
+"""Where a model's time goes, layer by layer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from guideway.api import UnsupportedCapability, Worker, WorkerMixin, WorkerStep, hookimpl, parse_options
+
+REST = "(all else)"
+WHOLE = "whole model"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What an operator may choose."""
+
+    each_layer: bool = True
+    """A line for each decoder layer; else one for all of them together."""
+
+
+@dataclass
+class Part:
+    """One line of the report."""
+
+    name: str
+    calls: int = 0
+    nanoseconds: int = 0
+    began: int = 0
+
+
+class LayerTiming(WorkerMixin):
+    """Measures embedding, decoder layers and head in processor time of the worker's process, all threads together."""
+
+    name = "layer_timing"
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        # all mixins of a worker are one object: one attribute, with the mixin's name, meets no other's
+        self._layer_timing = Timing(parse_options(Options, options, where="worker.layer_timing"))
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        if worker.device != "cpu":
+            raise UnsupportedCapability(
+                f"layer_timing measures models on device 'cpu' only, not on {worker.device!r}: where calls return "
+                "before the work is done, a clock in the host's process says nothing",
+                field="device",
+            )
+        self._layer_timing.watch(worker.model)
+
+    def after_step(self, step: WorkerStep) -> None:
+        self._layer_timing.steps += 1
+        self._layer_timing.tokens += step.num_tokens
+
+    def close(self) -> None:
+        self._layer_timing.remove_hooks()
+
+    def report(self) -> str:
+        """A table to read, of all steps since the start or the last `reset`."""
+        return self._layer_timing.table()
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._layer_timing.reset()
+
+
+class Timing:
+    """Hooks on the parts of a model, and what they have measured."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.whole = Part(WHOLE)
+        self.parts: dict[str, Part] = {}
+        self.steps = 0
+        self.tokens = 0
+        self._remove: list[Callable[[], None]] = []
+
+    def watch(self, model: Any) -> None:
+        """Hook the model's embedding, layers and head."""
+        from torch.nn import ModuleList
+
+        names = {module: name for name, module in model.named_modules()}
+        # whatever the architecture calls it: the longest list of modules is that of the decoder layers
+        layers = max((module for module in names if isinstance(module, ModuleList)), key=len)
+        self._hook(model.get_input_embeddings(), self._part(names[model.get_input_embeddings()]))
+        for layer in layers:
+            self._hook(layer, self._part(names[layer] if self.options.each_layer else f"{names[layers]}.*"))
+        self._hook(model.get_output_embeddings(), self._part(names[model.get_output_embeddings()]))
+        self._hook(model, self.whole)
+
+    def _part(self, name: str) -> Part:
+        return self.parts.setdefault(name, Part(name))
+
+    def _hook(self, module: Any, part: Part) -> None:
+        def begin(*_: object) -> None:
+            part.began = time.process_time_ns()
+
+        def end(*_: object) -> None:
+            part.nanoseconds += time.process_time_ns() - part.began
+            part.calls += 1
+
+        self._remove.append(module.register_forward_pre_hook(begin).remove)
+        self._remove.append(module.register_forward_hook(end).remove)
+
+    def remove_hooks(self) -> None:
+        while self._remove:
+            self._remove.pop()()
+
+    def reset(self) -> None:
+        self.steps = self.tokens = 0
+        for part in (self.whole, *self.parts.values()):
+            part.calls = part.nanoseconds = 0
+
+    def table(self) -> str:
+        measured = sum(part.nanoseconds for part in self.parts.values())
+        rest = Part(REST, self.whole.calls, self.whole.nanoseconds - measured)
+        rows = [("layer", "calls", "total ms", "mean ms", "share")]
+        for part in (*self.parts.values(), rest, self.whole):
+            total = part.nanoseconds / 1e6
+            share = part.nanoseconds / (self.whole.nanoseconds or 1)
+            rows.append(
+                (part.name, f"{part.calls}", f"{total:.1f}", f"{total / (part.calls or 1):.3f}", f"{share:.1%}")
+            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(
+                [name.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))]
+            )
+            for name, *cells in rows
+        ]
+        return "\n".join([f"{self.steps} steps, {self.tokens} tokens, processor time", *lines])
+
+
+@hookimpl
+def guideway_worker_mixin() -> type[WorkerMixin]:
+    return LayerTiming
