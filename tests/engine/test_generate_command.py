@@ -311,3 +311,54 @@ def test_modifiers_options_and_hooks_come_from_the_command_line(capsys: pytest.C
     assert main(["--enable-plugin", "watcher", "generate", *arguments]) == 0
     assert watcher.finished == 1
     assert main(["--enable-plugin", "wacher", "generate", *arguments]) == 1
+
+
+@pytest.mark.usefixtures("strangers")
+def test_configuration_and_sampling_come_from_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, prompts = tmp_path / "prod.toml", tmp_path / "prompts.jsonl"
+    config.write_text(
+        'model = "demo"\ngrammar = ["llguidance"]\nmax_num_seqs = 4\n[plugins]\nenable = ["watcher"]\n',
+        encoding="utf-8",
+    )
+    entries = [
+        {"prompt": PROMPT, "temperature": 1.0, "n": 3, "best_of": 4, "seed": 1, "max_tokens": 8},
+        {"prompt": PROMPT, "max_tokens": 40, "stop": ["eter"], "tenant": "acme"},
+        {"prompt": PROMPT, "max_tokens": 2, "logprobs": 2, "prompt_logprobs": 0},
+        {"prompt": PROMPT, "top_p": 2},
+        {"prompt": PROMPT, "logit_bias": {"0": "much"}},
+        {"prompt": PROMPT, "regex": "yes|no", "tenant": 3},
+        {"prompt": PROMPT, "regex": "yes|no", "modifiers": {"green_list": {}}},
+    ]
+    prompts.write_text("\n".join(map(json.dumps, entries)), encoding="utf-8")
+    monkeypatch.setenv("GUIDEWAY_CONFIG", str(config))
+    from tests.engine.test_generate_command import watcher  # the one the entry point names
+
+    watcher.finished = 0
+    status, (several, stopped, scored, *refused), err = run(capsys, "--input", str(prompts))
+    assert status == 1
+    assert watcher.finished == 4
+    assert len(several["outputs"]) == 3
+    assert len({output["index"] for output in several["outputs"]}) == 3
+    assert (stopped["finish_reason"], stopped["stop"]) == ("stop", "eter")
+    assert stopped["text"].endswith("P")
+    assert [len(entry["top"]) for entry in scored["logprobs"]] == [2, 2]
+    assert scored["prompt_logprobs"][0] is None
+    assert [line["error"] and line["error"]["field"] for line in refused] == ["top_p", "logit_bias", "tenant", None]
+    assert refused[3]["strategy"] == "llguidance"
+    assert "top_p must be" in err
+
+
+def test_an_error_of_the_configuration_says_where_it_stands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("generate", "--model", "demo", "--prompt", "x")
+    monkeypatch.setenv("GUIDEWAY_GRAMMAR", "xgramar")
+    assert main(list(arguments)) == 1
+    assert "It comes from GUIDEWAY_GRAMMAR." in capsys.readouterr().err
+    monkeypatch.setenv("GUIDEWAY_GRAMMAR", "llguidance")
+    assert main([*arguments, "--option", "grammar.llguidance.whitspace=x"]) == 1
+    assert "It comes from --option." in capsys.readouterr().err
+    assert main([*arguments, "--max-num-seqs", "0"]) == 1
+    assert "--max-num-seqs: max_num_seqs must be" in capsys.readouterr().err

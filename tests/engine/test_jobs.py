@@ -16,10 +16,10 @@ from guideway.engine.jobs import LINE_KEYS, Job, add_flags, read_jobs
 
 FLAGS = shlex.split(
     """
-    --max-tokens 9 --min-tokens 2 --temperature 0.5 --top-k 3 --top-p 0.9 --min-p 0.1 --typical-p 0.8 --repetition-penalty 1.1
-    --frequency-penalty 0.2 --presence-penalty -0.3 --logit-bias 5=1.5 --logit-bias 6=-inf --seed 7
-    --stop-token-ids 3,4 --stop-token-ids 5 --ignore-eos --n 2 --best-of 3 --logprobs 1 --prompt-logprobs 0 --echo
-    --priority -4
+    --max-tokens 9 --min-tokens 2 --temperature 0.5 --top-k 3 --top-p 0.9 --min-p 0.1 --typical-p 0.8
+    --repetition-penalty 1.1 --frequency-penalty 0.2 --presence-penalty -0.3 --logit-bias 5=1.5 --logit-bias 6=-inf
+    --seed 7 --stop-token-ids 3,4 --stop-token-ids 5 --ignore-eos --n 2 --best-of 3 --logprobs 1 --prompt-logprobs 0
+    --echo --priority -4
     """
 )
 PARAMS = SamplingParams(

@@ -1,0 +1,85 @@
+"""What ``guideway generate`` prints of results: lines of JSON, a table, remarks on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from guideway import Completion, FinishReason, GenerationResult, InvalidRequest, Regex, SamplingParams
+from guideway.api.types import TokenLogprobs
+from guideway.engine.answers import print_line, print_table, report
+from guideway.engine.jobs import Job
+
+SCORES = (
+    TokenLogprobs(5, -0.25, ((5, -0.25), (6, -2.0))),
+    TokenLogprobs(6, -math.inf, ((5, -0.5), (7, -math.inf))),
+)
+SEVERAL = GenerationResult(
+    request_id="r",
+    outputs=(
+        Completion(index=2, text="first", token_ids=(5, 6), stop="END", logprobs=SCORES[:1] * 2),
+        Completion(index=0, text="second", token_ids=(5,) * 3, finish_reason=FinishReason.LENGTH, unenforced=("x",)),
+    ),
+    prompt_logprobs=(None, SCORES[1]),
+)
+ONE = GenerationResult(request_id="r", outputs=(Completion(text="only", token_ids=(1,), stop=1, strategy="mine"),))
+REFUSED = GenerationResult(
+    request_id="r",
+    outputs=(Completion(finish_reason=FinishReason.REFUSED, error=InvalidRequest("no such thing", field="n")),),
+)
+
+
+def job(name: str, params: SamplingParams | None = None) -> Job:
+    return Job(name, f"prompt {name}", "", params or SamplingParams())
+
+
+def test_a_line_has_the_first_output_and_all_of_them_if_there_are_more(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line(3, job("a"), SEVERAL)
+    out = capsys.readouterr().out
+    assert "Infinity" not in out, "which is no JSON"
+    line = json.loads(out)
+    first, second = line.pop("outputs")
+    assert line.pop("prompt_logprobs") == [None, {"token_id": 6, "logprob": None, "top": [[5, -0.5], [7, None]]}]
+    assert line == {"index": 3, "id": "a"} | {key: value for key, value in first.items() if key != "index"}
+    assert (first["index"], first["text"], first["stop"], first["num_tokens"]) == (2, "first", "END", 2)
+    assert first["logprobs"] == [{"token_id": 5, "logprob": -0.25, "top": [[5, -0.25], [6, -2.0]]}] * 2
+    assert (second["index"], second["finish_reason"], second["unenforced"]) == (0, "length", ["x"])
+    assert "logprobs" not in second
+
+
+def test_a_line_of_one_output_is_flat(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line(0, job("a"), ONE)
+    print_line(1, job("b"), REFUSED)
+    one, refused = map(json.loads, capsys.readouterr().out.splitlines())
+    assert one == {
+        "index": 0,
+        "id": "a",
+        "text": "only",
+        "finish_reason": "stop",
+        "stop": 1,
+        "num_tokens": 1,
+        "strategy": "mine",
+        "unenforced": [],
+        "error": None,
+    }
+    assert refused["error"] == {"type": "InvalidRequest", "message": "no such thing", "field": "n"}
+
+
+def test_a_table_has_a_row_per_output(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    print_table([(job("a"), SEVERAL), (job("b"), ONE), (job("c"), REFUSED)])
+    shown = capsys.readouterr().out
+    for expected in ("output 1 of 2", "stop 'END'", "mean logprob -0.25", "output 2 of 2", "not enforced: x", "mine"):
+        assert expected in shown
+    assert shown.count("prompt a") == shown.count("no such thing") == 1
+    assert "output 1 of 1" not in shown
+
+
+def test_the_report_names_prompt_and_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report([(job("a"), SEVERAL), (job("b"), ONE)]) == 0
+    assert "prompt a, output 0: not enforced: x" in capsys.readouterr().err
+    assert report([(job("a", SamplingParams(constraint=Regex("a"))), SEVERAL)]) == 1
+    assert "the answer to prompt a, output 0 was cut after 3 tokens" in capsys.readouterr().err
+    assert report([(job("c"), REFUSED)]) == 1
+    assert capsys.readouterr().err == "guideway: prompt c was refused: no such thing\n"
