@@ -329,7 +329,7 @@ def test_configuration_and_sampling_come_from_files(
         {"prompt": PROMPT, "top_p": 2},
         {"prompt": PROMPT, "logit_bias": {"0": "much"}},
         {"prompt": PROMPT, "regex": "yes|no", "tenant": 3},
-        {"prompt": PROMPT, "regex": "yes|no", "modifiers": {"green_list": {}}},
+        {"prompt": PROMPT, "regex": "yes|no", "modifiers": {"green_list": {"key": 3, "delta": 1}}},
     ]
     prompts.write_text("\n".join(map(json.dumps, entries)), encoding="utf-8")
     monkeypatch.setenv("GUIDEWAY_CONFIG", str(config))
