@@ -91,8 +91,8 @@ class _Span:
 class _Rectangle:
     """One attention call: ``regions x queries`` against the first `num_keys` keys of each region."""
 
-    tokens: slice
-    """Which tokens of the packed row take part."""
+    places: slice
+    """Which of the step's places are its ``regions x queries``."""
     start: int
     """The first cell of the first region."""
     size: int
@@ -100,8 +100,6 @@ class _Rectangle:
     num_regions: int
     num_queries: int
     num_keys: int
-    places: Tensor | None
-    """``int64[tokens]``: the place ``region * num_queries + query`` of each token; None: they fill it in order."""
     positions: NDArray[np.int64]
     """``int64[regions * queries]``, of a place without a token the last position."""
     first_position: int
@@ -163,6 +161,11 @@ class PackedStep:
     cells: Tensor
     """``int64[tokens]``: where in the store each token's keys and values go."""
     rectangles: Sequence[_Rectangle]
+    padding: Tensor | None
+    """``int64[places]``: the token at each place of the rectangles, any where there is none; None: the tokens fill
+    the places in order."""
+    places: Tensor | None
+    """``int64[tokens]``: the place of each token, if there is padding."""
 
     def attend(
         self, layer: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
@@ -170,29 +173,34 @@ class PackedStep:
         index = cast("int", layer.layer_idx)
         self.store.write(index, self.cells, key[0], value[0])
         packed = query[0].transpose(0, 1)  # [tokens, heads, dim]
-        outputs = [self._call(rectangle, index, packed[rectangle.tokens], options) for rectangle in self.rectangles]
-        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).unsqueeze(0)
+        if self.padding is not None:
+            packed = packed.index_select(0, self.padding)
+        outputs = [self._call(rectangle, index, packed[rectangle.places], options) for rectangle in self.rectangles]
+        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        if self.places is not None:
+            output = output.index_select(0, self.places)
+        return output.unsqueeze(0)
 
     def _call(self, rectangle: _Rectangle, layer: int, query: Tensor, options: dict[str, Any]) -> Tensor:
-        """``[tokens, heads, value_dim]`` from `query` ``[tokens, heads, dim]``."""
+        """``[places, heads, value_dim]`` from `query` ``[places, heads, dim]``."""
         span = rectangle.span(self.windows[layer], self.masks, self.group)
+        num_regions, num_queries, group = rectangle.num_regions, rectangle.num_queries, self.group
         keys, values = self.store.view(
-            layer, rectangle.start + span.first_key, rectangle.num_regions, rectangle.size, span.num_keys
+            layer, rectangle.start + span.first_key, num_regions, rectangle.size, span.num_keys
         )
-        num_regions, num_queries, num_heads = rectangle.num_regions, rectangle.num_queries, query.shape[1]
-        if rectangle.places is not None:
-            padded = query.new_zeros(num_regions * num_queries, *query.shape[1:])
-            query = padded.index_copy_(0, rectangle.places, query)
-        if rectangle.folds_heads:
-            query = query.reshape(num_regions, num_queries, -1, self.group, query.shape[2]).transpose(1, 2)
-            output = _attend(query.flatten(2, 3), keys, values, span.mask, causal=False, options=options)
-            output = output.view(num_regions, keys.shape[1], num_queries, self.group, -1).transpose(1, 2)
+        num_places, num_heads, dim = query.shape
+        if num_queries == 1:  # what the next case comes to, in fewer steps
+            query = query.reshape(num_regions, -1, group, dim)
+            output = _attend(query, keys, values, span.mask, causal=False, options=options)
+        elif rectangle.folds_heads:
+            query = query.reshape(num_regions, num_queries, -1, group, dim).transpose(1, 2).flatten(2, 3)
+            output = _attend(query, keys, values, span.mask, causal=False, options=options)
+            output = output.view(num_regions, -1, num_queries, group, values.shape[3]).transpose(1, 2)
         else:
-            query = query.reshape(num_regions, num_queries, num_heads, -1).transpose(1, 2)
+            query = query.reshape(num_regions, num_queries, num_heads, dim).transpose(1, 2)
             causal = span.mask is None
             output = _attend(query, keys, values, span.mask, causal=causal, options=options).transpose(1, 2)
-        output = output.reshape(num_regions * num_queries, num_heads, -1)
-        return output if rectangle.places is None else output.index_select(0, rectangle.places)
+        return output.reshape(num_places, num_heads, -1)
 
 
 def _attend(
@@ -243,12 +251,18 @@ def pack_step(
     last_token[order] = ends - 1
 
     rectangles = []
-    token = 0
+    token = place = 0
+    places = np.arange(len(positions))
     for members in _rectangles(ordered, store):
         num_tokens = sum(len(member.token_ids) for member in members)
         tokens = slice(token, token + num_tokens)
-        rectangles.append(_rectangle(members, tokens, positions[tokens], store))
-        token += num_tokens
+        rectangle = _rectangle(members, place, positions[tokens], places[tokens])
+        rectangles.append(rectangle)
+        token, place = tokens.stop, rectangle.places.stop
+    padding = None
+    if place != token:
+        padding = np.zeros(place, dtype=np.int64)
+        padding[places] = np.arange(token)
 
     device = store.keys.device
     return PackedStep(
@@ -261,6 +275,8 @@ def pack_step(
         rows=torch.from_numpy(_rows(last_token, [append.num_rows for append in appends])).to(device),
         cells=torch.from_numpy(cells).to(device),
         rectangles=rectangles,
+        padding=None if padding is None else torch.from_numpy(padding).to(device),
+        places=None if padding is None else torch.from_numpy(places).to(device),
     )
 
 
@@ -294,34 +310,37 @@ def _rectangles(ordered: Sequence[Append], store: KVStore) -> list[list[Append]]
     return result
 
 
-def _rectangle(members: Sequence[Append], tokens: slice, positions: NDArray[np.int64], store: KVStore) -> _Rectangle:
-    """The call for `members`, whose tokens have `positions`."""
+def _rectangle(
+    members: Sequence[Append], first_place: int, positions: NDArray[np.int64], places: NDArray[np.int64]
+) -> _Rectangle:
+    """The call for `members`, whose tokens have `positions`; into `places` goes where they are, the first place of
+    the rectangle being `first_place`."""
     region = members[0].region
     num_regions = (members[-1].region.start - region.start) // region.size + 1
     counts = [len(member.token_ids) for member in members]
     lengths = [member.length + count for member, count in zip(members, counts, strict=True)]
     num_queries, num_keys = max(counts), max(lengths)
-    full = len(positions) == num_regions * num_queries
-    places = None
-    padded = positions
-    if not full:
+    num_places = num_regions * num_queries
+    if len(positions) == num_places:
+        places[:] = np.arange(first_place, first_place + num_places)
+        padded = positions
+    else:
         # the k-th of a member's tokens is its query k; a place without a token looks at all keys and is not read
         number = np.array(counts)
         within = np.arange(len(positions)) - np.repeat(np.cumsum(number) - number, number)
         regions = [(member.region.start - region.start) // region.size for member in members]
         index = np.repeat(regions, number) * num_queries + within
-        padded = np.full(num_regions * num_queries, num_keys - 1)
+        padded = np.full(num_places, num_keys - 1)
         padded[index] = positions
-        places = torch.from_numpy(index).to(store.keys.device)
+        places[:] = first_place + index
     return _Rectangle(
-        tokens=tokens,
+        places=slice(first_place, first_place + num_places),
         start=region.start,
         size=region.size,
         num_regions=num_regions,
         num_queries=num_queries,
         num_keys=num_keys,
-        places=places,
         positions=padded,
         first_position=min(member.length for member in members),
-        same_length=full and min(lengths) == num_keys,
+        same_length=len(positions) == num_places and min(lengths) == num_keys,
     )
