@@ -73,6 +73,10 @@ class TorchOps(ArrayOps):
         return torch.log_softmax(x, dim=1, dtype=torch.promote_types(x.dtype, torch.float32))
 
     def topk(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        if k == x.shape[1] and x.device.type == "cpu" and x.dtype == torch.float32:
+            # A whole sort, which is what top-p needs; NumPy's takes a fifth of the time of torch's on one core.
+            columns = torch.from_numpy(np.argsort(-x.numpy(), axis=1))
+            return x.gather(1, columns), columns
         values, columns = torch.topk(x, k, dim=1)
         return values, columns
 

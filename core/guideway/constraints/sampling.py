@@ -106,7 +106,7 @@ def _check_sequences(params: SamplingParams) -> None:
         _whole(params, "best_of", 1, None, "None for n")
         if params.best_of < params.n:
             raise InvalidRequest(
-                f"best_of is {shown(params.best_of)}, less than n, {shown(params.n)}: there are not as many to choose from",
+                f"best_of is {shown(params.best_of)}, less than n, {shown(params.n)}, to choose from",
                 field="best_of",
             )
     field = "n" if params.best_of is None else "best_of"

@@ -250,16 +250,17 @@ class _Added:
             pairs.append(row, self._ids[:length], self._values[:length])
             return
         penalizes = self._frequency != 0 or self._presence != 0
-        new = [t for t in dict.fromkeys(drafts) if t not in self._entries] if penalizes else []
-        entries = self._entries | {token_id: length + i for i, token_id in enumerate(new)} if new else self._entries
-        ids = np.concatenate([self._ids[:length], np.array(new, dtype=np.int32)])
+        added = [t for t in dict.fromkeys(drafts) if t not in self._entries] if penalizes else []
+        new = {token_id: length + i for i, token_id in enumerate(added)}
+        ids = np.concatenate([self._ids[:length], np.array(added, dtype=np.int32)])
         values = np.concatenate([self._values[:length], np.zeros(len(new), dtype=np.float32)])
         extra: dict[int, int] = {}
         for j in range(len(drafts) + 1):
             if j and penalizes:
                 token_id = drafts[j - 1]
                 extra[token_id] = extra.get(token_id, 0) + 1
-                values[entries[token_id]] = self._value(token_id, self._counts.get(token_id, 0) + extra[token_id])
+                entry = new[token_id] if token_id in new else self._entries[token_id]
+                values[entry] = self._value(token_id, self._counts.get(token_id, 0) + extra[token_id])
             shown = values.copy()
             if j < num_banned:
                 shown[: len(self._stops)] = -np.inf

@@ -40,7 +40,7 @@ from guideway.api.steps import (
 )
 from guideway.pipeline.logprobs import RawLogprobs
 from guideway.pipeline.view import StepData, StepView, purpose_id
-from guideway.pipeline.warping import filtered, filters, penalized, widened, without
+from guideway.pipeline.warping import banned, filtered, filters, penalized, widened
 
 __all__ = ["Pipeline"]
 
@@ -229,15 +229,7 @@ class _Run:
             finite = [ops.asarray(array[~bans]) for array in warp.added]
             logits = ops.add_at(logits, *finite)
         if bans.any():
-            self.banned = np.unique(rows[bans])
-            some_rows = ops.asarray(self.banned)
-            before = ops.gather(logits, some_rows)
-            logits = without(ops, logits, rows[bans], columns[bans])
-            after = ops.gather(logits, some_rows)
-            every = ops.asarray(np.arange(len(self.banned), dtype=np.int32))
-            empty = ops.gather(after, every, ops.argmax(after)[:, None]) == -np.inf
-            self.downloads["banned"] = empty[:, 0]
-            logits = ops.where_rows(logits, some_rows, empty, before)
+            logits, self.banned, self.downloads["banned"] = banned(ops, logits, rows[bans], columns[bans])
         return logits
 
     def _distribution(self, logits: Array, drawn: NDArray[np.int32]) -> Array:

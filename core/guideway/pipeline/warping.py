@@ -7,6 +7,7 @@ or none, so that all devices keep the same tokens in whatever order they sort eq
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 from guideway.api.device import ArrayOps
 from guideway.api.steps import Array, Warp
 
-__all__ = ["Filter", "filtered", "filters", "penalized", "widened", "without"]
+__all__ = ["Filter", "banned", "filtered", "filters", "penalized", "widened"]
 
-Pairs = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]
+Ids: TypeAlias = NDArray[np.int32]
+Pairs: TypeAlias = tuple[Ids, Ids, NDArray[np.float32]]
 
 
 def widened(ops: ArrayOps, x: Array) -> Array:
@@ -33,10 +35,17 @@ def penalized(ops: ArrayOps, x: Array, repeated: Pairs) -> Array:
     return ops.scatter(x, rows, columns[:, None], after)
 
 
-def without(ops: ArrayOps, x: Array, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> Array:
-    """`x` with these logits at -inf."""
+def banned(ops: ArrayOps, x: Array, rows: Ids, columns: Ids) -> tuple[Array, Ids, Array]:
+    """`x` with these logits at -inf, but for rows that this would leave empty; the rows concerned, and which of them
+    those are, ``bool[rows]`` on the device."""
+    concerned = np.unique(rows)
+    on_device, every = (ops.asarray(a) for a in (concerned, np.arange(len(concerned), dtype=np.int32)))
+    before = ops.gather(x, on_device)
     bans = ops.asarray(np.full((len(rows), 1), -np.inf, dtype=np.float32))
-    return ops.scatter(x, ops.asarray(rows), ops.asarray(columns)[:, None], bans)
+    x = ops.scatter(x, ops.asarray(rows), ops.asarray(columns)[:, None], bans)
+    after = ops.gather(x, on_device)
+    empty = ops.gather(after, every, ops.argmax(after)[:, None]) == -np.inf
+    return ops.where_rows(x, on_device, empty, before), concerned, empty[:, 0]
 
 
 @dataclass(frozen=True, slots=True)
