@@ -92,11 +92,16 @@ class Worker:
         self._failure: BaseException | None = None
 
     def load(self) -> ModelInfo:
-        """Load the model. Raises `InvalidConfiguration`."""
+        """Load the model, or this worker's part of it. Raises `InvalidConfiguration`."""
         from guideway.engine.model_loader import load_model, model_info
 
-        self.model = load_model(self._spec.model, self._spec.dtype, self._spec.device)
-        info = model_info(self.model)
+        model = load_model(self._spec.model, self._spec.dtype, self._spec.device)
+        info = model_info(model)
+        if self.num_workers > 1:
+            from guideway.engine.tensor_parallel import share
+
+            model = share(model, self.rank, self.num_workers)
+        self.model = model
         self._logits_width = info.logits_width
         return info
 
@@ -143,6 +148,10 @@ class Worker:
     def close(self) -> None:
         """Let go of everything. Closing twice is fine."""
         self._mixins.close()
+        if self.num_workers > 1:
+            from guideway.engine.tensor_parallel import leave
+
+            leave()
 
     def _sample(self, step: StepInput | None, forward: ForwardStep, output: ForwardOutput) -> WorkerOutput:
         import torch

@@ -1,0 +1,99 @@
+"""Two workers that share a model say what one says."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from guideway import Engine, EngineConfig, JsonObject, SamplingParams
+from guideway.api import InvalidConfiguration
+from guideway.builtin.executors.process import ProcessExecutor
+from guideway.engine.tensor_parallel import share
+from guideway_demo_model import DemoModel
+from transformers import PreTrainedModel
+
+from tests.engine.models import gpt2, llama
+
+NUM_TOKENS = 1536
+"""As many as the demo model's tokenizer has."""
+
+
+class Sharer:
+    """A worker that shares a model and says what it then computes."""
+
+    def __init__(self, rank: int, num_workers: int) -> None:
+        torch.set_num_threads(1)
+        self._rank, self._num_workers = rank, num_workers
+
+    def share(self, seeds: list[int]) -> Any:
+        """The weights come from each worker's own seed; how far the answer is off then, and how much is kept here."""
+        model = llama(seeds[self._rank], num_kv_heads=2)
+        tokens = torch.arange(20)[None]
+        with torch.inference_mode():
+            alone = model(tokens).logits
+            shared = share(model, self._rank, self._num_workers)
+            weight: Any = shared.get_parameter("model.layers.0.self_attn.q_proj.weight")
+            return float((shared(tokens).logits - alone).abs().max()), tuple(weight.to_local().shape)
+
+
+@pytest.fixture
+def sharers() -> Iterator[ProcessExecutor]:
+    executor = ProcessExecutor(Sharer, {"num_workers": 2})
+    yield executor
+    executor.close()
+
+
+@pytest.mark.slow  # processes that import torch and transformers: half a minute for two on two busy cores
+def test_each_worker_keeps_a_part_and_they_have_to_fit_together(sharers: ProcessExecutor) -> None:
+    for difference, shape in sharers.submit("share", [0, 0]).results():
+        assert difference < 1e-4
+        assert shape == (64, 128), "half of the query heads"
+    with pytest.raises(InvalidConfiguration, match="they compute something else than one does"):
+        sharers.submit("share", [0, 1]).results()
+
+
+def outputs(config: dict[str, Any]) -> list[tuple[int, ...]]:
+    rng = random.Random(0)
+    prompts = [[rng.randrange(300, NUM_TOKENS) for _ in range(rng.randrange(2, 40))] for _ in range(6)]
+    greedy = SamplingParams(max_tokens=12, ignore_eos=True)
+    constrained = SamplingParams(max_tokens=12, constraint=JsonObject())
+    with Engine(EngineConfig(grammar=("xgrammar",), max_num_seqs=4, max_num_batched_tokens=32, **config)) as engine:
+        results = engine.generate(prompts, [greedy] * 5 + [constrained])
+    assert all(result.error is None for result in results)
+    return [result.token_ids for result in results]
+
+
+@pytest.mark.slow  # see above
+def test_two_workers_say_what_one_says(tmp_path: Path) -> None:
+    shutil.copytree(DemoModel().path(), tmp_path, dirs_exist_ok=True)
+    llama(num_kv_heads=2, vocab_size=NUM_TOKENS).save_pretrained(tmp_path)
+    alone = outputs({"model": str(tmp_path)})
+    two = {"executor": "process", "options": {"executor.process": {"num_workers": 2}}}
+    assert outputs({"model": str(tmp_path), **two}) == alone
+    assert len(set(alone)) == 6, "different prompts, different answers: else this says nothing"
+
+
+@pytest.mark.parametrize(
+    ("model", "num_workers", "reason"),
+    [
+        (llama(num_kv_heads=1), 2, "its num_key_value_heads is 1, which 2 does not divide"),
+        (llama(num_kv_heads=1), 3, "its num_attention_heads is 4, which 3 does not divide"),
+        (gpt2(), 2, "cannot share a GPT2LMHeadModel: transformers has no plan for it"),
+    ],
+    ids=["kv-heads", "heads", "plan"],
+)
+def test_a_model_that_cannot_be_shared_is_refused(model: PreTrainedModel, num_workers: int, reason: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=reason) as refusal:
+        share(model, 0, num_workers)  # before it waits for anybody
+    assert refusal.value.field == "executor"
+
+
+def test_devices_other_than_the_cpu_are_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match="on device 'cpu' only so far, not on 'meta'") as refusal:
+        share(llama().to("meta"), 0, 2)  # type: ignore[arg-type]
+    assert refusal.value.field == "device"
