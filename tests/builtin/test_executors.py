@@ -286,6 +286,24 @@ def test_interrupts_at_any_moment_confuse_no_reply(process: ProcessExecutor) -> 
     assert pid_of(process) == pid
 
 
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_command_interrupted_while_it_is_sent_runs_once(
+    process: ProcessExecutor, monkeypatch: pytest.MonkeyPatch, sent: bool
+) -> None:
+    write = os.write
+
+    def interrupted(descriptor: int, data: bytes) -> int:
+        monkeypatch.undo()
+        if sent:
+            write(descriptor, data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.submit("count")
+    assert process.submit("count").result() == 2
+
+
 def test_an_interrupted_wait_can_be_taken_up_again(process: ProcessExecutor) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

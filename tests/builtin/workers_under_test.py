@@ -21,6 +21,7 @@ class Worker:
         self.rank = rank
         self.num_workers = num_workers
         self.kept: Any = None
+        self.counted = 0
 
     def identity(self) -> tuple[int, int, int]:
         return self.rank, self.num_workers, os.getpid()
@@ -30,6 +31,10 @@ class Worker:
 
     def keep(self, value: Any) -> None:
         self.kept = value
+
+    def count(self) -> int:
+        self.counted += 1
+        return self.counted
 
     def kept_value(self) -> Any:
         return self.kept
