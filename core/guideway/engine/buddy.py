@@ -38,9 +38,10 @@ class BuddyAllocator:
     def take(self, size: int, preferred: int | None = None) -> int | None:
         """Where a block of `size` starts that was free and now is not: at `preferred` if that can be, else at the
         beginning of the smallest free block that is large enough, of several the first. None if there is none."""
-        for whole in sorted(self._free):
-            if preferred is not None and whole >= size and (first := preferred & -whole) in self._free[whole]:
-                return self._split(first, whole, preferred, size)
+        if preferred is not None and preferred % size == 0:
+            for whole in self._free:
+                if whole >= size and (first := preferred & -whole) in self._free[whole]:
+                    return self._split(first, whole, preferred, size)
         for whole in sorted(self._free):
             if whole >= size and self._free[whole]:
                 first = min(self._free[whole])

@@ -5,6 +5,9 @@ size is a power of two. One that outgrows its region gets a larger one, if possi
 for the tensors is said in moves, which a worker does in order before its next forward pass. The region of a finished
 sequence may be kept: a later one that begins with the same tokens need not compute them again.
 
+While there is plenty of room, regions have the size of a fair share of it: then few sequences outgrow theirs, and
+attention finds most of them alike. The part that is not used yet goes to whoever needs it.
+
 Once all moves are done, free cells hold zeros, and cells of a region beyond its sequence's length hold zeros or
 remains of that sequence, never another's.
 
@@ -14,7 +17,7 @@ Each method ends with assignments and calls nothing between them: an interrupt f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from guideway.api.errors import GuidewayError, InvalidConfiguration
 from guideway.engine.buddy import BuddyAllocator, power_of_two
@@ -53,6 +56,7 @@ class _Room:
 
     region: Region
     free: BuddyAllocator
+    slots: dict[int, _Holder]
     kept: dict[int, _Holder]
     moves: tuple[Move, ...]
     """The clearing of kept regions that must go for it."""
@@ -84,6 +88,8 @@ class KVCache:
         """The most tokens one sequence can hold."""
         self._prefix_caching = prefix_caching
         self._min_region = min(MIN_REGION, power_of_two(max_length))
+        share = power_of_two(num_cells // num_slots + 1) // 2  # the power of two at or below
+        self._usual_region = max(self._min_region, min(share, power_of_two(max_length)))
         self._free = BuddyAllocator(num_cells)
         self._slots: dict[int, _Holder] = {}
         self._kept: dict[int, _Holder] = {}
@@ -107,20 +113,19 @@ class KVCache:
             return slot
         kept = source.region.start in self._kept
         prefix = list(token_ids[:length])
-        size = self._size_for(min(len(token_ids), self.max_length))
         # a kept region that holds nothing else is taken as it is; another only if there is no room for a copy
-        room = None if kept and length == len(source.token_ids) else self._room(size, sparing=source)
+        room = None
+        if not kept or length < len(source.token_ids):
+            room = self._room(min(len(token_ids), self.max_length), sparing=source)
         if room is not None:
-            holder = _Holder(prefix, room.region, length)
-            moves = (*room.moves, Copy(source.region.start, room.region.start, length))
-            pending = self._pending_with(moves)
             if kept:
                 room.kept[source.region.start] = room.kept.pop(source.region.start)  # the most recently used
-            self._free, self._kept, self._pending, self._slots[slot] = room.free, room.kept, pending, holder
+            copied = Copy(source.region.start, room.region.start, length)
+            self._settle(room, {slot: _Holder(prefix, room.region, length)}, (copied,))
         elif kept:
-            holder = _Holder(prefix, source.region, length)
-            pending = self._pending_with(_clear(source.region.start + length, source.written - length))
             others = {start: other for start, other in self._kept.items() if other is not source}
+            pending = self._pending_with(_clear(source.region.start + length, source.written - length))
+            holder = _Holder(prefix, source.region, length)
             self._kept, self._pending, self._slots[slot] = others, pending, holder
         else:
             self._slots[slot] = _Holder([], None, 0)
@@ -157,21 +162,20 @@ class KVCache:
             if needed > holder.written:
                 holder.written = needed
             return
-        room = self._room(self._size_for(needed), instead_of=old)
+        room = self._room(needed, growing=holder)
         if room is None:
             raise KVCacheFull(
                 f"slot {slot} holds {length} tokens and there is no room for {num_tokens} more; "
                 "release or truncate another"
             )
-        moves, written = room.moves, max(holder.written, needed)
-        if old is not None and old.start != room.region.start:
-            # The new region may contain the old one, but what is copied ends before it: it starts at least its own
-            # size after.
-            copied = (Copy(old.start, room.region.start, length),) if length else ()
-            moves, written = (*moves, *copied, *_clear(old.start, holder.written)), needed
-        pending = self._pending_with(moves)
-        self._free, self._kept, self._pending = room.free, room.kept, pending
-        holder.region, holder.written = room.region, written
+        if old is None or old.start == room.region.start:
+            self._settle(room, {slot: _Holder(holder.token_ids, room.region, max(holder.written, needed))}, ())
+            return
+        # The new region may contain the old one, but what is copied ends before that: it starts at least its own size
+        # after.
+        copied = (Copy(old.start, room.region.start, length),) if length else ()
+        moves = (*copied, *_clear(old.start, holder.written))
+        self._settle(room, {slot: _Holder(holder.token_ids, room.region, needed)}, moves)
 
     def advance(self, slot: int, token_ids: Sequence[int]) -> None:
         """Count `token_ids` as computed in reserved room."""
@@ -204,21 +208,25 @@ class KVCache:
         if holder.region is None or not length:
             self._slots[copy] = _Holder([], None, 0)
             return copy
-        room = self._room(self._size_for(length))
+        room = self._room(length)
         if room is None:
             raise KVCacheFull(f"there is no room for another {length} tokens; release or truncate a slot first")
-        pending = self._pending_with((*room.moves, Copy(holder.region.start, room.region.start, length)))
-        forked = _Holder(holder.token_ids.copy(), room.region, length)
-        self._free, self._kept, self._pending, self._slots[copy] = room.free, room.kept, pending, forked
+        copied = Copy(holder.region.start, room.region.start, length)
+        self._settle(room, {copy: _Holder(holder.token_ids.copy(), room.region, length)}, (copied,))
         return copy
 
     def release(self, slot: int, *, keep: bool = False) -> None:
         """Free `slot`. With `keep` its tokens stay as a prefix for later ones until their room is needed."""
         holder = self._holder(slot)
+        length = len(holder.token_ids)
         if holder.region is None:
             del self._slots[slot]
-        elif keep and self._prefix_caching and len(holder.token_ids) >= MIN_PREFIX:
-            self._kept[holder.region.start] = holder
+        elif keep and self._prefix_caching and length >= MIN_PREFIX:
+            free = self._free.copy()
+            region = self._trim(holder.region, length, free)
+            pending = self._pending_with(_clear(region.start + region.size, holder.written - region.size))
+            kept = _Holder(holder.token_ids, region, min(holder.written, region.size))
+            self._free, self._pending, self._kept[region.start] = free, pending, kept
             del self._slots[slot]
         else:
             free, pending = self._freed(holder)
@@ -257,20 +265,28 @@ class KVCache:
     def _size_for(self, num_tokens: int) -> int:
         return max(self._min_region, power_of_two(num_tokens))
 
-    def _room(self, size: int, *, instead_of: Region | None = None, sparing: _Holder | None = None) -> _Room | None:
-        """A region of `size`, where `instead_of` need not stay and `sparing` is to be kept; None if there is none.
+    def _room(self, num_tokens: int, *, growing: _Holder | None = None, sparing: _Holder | None = None) -> _Room | None:
+        """A region for `num_tokens`, or None: of the usual size or more if it is simply free, else as small as it can
+        be, for which the unused parts of others go, then kept regions except `sparing`.
 
-        The place of `instead_of` is preferred, for then nothing has to move.
+        The region of `growing` need not stay. Its place is preferred, for then nothing has to move.
         """
-        free, kept = self._free.copy(), self._kept.copy()
+        free = self._free.copy()
         moves: tuple[Move, ...] = ()
         preferred = None
-        if instead_of is not None:
-            free.give(instead_of.start, instead_of.size)
-            if instead_of.start % size == 0:
-                preferred = instead_of.start
+        if growing is not None and growing.region is not None:
+            preferred = growing.region.start
+            free.give(preferred, growing.region.size)
+        least = self._size_for(num_tokens)
+        for size in (max(least, self._usual_region), least):
+            if (start := free.take(size, preferred)) is not None:
+                return _Room(Region(start, size), free, self._slots, self._kept.copy(), ())
+        slots, kept = self._slots.copy(), self._kept.copy()
+        for slot, holder in self._slots.items():
+            if holder is not growing and holder.region is not None:
+                slots[slot] = replace(holder, region=self._trim(holder.region, holder.written, free))
         oldest = iter(self._kept.values())
-        while (start := free.take(size, preferred)) is None:
+        while (start := free.take(least, preferred)) is None:
             victim = next(oldest, None)
             if victim is None:
                 return None
@@ -278,7 +294,20 @@ class KVCache:
                 free.give(victim.region.start, victim.region.size)
                 del kept[victim.region.start]
                 moves += _clear(victim.region.start, victim.written)
-        return _Room(Region(start, size), free, kept, moves)
+        return _Room(Region(start, least), free, slots, kept, moves)
+
+    def _trim(self, region: Region, num_tokens: int, free: BuddyAllocator) -> Region:
+        """The beginning of `region` that `num_tokens` need; the rest becomes part of `free`."""
+        size, least = region.size, self._size_for(num_tokens)
+        while size > least:
+            size //= 2
+            free.give(region.start + size, size)
+        return Region(region.start, size)
+
+    def _settle(self, room: _Room, slots: dict[int, _Holder], moves: tuple[Move, ...]) -> None:
+        """Take `room` and change these `slots`, with these `moves` after those of `room`."""
+        slots, pending = room.slots | slots, self._pending_with(room.moves + moves)
+        self._free, self._slots, self._kept, self._pending = room.free, slots, room.kept, pending
 
     def _freed(self, holder: _Holder) -> tuple[BuddyAllocator, tuple[int, tuple[Move, ...]]]:
         """The free cells and the moves once the region of `holder` is free."""
@@ -313,4 +342,4 @@ def _common(a: list[int], b: list[int], start: int, limit: int) -> int:
 
 
 def _clear(start: int, num_tokens: int) -> tuple[Move, ...]:
-    return (Clear(start, num_tokens),) if num_tokens else ()
+    return (Clear(start, num_tokens),) if num_tokens > 0 else ()
