@@ -119,7 +119,8 @@ def _show(args: Namespace) -> int:
         print(json.dumps({name: {"value": v, "source": s} for name, (v, s) in rows.items()}, indent=2, default=str))
         return 0
     lines = [("KEY", "VALUE", "FROM"), *((name, _text(value), source) for name, (value, source) in rows.items())]
-    widths = [max(len(line[column]) for line in lines) for column in range(2)]
+    # a long path may stand out; it need not widen the table for all others
+    widths = [max(len(line[column]) for line in lines if len(line[column]) <= 40) for column in range(2)]
     for name, text, source in lines:
         print(f"{name:{widths[0]}}  {text:{widths[1]}}  {source}")
     return 0
