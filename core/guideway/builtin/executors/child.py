@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from guideway.api.errors import GuidewayError
 from guideway.builtin.executors.blocks import BlockReader, BlockWriter
@@ -42,8 +44,17 @@ class Files:
     """A pipe nobody writes to; it closes when the parent is gone."""
 
 
-def main(files: Files, rank: int, num_workers: int) -> None:
-    """Serve until the commands end. The first one is the function that makes the worker."""
+def main(files: Files, rank: int, num_workers: int) -> NoReturn:
+    """Serve until the commands end, and end the process. The first command is the function that makes the worker."""
+    _serve(files, rank, num_workers)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # what else an interpreter does at its end only costs time: up to ten seconds once torch.distributed was used
+    os._exit(0)
+
+
+def _serve(files: Files, rank: int, num_workers: int) -> None:
     # Ctrl-C goes to every process of a terminal; the parent says what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(files.lifeline,), daemon=True).start()
