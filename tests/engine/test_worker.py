@@ -1,0 +1,202 @@
+"""The worker behind both executors: the same tokens wherever it runs, mixins heard, failures confined."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from guideway import Engine, EngineConfig, FinishReason, JsonObject, SamplingParams
+from guideway.api import (
+    GuidewayError,
+    InvalidConfiguration,
+    PluginError,
+    PluginNotFound,
+    UnsupportedCapability,
+    WorkerLost,
+)
+from guideway.engine.assembly import assemble
+from guideway.engine.forward import Append, ForwardStep, Region, Score
+
+from tests.support.distributions import install
+
+PROMPTS = [[5 + i, 90, 700 - i, 33] for i in range(5)]
+PARAMS = [
+    SamplingParams(max_tokens=12),
+    SamplingParams(max_tokens=12, temperature=0.9, top_p=0.9, seed=3),
+    SamplingParams(max_tokens=12, constraint=JsonObject()),
+    SamplingParams(max_tokens=9, logprobs=2, prompt_logprobs=1),
+    SamplingParams(max_tokens=9, temperature=1.0, seed=4, n=2),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The worker mixin `recorder` is installed."""
+    folder = tmp_path_factory.mktemp("installed")
+    install(folder, "recorders", {"worker.recorder": "tests.engine.workers_under_test"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield
+
+
+def engine(executor: str, recorder: dict[str, Any] | None = None, **more: Any) -> Engine:
+    config = EngineConfig(
+        model="demo",
+        grammar=("xgrammar",),
+        max_num_seqs=4,
+        executor=executor,
+        worker_mixins=("recorder",),
+        options={"worker.recorder": recorder or {}},
+        **more,
+    )
+    return Engine(config)
+
+
+@pytest.fixture(scope="module")
+def in_process() -> Iterator[Engine]:
+    with engine("process") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[Any]:
+    """What an engine in this process says to the prompts."""
+    with engine("local") as made:
+        results = made.generate(PROMPTS, PARAMS)
+    assert len(logprobs(results[3])) == 3 + 9
+    return results
+
+
+def assert_same(results: list[Any], expected: list[Any]) -> None:
+    """Log-probabilities may differ in their last bits: where a step's batch is another, and where a process computes
+    in more threads."""
+    assert [result.error for result in results] == [None] * len(expected)
+    for result, other in zip(results, expected, strict=True):
+        assert [output.token_ids for output in result.outputs] == [output.token_ids for output in other.outputs]
+        assert [output.text for output in result.outputs] == [output.text for output in other.outputs]
+        assert logprobs(result) == pytest.approx(logprobs(other), abs=1e-4)
+
+
+def logprobs(result: Any) -> list[float]:
+    given = [token.logprob for token in result.prompt_logprobs or () if token]
+    return given + [token.logprob for output in result.outputs for token in output.logprobs or ()]
+
+
+def test_a_process_of_its_own_says_the_same(in_process: Engine, expected: list[Any]) -> None:
+    assert_same(in_process.generate(PROMPTS, PARAMS), expected)
+    (pid,) = in_process.call_workers("recorder.process")
+    assert pid != os.getpid()
+
+
+def test_mixins_hear_of_every_step(in_process: Engine) -> None:
+    before = len(in_process.call_workers("recorder.heard")[0])
+    in_process.generate([[5, 6, 7]], SamplingParams(max_tokens=2, ignore_eos=True))
+    (heard,) = in_process.call_workers("recorder.heard")
+    assert heard[0] == ("loaded", "LlamaForCausalLM", "cpu", 0, 1)
+    assert heard[before:] == [("before", 1, 3, 1), ("after", 3), ("before", 1, 1, 1), ("after", 1)]
+
+
+def test_calls_that_fail_disturb_nothing(in_process: Engine) -> None:
+    with pytest.raises(PluginError, match=r"worker\.recorder failed in fail: KeyError: 'why'") as raised:
+        in_process.call_workers("recorder.fail", "why")
+    assert raised.value.plugin == "worker.recorder"
+    with pytest.raises(UnsupportedCapability, match="did you mean 'heard'"):
+        in_process.call_workers("recorder.hear")
+    assert in_process.generate([[5, 6, 7]], SamplingParams(max_tokens=2))[0].error is None
+
+
+@pytest.mark.parametrize("phase", ["before", "after"])
+def test_a_mixin_that_fails_costs_the_requests_of_that_step(phase: str) -> None:
+    with engine("local", {f"fail_{phase}": 3}) as made:
+        params = SamplingParams(max_tokens=6, ignore_eos=True)
+        failed, again = (made.generate([[5, 6, 7]], params)[0] for _ in range(2))
+    assert failed.finish_reason is FinishReason.INTERNAL_ERROR
+    assert isinstance(failed.error, PluginError)
+    assert str(failed.error) == f"worker.recorder failed in {phase}_step: ValueError: fail_{phase}"
+    assert again.error is None
+    assert len(again.token_ids) == 6
+
+
+def test_a_worker_killed_in_the_midst_costs_nobody_a_token(in_process: Engine, expected: list[Any]) -> None:
+    (first,) = in_process.call_workers("recorder.process")
+    generations = [in_process.submit(prompt, params) for prompt, params in zip(PROMPTS, PARAMS, strict=True)]
+    for _ in range(4):
+        in_process.step()
+    assert not any(generation.result for generation in generations)
+    os.kill(first, signal.SIGKILL)
+    assert_same([generation.wait() for generation in generations], expected)
+    (second,) = in_process.call_workers("recorder.process")
+    assert second != first
+
+
+@pytest.mark.slow  # three workers' processes, one after the other, each of which imports torch and transformers
+def test_a_step_that_always_kills_its_worker_ends_its_requests() -> None:
+    with engine("process", {"die_always": True}) as made:
+        result = made.generate([[5, 6, 7]], SamplingParams(max_tokens=3))[0]
+    assert result.finish_reason is FinishReason.INTERNAL_ERROR
+    assert isinstance(result.error, WorkerLost)
+    assert "exited with status 4" in str(result.error)
+
+
+def test_closing_the_engine_closes_mixins(tmp_path: Path) -> None:
+    made = engine("local", {"closed": str(tmp_path / "closed")})
+    assert not (tmp_path / "closed").exists()
+    made.close()
+    made.close()
+    assert (tmp_path / "closed").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"worker_mixins": ("recroder",)}, PluginNotFound, "did you mean 'recorder'"),
+        ({"executor": "proces"}, PluginNotFound, "did you mean 'process'"),
+        ({"options": {"executor.local": {"num_workers": 2}}}, InvalidConfiguration, "unknown option 'num_workers'"),
+        ({"options": {"device.torch": {"x": 2}}}, InvalidConfiguration, "device 'torch' takes no options"),
+        ({"kv_cache_tokens": 1000}, InvalidConfiguration, "kv_cache_tokens must be at least 1024"),
+        ({"max_model_len": 5000}, InvalidConfiguration, "max_model_len cannot be 5000 .* its context is 1024"),
+        ({"device": "abacus"}, InvalidConfiguration, "cannot use the device .abacus."),
+    ],
+)
+def test_configurations_that_cannot_be_had(fields: dict[str, Any], error: type[GuidewayError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Engine(EngineConfig(model="demo", **fields))
+
+
+def test_slots_are_enough_for_sequences_that_wait() -> None:
+    parts = assemble(EngineConfig(model="demo", max_num_seqs=3, max_model_len=100))
+    assert (parts.cache.num_slots, parts.cache.num_cells) == (6, 300)
+    assert parts.runtime.context.max_num_sequences == 6
+    assert (parts.info.logits_width, parts.info.max_context) == (1536, 1024)
+    with pytest.raises(GuidewayError, match="without a forward pass"):
+        parts.executor.submit("sample", None).result()
+    parts.executor.close()
+    parts.runtime.close()
+
+
+def test_given_tokens_are_scored_beside_or_without_sampling() -> None:
+    """Against the model's own log-softmax."""
+    parts = assemble(EngineConfig(model="demo", max_num_seqs=2, max_model_len=100))
+    ids = [10, 500, 37, 800, 9]
+    scored = np.array([500, 37, 800], dtype=np.int32)
+    step = ForwardStep([Append(Region(0, 128), 0, ids[:3], 3)], score=Score(scored, 2))
+    parts.executor.submit("forward", step)
+    output = parts.executor.submit("sample", None).result()
+    assert output.step is None
+    from guideway_demo_model import DemoModel
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(DemoModel().path(), dtype=torch.float32)
+    with torch.inference_mode():
+        logprobs = torch.log_softmax(model(torch.tensor([ids[:3]])).logits[0], dim=-1)
+    picked = logprobs[torch.arange(3), torch.from_numpy(scored).long()].numpy()
+    np.testing.assert_allclose(output.prompt.chosen, picked, atol=1e-4)
+    assert (output.prompt.top_ids == logprobs.topk(2).indices.numpy()).all()
+    parts.executor.close()
+    parts.runtime.close()

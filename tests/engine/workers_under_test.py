@@ -1,0 +1,55 @@
+"""Worker mixins and plugins for tests of the worker, importable by the processes it runs in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from guideway.api import WorkerMixin, hookimpl
+
+
+class Recorder(WorkerMixin):
+    """Notes what it hears; fails or dies where its options say."""
+
+    name = "recorder"
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self._heard: list[Any] = []
+
+    def on_model_loaded(self, worker: Any) -> None:
+        self._heard.append(("loaded", type(worker.model).__name__, worker.device, worker.rank, worker.num_workers))
+
+    def before_step(self, step: Any) -> None:
+        self._heard.append(("before", step.num_sequences, step.num_tokens, step.num_rows))
+        self._maybe("fail_before")
+        if self._options.get("die_always"):
+            os._exit(4)
+
+    def after_step(self, step: Any) -> None:
+        self._heard.append(("after", step.num_tokens))
+        self._maybe("fail_after")
+
+    def _maybe(self, option: str) -> None:
+        if self._options.get(option) == sum(1 for what, *_ in self._heard if what == "before"):
+            raise ValueError(option)
+
+    def heard(self) -> list[Any]:
+        return self._heard
+
+    def process(self) -> int:
+        return os.getpid()
+
+    def fail(self, message: str) -> None:
+        raise KeyError(message)
+
+    def close(self) -> None:
+        if path := self._options.get("closed"):
+            Path(path).touch()
+
+
+@hookimpl
+def guideway_worker_mixin(name: str) -> type[WorkerMixin]:
+    return Recorder
