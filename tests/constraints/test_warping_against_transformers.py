@@ -249,6 +249,15 @@ def test_few_or_no_tokens_left_before_a_filter(device: str, row: Row) -> None:
 
 
 @pytest.mark.parametrize("device", ["numpy", "torch"])
+def test_limits_too_small_for_float32_leave_one_token(device: str) -> None:
+    rows = [Row(top_p=1e-300), Row(top_k=3, typical_p=1e-300), Row(top_k=3, min_p=1e-300)]
+    logits = np.tile(np.linspace(0, 9, 40, dtype=np.float32), (3, 1))
+    got = shown(device, logits.copy(), rows)
+    expect(got, logits, rows)
+    assert np.isfinite(got).sum(axis=1).tolist() == [1, 1, 3]
+
+
+@pytest.mark.parametrize("device", ["numpy", "torch"])
 def test_equals_at_the_border_stay_together(device: str) -> None:
     """Eight tokens of equal probability below one that has half: whichever are candidates, all eight stay."""
     probabilities = np.full((1, 32), 1e-9)

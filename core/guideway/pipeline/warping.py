@@ -89,7 +89,7 @@ def filters(warp: Warp, drawn: NDArray[np.bool_], width: int) -> list[Filter]:
 
 
 def filtered(ops: ArrayOps, x: Array, chosen: Filter) -> Array:
-    """`x`, log-probabilities or logits in at least float32, with what `chosen` filters out at -inf."""
+    """`x`, log-probabilities in at least float32, a row without any as NaN, with what `chosen` filters out at -inf."""
     rows = ops.asarray(chosen.rows)
     part = _Part(ops, x if len(chosen.rows) == len(x) else ops.gather(x, rows), chosen)
     unlikely = part.unlikely()
@@ -108,9 +108,8 @@ class _Part:
         count = self.width if chosen.top_k is None else int(chosen.top_k.max())
         is_sorted = chosen.top_k is not None or chosen.top_p is not None
         self.candidates = ops.topk(x, count)[0] if is_sorted else x
-        best = ops.gather(self.candidates, self.every, ops.argmax(self.candidates)[:, None])
-        self.best = ops.where_rows(best, self.every, best == -np.inf, 0.0)  # -inf minus itself is not a number
-        self.border = best - np.inf
+        self.best = ops.gather(self.candidates, self.every, ops.argmax(self.candidates)[:, None])
+        self.border = self.best - np.inf
         """The least likely token that stays, ``[rows, 1]``."""
 
     def unlikely(self) -> Array:
@@ -127,14 +126,13 @@ class _Part:
         return self.x < self.border
 
     def untypical(self, mass: NDArray[np.float32]) -> Array:
-        """What typical-p filters out of what `unlikely` left. The information of a token is its distance below the
-        expected one's exactly as far as its logit is from the mean logit."""
+        """What typical-p filters out of what `unlikely` left. A token's information differs from the expected one by as
+        much as its logit from the mean logit; what is filtered out already is farther away than the least likely
+        token that is left, and weighs nothing."""
         ops, weights = self.ops, self._weights()
-        total = weights.sum(axis=1)[:, None]
-        total = total + (total == 0)  # of a row without any token
-        mean = self.best + (weights * self._below_best(weights == 0)).sum(axis=1)[:, None] / total
+        mean = (weights * self._below_best(weights == 0)).sum(axis=1) / weights.sum(axis=1)
+        mean = self.best + mean[:, None]
         distances = self._absolute(self.candidates - mean)
-        distances = ops.where_rows(distances, self.every, self.candidates < self.border, np.inf)
         nearest, columns = ops.topk(0 - distances, self.candidates.shape[1])
         reach = 0 - self._reaching(nearest, ops.gather(weights, self.every, columns), mass)
         return self._absolute(self.x - mean) > reach
