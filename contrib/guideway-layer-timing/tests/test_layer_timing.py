@@ -1,116 +1,132 @@
-"""Per-layer timing with the demo model, in this process and in one of its own."""
+"""Per-layer timing of the demo model; tests/contrib runs it inside the engine."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import guideway
 import pytest
-from guideway.api import InvalidConfiguration, UnsupportedCapability
-from guideway_layer_timing import LayerTiming
+import torch
+from guideway.api import InvalidConfiguration, UnsupportedCapability, WorkerMixin
+from guideway_demo_model import DemoModel
+from guideway_layer_timing import LayerTiming, guideway_worker_mixin
+from transformers import AutoModelForCausalLM
 
 README = Path(__file__).parents[1] / "README.md"
-LAYERS = 4
+NUM_LAYERS = 4
 """Of the demo model."""
 
 
-def engine(options: dict[str, Any] | None = None, **more: Any) -> guideway.Engine:
-    config = guideway.EngineConfig(
-        model="demo", worker_mixins=("layer_timing",), options={"worker.layer_timing": options or {}}, **more
-    )
-    return guideway.Engine(config)
+class TheWorker:
+    """What a mixin may know of its worker."""
+
+    def __init__(self, model: Any, device: str = "cpu") -> None:
+        self.model = model
+        self.device = device
+        self.rank = 0
+        self.num_workers = 1
 
 
-@pytest.fixture(scope="module", params=["local", "process"])
-def running(request: pytest.FixtureRequest) -> Iterator[guideway.Engine]:
-    with engine(executor=request.param) as made:
-        yield made
+class TheStep:
+    num_sequences, num_tokens, num_rows = 1, 5, 1
 
 
-def generate(running: guideway.Engine, num_tokens: int) -> None:
-    params = guideway.SamplingParams(max_tokens=num_tokens, ignore_eos=True)
-    (result,) = running.generate([[5, 6, 7, 8]], params)
-    assert len(result.token_ids) == num_tokens
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return AutoModelForCausalLM.from_pretrained(DemoModel().path(), local_files_only=True)
 
 
-def report(running: guideway.Engine) -> tuple[str, dict[str, list[str]]]:
-    (text,) = running.call_workers("layer_timing.report")
-    title, header, *lines = text.splitlines()
+@pytest.fixture
+def timing(model: Any) -> Iterator[LayerTiming]:
+    mixin = LayerTiming({})
+    mixin.on_model_loaded(TheWorker(model))
+    yield mixin
+    mixin.close()
+
+
+def run(mixin: LayerTiming, model: Any, num_steps: int) -> None:
+    for _ in range(num_steps):
+        mixin.before_step(TheStep())
+        with torch.inference_mode():
+            model(torch.arange(TheStep.num_tokens)[None])
+        mixin.after_step(TheStep())
+
+
+def rows(report: str) -> dict[str, list[str]]:
+    """By the layer's name: calls, total, mean, share."""
+    _, header, *lines = report.splitlines()
     assert header.split() == ["layer", "calls", "total", "ms", "mean", "ms", "share"]
     assert len({len(line) for line in [header, *lines]}) == 1, "columns are aligned"
-    return title, {name: cells.split() for name, cells in (re.split(r"  +", line, maxsplit=1) for line in lines)}
+    return {name: cells.split() for name, cells in (re.split(r"  +", line, maxsplit=1) for line in lines)}
 
 
-def test_every_layer_is_called_once_per_step_and_shares_make_a_whole(running: guideway.Engine) -> None:
-    running.call_workers("layer_timing.reset")
-    generate(running, 10)
-    title, rows = report(running)
-    assert title == "10 steps, 13 tokens, processor time"
-    layers = [f"model.layers.{i}" for i in range(LAYERS)]
-    assert list(rows) == ["model.embed_tokens", *layers, "lm_head", "(all else)", "whole model"]
-    assert {cells[0] for cells in rows.values()} == {"10"}
-    shares = [float(cells[3].rstrip("%")) for cells in rows.values()]
+def test_it_is_a_worker_mixin() -> None:
+    assert issubclass(guideway_worker_mixin(), WorkerMixin)
+
+
+def test_every_layer_is_called_once_per_step_and_shares_make_a_whole(timing: LayerTiming, model: Any) -> None:
+    run(timing, model, 10)
+    report = timing.report()
+    assert report.splitlines()[0] == "10 steps, 50 tokens, processor time"
+    found = rows(report)
+    layers = [f"model.layers.{i}" for i in range(NUM_LAYERS)]
+    assert list(found) == ["model.embed_tokens", *layers, "lm_head", "(all else)", "whole model"]
+    assert {cells[0] for cells in found.values()} == {"10"}
+    shares = [float(cells[3].rstrip("%")) for cells in found.values()]
     assert shares[-1] == 100.0
     assert sum(shares[:-1]) == pytest.approx(100, abs=0.5)
-    assert all(float(rows[layer][1]) > 0 for layer in layers)
-    assert sum(float(rows[layer][1]) for layer in layers) > float(rows["model.embed_tokens"][1])
+    for layer in layers:
+        calls, total, mean, _ = found[layer]
+        assert float(total) > 0
+        assert float(mean) == pytest.approx(float(total) / int(calls), abs=0.01)
 
 
-def test_reset_begins_anew(running: guideway.Engine) -> None:
-    generate(running, 3)
-    running.call_workers("layer_timing.reset")
-    title, rows = report(running)
-    assert title.startswith("0 steps, 0 tokens")
-    assert {tuple(cells[:2]) for cells in rows.values()} == {("0", "0.0")}
+def test_reset_begins_anew(timing: LayerTiming, model: Any) -> None:
+    run(timing, model, 2)
+    timing.reset()
+    assert timing.report().startswith("0 steps, 0 tokens")
+    assert {tuple(cells[:2]) for cells in rows(timing.report()).values()} == {("0", "0.0")}
+    run(timing, model, 1)
+    assert rows(timing.report())["lm_head"][0] == "1"
 
 
-def test_layers_together() -> None:
-    with engine({"each_layer": False}) as together:
-        generate(together, 2)
-        _, rows = report(together)
-    assert rows["model.layers.*"][0] == str(2 * LAYERS)
+def test_layers_together(model: Any) -> None:
+    mixin = LayerTiming({"each_layer": False})
+    mixin.on_model_loaded(TheWorker(model))
+    run(mixin, model, 2)
+    mixin.close()
+    assert rows(mixin.report())["model.layers.*"][0] == str(2 * NUM_LAYERS)
 
 
-def test_closing_takes_the_hooks_away() -> None:
-    class TheWorker:
-        def __init__(self, model: Any) -> None:
-            self.model, self.device, self.rank, self.num_workers = model, "cpu", 0, 1
-
-    from guideway_demo_model import DemoModel
-    from transformers import AutoModelForCausalLM
-
-    model: Any = AutoModelForCausalLM.from_pretrained(DemoModel().path(), local_files_only=True)
-
+def test_closing_takes_the_hooks_away(model: Any) -> None:
     def num_hooks() -> int:
         return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
     before = num_hooks()
     mixin = LayerTiming({})
+    mixin.close()  # the engine closes also what never saw a model
     mixin.on_model_loaded(TheWorker(model))
-    assert num_hooks() == before + 2 * (LAYERS + 3)
+    assert num_hooks() == before + 2 * (NUM_LAYERS + 3)
     mixin.close()
     assert num_hooks() == before
 
 
-def test_what_it_cannot_measure_is_refused() -> None:
+def test_what_it_cannot_measure_is_refused(model: Any) -> None:
     with pytest.raises(InvalidConfiguration, match="did you mean 'each_layer'"):
-        engine({"each_layers": True})
+        LayerTiming({"each_layers": True})
     with pytest.raises(UnsupportedCapability, match="on device 'cpu' only, not on 'meta'"):
-
-        class Elsewhere:
-            model, device, rank, num_workers = None, "meta", 0, 1
-
-        LayerTiming({}).on_model_loaded(Elsewhere())
+        LayerTiming({}).on_model_loaded(TheWorker(model, "meta"))
 
 
-def test_the_readmes_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readmes_example_runs() -> None:
     program, example = re.findall(r"```(?:python)?\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    exec(compile(program, str(README), "exec"), {})
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
 
     def shape(text: str) -> str:
         return re.sub(r" *[\d.]+(%?)", r" #\1", text).strip()
 
-    assert shape(capsys.readouterr().out) == shape(example)
+    assert shape(done.stdout) == shape(example)
