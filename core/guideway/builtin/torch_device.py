@@ -22,6 +22,9 @@ from guideway.builtin.torch_mask import can_forbid, forbid
 
 __all__ = ["TorchDevice", "TorchOps"]
 
+BLOCK = 512
+"""So many weights are summed before they are looked at one by one."""
+
 
 class TorchOps(ArrayOps):
     """Every operation on torch tensors, in place where the contract allows it. Draws need float64 on the device."""
@@ -81,16 +84,23 @@ class TorchOps(ArrayOps):
         return values, columns
 
     def argmax(self, x: Tensor) -> Tensor:
+        if x.device.type == "cpu" and x.dtype == torch.float32:
+            return torch.from_numpy(x.numpy().argmax(axis=1))  # a tenth of the time of torch's on one core
         return torch.argmax(x, dim=1)
 
     def categorical(self, logprobs: Tensor, uniforms: Tensor) -> Tensor:
-        wide = logprobs.double()
-        weights = torch.exp(wide - wide.amax(dim=1, keepdim=True))
-        cumulative = weights.cumsum(dim=1)
-        # A parallel sum may be rounded so that it is not monotonic, so only columns that weigh something count.
-        drawn = (cumulative > uniforms[:, None] * cumulative[:, -1:]) & (weights > 0)
-        last = logprobs.shape[1] - 1 - torch.argmax((weights > 0).flip(1).byte(), dim=1)
-        return torch.where(drawn.any(dim=1), torch.argmax(drawn.byte(), dim=1), last)
+        # float64 all through a wide vocabulary would take as long as a small model: sum blocks, then look into one
+        rows, width = logprobs.shape
+        x = logprobs.to(torch.promote_types(logprobs.dtype, torch.float32))
+        weights = x.new_zeros(rows, -(-width // BLOCK) * BLOCK)
+        torch.exp(x - x.amax(dim=1, keepdim=True), out=weights[:, :width])
+        blocks = weights.view(rows, -1, BLOCK)
+        sums = blocks.sum(dim=2).double()
+        target = uniforms * sums.sum(dim=1)
+        block, before = _first_past(sums, target)
+        within = blocks[torch.arange(rows, device=block.device), block].double()
+        column, _ = _first_past(within, target - before)
+        return (block * BLOCK + column).clamp_(max=width - 1)  # where the weights are not numbers it would be past it
 
     def uniform(self, seeds: Tensor, sequences: Tensor, positions: Tensor, purpose: int, width: int) -> Tensor:
         seeds, sequences, positions = (a.long()[:, None] for a in (seeds, sequences, positions))
@@ -108,6 +118,18 @@ class TorchOps(ArrayOps):
         shifts = torch.arange(8, dtype=torch.uint8, device=bitmask.device)
         allowed = ((as_bytes[:, :, None] >> shifts) & 1).view(torch.bool).flatten(1)[:, :width]
         return torch.nn.functional.pad(allowed, (0, width - allowed.shape[1]))
+
+
+def _first_past(weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """In each row the first column up to which the weights sum to more than `target`, or the last that weighs something
+    if none is; and the sum of those before it."""
+    cumulative = weights.cumsum(dim=1)
+    # A parallel sum may be rounded so that it is not monotonic, so only columns that weigh something count.
+    past = (cumulative > target[:, None]) & (weights > 0)
+    last = weights.shape[1] - 1 - torch.argmax((weights > 0).flip(1).byte(), dim=1)
+    column = torch.where(past.any(dim=1), torch.argmax(past.byte(), dim=1), last)
+    before = (cumulative - weights).gather(1, column[:, None])[:, 0]
+    return column, before
 
 
 @dataclass(frozen=True, slots=True)
