@@ -5,7 +5,7 @@
 #   make lint           style and types
 #   make test-slow      tests that take minutes
 #   make test-corpora   CORPORA=folder: tests over a corpus of schemas
-#   make bench          benchmarks
+#   make bench          benchmarks; those over the corpus of schemas need CORPORA=folder
 #   make clean          removes $(VENV), caches and built distributions
 
 PYTHON ?= python3
@@ -63,7 +63,14 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup
-	@set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in tests/benchmarks/bench_*.py; do \
+	  echo "== $$script"; set --; \
+	  if [ "$$script" = tests/benchmarks/bench_constrained.py ]; then \
+	    if [ -z "$(CORPORA)" ]; then echo "skipped: say where the corpora are, make bench CORPORA=folder"; continue; fi; \
+	    set -- --corpora "$(CORPORA)"; \
+	  fi; \
+	  $(BIN)/python "$$script" "$$@"; \
+	done
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

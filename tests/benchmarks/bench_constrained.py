@@ -1,0 +1,227 @@
+"""What constraints cost: decoding under JSON schemas beside decoding freely, same model, same batch, one thread.
+
+    python tests/benchmarks/bench_constrained.py --corpora FOLDER [--models FOLDER] [--write]
+
+The pinned model (see `pinned_model.py`) decodes a batch of 32, every sequence under a schema of its own, taken from
+``jsonschemabench_sample.jsonl`` in FOLDER. A sequence that ends is replaced by the next, so the batch stays full. The
+free sequences have the same prompts and end after as many tokens as the constrained ones did, so both compute the same
+positions step by step; only steps in which every sequence decodes one token count, and compiling is reported apart.
+Both take turns over the same requests. CPU time of the one thread that runs the engine; the parts are exclusive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from engine_steps import FORWARD, PIPELINE, RUNTIME, SCHEDULER, TOTAL, Parts, decode_steps, milliseconds
+from guideway import Engine, EngineConfig, SamplingParams
+from guideway.api import Constraint, FinishReason, GenerationResult, InvalidRequest, JsonSchema
+from pinned_model import add_argument, pinned_model
+
+CORPUS = "jsonschemabench_sample.jsonl"
+RESULTS = Path(__file__).parent / "results" / "constrained.md"
+STRATEGY = "llguidance"
+BATCH_SIZE, PROMPT_LENGTH, MAX_TOKENS = 32, 32, 256
+LIMIT = 0.85
+FILL, ACCEPT, APPLY = "mask: fill", "mask: accept", "mask: apply"
+PARTS = (FORWARD, FILL, APPLY, ACCEPT, PIPELINE, RUNTIME, SCHEDULER)
+TEMPERATURES = {"float32": (0.0, 1.0), "bfloat16": (0.0,)}
+"""What is measured, by type of the weights."""
+
+
+class Subject:
+    """An engine of which the same requests are asked again and again, with their constraints and without."""
+
+    def __init__(self, model: Path, dtype: str) -> None:
+        config = EngineConfig(
+            model=str(model),
+            grammar=(STRATEGY,),
+            dtype=dtype,
+            max_num_seqs=BATCH_SIZE,
+            max_model_len=PROMPT_LENGTH + MAX_TOKENS,
+            prefix_caching=False,
+        )
+        self.engine = Engine(config)
+        internals: Any = self.engine
+        self.mask = internals._runtime._mask
+        self.parts = Parts(self.engine)
+        self.parts.watch(self.mask, "prepare", FILL)
+        self.parts.watch(self.mask, "accept", ACCEPT)
+        self.parts.watch(internals._executor._worker._backend, "apply_bitmask", APPLY)
+        self.constraints: list[Constraint] = []
+        self.prompts: list[list[int]] = []
+
+    def compile(self, schemas: list[Any]) -> float:
+        """Keep the schemas that are served; CPU milliseconds of compiling each of them."""
+        draw = np.random.default_rng(0)
+        start = time.process_time()
+        for schema in schemas:
+            prompt = draw.integers(1000, len(self.engine.vocabulary), PROMPT_LENGTH).tolist()
+            try:
+                self.engine.submit(prompt, SamplingParams(constraint=JsonSchema(schema))).abort()
+            except InvalidRequest:
+                continue
+            self.constraints.append(JsonSchema(schema))
+            self.prompts.append(prompt)
+        return 1e3 * (time.process_time() - start) / len(self.constraints)
+
+
+@dataclass
+class Comparison:
+    """What the steps of a subject cost, by part, at one temperature."""
+
+    subject: Subject
+    temperature: float
+    lengths: list[int] = field(default_factory=list)
+    """How many tokens each request had under its constraint."""
+    allowed: list[int] = field(default_factory=list)
+    """How many tokens each mask allowed."""
+    rounds: list[tuple[dict[str, float], dict[str, float]]] = field(default_factory=list)
+    """Milliseconds by part, free and constrained."""
+
+    def run(self, num_rounds: int, num_steps: int) -> None:
+        self._constrained(num_steps)  # says how long the others are to be
+        self._free(num_steps)
+        self.allowed.clear()
+        for i in range(num_rounds):
+            if i % 2:
+                constrained = self._constrained(num_steps)
+                free = self._free(num_steps)
+            else:
+                free = self._free(num_steps)
+                constrained = self._constrained(num_steps)
+            self.rounds.append((free, constrained))
+            sys.stderr.write(f"{free[TOTAL]:.1f} ms free, {constrained[TOTAL]:.1f} ms constrained\n")
+
+    def _free(self, num_steps: int) -> dict[str, float]:
+        steps, _ = self._decode(num_steps, constrained=False)
+        return milliseconds(steps)
+
+    def _constrained(self, num_steps: int) -> dict[str, float]:
+        steps, results = self._decode(num_steps, constrained=True)
+        failed = next((result for result in results if result.error is not None), None)
+        if failed is not None:
+            raise RuntimeError("a request failed") from failed.error
+        aborted = [result.finish_reason is FinishReason.ABORT for result in results]
+        self.lengths = [
+            MAX_TOKENS if early else len(result.token_ids) for result, early in zip(results, aborted, strict=True)
+        ]
+        return milliseconds(steps)
+
+    def _decode(self, num_steps: int, *, constrained: bool) -> tuple[list[dict[str, float]], list[GenerationResult]]:
+        return decode_steps(
+            self.subject.engine,
+            self.subject.parts,
+            self._requests(constrained=constrained),
+            batch_size=BATCH_SIZE,
+            num_steps=num_steps,
+            after_step=self._count if constrained else lambda: None,
+        )
+
+    def _requests(self, *, constrained: bool) -> Iterator[tuple[list[int], SamplingParams]]:
+        subject = self.subject
+        for i in itertools.count():
+            which = i % len(subject.prompts)
+            params = SamplingParams(max_tokens=MAX_TOKENS, temperature=self.temperature, seed=i)
+            if constrained:
+                params = replace(params, constraint=subject.constraints[which])
+            else:
+                params = replace(params, max_tokens=self.lengths[i], ignore_eos=True)
+            yield subject.prompts[which], params
+
+    def _count(self) -> None:
+        masks = self.subject.mask._buffers[0][:BATCH_SIZE]
+        self.allowed += np.unpackbits(masks.view(np.uint8), axis=1).sum(axis=1, dtype=np.int64).tolist()
+
+    def ratio(self) -> float:
+        """Constrained over free throughput, the median of the rounds."""
+        return statistics.median(free[TOTAL] / constrained[TOTAL] for free, constrained in self.rounds)
+
+    def column(self, which: int) -> list[str]:
+        """Medians over the rounds: the step, and each of its parts."""
+        return [f"{statistics.median(r[which].get(part, 0.0) for r in self.rounds):.2f}" for part in (TOTAL, *PARTS)]
+
+    def masks(self) -> str:
+        """What the masks were like."""
+        few, many = (
+            100 * sum(test) / len(test) for test in ([n < 1000 for n in self.allowed], [n > 1e5 for n in self.allowed])
+        )
+        return f"{few:.0f} % of the masks allowed fewer than 1,000 tokens, {many:.0f} % more than 100,000"
+
+
+def measure(model: Path, dtype: str, schemas: list[Any], num_rounds: int, num_steps: int) -> Iterator[str]:
+    """The tables of one type of weights."""
+    subject = Subject(model, dtype)
+    milliseconds_each = subject.compile(schemas)
+    for temperature in TEMPERATURES[dtype]:
+        comparison = Comparison(subject, temperature)
+        comparison.run(num_rounds, num_steps)
+        free, constrained = comparison.column(0), comparison.column(1)
+        ratio = comparison.ratio()
+        yield f"## {dtype}, {f'temperature {temperature:g}' if temperature else 'greedy'}: {ratio:.3f}"
+        yield ""
+        yield "| ms per step | free | constrained |"
+        yield "|---|---|---|"
+        for part, without, with_constraint in zip((TOTAL, *PARTS), free, constrained, strict=True):
+            yield f"| {part} | {without} | {with_constraint} |"
+        yield ""
+        yield (
+            f"{comparison.masks()}; {len(comparison.lengths)} requests a run; {len(subject.constraints)} of "
+            f"{len(schemas)} schemas are served, each compiled in {milliseconds_each:.1f} ms."
+        )
+        yield ""
+        if ratio < LIMIT:
+            sys.stderr.write(f"below the limit of {LIMIT}\n")
+    subject.engine.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--corpora", type=Path, metavar="FOLDER", help=f"the folder of {CORPUS}")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=24, help="decode steps of each run")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
+    add_argument(parser)
+    options = parser.parse_args()
+    if options.corpora is None:
+        parser.error(f"say where {CORPUS} is: --corpora FOLDER")
+    torch.set_num_threads(1)
+    schemas = [json.loads(line)["schema"] for line in (options.corpora / CORPUS).read_text("utf-8").splitlines()]
+    np.random.default_rng(0).shuffle(schemas)
+    model = pinned_model(options.models)
+    tables = [line for dtype in TEMPERATURES for line in measure(model, dtype, schemas, options.rounds, options.steps)]
+    packages = ("torch", "transformers", "llguidance", "numpy")
+    text = "\n".join([
+        "# Decoding under JSON schemas beside decoding freely",
+        "",
+        f"`python tests/benchmarks/bench_constrained.py --corpora FOLDER --rounds {options.rounds} "
+        f"--steps {options.steps} --write`, {time.strftime('%Y-%m-%d')}",
+        "",
+        f"In the headings: constrained over free throughput, median of {options.rounds} rounds; asked: {LIMIT}. "
+        f"Batch {BATCH_SIZE}, pinned model of 131,072 tokens, {STRATEGY}, torch built-in, one thread, CPU time.",
+        "",
+        *tables,
+        f"Python {platform.python_version()}, {', '.join(f'{name} {version(name)}' for name in packages)}; "
+        f"{platform.machine()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}.",
+    ])  # fmt: skip
+    sys.stdout.write(text + "\n")
+    if options.write:
+        RESULTS.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

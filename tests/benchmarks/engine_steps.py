@@ -1,0 +1,100 @@
+"""What the benchmarks of the engine share: a batch kept full, and CPU time of its decode steps by part."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from guideway import Engine, SamplingParams
+from guideway.api import GenerationResult
+from guideway.engine.forward import ForwardStep
+
+__all__ = ["Parts", "decode_steps", "milliseconds"]
+
+FORWARD, PIPELINE, RUNTIME, SCHEDULER = "forward", "pipeline", "runtime", "scheduler"
+TOTAL = "step"
+
+
+class Parts:
+    """CPU time of this thread inside some methods, each without what is inside another of them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._inside: list[float] = []
+        self._step: ForwardStep | None = None
+        executor: Any = engine._executor  # `local`, which runs calls in this thread
+        worker = executor._worker
+        self.watch(engine._scheduler, "step", SCHEDULER)
+        self.watch(engine._runtime, "prepare", RUNTIME)
+        self.watch(engine._runtime, "accept", RUNTIME)
+        self.watch(worker, "forward", FORWARD)
+        self.watch(worker, "sample", PIPELINE)
+        run = worker.forward
+
+        def forward(step: ForwardStep) -> None:
+            self._step = step
+            run(step)
+
+        worker.forward = forward
+
+    def watch(self, owner: Any, method: str, part: str) -> None:
+        """From now on count what `owner`'s method takes as `part`."""
+        run = getattr(owner, method)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self._inside.append(0.0)
+            start = time.thread_time()
+            try:
+                return run(*args, **kwargs)
+            finally:
+                taken = time.thread_time() - start
+                self._seconds[part] += taken - self._inside.pop()
+                if self._inside:
+                    self._inside[-1] += taken
+
+        setattr(owner, method, watched)
+
+    def take(self, batch_size: int) -> dict[str, float] | None:
+        """The seconds of the last step by part, all parts together as `TOTAL`; None unless in that step exactly
+        `batch_size` sequences decoded one token each."""
+        seconds, self._seconds = dict(self._seconds), defaultdict(float)
+        step, self._step = self._step, None
+        if step is None or not step.num_sequences == step.num_tokens == step.num_rows == batch_size:
+            return None
+        return {**seconds, TOTAL: sum(seconds.values())}
+
+
+def decode_steps(
+    engine: Engine,
+    parts: Parts,
+    requests: Iterator[tuple[list[int], SamplingParams]],
+    *,
+    batch_size: int,
+    num_steps: int,
+    after_step: Callable[[], None] = lambda: None,
+) -> tuple[list[dict[str, float]], list[GenerationResult]]:
+    """`num_steps` steps in which `batch_size` sequences decode one token each, by part, and what became of each
+    request. A sequence that ends is replaced by the next request; steps that compute prompts do not count, and
+    `after_step` is called after those that do. What runs at the end is aborted."""
+    started = [engine.enqueue(*next(requests)) for _ in range(batch_size)]
+    steps: list[dict[str, float]] = []
+    while len(steps) < num_steps:
+        engine.step()
+        taken = parts.take(batch_size)
+        if taken is not None:
+            steps.append(taken)
+            after_step()
+        num_ended = batch_size - sum(generation.result is None for generation in started)
+        started += [engine.enqueue(*next(requests)) for _ in range(num_ended)]
+    for generation in started:
+        generation.abort()
+    parts.take(batch_size)
+    return steps, [generation.wait() for generation in started]
+
+
+def milliseconds(steps: Iterable[dict[str, float]]) -> dict[str, float]:
+    """The mean of each part over `steps`."""
+    every = list(steps)
+    return {part: 1e3 * sum(step.get(part, 0.0) for step in every) / len(every) for part in every[0]}
