@@ -27,8 +27,14 @@ __all__ = ["main"]
 
 COMMANDS = {
     # command: (function that adds its parser to the subparsers, help); the parser sets `run(args) -> exit status`
-    "config": ("guideway.engine.config_commands:add_config", "the configuration, and where each value comes from"),
-    "generate": ("guideway.engine.commands:add_generate", "answer prompts with a model, under a constraint"),
+    "config": (
+        "guideway.engine.command_line.config:add_config",
+        "the configuration, and where each value comes from",
+    ),
+    "generate": (
+        "guideway.engine.command_line.generate:add_generate",
+        "answer prompts with a model, under a constraint",
+    ),
     "plugins": ("guideway.plugins.commands:add_plugins", "what is installed, and what is wrong with it"),
 }
 ENABLE_VARIABLE = "GUIDEWAY_PLUGINS_ENABLE"

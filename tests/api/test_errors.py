@@ -7,12 +7,12 @@ import pickle
 from collections.abc import Iterator
 
 import guideway.engine.engine
-import guideway.engine.kv_cache
+import guideway.engine.scheduling.kv_cache
 import pytest
 from guideway.api import GuidewayError, PluginError
 from guideway.api.errors import RemoteError
 
-assert guideway.engine.engine and guideway.engine.kv_cache  # they define errors of their own
+assert guideway.engine.engine and guideway.engine.scheduling.kv_cache  # they define errors of their own
 
 
 def tree(base: type[GuidewayError] = GuidewayError) -> Iterator[type[GuidewayError]]:

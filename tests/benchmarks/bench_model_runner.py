@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 import transformers
-from guideway.engine.attention import pack_step
-from guideway.engine.model_loader import load_model
-from guideway.engine.model_runner import ModelRunner
+from guideway.engine.worker.attention import pack_step
+from guideway.engine.worker.model_loader import load_model
+from guideway.engine.worker.model_runner import ModelRunner
 from guideway_demo_model import DemoModel
 from transformers import PreTrainedModel
 

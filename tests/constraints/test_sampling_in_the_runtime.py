@@ -24,6 +24,7 @@ from guideway.api import (
     Payload,
     Regex,
     Request,
+    Sampler,
     SamplingParams,
     SequenceInfo,
     Stage,
@@ -31,11 +32,12 @@ from guideway.api import (
     StepBatch,
     StepInput,
 )
-from guideway.api.steps import Array
+from guideway.api.steps import Array, StepOutput
 from guideway.builtin.numpy_device import NumpyDevice
 from guideway.builtin.reference.strategy import Strategy
 from guideway.builtin.torch_device import TorchDevice
 from guideway.constraints.rows import token_logprobs
+from guideway.pipeline.pipeline import BANS
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from tests.support.fake_host import FakeHost, model
@@ -235,6 +237,28 @@ def test_nothing_goes_down_where_nothing_is_asked_for() -> None:
     assert subject.steps[0].warp is not None
     assert subject.steps[0].warp.added is not None
     assert subject.steps[0].warp.added[0].tolist() == [0]
+    subject.steps = []
+    subject.generate([PROMPT], [replace(plain, min_tokens=2, max_tokens=6)])
+    assert [step.warp is None for step in subject.steps[:3]] == [False, False, True]
+
+
+def test_a_token_counts_once_for_each_time_it_is_drafted() -> None:
+    wanted = SamplingParams(max_tokens=9, frequency_penalty=1.0, presence_penalty=0.25, logit_bias={5: 10.0, 9: 1.0})
+    subject = host()
+    subject.join(0, Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=wanted))
+    start = len(PROMPT)
+    subject.runtime.accept(StepBatch.build([0], [start], [[5]]), [[5, 7]])
+    drafts = [7, 8, 5, 8, 8, 5]
+    step = subject.runtime.prepare(StepBatch.build([0], [start + 2], [drafts]))
+    assert step.warp is not None
+    assert step.warp.added is not None
+    rows, columns, values = step.warp.added
+    for j in range(len(drafts) + 1):
+        output = [5, 7, *drafts[:j]]
+        right = {t: -1.0 * output.count(t) - 0.25 * (t in output) + wanted.logit_bias.get(t, 0) for t in (5, 7, 8, 9)}
+        here = rows == j
+        got = dict(zip(columns[here].tolist(), values[here].tolist(), strict=True))
+        assert {t: got.get(t, 0.0) for t in right} == right
 
 
 @pytest.mark.parametrize("num_drafts", [0, 3])
@@ -351,6 +375,18 @@ def test_what_was_overruled_is_in_the_journal_of_forks_and_rebuilt_states() -> N
         assert list(subject.runtime.journal(slot).overruled) == ["logit_bias"]
 
 
+def test_bans_of_a_row_are_blamed_on_what_bans_there() -> None:
+    """min_tokens is reached with the first of two final tokens."""
+    wanted = SamplingParams(max_tokens=9, min_tokens=1, logit_bias={5: -np.inf})
+    for row, names in ((0, {"min_tokens", "logit_bias"}), (1, {"logit_bias"}), (2, set())):
+        subject = host()
+        subject.join(0, Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=wanted))
+        batch = StepBatch.build([0], [len(PROMPT)], [[6, 7]])
+        output = StepOutput(np.array([6, 8, 9], dtype=np.int32), overruled={row: BANS})
+        subject.runtime.accept(batch, [[6, 8]], output)
+        assert set(subject.runtime.unenforced(0)) == names
+
+
 # Log-probabilities
 
 
@@ -408,3 +444,25 @@ def test_given_tokens_are_scored(device: DeviceBackend) -> None:
         output = replace(result.outputs[0], token_ids=tuple(tokens[1:]), logprobs=tuple(found))
         check_logprobs(replace(result, outputs=(output,)), tokens[:1], count)
     assert len(pipeline.score(device.ops.asarray(logits[:0]), following[:0], 3).chosen) == 0
+
+
+class AstraySampler(Sampler):
+    def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+        return step.ops.argmax(step.ops.gather(logprobs, payload.rows)) * 0 + 10**6
+
+
+class Astray(Gumbel):
+    """Draws a token there is not."""
+
+    name, transform = "astray", AstraySampler
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+def test_a_sampler_that_goes_astray_costs_nobody_elses_logprobs(device: DeviceBackend) -> None:
+    wanted = SamplingParams(max_tokens=6, logprobs=2)
+    bad = replace(wanted, temperature=1.0, modifiers={"astray": {}})
+    before, broken, after = host(device, modifiers=[Astray]).generate(prompts(3), [wanted, bad, wanted])
+    assert "astray" in str(broken.error)
+    for result, prompt in ((before, prompts(3)[0]), (after, prompts(3)[2])):
+        assert result.error is None
+        check_logprobs(result, prompt, 2)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 from guideway.engine.forward import Append, ForwardStep
-from guideway.engine.kv_cache import KVCache
-from guideway.engine.model_runner import ForwardOutput, ModelRunner
+from guideway.engine.scheduling.kv_cache import KVCache
+from guideway.engine.worker.model_runner import ForwardOutput, ModelRunner
 from torch import Tensor
 from transformers import PreTrainedModel
 

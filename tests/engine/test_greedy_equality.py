@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from guideway.engine.model_runner import ModelRunner
+from guideway.engine.worker.model_runner import ModelRunner
 from torch import Tensor
 from transformers import PreTrainedModel
 

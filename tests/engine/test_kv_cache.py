@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from guideway.api import InvalidConfiguration
-from guideway.engine.buddy import power_of_two
 from guideway.engine.forward import Clear, Copy, Region
-from guideway.engine.kv_cache import KVCache, KVCacheError, KVCacheFull
+from guideway.engine.scheduling.buddy import power_of_two
+from guideway.engine.scheduling.kv_cache import KVCache, KVCacheError, KVCacheFull
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule

@@ -12,7 +12,7 @@ import pytest
 import torch
 from guideway.api import InvalidConfiguration
 from guideway.engine.forward import ModelInfo
-from guideway.engine.model_loader import load_model, load_tokenizer, model_info
+from guideway.engine.worker.model_loader import load_model, load_tokenizer, model_info
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 

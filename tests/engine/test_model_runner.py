@@ -1,227 +1,279 @@
-"""The runner computes what the model computes, whatever the mix of joins, leaves, appends, truncates and forks."""
+"""The runner computes what the model computes, whatever the mix of joins, leaves, appends, truncates, forks, shared
+prefixes and preemptions."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
-from guideway.api import InvalidConfiguration, InvalidRequest
-from guideway.engine.kv_cache import KVCacheError, KVCacheFull
-from guideway.engine.model_runner import ModelRunner
+from guideway.api import InvalidConfiguration
+from guideway.engine.forward import Append, ForwardStep, Region
+from guideway.engine.scheduling.kv_cache import KVCacheFull
+from guideway.engine.worker.model_runner import ModelRunner
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tests.engine.models import CONTEXT, FACTORIES, VOCABULARY_SIZE, gpt2, llama, llama_gqa
+from tests.engine.driver import Driver, recompute
+from tests.engine.models import CONTEXT, FACTORIES, VOCABULARY_SIZE, WINDOW, gpt2, llama
 
 TOLERANCE = 1e-4
+MAX_LENGTH = 150
 
 
-def recompute(reference: PreTrainedModel, token_ids: list[int]) -> Tensor:
-    """``[tokens, logits width]`` of the whole sequence at once, by the model as `transformers` runs it."""
-    with torch.inference_mode():
-        logits: Tensor = reference(torch.tensor([token_ids])).logits[0]
-    return logits
+def last_row(reference: PreTrainedModel, token_ids: list[int]) -> Tensor:
+    return recompute(reference, [token_ids])[0][-1]
 
 
-def random_ids(rng: random.Random, count: int) -> list[int]:
-    return [rng.randrange(VOCABULARY_SIZE) for _ in range(count)]
+class Walk:
+    """Random steps of a driver, and what each of its slots should hold."""
+
+    def __init__(self, model: PreTrainedModel, seed: int) -> None:
+        # room for 9 regions of MAX_LENGTH in 13 slots: what joins late drives others out
+        self.driver = Driver(model, num_slots=13, max_length=MAX_LENGTH, num_cells=2304)
+        self.rng = random.Random(seed)
+        self.texts: dict[int, list[int]] = {}
+        self.ended: list[list[int]] = []
+        self.seen: Counter[str] = Counter()
+
+    def random_ids(self, count: int) -> list[int]:
+        return [self.rng.randrange(VOCABULARY_SIZE) for _ in range(count)]
+
+    def change(self) -> None:
+        """Something that happens between steps."""
+        cache, rng, texts = self.driver.cache, self.rng, self.texts
+        event = rng.random()
+        slot = rng.choice(list(texts)) if texts else -1
+        if len(texts) < 2 or (event < 0.3 and cache.capacity()):
+            prompt: list[int] = []
+            if self.ended and rng.random() < 0.7:  # a text that has been there goes on in another way
+                old = rng.choice(self.ended + list(texts.values()))
+                prompt = old[: rng.randint(0, len(old))] + self.random_ids(3)
+            joined = cache.allocate(prompt)
+            texts[joined] = cache.token_ids(joined)
+            assert texts[joined] == prompt[: cache.length(joined)]
+            self.seen["shared"] += bool(texts[joined])
+            self.seen["join"] += 1
+        elif event < 0.4:
+            cache.release(slot, keep=rng.random() < 0.7)
+            self.ended.append(texts.pop(slot))
+            self.seen["leave"] += 1
+        elif event < 0.5:
+            length = rng.randint(max(0, len(texts[slot]) - 20), len(texts[slot]))
+            cache.truncate(slot, length)
+            del texts[slot][length:]
+            self.seen["truncate"] += 1
+        elif event < 0.6 and cache.capacity():
+            try:
+                texts[cache.fork(slot)] = list(texts[slot])
+                self.seen["fork"] += 1
+            except KVCacheFull:
+                self.seen["no fork"] += 1
+
+    def batch(self) -> list[tuple[int, list[int]]]:
+        """What the next step appends, for which room is reserved; a slot that was preempted begins anew."""
+        cache, rng, texts = self.driver.cache, self.rng, self.texts
+        batch: list[tuple[int, list[int]]] = []
+        for slot in rng.sample(list(texts), len(texts)):
+            done = cache.length(slot)
+            if done and rng.random() < 0.2:
+                continue  # sits this step out
+            if done == MAX_LENGTH:
+                cache.release(slot)
+                self.ended.append(texts.pop(slot))
+                self.seen["full"] += 1
+                continue
+            count = rng.choice([1, 1, 1, 1, 2, 5, 30]) if texts[slot] else rng.randint(1, 60)
+            new = texts[slot][done:] or self.random_ids(min(count, MAX_LENGTH - done))
+            while True:
+                try:
+                    cache.reserve(slot, len(new))
+                    break
+                except KVCacheFull:
+                    chosen = {slot, *(other for other, _ in batch)}
+                    victims = [other for other in texts if other not in chosen and cache.length(other)]
+                    if not victims:
+                        new = []
+                        break
+                    cache.truncate(rng.choice(victims), 0)  # and its text will be computed again
+                    self.seen["preempt"] += 1
+            if new:
+                batch.append((slot, new))
+                self.seen[f"append {len(new)}"] += 1
+        return batch
 
 
 @pytest.mark.parametrize("name", FACTORIES)
 def test_random_steps_equal_a_full_recompute(name: str) -> None:
-    num_slots, max_length = 8, 150
-    rng = random.Random(1)
     reference = FACTORIES[name](0)
-    runner = ModelRunner(FACTORIES[name](0), num_slots=num_slots, max_length=max_length)
-    texts: dict[int, list[int]] = {}  # what each slot should hold
-    seen: Counter[str] = Counter()
-    worst = 0.0
-    spread = 0.0
-
+    reference.set_attn_implementation("eager")  # the others ignore a softcap
+    walk = Walk(FACTORIES[name](0), seed=1)
+    cache, seen = walk.driver.cache, walk.seen
+    worst = spread = 0.0
+    sizes = set()
     while seen["step"] < 200:
-        event = rng.random()
-        if len(texts) < 2 or (event < 0.25 and runner.cache.capacity()):
-            texts[runner.cache.allocate()] = []
-            seen["join"] += 1
-        elif event < 0.3:
-            slot = rng.choice(list(texts))
-            runner.cache.release(slot)
-            del texts[slot]
-            seen["leave"] += 1
-        elif event < 0.42:
-            slot = rng.choice(list(texts))
-            length = rng.randint(max(0, len(texts[slot]) - 20), len(texts[slot]))
-            runner.cache.truncate(slot, length)
-            del texts[slot][length:]
-            seen["truncate"] += 1
-        elif event < 0.52 and runner.cache.capacity():
-            slot = rng.choice(list(texts))
-            texts[runner.cache.fork(slot)] = list(texts[slot])
-            seen["fork"] += 1
-
-        batch, logits_rows = [], []
-        for slot in rng.sample(list(texts), len(texts)):
-            if texts[slot] and rng.random() < 0.2:
-                continue  # sits this step out
-            if len(texts[slot]) == max_length:
-                runner.cache.release(slot)
-                del texts[slot]
-                seen["full"] += 1
-                continue
-            count = rng.choice([1, 1, 1, 2, 5, 30]) if texts[slot] else rng.randint(1, 60)
-            new = random_ids(rng, min(count, max_length - len(texts[slot])))
-            batch.append((slot, new))
-            logits_rows.append(rng.choice([0, 1, len(new)]))
-            seen[f"append {len(new)}"] += 1
+        walk.change()
+        batch = walk.batch()
         if not batch:
             continue
-        output = runner.forward(batch, logits_rows, hidden_states=True)
+        num_rows = [walk.rng.choice([0, 1, len(new)]) for _, new in batch]
+        starts = [cache.length(slot) for slot, _ in batch]
+        output = walk.driver.forward(batch, num_rows, hidden_states=True)
         seen["step"] += 1
         seen["entry"] += len(batch)
+        sizes.add(len({cache.region(slot).size for slot, _ in batch}))
 
         assert output.logits.dtype == torch.float32
-        assert output.logits.shape == (sum(logits_rows), runner.logits_width)
+        assert output.logits.shape == (sum(num_rows), walk.driver.runner.logits_width)
         assert output.hidden_states is not None
-        assert len(output.hidden_states) == sum(logits_rows)
-        row = 0
-        for (slot, new), num_rows in zip(batch, logits_rows, strict=True):
-            texts[slot] += new
-            assert runner.cache.length(slot) == len(texts[slot])
-            expected = recompute(reference, texts[slot])[len(texts[slot]) - num_rows :]
-            if num_rows:
-                worst = max(worst, float((output.logits[row : row + num_rows] - expected).abs().max()))
-                spread = max(spread, float(expected.std()))
-            row += num_rows
+        assert len(output.hidden_states) == sum(num_rows)
+        for (slot, new), start in zip(batch, starts, strict=True):
+            walk.texts[slot][start:] = new
+            assert cache.token_ids(slot) == walk.texts[slot]
+        every = recompute(reference, [walk.texts[slot] for slot, _ in batch])
+        expected = torch.cat([rows[len(rows) - count :] for rows, count in zip(every, num_rows, strict=True)])
+        if len(expected):
+            worst = max(worst, float((output.logits - expected).abs().max()))
+            spread = max(spread, float(expected.std()))
 
     assert spread > 0.3, "the weights are too small for an error to show"
     assert worst < TOLERANCE
-    events = ("join", "leave", "full", "truncate", "fork", "append 1", "append 2", "append 5", "append 30")
-    assert min(seen[event] for event in events) > 10
-    assert seen["entry"] > 3.5 * seen["step"]
-    for slot in texts:
-        runner.cache.release(slot)
-    assert runner.cache.capacity() == num_slots
+    events = ("join", "leave", "shared", "truncate", "fork", "preempt", "full", "append 1", "append 5", "append 30")
+    assert min(seen[event] for event in events) > 5, seen
+    assert seen["entry"] > 5 * seen["step"]
+    assert max(sizes) > 1
+    for slot in walk.texts:
+        cache.release(slot)
+    assert cache.capacity() == cache.num_slots
 
 
-def test_a_padded_slot_that_overflowed_does_not_reach_its_next_owner() -> None:
-    runner = ModelRunner(llama(), num_slots=2, max_length=64)
-    first, second = runner.cache.allocate(), runner.cache.allocate()
-    runner.forward([(first, [1] * 40), (second, [2] * 40)])
-    for tensors in (runner._cache.keys, runner._cache.values):
-        tensors[:, first, :, :40] = torch.nan
-    runner.cache.truncate(first, 0)
-    runner.cache.release(first)
-    assert runner.cache.allocate() == first
-    output = runner.forward([(first, [3, 4]), (second, [5])])  # one rectangle, padded to 41 keys
+@pytest.mark.parametrize("name", ["mistral", "gemma2", "gemma3", "qwen2-moe"])
+def test_a_window_makes_a_difference(name: str) -> None:
+    """Else the walk above could not show that it is kept to."""
+    token_ids = [i * 7 % VOCABULARY_SIZE for i in range(5 * WINDOW)]
+    narrow, wide = FACTORIES[name](0), FACTORIES[name](0, sliding_window=CONTEXT)  # type: ignore[call-arg]
+    assert (last_row(narrow, token_ids) - last_row(wide, token_ids)).abs().max() > 0.1
+
+
+def test_a_padded_region_that_overflowed_does_not_reach_its_next_owner() -> None:
+    driver = Driver(llama(), num_slots=2, max_length=64, num_cells=128)
+    cache = driver.cache
+    first, second = cache.allocate(), cache.allocate()
+    driver.forward([(first, [1] * 40), (second, [2] * 40)])
+    for tensor in (driver.runner._store.keys, driver.runner._store.values):
+        tensor[:, :, :64] = torch.nan
+    cache.reserve(first, 24)
+    cache.truncate(first, 30)
+    cache.release(first)
+    assert cache.allocate() == first
+    output = driver.forward([(first, [3, 4]), (second, [5])])  # one rectangle, padded to 41 keys
+    assert cache.region(first) == Region(0, 64)
     assert torch.isfinite(output.logits).all()
-    assert torch.allclose(output.logits[0], recompute(llama(), [3, 4])[-1], atol=TOLERANCE)
+    assert torch.allclose(output.logits[0], last_row(llama(), [3, 4]), atol=TOLERANCE)
 
 
 def test_rows_of_logits_come_in_the_order_of_the_batch_whatever_the_slots() -> None:
     reference = gpt2()
-    runner = ModelRunner(gpt2(), num_slots=4, max_length=64)
-    a, b, c = (runner.cache.allocate() for _ in range(3))
+    driver = Driver(gpt2(), num_slots=4, max_length=64)
+    a, b, c = (driver.cache.allocate() for _ in range(3))
     long = [7] * 30
-    output = runner.forward([(c, [1, 2, 3]), (a, long), (b, [4])], [2, 1, 0])
-    expected = torch.cat([recompute(reference, [1, 2, 3])[1:], recompute(reference, long)[-1:]])
+    output = driver.forward([(c, [1, 2, 3]), (a, long), (b, [4])], [2, 1, 0])
+    expected = torch.cat([recompute(reference, [[1, 2, 3]])[0][1:], recompute(reference, [long])[0][-1:]])
     assert torch.allclose(output.logits, expected, atol=TOLERANCE)
-    assert runner.forward([(b, [5])], [0]).logits.shape == (0, runner.logits_width)
-    output = runner.forward([(b, [6]), (a, [8])])
-    expected = torch.stack([recompute(reference, [4, 5, 6])[-1], recompute(reference, [*long, 8])[-1]])
+    assert driver.forward([(b, [5])], [0]).logits.shape == (0, driver.runner.logits_width)
+    output = driver.forward([(b, [6]), (a, [8])])
+    expected = torch.stack([last_row(reference, [4, 5, 6]), last_row(reference, [*long, 8])])
     assert torch.allclose(output.logits, expected, atol=TOLERANCE)
 
 
 def test_hidden_states_are_what_the_logits_are_computed_from() -> None:
-    runner = ModelRunner(llama(), num_slots=2, max_length=64)
-    slot = runner.cache.allocate()
-    output = runner.forward([(slot, [1, 2, 3, 4])], [2], hidden_states=True)
+    driver = Driver(llama(), num_slots=2, max_length=64)
+    slot = driver.cache.allocate()
+    output = driver.forward([(slot, [1, 2, 3, 4])], [2], hidden_states=True)
     assert output.hidden_states is not None
     with torch.inference_mode():
         whole = llama()(torch.tensor([[1, 2, 3, 4]]), output_hidden_states=True)
-    assert torch.allclose(output.hidden_states, whole.hidden_states[-1][0, 2:], atol=TOLERANCE)
-    assert runner.forward([(slot, [5])]).hidden_states is None
+    assert torch.allclose(output.hidden_states, whole.hidden_states[-1][0, -2:], atol=TOLERANCE)
+    assert driver.forward([(slot, [5])]).hidden_states is None
 
 
-def test_a_bfloat16_model_gives_float32_logits() -> None:
-    model, reference = llama_gqa(), llama_gqa()
-    for each in (model, reference):
-        each.to(torch.bfloat16)  # type: ignore[arg-type]
-    runner = ModelRunner(model, num_slots=2, max_length=64)
-    a, b = runner.cache.allocate(), runner.cache.allocate()
-    runner.forward([(a, list(range(20))), (b, [1, 2, 3])])
-    output = runner.forward([(a, [20, 21]), (b, [4])], hidden_states=True)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_dtypes_give_float32_logits(dtype: torch.dtype) -> None:
+    driver = Driver(llama(num_kv_heads=2).to(dtype), num_slots=3, max_length=64)
+    slots = [driver.cache.allocate() for _ in range(3)]
+    driver.forward([(slot, [1, 2, 3, slot]) for slot in slots])
+    output = driver.forward([(slot, [5, 6][: 1 + slot % 2]) for slot in slots])
     assert output.logits.dtype == torch.float32
-    assert output.hidden_states is not None
-    assert output.hidden_states.dtype == torch.bfloat16
-    expected = torch.stack([recompute(reference, list(range(22)))[-1], recompute(reference, [1, 2, 3, 4])[-1]])
-    assert float(expected.float().std()) > 0.3
-    assert torch.allclose(output.logits, expected.float(), atol=0.05)
+    texts = [[1, 2, 3, slot, *[5, 6][: 1 + slot % 2]] for slot in slots]
+    expected = torch.stack([rows[-1] for rows in recompute(llama(num_kv_heads=2), texts)])
+    assert torch.allclose(output.logits, expected, atol=0.1)
 
 
-def test_a_step_that_cannot_run_changes_nothing() -> None:
-    runner = ModelRunner(llama(), num_slots=3, max_length=8)
-    slot, other = runner.cache.allocate(), runner.cache.allocate()
-    runner.forward([(slot, [1, 2, 3, 4, 5]), (other, [1])])
-    refused: list[tuple[list[tuple[int, list[int]]], list[int] | None, type[Exception], str]] = [
-        ([], None, InvalidRequest, "at least one sequence"),
-        ([(other, [2]), (slot, [1, 2, 3, 4])], None, KVCacheFull, "holds 5 tokens and cannot take 4 more"),
-        ([(slot, [1]), (2, [1])], None, KVCacheError, "slot 2 is not allocated"),
-        ([(slot, [1]), (slot, [1])], None, InvalidRequest, "more than once"),
-        ([(slot, [1]), (other, [])], None, InvalidRequest, "no token"),
-        ([(slot, [1]), (other, [VOCABULARY_SIZE])], None, InvalidRequest, f"outside 0 to {VOCABULARY_SIZE - 1}"),
-        ([(slot, [1]), (other, [-1])], None, InvalidRequest, f"outside 0 to {VOCABULARY_SIZE - 1}"),
-        ([(slot, [1])], [2], InvalidRequest, "appends 1 tokens and cannot give 2 rows"),
-        ([(slot, [1])], [-1], InvalidRequest, "cannot give -1 rows"),
-        ([(slot, [1])], [1, 1], InvalidRequest, "2 row counts for 1 sequences"),
-    ]
-    for batch, logits_rows, error, message in refused:
-        with pytest.raises(error, match=message):
-            runner.forward(batch, logits_rows)
-    assert (runner.cache.length(slot), runner.cache.length(other)) == (5, 1)
-    output = runner.forward([(slot, [6]), (other, [2])])
-    expected = torch.stack([recompute(llama(), [1, 2, 3, 4, 5, 6])[-1], recompute(llama(), [1, 2])[-1]])
-    assert torch.allclose(output.logits, expected, atol=TOLERANCE)
-
-
-def test_a_model_that_raises_leaves_every_length_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_raises_computes_the_same_the_next_time() -> None:
     model = llama()
-    runner = ModelRunner(model, num_slots=2, max_length=64)
-    slot = runner.cache.allocate()
-    runner.forward([(slot, [1, 2, 3])])
+    driver = Driver(model, num_slots=3, max_length=128, num_cells=256)
+    slot, other = driver.cache.allocate(), driver.cache.allocate()
+    driver.forward([(slot, [1] * 60), (other, [2] * 60)])
 
     def fail(*_: object) -> None:
         raise MemoryError
 
+    driver.cache.truncate(other, 0)
+    copy = driver.cache.fork(slot)
+    step = driver.step([(slot, [9] * 8), (copy, [8])])
+    assert step.moves
     hook = model.get_submodule("lm_head").register_forward_pre_hook(fail)
     with pytest.raises(MemoryError):
-        runner.forward([(slot, [9, 9])])
+        driver.runner.forward(step)
     hook.remove()
-    assert runner.cache.length(slot) == 3
-    assert torch.allclose(runner.forward([(slot, [4])]).logits[0], recompute(llama(), [1, 2, 3, 4])[-1], atol=TOLERANCE)
+    again = driver.runner.forward(step).logits
+    assert torch.allclose(again[0], last_row(llama(), [1] * 60 + [9] * 8), atol=TOLERANCE)
+    assert torch.allclose(again[1], last_row(llama(), [1] * 60 + [8]), atol=TOLERANCE)
+
+
+def test_a_step_that_is_sent_again_does_only_the_moves_that_are_left() -> None:
+    driver = Driver(llama(), num_slots=2, max_length=128, num_cells=256)
+    slot = driver.cache.allocate()
+    driver.forward([(slot, [1] * 40)])
+    copy = driver.cache.fork(slot)
+    first = driver.step([(copy, [2])])
+    driver.runner.forward(first)  # of which the scheduler does not hear
+    driver.cache.advance(copy, [2])
+    driver.cache.release(slot)
+    step = driver.step([(copy, [3])])
+    assert (step.first_move, len(step.moves)) == (0, len(first.moves) + 1)
+    assert torch.allclose(driver.runner.forward(step).logits[0], last_row(llama(), [1] * 40 + [2, 3]), atol=TOLERANCE)
 
 
 def test_two_runners_do_not_disturb_each_other() -> None:
-    runners = [ModelRunner(llama(seed), num_slots=1, max_length=32) for seed in (0, 1)]
-    for runner in runners:
-        runner.forward([(runner.cache.allocate(), [1, 2])])
-    for seed, runner in enumerate(runners):
-        assert torch.allclose(
-            runner.forward([(0, [3])]).logits[0], recompute(llama(seed), [1, 2, 3])[-1], atol=TOLERANCE
-        )
+    drivers = [Driver(llama(seed), num_slots=1, max_length=32) for seed in (0, 1)]
+    for driver in drivers:
+        driver.forward([(driver.cache.allocate(), [1, 2])])
+    for seed, driver in enumerate(drivers):
+        expected = last_row(llama(seed), [1, 2, 3])
+        assert torch.allclose(driver.forward([(0, [3])]).logits[0], expected, atol=TOLERANCE)
+
+
+def test_token_ids_may_be_any_sequence() -> None:
+    runner = ModelRunner(llama(), num_cells=64, max_length=64)
+    step = ForwardStep([Append(Region(0, 64), 0, (1, 2), 1)])
+    expected = runner.forward(step).logits
+    array = replace(step.appends[0], token_ids=torch.tensor([1, 2]).numpy())
+    assert torch.equal(runner.forward(ForwardStep([array])).logits, expected)
 
 
 @pytest.mark.parametrize(
-    ("num_slots", "max_length", "field"), [(0, 8, "num_slots"), (1, 0, "max_length"), (1, CONTEXT + 1, "max_length")]
+    ("num_cells", "max_length", "field"),
+    [(8, 16, "num_cells"), (64, 0, "max_length"), (512, CONTEXT + 1, "max_length")],
 )
-def test_sizes_that_do_not_fit_are_refused(num_slots: int, max_length: int, field: str) -> None:
+def test_sizes_that_do_not_fit_are_refused(num_cells: int, max_length: int, field: str) -> None:
     with pytest.raises(InvalidConfiguration) as refusal:
-        ModelRunner(llama(), num_slots=num_slots, max_length=max_length)
+        ModelRunner(llama(), num_cells=num_cells, max_length=max_length)
     assert refusal.value.field == field
 
 
 def test_what_the_model_knows_of_its_sizes() -> None:
-    runner = ModelRunner(gpt2(), num_slots=3, max_length=20)
+    runner = ModelRunner(gpt2(), num_cells=64, max_length=20)
     assert (runner.logits_width, runner.max_context) == (VOCABULARY_SIZE, CONTEXT)
-    assert (runner.cache.num_slots, runner.cache.max_length, runner.cache.capacity()) == (3, 20, 3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from guideway.api import InvalidConfiguration
-from guideway.engine.model_runner import ModelRunner
+from guideway.engine.worker.model_runner import ModelRunner
 from transformers import PreTrainedModel
 
 from tests.engine.models import CONTEXT, llama

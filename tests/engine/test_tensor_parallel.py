@@ -13,7 +13,7 @@ import torch
 from guideway import Engine, EngineConfig, JsonObject, SamplingParams
 from guideway.api import InvalidConfiguration
 from guideway.builtin.executors.process import ProcessExecutor
-from guideway.engine.tensor_parallel import share
+from guideway.engine.worker.tensor_parallel import share
 from guideway_demo_model import DemoModel
 from transformers import PreTrainedModel
 

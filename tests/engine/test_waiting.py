@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from guideway.api import Request, SamplingParams
 from guideway.constraints.runtime import Admission
-from guideway.engine.sequence import RequestGroup, Sequence
-from guideway.engine.waiting import WaitingQueue
+from guideway.engine.scheduling.sequence import RequestGroup, Sequence
+from guideway.engine.scheduling.waiting import WaitingQueue
 
 arrivals = iter(range(10**6))
 

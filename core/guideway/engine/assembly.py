@@ -17,11 +17,11 @@ from guideway.api.types import Request
 from guideway.api.vocabulary import Vocabulary
 from guideway.constraints.runtime import Runtime
 from guideway.constraints.vocabulary import build_vocabulary
-from guideway.engine.buddy import power_of_two
 from guideway.engine.config import EngineConfig
 from guideway.engine.forward import ModelInfo
-from guideway.engine.kv_cache import KVCache
-from guideway.engine.worker import WorkerSettings, WorkerSpec
+from guideway.engine.scheduling.buddy import power_of_two
+from guideway.engine.scheduling.kv_cache import KVCache
+from guideway.engine.worker.worker import WorkerSettings, WorkerSpec
 from guideway.plugins import Hook, Hooks, Plugins
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Parts:
 def assemble(config: EngineConfig) -> Parts:
     """Load and build everything. Raises `InvalidConfiguration` or `PluginError`; a selected plugin that is broken
     is never replaced by another. What was begun is ended if something fails."""
-    from guideway.engine.model_loader import load_tokenizer
+    from guideway.engine.worker.model_loader import load_tokenizer
 
     plugins = Plugins(settings=config.plugins)
     # plugins first: a misspelt name should not cost the loading of a model

@@ -18,7 +18,7 @@ from guideway.engine.config import EngineConfig
 from guideway.engine.engine import Engine, EngineClosed, QueueFull
 from guideway.engine.generation import Chunk, ChunkReader, Generation, check_streamable
 from guideway.engine.prompts import Prompt
-from guideway.engine.sequence import refusal
+from guideway.engine.scheduling.sequence import refusal
 
 __all__ = ["AsyncEngine", "AsyncGeneration"]
 

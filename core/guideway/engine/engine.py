@@ -16,9 +16,9 @@ from guideway.engine.assembly import assemble
 from guideway.engine.config import EngineConfig
 from guideway.engine.generation import Generation
 from guideway.engine.prompts import BYTES, Prompt, tokenize
-from guideway.engine.scheduler import Scheduler
-from guideway.engine.sequence import RequestGroup, reason_of, refusal
-from guideway.engine.stepper import Stepper
+from guideway.engine.scheduling.scheduler import Scheduler
+from guideway.engine.scheduling.sequence import RequestGroup, reason_of, refusal
+from guideway.engine.scheduling.stepper import Stepper
 from guideway.plugins import Hook
 
 __all__ = ["Engine", "EngineClosed", "QueueFull"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from guideway.api.errors import UnsupportedCapability
 from guideway.api.types import FinishReason, GenerationResult, SamplingParams
-from guideway.engine.sequence import RequestGroup
+from guideway.engine.scheduling.sequence import RequestGroup
 
 if TYPE_CHECKING:
     from guideway.engine.engine import Engine

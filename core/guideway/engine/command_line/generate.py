@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from guideway.api.errors import InvalidConfiguration, PluginError
 from guideway.api.types import Completion, FinishReason, GenerationResult
-from guideway.engine import config_commands, jobs
-from guideway.engine.answers import print_line, print_table, report
+from guideway.engine.command_line import config, jobs
+from guideway.engine.command_line.answers import print_line, print_table, report
+from guideway.engine.command_line.jobs import Job, read_jobs
 from guideway.engine.config import KIND_OF
 from guideway.engine.config_sources import Configuration, Layer, Setting
-from guideway.engine.jobs import Job, read_jobs
 from guideway.plugins import PluginIndex, PluginSettings
 from guideway.plugins.selection import denial
 
@@ -41,7 +41,7 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON lines also to a terminal")
     jobs.add_flags(parser)
-    config_commands.add_flags(parser)
+    config.add_flags(parser)
     parser.set_defaults(run=_generate)
 
 
@@ -97,13 +97,13 @@ def _generate(args: Namespace) -> int:
 
 def _configuration(args: Namespace, jobs: list[Job]) -> Configuration:
     """What the sources say; where they say nothing, strategies and modifiers are what the jobs need."""
-    sources = config_commands.sources(args)
-    plugins = config_commands.configuration(args, sources).plugin_settings()
+    sources = config.sources(args)
+    plugins = config.configuration(args, sources).plugin_settings()
     modifiers = {name for job in jobs if isinstance(job.params.modifiers, dict) for name in job.params.modifiers}
     defaults: Layer = {("modifiers",): Setting(tuple(sorted(modifiers)), "the prompts")}
     if any(job.params.constraint is not None for job in jobs):
         defaults[("grammar",)] = Setting(_installed_strategies(plugins), INSTALLED)
-    return config_commands.configuration(args, sources, defaults)
+    return config.configuration(args, sources, defaults)
 
 
 def _engine(configuration: Configuration) -> Engine:

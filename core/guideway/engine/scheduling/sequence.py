@@ -9,7 +9,7 @@ from guideway.api.errors import GuidewayError, InvalidRequest
 from guideway.api.types import Completion, FinishReason, GenerationResult, Request, TokenLogprobs
 from guideway.api.vocabulary import Vocabulary
 from guideway.constraints.runtime import Admission
-from guideway.engine.text_stream import TextStream
+from guideway.engine.scheduling.text_stream import TextStream
 
 __all__ = ["RequestGroup", "Sequence", "reason_of", "refusal"]
 

@@ -23,8 +23,8 @@ from transformers import AttentionInterface
 
 from guideway.api.errors import InvalidConfiguration
 from guideway.engine.forward import Append
-from guideway.engine.kv_store import KVStore
-from guideway.engine.masks import Masks
+from guideway.engine.worker.kv_store import KVStore
+from guideway.engine.worker.masks import Masks
 
 __all__ = ["ATTENTION_NAME", "AttentionStep", "PackedStep", "attention", "pack_step"]
 

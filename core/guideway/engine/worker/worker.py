@@ -15,12 +15,12 @@ from guideway.api.errors import GuidewayError, PluginLoadError, PluginUnavailabl
 from guideway.api.modifier import LogitModifier, WorkerContext
 from guideway.api.steps import Logprobs, StepInput, StepOutput
 from guideway.engine.forward import ForwardStep, ModelInfo
-from guideway.engine.mixins import Mixins
+from guideway.engine.worker.mixins import Mixins
 from guideway.pipeline import Pipeline
 from guideway.plugins import PluginPlan, Plugins, bootstrap_worker
 
 if TYPE_CHECKING:
-    from guideway.engine.model_runner import ForwardOutput, ModelRunner
+    from guideway.engine.worker.model_runner import ForwardOutput, ModelRunner
 
 __all__ = ["Worker", "WorkerOutput", "WorkerSettings", "WorkerSpec"]
 
@@ -93,12 +93,12 @@ class Worker:
 
     def load(self) -> ModelInfo:
         """Load the model, or this worker's part of it. Raises `InvalidConfiguration`."""
-        from guideway.engine.model_loader import load_model, model_info
+        from guideway.engine.worker.model_loader import load_model, model_info
 
         model = load_model(self._spec.model, self._spec.dtype, self._spec.device)
         info = model_info(model)
         if self.num_workers > 1:
-            from guideway.engine.tensor_parallel import share
+            from guideway.engine.worker.tensor_parallel import share
 
             model = share(model, self.rank, self.num_workers)
         self.model = model
@@ -108,7 +108,7 @@ class Worker:
     def start(self, settings: WorkerSettings) -> None:
         """Make room for keys and values, build the pipeline and tell the mixins. Raises `InvalidConfiguration` and
         `PluginError`."""
-        from guideway.engine.model_runner import ModelRunner
+        from guideway.engine.worker.model_runner import ModelRunner
 
         self._runner = ModelRunner(self.model, num_cells=settings.num_cells, max_length=settings.max_length)
         context = WorkerContext(
@@ -149,7 +149,7 @@ class Worker:
         """Let go of everything. Closing twice is fine."""
         self._mixins.close()
         if self.num_workers > 1:
-            from guideway.engine.tensor_parallel import leave
+            from guideway.engine.worker.tensor_parallel import leave
 
             leave()
 

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from guideway.api.errors import GuidewayError, InvalidConfiguration
-from guideway.engine.buddy import BuddyAllocator, power_of_two
 from guideway.engine.forward import Clear, Copy, Move, Region
+from guideway.engine.scheduling.buddy import BuddyAllocator, power_of_two
 
 __all__ = ["KVCache", "KVCacheError", "KVCacheFull"]
 

@@ -11,8 +11,8 @@ from guideway.api.steps import Logprobs, Need, Outcome, StepBatch
 from guideway.api.types import TokenLogprobs
 from guideway.constraints.runtime import Runtime
 from guideway.engine.forward import Append, ForwardStep, Score
-from guideway.engine.kv_cache import KVCache
-from guideway.engine.sequence import Sequence
+from guideway.engine.scheduling.kv_cache import KVCache
+from guideway.engine.scheduling.sequence import Sequence
 from guideway.pipeline import accepted_tokens
 
 __all__ = ["Advance", "Stepper", "Work"]

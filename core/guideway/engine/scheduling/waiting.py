@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from guideway.engine.sequence import Sequence
+from guideway.engine.scheduling.sequence import Sequence
 
 __all__ = ["WaitingQueue"]
 

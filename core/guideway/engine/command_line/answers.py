@@ -11,7 +11,7 @@ from typing import Any
 
 from guideway.api.errors import GuidewayError, InvalidRequest
 from guideway.api.types import Completion, FinishReason, GenerationResult, TokenLogprobs
-from guideway.engine.jobs import Job
+from guideway.engine.command_line.jobs import Job
 
 __all__ = ["print_line", "print_table", "report"]
 

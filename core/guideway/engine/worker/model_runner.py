@@ -2,7 +2,7 @@
 
 The model stays the one `transformers` wrote: only its attention is replaced (`AttentionInterface`), so an
 architecture works here if its attention goes through that interface and asks for no more than causal attention,
-within a sliding window or not. `guideway.engine.model_support` finds that out.
+within a sliding window or not. `guideway.engine.worker.model_support` finds that out.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from guideway.api.errors import InvalidConfiguration
-from guideway.engine.attention import PackedStep, pack_step
 from guideway.engine.forward import Append, ForwardStep
-from guideway.engine.kv_store import KVStore
-from guideway.engine.masks import Masks
-from guideway.engine.model_support import check_spans, probe_attention
+from guideway.engine.worker.attention import PackedStep, pack_step
+from guideway.engine.worker.kv_store import KVStore
+from guideway.engine.worker.masks import Masks
+from guideway.engine.worker.model_support import check_spans, probe_attention
 
 __all__ = ["ForwardOutput", "ModelRunner", "context_length"]
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from guideway.api.errors import InvalidConfiguration
-from guideway.engine.attention import ATTENTION_NAME, attention
-from guideway.engine.kv_store import KVShape
+from guideway.engine.worker.attention import ATTENTION_NAME, attention
+from guideway.engine.worker.kv_store import KVShape
 
 __all__ = ["AttentionProfile", "check_spans", "probe_attention"]
 

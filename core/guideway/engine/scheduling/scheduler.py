@@ -20,11 +20,11 @@ from contextlib import ExitStack, suppress
 from guideway.api.errors import GuidewayError, LimitExceeded, PluginError, UnsupportedCapability, WorkerLost
 from guideway.api.types import FinishReason
 from guideway.constraints.runtime import Runtime
-from guideway.engine.drafter import prompt_lookup
-from guideway.engine.kv_cache import KVCache, KVCacheError, KVCacheFull
-from guideway.engine.sequence import RequestGroup, Sequence, reason_of
-from guideway.engine.stepper import Advance, Stepper, Work
-from guideway.engine.waiting import WaitingQueue
+from guideway.engine.scheduling.drafter import prompt_lookup
+from guideway.engine.scheduling.kv_cache import KVCache, KVCacheError, KVCacheFull
+from guideway.engine.scheduling.sequence import RequestGroup, Sequence, reason_of
+from guideway.engine.scheduling.stepper import Advance, Stepper, Work
+from guideway.engine.scheduling.waiting import WaitingQueue
 
 __all__ = ["Scheduler"]
 
