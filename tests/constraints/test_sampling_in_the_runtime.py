@@ -454,7 +454,7 @@ class AstraySampler(Sampler):
 class Astray(Gumbel):
     """Draws a token there is not."""
 
-    name, transform = "astray", AstraySampler
+    name, transform = "astray", AstraySampler  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)

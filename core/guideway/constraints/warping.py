@@ -72,6 +72,8 @@ class Warping:
         if not self._uses_any:
             return None
         repeated, added = self._pairs(batch) if self._tables else (None, None)
+        if repeated is None and added is None and not any(self._uses):
+            return None
         return Warp(
             repeated,
             added,
