@@ -9,6 +9,7 @@ import numpy as np
 from guideway.api.provisional import Executor
 from guideway.api.steps import Logprobs, Need, Outcome, StepBatch
 from guideway.api.types import TokenLogprobs
+from guideway.constraints.rows import token_logprobs
 from guideway.constraints.runtime import Runtime
 from guideway.engine.forward import Append, ForwardStep, Score
 from guideway.engine.scheduling.kv_cache import KVCache
@@ -168,32 +169,19 @@ class Stepper:
         row = 0
         for work in scored:
             found = work.sequence.group.prompt_logprobs
-            wanted = work.sequence.request.params.prompt_logprobs or 0
             assert found is not None
-            for token_id in score.token_ids[row : row + work.num_scored].tolist():
-                found.append(_entry(logprobs, row, token_id, wanted))
-                row += 1
+            token_ids = score.token_ids[row : row + work.num_scored].tolist()
+            found += token_logprobs(logprobs, row, token_ids, work.sequence.request.params.prompt_logprobs or 0)
+            row += work.num_scored
 
     def _logprobs(
         self, sampled: list[Work], finals: list[list[int]], batch: StepBatch, logprobs: Logprobs | None
     ) -> list[list[TokenLogprobs]]:
         if logprobs is None:
             return [[] for _ in sampled]
-        place = {row: i for i, row in enumerate(logprobs.rows.tolist())}
-        found = []
+        found: list[list[TokenLogprobs]] = []
         for i, (work, token_ids) in enumerate(zip(sampled, finals, strict=True)):
-            start = int(batch.row_start[i])
-            wanted = work.sequence.request.params.logprobs or 0
-            found.append(
-                [
-                    _entry(logprobs, place[start + k], token_id, wanted)
-                    for k, token_id in enumerate(token_ids)
-                    if start + k in place
-                ]
-            )
+            asked = work.sequence.logprobs is not None
+            k = work.sequence.request.params.logprobs or 0
+            found.append(token_logprobs(logprobs, int(batch.row_start[i]), token_ids, k) if asked else [])
         return found
-
-
-def _entry(logprobs: Logprobs, place: int, token_id: int, num_top: int) -> TokenLogprobs:
-    ids, values = logprobs.top_ids[place, :num_top].tolist(), logprobs.top[place, :num_top].tolist()
-    return TokenLogprobs(token_id, float(logprobs.chosen[place]), tuple(zip(ids, values, strict=True)))
