@@ -109,14 +109,52 @@ def test_expanding_takes_one_of_each_choice() -> None:
     assert {expand("[a|b] {x} [c|d]", rng) for _ in range(100)} == expansions("[a|b] {x} [c|d]")
 
 
-def test_noise_spares_the_words_around_a_value() -> None:
+def test_noise_spares_the_words_that_show_where_a_value_ends() -> None:
     quiet, noisy = (Source(8, values="train", templates="train", noise=noise) for noise in (0.0, 0.5))
     assert [quiet.sample() for _ in range(20)] != [noisy.sample() for _ in range(20)]
-    known = {word for every in groups().values() for t in every for e in expansions(t) for word in e.lower().split()}
-    copies = [sample for sample in (noisy.sample() for _ in range(300)) if sample.kind == "copy"]
-    for sample in copies:  # "Say this back: {x}": only words far from the value may be odd
-        before = sample.prompt[: sample.prompt.index(sample.answer["text"])].lower().split()
-        assert before[-1] in known
+
+    def words_before(group: str) -> set[str]:
+        every = {text.lower() for template in pool(group, "train") for text in expansions(template)}
+        return {text[: text.index("{x}")].split()[-1] for text in every if not text.startswith("{x}")}
+
+    before_copies, before_guests = set(), set()
+    for sample in (noisy.sample() for _ in range(1500)):
+        if sample.kind == "copy":  # such as "Give this back: {x}"
+            before_copies.add(sample.prompt.removesuffix(sample.answer["text"]).split()[-1].lower())
+        elif sample.kind == "booking" and "guest" in sample.answer:
+            before_guests |= {*re.findall(rf"([a-z]+) {sample.answer['guest'].lower()}", sample.prompt.lower())}
+    assert before_copies == words_before("copy.text")
+    assert before_guests - words_before("booking.guest")  # a name shows by itself
+
+
+def test_odd_lists_of_items_are_none_that_is_held_out() -> None:
+    held_out = {text for template in pool("order.item", "test") for text in expansions(template)}
+    source = Source(4, values="train", templates="train", noise=0.5)
+    forms = set()
+    for sample in (source.sample() for _ in range(2000)):
+        for item in sample.answer.get("items", []) if sample.kind == "order" else []:
+            name, quantity, price = re.escape(item["name"]), item["quantity"], re.escape(str(plain(item["price"])))
+            for order in (
+                f"{quantity}(.{{0,9}}?){name}(.{{0,9}}?){price}",
+                f"{name}(.{{0,9}}?){quantity}(.{{0,9}}?){price}",
+            ):
+                forms |= {(order[0] == str(quantity)[0], *found) for found in re.findall(order, sample.prompt)}
+    assert len(forms) > 60  # far more than there are templates
+    assert not forms & {(True, "x ", " for "), (True, " ", " priced "), (False, ": ", " at ")}
+    assert held_out == {
+        "{quantity}x {name} for {price}",
+        "{quantity} {name} priced {price}",
+        "{name}: {quantity} at {price}",
+    }
+
+
+def test_short_texts_ask_for_all_they_tell() -> None:
+    for sample in drawn(100, values="train", templates="train", short=1.0):
+        if sample.kind not in ("tool", "copy"):
+            assert len(sample.answer) <= 2
+            assert len(sample.prompt) < 250
+    kinds = {sample.kind for sample in drawn(100, values="train", templates="train", short=1.0)}
+    assert {"person", "record", "tool", "copy"} <= kinds
 
 
 def test_answers_are_written_compact_or_spaced() -> None:

@@ -90,6 +90,16 @@ def test_only_answers_are_trained_on(batch: Batch, tokenizer: PreTrainedTokenize
         assert tokenizer.decode(ids).split("<|assistant|>")[1].startswith(text)
 
 
+def test_yes_and_no_weigh_more(tokenizer: PreTrainedTokenizerFast) -> None:
+    seen = set()
+    for _, batch in zip(range(5), stream(tokenizer, Position()), strict=False):
+        for token, weight in zip(batch.targets.tolist(), batch.weights.tolist(), strict=True):
+            word = tokenizer.decode([token])
+            assert weight == (4 if word in ("true", "false") else 1)
+            seen.add(word)
+    assert {"true", "false"} <= seen
+
+
 def test_the_data_go_on_from_a_position(tokenizer: PreTrainedTokenizerFast) -> None:
     both = stream(tokenizer, Position())
     first, second = next(both), next(both)
@@ -117,9 +127,10 @@ def test_the_gradient_is_the_exports_own(batch: Batch) -> None:
         for weight in network.parameters():
             weight.normal_(0, 0.1)
     model = export(network)
-    network(batch.token_ids, batch.positions, batch.targets).backward()
+    network(batch.token_ids, batch.positions, batch.targets, batch.weights).backward()
     logits = model(batch.token_ids).logits.view(-1, VOCABULARY_SIZE)[batch.positions]
-    cross_entropy(logits, batch.targets).backward()
+    losses = cross_entropy(logits, batch.targets, reduction="none")
+    ((losses * batch.weights).sum() / batch.weights.sum()).backward()
     torch.testing.assert_close(
         network.embedding.weight.grad, model.model.embed_tokens.weight.grad, rtol=1e-3, atol=1e-6
     )

@@ -19,7 +19,10 @@ __all__ = ["Batch", "Position", "batches", "texts"]
 LENGTH_STEP = 16
 """Lengths are rounded up to a multiple of this: few shapes, as the kernels are compiled and kept for each."""
 SPACED_SHARE = 0.2
-NOISE = 0.08
+NOISE = 0.35
+SHORT_SHARE = 0.5
+YES_NO_WEIGHT = 4.0
+"""Of the tokens of true and false in the loss: they are few, and the hardest to learn."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Batch:
     token_ids: Tensor
     positions: Tensor
     targets: Tensor
+    weights: Tensor
+    """Of the targets in the loss."""
     num_tokens: int
     """Without the padding."""
     after: Position
@@ -46,7 +51,7 @@ class Batch:
 def texts(seed: int, pool: int, count: int) -> list[tuple[str, str]]:
     """Prompts and answers of a pool, each with the special tokens around it."""
     name = f"{seed}-{pool}"
-    source = Source(name, values="train", templates="train", noise=NOISE)
+    source = Source(name, values="train", templates="train", noise=NOISE, short=SHORT_SHARE)
     style = random.Random(f"style-{name}")
 
     def text(sample: Sample) -> tuple[str, str]:
@@ -60,6 +65,7 @@ def batches(
 ) -> Iterator[Batch]:
     """Endless batches of at most `max_tokens` with padding, from `start` on. `pool_samples` are shuffled at a time."""
     pool, index = start.pool, start.index
+    yes_no = torch.tensor([tokenizer.convert_tokens_to_ids(word) for word in ("true", "false")])
     while True:
         pairs = texts(seed, pool, pool_samples)
         prompts = tokenizer([prompt for prompt, _ in pairs], add_special_tokens=False).input_ids
@@ -68,7 +74,7 @@ def batches(
         random.Random(f"order-{seed}-{pool}").shuffle(groups)
         for number, group in enumerate(groups[index:], index + 1):
             after = Position(pool, number) if number < len(groups) else Position(pool + 1, 0)
-            yield _batch(group, after)
+            yield _batch(group, after, yes_no)
         pool, index = pool + 1, 0
 
 
@@ -89,7 +95,7 @@ def _grouped(pairs: list[tuple[list[int], list[int]]], max_tokens: int) -> list[
     return groups
 
 
-def _batch(group: list[tuple[list[int], list[int]]], after: Position) -> Batch:
+def _batch(group: list[tuple[list[int], list[int]]], after: Position, yes_no: Tensor) -> Batch:
     length = _rounded(group[0])
     token_ids = torch.full((len(group), length), PAD_ID)
     positions: list[int] = []
@@ -101,4 +107,6 @@ def _batch(group: list[tuple[list[int], list[int]]], after: Position) -> Batch:
         positions += range(first, first + len(answer))
         targets += answer
     num_tokens = sum(len(prompt) + len(answer) for prompt, answer in group)
-    return Batch(token_ids, torch.tensor(positions), torch.tensor(targets), num_tokens, after)
+    wanted = torch.tensor(targets)
+    weights = torch.where(torch.isin(wanted, yes_no), YES_NO_WEIGHT, 1.0)
+    return Batch(token_ids, torch.tensor(positions), wanted, weights, num_tokens, after)

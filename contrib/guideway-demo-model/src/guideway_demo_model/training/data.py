@@ -30,10 +30,13 @@ class Source:
     """Endless samples, the same for the same arguments.
 
     `values` and `templates` say which split each comes from; `noise` is how many sentences are made odd, see `Domains`.
+    `short` is the share of texts that tell one or two things only: where to look is learned there first, and a yes or
+    no, a single token of a longer answer, hardly anywhere else.
     """
 
-    def __init__(self, seed: str | int, *, values: Split, templates: Split, noise: float = 0) -> None:
+    def __init__(self, seed: str | int, *, values: Split, templates: Split, noise: float = 0, short: float = 0) -> None:
         self._rng = random.Random(seed)
+        self._short = short
         self._domains = Domains(self._rng, values=values, templates=templates, noise=noise)
 
     def sample(self, *, listed: bool | None = None) -> Sample:
@@ -50,14 +53,18 @@ class Source:
         r = self._rng
         facts = self._domains.every[kind][1]()
         fields = list(facts.values)
-        wanted = fields
-        if r.random() < 0.6:  # not all fields, and perhaps in another order
-            wanted = [field for field in fields if r.random() < 0.7] or [r.choice(fields)]
-            if r.random() < 0.5:
-                r.shuffle(wanted)
-        said = [field for field in fields if field in wanted or r.random() < 0.7]
+        if self._short and r.random() < self._short:
+            weights = [8 if isinstance(value, bool) else 1 for value in facts.values.values()]
+            said = wanted = list(dict.fromkeys(r.choices(fields, weights, k=r.randint(1, 2))))
+        else:
+            wanted = fields
+            if r.random() < 0.6:  # not all fields, and perhaps in another order
+                wanted = [field for field in fields if r.random() < 0.7] or [r.choice(fields)]
+                if r.random() < 0.5:
+                    r.shuffle(wanted)
+            said = [field for field in fields if field in wanted or r.random() < 0.7]
         if "currency" in said and "amount" not in said:
-            said.append("amount")
+            said = [*said, "amount"]
         sentences = [facts.sentences[field] for field in said if field in facts.sentences]
         if r.random() < 0.6:
             r.shuffle(sentences)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from guideway_demo_model.training.templates import Split, expand, pool
+from guideway_demo_model.training.templates import Split, expand, groups, pool
 from guideway_demo_model.training.values import COLORS, CURRENCIES, JOBS, Values
 
 __all__ = ["Domains", "Facts", "number"]
@@ -27,6 +27,7 @@ ITEM: Schema = {
 }
 ROOMS = ("single", "double", "suite")
 UNITS = ("celsius", "fahrenheit")
+EVERYDAY = frozenset([*ROOMS, *UNITS, *JOBS, *COLORS, *(word for words in CURRENCIES.values() for word in words)])
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,12 @@ class Facts:
     """By field, without a final stop. A currency has none: it is said with the amount."""
 
 
+def _blends_in(slot: str, value: object) -> bool:
+    """Whether `value` looks like the words of any sentence. A record's key is told by the instruction."""
+    text = str(value)
+    return slot != "k" and text[0].islower() and "@" not in text and text not in EVERYDAY
+
+
 def number(value: float) -> str:
     """As a text writes it: no trailing zeros."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
@@ -48,8 +55,9 @@ def number(value: float) -> str:
 class Domains:
     """Draws `Facts` with values and templates of their splits.
 
-    Of the sentences that hold a value, a share of `noise` begins with a small letter and as many have a word replaced
-    by one that means nothing: a model trained so leans on more than one word.
+    With a `noise` above 0 a model leans on more than the words it was taught: that share of the sentences with a value
+    begins with a small letter, as many have a word replaced by another, and that share of the lists of items and of the
+    sentences that say yes or no is odd too. What a sentence says stays clear.
     """
 
     def __init__(self, rng: random.Random, *, values: Split, templates: Split, noise: float = 0) -> None:
@@ -71,21 +79,51 @@ class Domains:
         """A sentence of `group` with its slots filled."""
         template = expand(self._rng.choice(pool(group, self._templates)), self._rng)
         if slots and self._noise and self._rng.random() < 2 * self._noise:
-            template = self._disturb(template)
+            keep_near = group == "copy.text" or any(_blends_in(slot, value) for slot, value in slots.items())
+            template = self._disturb(template, keep_near)
         return template.format(**slots)
 
-    def _disturb(self, template: str) -> str:
+    def _disturb(self, template: str, keep_near: bool) -> str:
+        """`keep_near`: leave the words beside a value, where they alone show what belongs to it."""
         words = template.split(" ")
         if self._coin():
             words[0] = words[0] if "{" in words[0] else words[0].lower()
-        else:
-            near = {place + step for place, word in enumerate(words) if "{" in word for step in (-1, 0, 1)}
-            if far := sorted(set(range(len(words))) - near):  # the words around a value show where it ends
-                words[self._rng.choice(far)] = self.draw.filler_word()
+            return " ".join(words)
+        slots = [place for place, word in enumerate(words) if "{" in word]
+        kept = {place + step for place in slots for step in ((-1, 0, 1) if keep_near else (0,))}
+        if free := sorted(set(range(len(words))) - kept):
+            words[self._rng.choice(free)] = self._any_word()
         return " ".join(words)
 
+    def _any_word(self) -> str:
+        """One that means nothing, or one of another sentence."""
+        if self._coin():
+            return self.draw.filler_word()
+        other = expand(self._rng.choice(pool(self._rng.choice(list(groups())), self._templates)), self._rng)
+        return self._rng.choice([word for word in other.split(" ") if "{" not in word] or ["the"])
+
+    def _item_form(self) -> str:
+        if self._noise and self._rng.random() < self._noise:
+            return self._odd_item_form()
+        return expand(self._rng.choice(pool("order.item", self._templates)), self._rng)
+
+    def _odd_item_form(self) -> str:
+        """Quantity, name and price with anything between them that cannot be taken for a part of the name."""
+        r = self._rng
+        glue = "".join(r.choices("abcdefghijklmnopqrstuvwxyz", k=r.randint(1, 3)))
+        before_name = r.choice([" ", f" {glue} ", f"{glue} ", f" {self._any_word()} ", ": ", " - "])
+        after_name = r.choice([": ", " - ", ", ", " @ ", " (", " / ", " = "])
+        if self._coin():
+            form = f"{{quantity}}{before_name}{{name}}{after_name}{{price}}"
+        else:
+            form = f"{{name}}{after_name}{{quantity}}{r.choice([', ', ' / ', ' @ ', f' {glue} ', f'{glue} '])}{{price}}"
+        return form + (")" if "(" in form else r.choice(["", "", " each"]))
+
     def _yes_no(self, group: str, value: bool) -> str:
-        return self.sentence(f"{group}.{'yes' if value else 'no'}")
+        words = self.sentence(f"{group}.{'yes' if value else 'no'}").split(" ")
+        if self._noise and self._rng.random() < self._noise:
+            words.insert(self._rng.randint(0, len(words)), self.draw.filler_word())
+        return " ".join(words)
 
     def _coin(self) -> bool:
         return self._rng.random() < 0.5
@@ -142,7 +180,7 @@ class Domains:
             {"name": draw.item(), "quantity": draw.integer(1, self._rng.choice([20, 20, 99])), "price": draw.price()}
             for _ in range(self._rng.choice([1, 1, 2, 2, 3]))
         ]
-        form = expand(self._rng.choice(pool("order.item", self._templates)), self._rng)  # one for the whole list
+        form = self._item_form()  # one for the whole list
         phrases = [form.format(**{**item, "price": number(item["price"])}) for item in items]
         values: dict[str, Any] = {
             "order_id": draw.code(),

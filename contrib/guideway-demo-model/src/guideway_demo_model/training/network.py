@@ -60,23 +60,22 @@ class _Normalize(torch.autograd.Function):
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Mean cross entropy of `hidden @ weight.T` against `target`, with its gradient made on the way."""
+    """Cross entropy of `hidden @ weight.T` against `target`, averaged with `shares`, its gradient made on the way."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, shares: Tensor) -> Tensor:
         p = (hidden @ weight.t()).float()
         normalizer = torch.logsumexp(p, -1, keepdim=True)
         index = target[:, None]
-        loss = (normalizer - p.gather(1, index)).mean()
-        count = p.shape[0]
-        p.sub_(normalizer).exp_().scatter_add_(1, index, torch.full((count, 1), -1.0)).mul_(1 / count)
+        loss = ((normalizer - p.gather(1, index)) * shares[:, None]).sum()
+        p.sub_(normalizer).exp_().scatter_add_(1, index, torch.full_like(normalizer, -1.0)).mul_(shares[:, None])
         ctx.save_for_backward(p.to(hidden.dtype), hidden, weight)
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> tuple[Tensor, Tensor, None]:  # the loss is where backward() starts
+    def backward(ctx: Any, *_: Any) -> tuple[Tensor, Tensor, None, None]:  # the loss is where backward() starts
         grad, hidden, weight = ctx.saved_tensors
-        return grad @ weight, grad.t() @ hidden, None
+        return grad @ weight, grad.t() @ hidden, None, None
 
 
 def _normalize(x: Tensor) -> Tensor:
@@ -134,16 +133,19 @@ class Network(nn.Module):
         future = torch.triu(torch.full((MAX_TRAINED_LENGTH, MAX_TRAINED_LENGTH), -1e4), 1)
         self.register_buffer("mask", future, persistent=False)
 
-    def forward(self, token_ids: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
-        """`token_ids`: [batch, length]; `positions`: of the flattened batch, those that predict `targets`."""
+    def forward(self, token_ids: Tensor, positions: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """`token_ids`: [batch, length]; `positions`: of the flattened batch, those that predict `targets`; `weights`
+        of the targets in the mean, by default all the same."""
         length = token_ids.shape[1]
         x = self.embedding(token_ids)
         cos, sin, mask = self.get_buffer("cos"), self.get_buffer("sin"), self.get_buffer("mask")
         for block in self.blocks:
             x = block(x, cos[:length], sin[:length], mask[:length, :length])
         chosen = _normalize(x.view(-1, self.shape.hidden)[positions])
+        weights = torch.ones(len(targets)) if weights is None else weights
+        shares = weights / weights.sum()
         loss: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
-            chosen, self.embedding.weight, targets
+            chosen, self.embedding.weight, targets, shares
         )
         return loss
 

@@ -38,7 +38,7 @@ LOG_EVERY = 50
 class Recipe:
     """What decides the outcome of a training run."""
 
-    tokens: float = 20e6
+    tokens: float = 40e6
     """How many to train on, prompts included, padding not."""
     minutes: float | None = None
     """End after so much time even if there were fewer tokens; the learning rate falls accordingly."""
@@ -93,7 +93,7 @@ class Trainer:
         """One update. Returns the batch's loss before it."""
         start = time.perf_counter()
         rate = self._rate()
-        loss = self.network(batch.token_ids, batch.positions, batch.targets)
+        loss = self.network(batch.token_ids, batch.positions, batch.targets, batch.weights)
         loss.backward()
         live = list(self.network.parameters())
         for weight, parameter in zip(self.weights, live, strict=True):

@@ -22,6 +22,9 @@ SYLLABLES = _words(
     "an ar bel bo ca cor da del el en fa fer ga gor ha hel in ja jo ka kel la lin lo ma mar mi na nor o pa per ra ri "
     "ro sa sel ta ter to u va vi wen xa ya zo zel"
 )
+ONSETS = _words("b c d f g h j k l m n p r s t v w y z sh th ch br st tr cl gr")
+VOWELS = _words("a e i o u a e i o ee ou ai")
+CODAS = ("", "", "n", "r", "l", "s", "t", "m", "d", "ck", "y", "nd", "rt", "st")
 FIRST_NAMES = _words(
     "Alice Bob Carol David Emma Frank Grace Henry Irene Jack Karen Liam Maria Nina Oscar Paul Quinn Rosa Sam Tina Uma "
     "Victor Wendy Xavier Yara Zoe José Zoë André Lucía Björn Chloé Renée Søren Anna Peter John Jane Mary James Linda "
@@ -93,30 +96,34 @@ class Values:
         raise RuntimeError(f"no {'held-out' if self._held_out else 'training'} value found, the last was {value!r}")
 
     def _invented(self) -> str:
-        return "".join(self._rng.choice(SYLLABLES) for _ in range(self._rng.randint(2, 3)))
+        """A word of few syllables that recur, or of many: what a value is made of shall not tell where it is."""
+        r = self._rng
+        if r.random() < 0.4:
+            return "".join(r.choice(SYLLABLES) for _ in range(r.randint(2, 3)))
+        return "".join(r.choice(ONSETS) + r.choice(VOWELS) + r.choice(CODAS) for _ in range(r.choice([1, 2, 2, 3])))
 
     def _proper(self, known: list[str], share: float) -> str:
         """One of `known` in `share` of all draws, else an invented name."""
         return self._rng.choice(known) if self._rng.random() < share else self._invented().capitalize()
 
     def name(self) -> str:
-        return self._draw(lambda: f"{self._proper(FIRST_NAMES, 0.55)} {self._proper(LAST_NAMES, 0.55)}")
+        return self._draw(lambda: f"{self._proper(FIRST_NAMES, 0.4)} {self._proper(LAST_NAMES, 0.4)}")
 
     def city(self) -> str:
         def make() -> str:
-            if self._rng.random() < 0.6:
+            if self._rng.random() < 0.4:
                 return self._rng.choice(CITIES)
             return self._invented().capitalize() + self._rng.choice(CITY_ENDINGS)
 
         return self._draw(make)
 
     def company(self) -> str:
-        return self._draw(lambda: f"{self._proper(LAST_NAMES, 0.4)} {self._rng.choice(COMPANY_ENDINGS)}")
+        return self._draw(lambda: f"{self._proper(LAST_NAMES, 0.3)} {self._rng.choice(COMPANY_ENDINGS)}")
 
     def item(self) -> str:
         def make() -> str:
             adjective = self._rng.choice(ADJECTIVES) + " " if self._rng.random() < 0.5 else ""
-            return adjective + (self._rng.choice(ITEMS) if self._rng.random() < 0.75 else self._invented())
+            return adjective + (self._rng.choice(ITEMS) if self._rng.random() < 0.5 else self._invented())
 
         return self._draw(make)
 
@@ -182,7 +189,7 @@ class Values:
 
         def make() -> str:
             some = range(count or self._rng.randint(1, 3))
-            return " ".join(self._rng.choice(NOUNS) if self._rng.random() < 0.6 else self._invented() for _ in some)
+            return " ".join(self._rng.choice(NOUNS) if self._rng.random() < 0.4 else self._invented() for _ in some)
 
         return self._draw(make)
 
