@@ -65,9 +65,9 @@ format: setup
 bench: setup
 	@set -e; for script in tests/benchmarks/bench_*.py; do \
 	  echo "== $$script"; set --; \
-	  if [ "$$script" = tests/benchmarks/bench_constrained.py ]; then \
-	    if [ -z "$(CORPORA)" ]; then echo "skipped: say where the corpora are, make bench CORPORA=folder"; continue; fi; \
-	    set -- --corpora "$(CORPORA)"; \
+	  if [ -n "$(CORPORA)" ] && grep -q -e --corpora "$$script"; then set -- --corpora "$(CORPORA)"; \
+	  elif [ "$$script" = tests/benchmarks/bench_constrained.py ]; then \
+	    echo "skipped: say where the corpora are, make bench CORPORA=folder"; continue; \
 	  fi; \
 	  $(BIN)/python "$$script" "$$@"; \
 	done
