@@ -5,6 +5,8 @@
 Both continue the same prompts greedily over the same positions (`SHORT` to `LONG` generated tokens), so what a prompt
 and a start cost is left out of both. The two take turns; the figures are the median and the best of the rounds.
 CPU time is counted, not wall time, so other work on the machine disturbs it less.
+
+The step of the runner includes the accounting of its cells: `KVCache` and the moves it asks for.
 """
 
 from __future__ import annotations
@@ -17,32 +19,41 @@ from pathlib import Path
 
 import torch
 import transformers
-from guideway.engine.worker.attention import pack_step
+from guideway.engine.forward import Append, ForwardStep
+from guideway.engine.scheduling.kv_cache import KVCache
 from guideway.engine.worker.model_loader import load_model
 from guideway.engine.worker.model_runner import ModelRunner
 from guideway_demo_model import DemoModel
 from transformers import PreTrainedModel
 
-PROMPT_LENGTH = 64
 SHORT, LONG = 32, 160
-BATCH_SIZES = (1, 16)
+MAX_LENGTH = 288
+BATCHES = {
+    "1": [64],
+    "16": [64] * 16,
+    "16, of 20 to 110 tokens": [20 + 6 * number for number in range(16)],
+}
+"""By name, the lengths of the prompts."""
+NUM_CELLS = 8192
 ROUNDS = 9
 
 
-def prompts_of(model: PreTrainedModel, batch_size: int) -> torch.Tensor:
-    vocabulary_size = model.config.vocab_size
+def prompts_of(model: PreTrainedModel, lengths: list[int]) -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(vocabulary_size, (batch_size, PROMPT_LENGTH), generator=generator)
+    return [torch.randint(model.config.vocab_size, (length,), generator=generator).tolist() for length in lengths]
 
 
-def generate_step(model: PreTrainedModel, prompts: torch.Tensor) -> float:
+def generate_step(model: PreTrainedModel, prompts: list[list[int]]) -> float:
     """Milliseconds of CPU time per further step of ``generate``: the slope between two lengths."""
+    longest = max(map(len, prompts))
+    padded = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     seconds = {}
     for num_tokens in (SHORT, LONG):
         start = time.process_time()
         output = model.generate(  # type: ignore[operator]
-            prompts,
-            attention_mask=torch.ones_like(prompts),
+            padded,
+            attention_mask=mask,
             do_sample=False,
             min_new_tokens=num_tokens,
             max_new_tokens=num_tokens,
@@ -50,29 +61,58 @@ def generate_step(model: PreTrainedModel, prompts: torch.Tensor) -> float:
             pad_token_id=0,
         )
         seconds[num_tokens] = time.process_time() - start
-        assert output.shape[1] == PROMPT_LENGTH + num_tokens
+        assert output.shape[1] == longest + num_tokens
     return 1e3 * (seconds[LONG] - seconds[SHORT]) / (LONG - SHORT)
 
 
-def runner_step(runner: ModelRunner, prompts: torch.Tensor) -> tuple[float, float]:
-    """Milliseconds of CPU time per decode step with its greedy draw, and of these the packing of the step."""
-    slots = [runner.cache.allocate() for _ in prompts]
-    tokens = runner.forward(list(zip(slots, prompts.tolist(), strict=True))).logits.argmax(dim=-1).tolist()
+class Sequences:
+    """A runner and the cache of its sequences."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.runner = ModelRunner(model, num_cells=NUM_CELLS, max_length=MAX_LENGTH)
+        self.cache = KVCache(num_slots=64, num_cells=NUM_CELLS, max_length=MAX_LENGTH, prefix_caching=False)
+
+    def appends(self, batch: list[tuple[int, list[int]]]) -> list[Append]:
+        """What a step appends, with room reserved."""
+        cache = self.cache
+        for slot, token_ids in batch:
+            cache.reserve(slot, len(token_ids))
+        return [Append(cache.region(slot), cache.length(slot), token_ids, 1) for slot, token_ids in batch]
+
+    def forward(self, batch: list[tuple[int, list[int]]]) -> list[int]:
+        """The token drawn greedily for each."""
+        appends = self.appends(batch)
+        first_move, moves = self.cache.moves()
+        output = self.runner.forward(ForwardStep(appends, moves, first_move))
+        self.cache.executed(first_move + len(moves))
+        for slot, token_ids in batch:
+            self.cache.advance(slot, token_ids)
+        tokens: list[int] = output.logits.argmax(dim=-1).tolist()
+        return tokens
+
+
+def runner_step(sequences: Sequences, prompts: list[list[int]]) -> tuple[float, float, int]:
+    """Milliseconds of CPU time per decode step with its greedy draw, of these the packing of the step, and how many
+    sizes of region there were at once."""
+    slots = [sequences.cache.allocate() for _ in prompts]
+    tokens = sequences.forward(list(zip(slots, prompts, strict=True)))
     start = time.process_time()
+    sizes = 0
     for step in range(LONG):
         if step == SHORT:
             start = time.process_time()
-        batch = [(slot, [token]) for slot, token in zip(slots, tokens, strict=True)]
-        tokens = runner.forward(batch).logits.argmax(dim=-1).tolist()
+        tokens = sequences.forward([(slot, [token]) for slot, token in zip(slots, tokens, strict=True)])
+        sizes = max(sizes, len({sequences.cache.region(slot).size for slot in slots}))
     total = (time.process_time() - start) / (LONG - SHORT)
 
+    appends = sequences.appends([(slot, [0]) for slot in slots])
     start = time.process_time()
     for _ in range(LONG - SHORT):
-        pack_step(batch, runner._cache, runner._masks, group=runner._group)
+        sequences.runner.pack(appends)
     packing = (time.process_time() - start) / (LONG - SHORT)
     for slot in slots:
-        runner.cache.release(slot)
-    return 1e3 * total, 1e3 * packing
+        sequences.cache.release(slot)
+    return 1e3 * total, 1e3 * packing, sizes
 
 
 def main() -> None:
@@ -90,23 +130,23 @@ def main() -> None:
 
     reference = load_model(arguments.folder, "float32", "cpu")
     taken = load_model(arguments.folder, "float32", "cpu")
-    runner = ModelRunner(taken, num_slots=max(BATCH_SIZES), max_length=PROMPT_LENGTH + LONG)
+    sequences = Sequences(taken)
     lines = [
-        "| batch | runner, median (best) | of it packing | generate, median (best) |",
-        "|---|---|---|---|",
+        "| batch | sizes of region | runner, median (best) | of it packing | generate, median (best) |",
+        "|---|---|---|---|---|",
     ]
-    for batch_size in BATCH_SIZES:
-        prompts = prompts_of(reference, batch_size)
+    for name, lengths in BATCHES.items():
+        prompts = prompts_of(reference, lengths)
         ours, packing, theirs = [], [], []
         for round_ in range(1 + ROUNDS):
-            step, pack = runner_step(runner, prompts)
+            step, pack, sizes = runner_step(sequences, prompts)
             generate = generate_step(reference, prompts)
             if round_:  # the first warms up
                 ours.append(step)
                 packing.append(pack)
                 theirs.append(generate)
         lines.append(
-            f"| {batch_size} | {statistics.median(ours):.2f} ({min(ours):.2f}) | {statistics.median(packing):.3f} "
+            f"| {name} | {sizes} | {statistics.median(ours):.2f} ({min(ours):.2f}) | {statistics.median(packing):.3f} "
             f"| {statistics.median(theirs):.2f} ({min(theirs):.2f}) |"
         )
     parameters = sum(p.numel() for p in reference.parameters())
@@ -114,7 +154,8 @@ def main() -> None:
         [
             f"# Decode step of {arguments.folder.name}: {parameters / 1e6:.2f} M parameters, float32, one thread",
             "",
-            f"Milliseconds of CPU time per step, positions {PROMPT_LENGTH + SHORT} to {PROMPT_LENGTH + LONG}, "
+            f"Milliseconds of CPU time per step, tokens {SHORT} to {LONG} after the prompts "
+            f"(of 64 tokens, or as said), "
             f"{ROUNDS} rounds in turns.",
             f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}.",
             "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 
 import pytest
@@ -251,10 +252,38 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCache = CacheMachine.TestCase
-TestCache.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+"""Finds what is wrong in few steps, and then the fewest."""
+TestCache.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.parametrize("num_cells", [256, 300, 448, 768, 1024])
+@pytest.mark.parametrize("seed", range(4))
+def test_long_walks(num_cells: int, seed: int) -> None:
+    """Finds what takes many steps."""
+    rng = random.Random(seed)
+    machine = CacheMachine()
+    machine.start(num_cells=num_cells, prefix_caching=seed > 0)
+    for _ in range(400):
+        event, number, text_seed = rng.random(), rng.randrange(10), rng.randrange(12)
+        if not machine.held or event < 0.2:
+            machine.allocate(seed=text_seed, length=rng.randrange(MAX_LENGTH + 1))
+        elif event < 0.6:
+            count = rng.choice([1, 3, 20, 60, 100, MAX_LENGTH])
+            machine.append(number=number, seed=text_seed, count=count, fails=rng.random() < 0.2, short=False)
+        elif event < 0.7:
+            machine.truncate(number=number, length=rng.randrange(MAX_LENGTH + 1), to_zero=rng.random() < 0.2)
+        elif event < 0.8:
+            machine.fork(number=number)
+        elif event < 0.95:
+            machine.release(number=number, keep=rng.random() < 0.6)
+        else:
+            machine.tell()
+        machine.regions_are_powers_of_two_that_do_not_overlap()
+        machine.cells_hold_what_they_should()
+    machine.teardown()
+
+
+@settings(max_examples=100, deadline=None)
 @given(
     texts=st.lists(st.tuples(st.integers(0, 11), st.integers(1, 150), st.booleans()), min_size=1, max_size=4),
     wanted=st.tuples(st.integers(0, 11), st.integers(0, MAX_LENGTH)),

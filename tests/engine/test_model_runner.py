@@ -6,7 +6,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from guideway.api import InvalidConfiguration
@@ -201,7 +203,10 @@ def test_hidden_states_are_what_the_logits_are_computed_from() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_narrow_dtypes_give_float32_logits(dtype: torch.dtype) -> None:
-    driver = Driver(llama(num_kv_heads=2).to(dtype), num_slots=3, max_length=64)
+    model = llama(num_kv_heads=2)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    driver = Driver(model, num_slots=3, max_length=64)
     slots = [driver.cache.allocate() for _ in range(3)]
     driver.forward([(slot, [1, 2, 3, slot]) for slot in slots])
     output = driver.forward([(slot, [5, 6][: 1 + slot % 2]) for slot in slots])
@@ -260,8 +265,8 @@ def test_token_ids_may_be_any_sequence() -> None:
     runner = ModelRunner(llama(), num_cells=64, max_length=64)
     step = ForwardStep([Append(Region(0, 64), 0, (1, 2), 1)])
     expected = runner.forward(step).logits
-    array = replace(step.appends[0], token_ids=torch.tensor([1, 2]).numpy())
-    assert torch.equal(runner.forward(ForwardStep([array])).logits, expected)
+    array: Any = np.array([1, 2], dtype=np.int32)
+    assert torch.equal(runner.forward(ForwardStep([replace(step.appends[0], token_ids=array)])).logits, expected)
 
 
 @pytest.mark.parametrize(

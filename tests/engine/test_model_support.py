@@ -10,9 +10,11 @@ import torch
 import transformers
 from guideway.api import InvalidConfiguration
 from guideway.engine.worker.model_runner import ModelRunner
+from guideway.engine.worker.model_support import probe_attention
 from transformers import PreTrainedModel
 
-from tests.engine.models import CONTEXT, llama
+from tests.engine.driver import Driver, recompute
+from tests.engine.models import CONTEXT, FACTORIES, WINDOW, gpt2, llama
 
 SIZES: dict[str, Any] = {
     "vocab_size": 100,
@@ -45,6 +47,14 @@ def tiny(name: str, **overrides: Any) -> PreTrainedModel:
     return model
 
 
+def chunked() -> PreTrainedModel:
+    """Two layers that attend within chunks of 32 tokens."""
+    config = transformers.Llama4TextConfig(
+        **SIZES, attention_chunk_size=32, layer_types=["chunked_attention"] * 2, intermediate_size_mlp=64, moe_layers=[]
+    )
+    return transformers.Llama4ForCausalLM(config)
+
+
 def quiet_bert() -> PreTrainedModel:
     """An encoder with a language model's head; made as a decoder, which spares a warning, and then switched back."""
     model = transformers.BertLMHeadModel(transformers.BertConfig(**SIZES, is_decoder=True))
@@ -57,7 +67,6 @@ def quiet_bert() -> PreTrainedModel:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (lambda: tiny("Gemma2", sliding_window=None), "its attention uses softcap"),
         (lambda: tiny("Flint"), "its attention uses s_aux"),
         (lambda: tiny("Doge"), "its attention uses attention_mask"),
         (lambda: tiny("Mamba"), "layers of type linear_attention"),
@@ -69,7 +78,6 @@ def quiet_bert() -> PreTrainedModel:
         (quiet_bert, "BertSelfAttention is not causal"),
     ],
     ids=[
-        "softcap",
         "sinks",
         "own-mask",
         "no-attention",
@@ -83,19 +91,17 @@ def quiet_bert() -> PreTrainedModel:
 )
 def test_attention_of_another_kind(model: Callable[[], PreTrainedModel], reason: str) -> None:
     with pytest.raises(InvalidConfiguration, match=reason) as refusal:
-        ModelRunner(model(), num_slots=1, max_length=16)
+        ModelRunner(model(), num_cells=16, max_length=16)
     assert refusal.value.field == "model"
 
 
 @pytest.mark.parametrize(
     ("model", "limit"),
     [
-        (lambda: tiny("Mistral", sliding_window=32), 32),
-        (lambda: tiny("Qwen2", sliding_window=24, use_sliding_window=True, max_window_layers=1), 24),
         (lambda: llama(rope_parameters=LONGROPE), 40),
-        (lambda: tiny("Phi3", sliding_window=20), 20),
+        (chunked, 32),
     ],
-    ids=["window", "window-in-some-layers", "longrope", "window-phi3"],
+    ids=["longrope", "chunks"],
 )
 def test_a_limited_span_is_refused_only_where_it_would_be_reached(
     model: Callable[[], PreTrainedModel], limit: int
@@ -103,13 +109,39 @@ def test_a_limited_span_is_refused_only_where_it_would_be_reached(
     whole, taken = model(), model()
     taken.load_state_dict(whole.state_dict())
     token_ids = [i % 50 for i in range(limit)]
-    runner = ModelRunner(taken, num_slots=1, max_length=limit)
-    output = runner.forward([(runner.cache.allocate(), token_ids)])
-    with torch.inference_mode():
-        assert torch.allclose(output.logits[0], whole(torch.tensor([token_ids])).logits[0, -1], atol=1e-4)
+    driver = Driver(taken, num_slots=1, max_length=limit)
+    output = driver.forward([(driver.cache.allocate(), token_ids)])
+    assert torch.allclose(output.logits[0], recompute(whole, [token_ids])[0][-1], atol=1e-4)
     with pytest.raises(InvalidConfiguration, match=f"max_length can be at most {limit}, not {limit + 1}") as refusal:
-        ModelRunner(model(), num_slots=1, max_length=limit + 1)
+        ModelRunner(model(), num_cells=64, max_length=limit + 1)
     assert refusal.value.field == "max_length"
+
+
+@pytest.mark.parametrize(
+    ("model", "windows"),
+    [
+        (lambda: tiny("Mistral", sliding_window=24), (24, 24)),
+        (lambda: tiny("Mistral", sliding_window=100), (None, None)),
+        (lambda: tiny("Mistral", sliding_window=None), (None, None)),
+        (lambda: tiny("Qwen2", sliding_window=24, use_sliding_window=True, max_window_layers=1), (None, 24)),
+        (lambda: tiny("Qwen2", sliding_window=24, use_sliding_window=False), (None, None)),
+        (lambda: FACTORIES["qwen2-moe"](0), (WINDOW, None, None)),
+        (lambda: FACTORIES["olmoe"](0), (None, None, None)),
+        (lambda: FACTORIES["gemma3"](0), (WINDOW, None, WINDOW)),
+        (gpt2, (None, None, None)),
+    ],
+    ids=["all", "out-of-reach", "none", "some", "off", "masks-only", "attention-only", "mixed", "unheard-of"],
+)
+def test_windows_are_those_of_the_masks(model: Callable[[], PreTrainedModel], windows: tuple[int | None, ...]) -> None:
+    assert probe_attention(model()).windows(100) == windows
+
+
+def test_a_mask_that_is_no_window_is_refused() -> None:
+    profile = probe_attention(chunked())
+    assert profile.windows(32) == (None, None)
+    with pytest.raises(InvalidConfiguration, match="Llama4ForCausalLM yet: some of its layers see neither") as refusal:
+        profile.windows(33)
+    assert refusal.value.field == "model"
 
 
 @pytest.mark.parametrize(
@@ -137,13 +169,12 @@ def test_what_an_architecture_does_differently_is_kept(model: Callable[[], PreTr
             parameter.data.normal_(0, 0.2)
     taken.load_state_dict(whole.state_dict())
     whole.train(False)
-    runner = ModelRunner(taken, num_slots=2, max_length=40)
-    first, second = runner.cache.allocate(), runner.cache.allocate()
+    driver = Driver(taken, num_slots=2, max_length=40)
+    first, second = driver.cache.allocate(), driver.cache.allocate()
     texts = {first: list(range(20)), second: [7, 8]}
-    runner.forward(list(texts.items()))
-    output = runner.forward([(first, [30]), (second, [31, 32])])  # one padded call
+    driver.forward(list(texts.items()))
+    output = driver.forward([(first, [30]), (second, [31, 32])])  # one padded call
     texts[first].append(30)
     texts[second] += [31, 32]
-    with torch.inference_mode():
-        expected = torch.stack([whole(torch.tensor([text])).logits[0, -1] for text in texts.values()])
+    expected = torch.stack([rows[-1] for rows in recompute(whole, list(texts.values()))])
     assert torch.allclose(output.logits, expected, atol=1e-4)

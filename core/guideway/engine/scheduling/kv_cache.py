@@ -169,7 +169,7 @@ class KVCache:
                 "release or truncate another"
             )
         if old is None or old.start == room.region.start:
-            self._settle(room, {slot: _Holder(holder.token_ids, room.region, max(holder.written, needed))}, ())
+            self._settle(room, {slot: _Holder(holder.token_ids, room.region, needed)}, ())
             return
         # The new region may contain the old one, but what is copied ends before that: it starts at least its own size
         # after.

@@ -39,11 +39,18 @@ MaskFunction: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """From batch, head, query and key index to whether the query sees the key."""
 
 
+class _MaskUsed(Exception):
+    """A layer looked into its mask."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """What a layer gets for its mask."""
+    """What a layer gets for its mask, only to hand it on."""
 
     sees: MaskFunction
+
+    def __getattr__(self, name: str) -> Any:
+        raise _MaskUsed
 
 
 def _remember(*, mask_function: MaskFunction, **_: Any) -> _Mask:
@@ -145,6 +152,8 @@ def probe_attention(model: PreTrainedModel) -> AttentionProfile:
         )
     except InvalidConfiguration:
         raise
+    except _MaskUsed:
+        raise _unsupported(model, "its attention uses attention_mask") from None
     except Exception as error:  # whatever that model's code does not expect
         raise _unsupported(model, f"one token sent through it failed with {type(error).__name__}: {error}") from error
     model.set_attn_implementation(ATTENTION_NAME)
