@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from engine_steps import FORWARD, PIPELINE, RUNTIME, SCHEDULER, TOTAL, Parts, decode_steps, milliseconds
 from guideway import Engine, EngineConfig, SamplingParams
-from guideway.engine.model_loader import load_model
+from guideway.engine.worker.model_loader import load_model
 from guideway_demo_model import DemoModel
 from transformers import GenerationConfig
 from transformers.generation import ContinuousBatchingConfig
