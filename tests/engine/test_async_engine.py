@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -160,24 +161,73 @@ def test_closing_ends_everything() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("broken", ["step", "end_group"])
 def test_an_engine_that_breaks_closes_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         engine = AsyncEngine(EngineConfig(**OPTIONS))
 
-        def broken() -> None:
+        def fail(*_: Any) -> None:
             raise RuntimeError("not a request's doing")
 
         generation = await engine.submit(prompt(1), params(1, max_tokens=900, ignore_eos=True))
-        monkeypatch.setattr(engine._engine._scheduler, "step", broken)
-        assert (await generation.wait()).finish_reason is FinishReason.ABORT
+        other = await engine.submit(prompt(2), params(1, max_tokens=900, ignore_eos=True))
+        monkeypatch.setattr(engine._engine._scheduler, broken, fail)
+        generation.abort()
+        result = await other.wait()
+        assert result.finish_reason is FinishReason.INTERNAL_ERROR
+        assert "not a request's doing" in str(result.error)
         with pytest.raises(EngineClosed):
             await engine.submit("x")
         await engine.close()
 
     run(main())
     assert "the engine failed; it is closed" in caplog.text
+
+
+def test_a_compilation_that_takes_long_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    async def main() -> None:
+        engine = AsyncEngine(EngineConfig(**OPTIONS))
+        strategy = engine._engine._runtime._mask._strategies["llguidance"]
+        compile_ = strategy.compile
+
+        def slow(constraint: Any) -> Any:
+            go_on.wait(60)
+            return compile_(constraint)
+
+        monkeypatch.setattr(strategy, "compile", slow)
+        stuck = [await engine.submit("x", SamplingParams(max_tokens=9, constraint=Regex(f"{i}"))) for i in range(2)]
+        await asyncio.sleep(0.1)  # the engine has nothing else to do by now
+        assert (await engine.generate(prompt(1), params(1))).error is None
+        stuck[0].abort()
+        assert (await stuck[0].wait()).finish_reason is FinishReason.ABORT
+        go_on.set()
+        assert (await stuck[1].wait()).text == "1"
+        await engine.close()
+
+    run(main())
+
+
+def test_the_backlog_is_no_queue_for_one_tenant() -> None:
+    ended: list[str] = []
+
+    async def main() -> None:
+        async with AsyncEngine(EngineConfig(**OPTIONS | {"max_waiting": 2, "max_num_seqs": 1})) as engine:
+
+            async def one(i: int, tenant: str, priority: int = 0) -> None:
+                await engine.generate(prompt(i), params(1, priority=priority), tenant=tenant)
+                ended.append(tenant)
+
+            many = [asyncio.create_task(one(i, "many")) for i in range(20)]
+            await asyncio.sleep(0.05)
+            await asyncio.gather(*many, one(1, "few"), one(2, "urgent", -5))
+
+    run(main())
+    assert ended.index("few") < 12
+    assert ended.index("urgent") < 12
 
 
 def test_requests_may_come_from_several_event_loops_in_turn() -> None:

@@ -291,20 +291,163 @@ def test_lost_workers_lose_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     ]
     with engine(grammar=("llguidance",), dtype="float64") as built:
         expected = [r.token_ids for r in built.generate(prompts, params)]
-        restarts = lose_workers(built, monkeypatch, [1, 4, 9])
+        restarts = lose_workers(built, monkeypatch, [1, 8, 15])
         assert [r.token_ids for r in built.generate(prompts, params)] == expected
-        assert restarts == [1, 4, 9]
+        assert restarts == [1, 8, 15]
         assert "restarting" in caplog.text
 
 
-def test_a_step_that_costs_the_workers_twice_is_given_up(
+def test_who_costs_the_workers_their_lives_is_found_and_costs_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts = [tokens(i, 10) for i in range(4)]
+    with engine(dtype="float64") as built:
+        expected = [r.token_ids for r in built.generate(prompts, SamplingParams(max_tokens=8))]
+        submit = built._executor.submit
+        generations = [built.submit(prompt, SamplingParams(max_tokens=8)) for prompt in prompts]
+        killer = generations[2]._group.sequences[0]
+
+        class Lost:
+            def result(self) -> Any:
+                raise WorkerLost("worker 0 is gone")
+
+        def watched(method: str, *args: Any) -> Any:
+            alive = method != "sample" or args[0] is None or len(killer.output) < 3 or not killer.slots
+            return submit(method, *args) if alive or killer.slots[0] not in args[0].batch.slots else Lost()
+
+        monkeypatch.setattr(built._executor, "submit", watched)
+        results = [generation.wait() for generation in generations]
+        assert isinstance(results[2].error, WorkerLost)
+        assert results[2].token_ids == expected[2][:3]
+        assert [r.token_ids for i, r in enumerate(results) if i != 2] == [e for i, e in enumerate(expected) if i != 2]
+        assert caplog.text.count("restarting") == 2
+
+
+def test_an_interrupted_restart_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine() as built:
+        (expected,) = built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))
+        lose_workers(built, monkeypatch, [3])
+        generation = built.submit(tokens(1, 10), SamplingParams(max_tokens=8))
+        restart, calls = built._scheduler._restart, 0
+
+        def interrupted() -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                built._executor.restart()  # a worker without a model
+                raise KeyboardInterrupt
+            restart()
+
+        monkeypatch.setattr(built._scheduler, "_restart", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            generation.wait()
+        assert generation.wait().token_ids == expected.token_ids
+        assert calls == 2
+
+
+def test_workers_that_cannot_be_restarted_end_what_there_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with engine() as built:
-        lose_workers(built, monkeypatch, [3, 4])
-        first, second = built.generate([tokens(1, 10), tokens(2, 10)], SamplingParams(max_tokens=8))
-        assert first.finish_reason is second.finish_reason is FinishReason.INTERNAL_ERROR
-        assert isinstance(first.error, WorkerLost)
-        assert len(first.token_ids) == 2
+        lose_workers(built, monkeypatch, [2])
+        restart = built._scheduler._restart
+
+        def broken() -> None:
+            monkeypatch.setattr(built._scheduler, "_restart", restart)
+            raise RuntimeError("no memory")
+
+        monkeypatch.setattr(built._scheduler, "_restart", broken)
+        (failed,) = built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))
+        assert "could not be restarted: RuntimeError: no memory" in str(failed.error)
         assert built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))[0].error is None
-        assert "restarting" in caplog.text
+
+
+def test_preempted_sequences_that_hold_all_slots_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ever more important requests come, until the next one would need slots that preempted ones hold."""
+    install(tmp_path, "probes", {"modifier.guidance": "tests.support.probes"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with engine(modifiers=("guidance",), max_num_seqs=3) as small:
+        one = {"guidance": {"scale": 2.0, "negative_prompt": [4, 100, 200]}}
+        generations = []
+        for priority in (0, -1, -2, -3, -4):
+            params = SamplingParams(max_tokens=12, priority=priority, modifiers=one, ignore_eos=True)
+            generations.append(small.submit(tokens(-priority, 20), params))
+            for _ in range(2):
+                small.step()
+        for _ in range(200):
+            small.step()
+        assert [g.result is not None for g in generations] == [True] * 5
+
+
+def test_urgent_requests_and_other_tenants_do_not_wait_for_a_long_prompt() -> None:
+    with engine(max_num_batched_tokens=64) as small:
+        long = small.submit(tokens(1, 900), SamplingParams(max_tokens=5), tenant="a")
+        small.step()
+        urgent = small.submit(tokens(2, 5), SamplingParams(max_tokens=2, priority=-5), tenant="a")
+        other = small.submit(tokens(3, 5), SamplingParams(max_tokens=2), tenant="c")
+        for _ in range(4):
+            small.step()
+        assert urgent.result is not None
+        assert other.result is not None
+        assert not long._group.sequences[0].output
+        long.wait()
+
+
+def test_no_step_computes_more_than_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    repetitive = [10, 11, 12] * 10
+    with engine(max_num_seqs=4, max_num_batched_tokens=12, num_draft_tokens=8) as small:
+        seen = forwards(small, monkeypatch)
+        generations = [small.submit(repetitive, SamplingParams(max_tokens=40, ignore_eos=True)) for _ in range(4)]
+        for generation in generations:
+            generation.wait()
+        assert max(seen) <= 12
+        assert sum(n > 4 for n in seen) > 12  # drafts use what is left
+
+
+def test_a_tenant_with_a_pause_between_requests_takes_no_more_than_its_share() -> None:
+    with engine(max_num_seqs=1) as small:
+        backlog = [small.enqueue(tokens(i, 5), SamplingParams(max_tokens=5), tenant="b") for i in range(60)]
+        long = SamplingParams(max_tokens=50, ignore_eos=True)
+        current, finished = small.submit(tokens(99, 5), long, tenant="a"), 0
+        for _ in range(150):
+            small.step()
+            if current.result is not None:
+                finished += 1
+                current = small.submit(tokens(99, 5), long, tenant="a")
+        done = sum(g.result is not None for g in backlog)
+        assert finished >= 1
+        assert done >= 8  # about half of the tokens
+        for generation in [*backlog, current]:
+            generation.abort()
+
+
+def test_an_interrupted_fork_never_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine() as built:
+        for owner, name in ((built._runtime, "fork"), (built._scheduler, "_allocate")):
+            generation = built.submit(tokens(1, 40), SamplingParams(max_tokens=12, ignore_eos=True))
+            steps_until(built, generation, "decoding")
+            work = getattr(owner, name)
+
+            def interrupted(*args: Any, work: Any = work, **kwargs: Any) -> Any:
+                work(*args, **kwargs)
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(owner, name, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                generation.fork()
+            monkeypatch.setattr(owner, name, work)
+            assert len(generation.wait().outputs) == 1
+
+
+def test_a_fork_shares_what_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine() as built:
+        generation = built.submit(tokens(1, 100), SamplingParams(max_tokens=12, ignore_eos=True))
+        steps_until(built, generation, "decoding")
+        seen = forwards(built, monkeypatch)
+        generation.fork()
+        generation.wait()
+        assert max(seen) == 2
+        best = built.submit(tokens(1, 100), SamplingParams(max_tokens=12, temperature=1.0, best_of=2))
+        with pytest.raises(UnsupportedCapability, match="best_of"):
+            best.fork()
+        best.wait()

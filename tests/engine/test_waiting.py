@@ -77,23 +77,28 @@ def test_tenants_take_turns_by_what_they_have_had() -> None:
     assert order == ["big", "small", "small", "big", "small", "small", "big", "small", "small"]
 
 
-def test_a_tenant_that_comes_back_neither_pays_nor_has_saved() -> None:
+def test_a_tenant_that_comes_back_keeps_its_debt_and_has_not_saved() -> None:
     queue = WaitingQueue()
     steady = [waiting("steady").sequences[0] for _ in range(3)]
     for sequence in steady:
         queue.add(sequence)
     once = waiting("visitor").sequences[0]
     queue.add(once)
-    queue.charge("visitor", 5000)
+    queue.charge("visitor", 500)
     queue.leave(once)
     queue.leave(once)
     queue.charge("visitor", 5000)  # it is gone
+    again = waiting("visitor").sequences[0]
+    queue.add(again)
+    assert queue.served("visitor") == 500
+    queue.leave(again)
     queue.charge("steady", 1000)
     queue.add(waiting("visitor").sequences[0])
     assert queue.served("visitor") == queue.served("steady") == 1000
-    for sequence in steady:
+    for sequence in [*steady, *queue]:
         queue.leave(sequence)
     assert queue.served("steady") == 0
+    assert not queue._served
 
 
 @pytest.mark.parametrize("started", [False, True])

@@ -356,7 +356,7 @@ class GenerationResult:
     outputs: tuple[Completion, ...] = (Completion(),)
     """`SamplingParams.n` of them, by index, or best first with `best_of`; a refused request has one."""
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
-    """One per token of the prompt, None for the first, if asked for."""
+    """One per token of the prompt, None for the first, if asked for; fewer if it ended before."""
 
     @property
     def text(self) -> str:

@@ -226,13 +226,15 @@ class Runtime:
         self._occupy(slot, sequence)
         self._modifiers.release(old.states)
 
-    def release(self, slot: int) -> None:
-        """The sequence in `slot` has ended; the slot is free."""
+    def release(self, slot: int, *, ended: bool = True) -> None:
+        """The sequence in `slot` has ended; the slot is free. Not `ended`: it is as if it had never started, and may be
+        started anew."""
         request = self._sequence(slot).journal.request
         try:
             self._vacate(slot)
         finally:  # also if it was interrupted
-            self._leave(request)
+            if ended:
+                self._leave(request)
 
     def journal(self, slot: int) -> Journal:
         """What happened to the sequence in `slot`; `start` rebuilds it from this, here or in another process."""

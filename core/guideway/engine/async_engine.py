@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
@@ -23,6 +23,9 @@ from guideway.engine.scheduling.sequence import refusal
 __all__ = ["AsyncEngine", "AsyncGeneration"]
 
 log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.02
+"""How long a compilation that has ended may go unnoticed while nothing else is there to do."""
 
 
 class AsyncGeneration:
@@ -94,8 +97,8 @@ class AsyncEngine:
     def __init__(self, config: EngineConfig) -> None:
         self._engine = Engine(config)
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._backlog: deque[AsyncGeneration] = deque()
-        """Not admitted yet, because the queue is full."""
+        self._backlog: list[AsyncGeneration] = []
+        """Not admitted yet, because the queue is full; in order of arrival."""
         self._open: dict[AsyncGeneration, tuple[Generation, ChunkReader]] = {}
         self._closing = False
         self._door = Lock()
@@ -181,40 +184,48 @@ class AsyncEngine:
 
     def _run(self) -> None:
         while not self._closing:
-            self._obey()
-            self._admit()
-            if self._engine.has_work():
-                try:
-                    self._engine.step()
-                except Exception as error:  # the engine itself is broken, not a request
-                    log.exception("the engine failed; it is closed")
-                    self._close(error)
-            self._publish()
+            try:
+                self._obey()
+                self._admit()
+                if self._engine.has_work():
+                    self._engine.step(timeout=0)
+                self._publish()
+            except BaseException as error:  # the engine itself is broken, not a request
+                log.exception("the engine failed; it is closed")
+                self._close(error)
 
     def _obey(self) -> None:
-        """Run what has been asked for; with nothing else to do, wait for it."""
-        idle = not self._engine.has_work() and not self._backlog
+        """Run what has been asked for. With nothing else to do wait for it; while all that can be done is to wait for a
+        compilation, look for both in turn."""
+        timeout: float | None = 0.0
+        if not self._engine.has_work():
+            timeout = 0.0 if self._backlog else None
+        elif self._engine.is_compiling():
+            timeout = POLL_SECONDS
         while not self._closing:
             try:
-                command = self._commands.get(block=idle)
+                command = self._commands.get(block=timeout != 0, timeout=timeout)
             except Empty:
                 return
             command()
-            idle = False
+            timeout = 0.0
 
     def _admit(self) -> None:
+        """Let in what there is room for: the best priority first, then whose tenant has the least under way, then who
+        came first."""
         while self._backlog:
-            waiting = self._backlog[0]
+            under_way = Counter(waiting.tenant for waiting in self._open)
+            waiting = min(self._backlog, key=lambda w: (_priority(w.params), under_way[str(w.tenant)]))
             try:
                 generation = self._engine.enqueue(waiting.prompt, waiting.params, tenant=waiting.tenant)
             except QueueFull:
                 return
-            except BaseException as error:
+            except Exception as error:
                 self._tell(waiting.loop, _settle, waiting.admitted, error)
             else:
                 self._open[waiting] = (generation, ChunkReader(generation._group))
                 self._tell(waiting.loop, _settle, waiting.admitted, None)
-            self._backlog.popleft()
+            self._backlog.remove(waiting)
 
     def _publish(self) -> None:
         """Tell each event loop, in one call, what is new for its requests."""
@@ -245,18 +256,31 @@ class AsyncEngine:
     def _close(self, cause: BaseException | None = None) -> None:
         with self._door:
             self._closing = True
+        error = None
+        if cause is not None:
+            error = GuidewayError(f"the engine failed: {type(cause).__name__}: {cause}")
+            error.__cause__ = cause
         try:
-            self._engine.close()
+            self._engine.close(error)
         except Exception:
             log.exception("the engine did not close cleanly")
         closed = EngineClosed("the engine was closed before the request was admitted")
         closed.__cause__ = cause
         while not self._commands.empty():  # submitted or called meanwhile
-            self._commands.get()()
+            try:
+                self._commands.get()()
+            except Exception:
+                log.exception("the engine is closed; a command failed")
         for waiting in self._backlog:
             self._tell(waiting.loop, _settle, waiting.admitted, closed)
         self._backlog.clear()
         self._publish()
+
+
+def _priority(params: object) -> int:
+    """For the backlog, where nobody has looked at the parameters yet."""
+    priority = getattr(params, "priority", 0)
+    return priority if isinstance(priority, int) else 0
 
 
 def _settle(admitted: asyncio.Future[None], error: BaseException | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -137,13 +138,20 @@ class Engine:
         params = SamplingParams() if params is None else params
         return Generation(self, self._admit(f"request-{next(self._ids)}", prompt, params, tenant, []))
 
-    def step(self) -> None:
-        """Bring every running request one step forward."""
+    def step(self, *, timeout: float = 0.1) -> None:
+        """Bring every running request one step forward. Where nothing can go on before a constraint is compiled, wait
+        for that, at most `timeout` seconds."""
         self._scheduler.step()
+        if pending := self._scheduler.compilations():
+            wait(pending, timeout, return_when=FIRST_COMPLETED)
 
     def has_work(self) -> bool:
         """Whether any request has not ended."""
         return self._scheduler.has_work()
+
+    def is_compiling(self) -> bool:
+        """Whether nothing can go on before a constraint is compiled."""
+        return bool(self._scheduler.compilations())
 
     def abort(self, generation: Generation) -> None:
         """End a request now, with what it has."""
@@ -164,14 +172,15 @@ class Engine:
         results: list[Any] = self._executor.submit("call", method, args, kwargs).results()
         return results
 
-    def close(self) -> None:
-        """End every request with `FinishReason.ABORT`, with what it has, stop compiling and let the workers go.
-        Closing twice is fine."""
+    def close(self, error: GuidewayError | None = None) -> None:
+        """End every request with `FinishReason.ABORT`, or, if there is an `error`, with that and
+        `FinishReason.INTERNAL_ERROR`; stop compiling and let the workers go. Closing twice is fine."""
         self._closed = True
+        reason = FinishReason.ABORT if error is None else FinishReason.INTERNAL_ERROR
         with ExitStack() as each:
             each.callback(self._executor.close)
             each.callback(self._runtime.close)
-            each.callback(self._scheduler.end_all, FinishReason.ABORT)
+            each.callback(self._scheduler.end_all, reason, error)
 
     def __enter__(self) -> Engine:
         return self
@@ -233,7 +242,9 @@ class Engine:
                 field="modifiers",
             )
         room = self._runtime.context.max_model_len - max(map(len, prompts))
-        echo = request.prompt or vocabulary.decode(list(request.prompt_token_ids)).decode(errors="replace")
+        text = ""
+        if params.echo:
+            text = request.prompt or vocabulary.decode(list(request.prompt_token_ids)).decode(errors="replace")
         stops = frozenset(params.stop_token_ids)
         return RequestGroup(
             admission,
@@ -241,7 +252,7 @@ class Engine:
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
             stop_token_ids=stops if params.ignore_eos else stops | vocabulary.stop_token_ids,
             inbox=inbox,
-            prompt_text=echo if params.echo else "",
+            prompt_text=text,
         )
 
     def _await_compilation(self, group: RequestGroup) -> None:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from typing import Any
 
 from guideway.api.errors import GuidewayError, LimitExceeded, PluginError, UnsupportedCapability, WorkerLost
 from guideway.api.types import FinishReason
@@ -62,7 +63,13 @@ class Scheduler:
         """Those that have slots, active or preempted; a dict because any may end."""
         self._torn = False
         """Whether a start or an end has begun and is not done: if it is not going on, it failed or was interrupted."""
-        self._lost_in_a_row = 0
+        self._concluded: list[RequestGroup] = []
+        """Requests whose end nobody has heard of yet."""
+        self._lost = False
+        """Whether the workers are gone and not all of the way back."""
+        self._suspects: list[Sequence] = []
+        """What the workers were lost with. Each of them takes a step alone, so that who costs them their lives again
+        is found and costs nobody else anything."""
 
     @property
     def num_waiting(self) -> int:
@@ -82,31 +89,33 @@ class Scheduler:
         """A further sequence of the same request, with the same past. Raises `UnsupportedCapability` if `sequence` does
         not run or a modifier cannot fork, and `LimitExceeded` if there is no slot for it."""
         group = sequence.group
+        if group.request.params.best_of is not None:
+            raise UnsupportedCapability("with best_of the number of outputs is settled", field="fork")
         if not sequence.slots:
             what = "has not started" if sequence.completion is None else "has ended"
             raise UnsupportedCapability(f"a sequence that {what} cannot be forked", field="fork")
         if not sequence.settled:
             self._settle(sequence)
-        index = max(s.index for s in group.sequences) + 1
         if self._cache.capacity() < len(sequence.slots):
             raise LimitExceeded(
                 f"all {self._cache.num_slots} slots are in use; let a sequence end first, or set a larger max_num_seqs",
                 field="fork",
             )
         self._torn = True
-        slots = [self._allocate(sequence, which) for which in range(len(group.prompts))]
         try:
-            self._runtime.fork(sequence.slots[0], slots[0], index=index)
+            child = sequence.fork(max(s.index for s in group.sequences) + 1)
+            slots = [self._allocate(sequence, which) for which in range(len(group.prompts))]
+            self._runtime.fork(sequence.slots[0], slots[0], index=child.index)
         except BaseException:
             self._reclaim()
             raise
-        child = group.add(index)
-        child.output, child.text, child.stream = list(sequence.output), sequence.text, sequence.stream
-        child.logprobs = None if sequence.logprobs is None else list(sequence.logprobs)
+        # only from here on is it anybody's
         child.slots = slots
         self._running[child] = None
+        group.sequences.append(child)
         self._torn = False
         self._waiting.enter(child)
+        self._let_join(child)
         return child
 
     # The end
@@ -129,19 +138,24 @@ class Scheduler:
             self._runtime.release(slots[0])
         else:
             self._runtime.abandon(sequence.group.admission)
+            sequence.abandoned = True
         for slot in slots:
             self._cache.release(slot, keep=error is None)
-        concluded = self._forget(sequence)
+        self._forget(sequence)
         self._torn = False
-        if concluded:
-            self._on_finish(sequence.group)
+        self._tell()
 
-    def _forget(self, sequence: Sequence) -> bool:
-        """One that has ended is here no more; whether it was the last of its request. Calling it twice is fine."""
-        concluded = sequence.group.conclude() is not None
+    def _forget(self, sequence: Sequence) -> None:
+        """One that has ended is here no more. Calling it twice is fine."""
+        if sequence.group.conclude() is not None:
+            self._concluded.append(sequence.group)
         self._waiting.leave(sequence)
         self._running.pop(sequence, None)
-        return concluded
+
+    def _tell(self) -> None:
+        """Tell of every request that has ended."""
+        while self._concluded:
+            self._on_finish(self._concluded.pop(0))
 
     def end_group(self, group: RequestGroup, reason: FinishReason, error: GuidewayError | None = None) -> None:
         """End every sequence of a request."""
@@ -149,46 +163,46 @@ class Scheduler:
             for sequence in reversed(group.sequences):
                 each.callback(self.end, sequence, reason, error)
 
-    def end_all(self, reason: FinishReason) -> None:
+    def end_all(self, reason: FinishReason, error: GuidewayError | None = None) -> None:
         """End every sequence."""
         with ExitStack() as each:
             for sequence in [*self._waiting, *self._running]:
-                each.callback(self.end, sequence, reason)
+                each.callback(self.end, sequence, reason, error)
 
     # A step
 
     def step(self) -> None:
-        """Let waiting sequences join, and bring running ones forward. Waits for a compilation only if nothing can
-        run."""
+        """Let waiting sequences join, and bring running ones forward. Waits for nothing: see `compilations`."""
         if self._torn:
             self._reclaim()
+        self._tell()
+        if self._lost:
+            self._make_workers()
         for sequence in list(self._running):
             self._settle(sequence)
-        self._join()
+        while (candidate := self._candidate()) is not None and self._let_join(candidate):
+            pass
         works = self._plan()
         if works:
             self._advance(works)
-        elif len(self._waiting) and not self._running:
-            compilations = [s.group.admission.compilation for s in self._waiting]
-            wait([c for c in compilations if c is not None], return_when=FIRST_COMPLETED)
+
+    def compilations(self) -> list[Future[Any]]:
+        """What has to be waited for before a step can bring anything; empty if nothing has."""
+        if self._running:
+            return []
+        compilations = [s.group.admission.compilation for s in self._waiting]
+        pending = [c for c in compilations if c is not None and not c.done()]
+        return pending if len(pending) == len(compilations) else []
 
     # Joining
 
-    def _join(self) -> None:
-        """Start, or take up again, what is most important and fits."""
-        budget = self._max_num_batched_tokens - sum(
-            self._stepper.pending(sequence) + 1 for sequence in self._running if sequence.active
-        )
-        while budget > 0 and (candidate := self._candidate()) is not None:
-            if not self._let_join(candidate):
-                return
-            if candidate.active:
-                budget -= self._stepper.pending(candidate) + 1
-
     def _candidate(self) -> Sequence | None:
-        """Who joins next: by priority; of equals those that were preempted first."""
+        """Who joins next: by priority; of equals those that were preempted first. One that waits for slots gives way to
+        those that were preempted, for it is their end that frees slots."""
         preempted = min((s for s in self._running if not s.active), key=lambda s: s.rank, default=None)
         waiting = self._waiting.best() if len(self._waiting) else None
+        if waiting is not None and self._cache.capacity() < len(waiting.group.prompts):
+            waiting = None
         if preempted is None or waiting is None:
             return preempted or waiting
         return preempted if preempted.priority <= waiting.priority else waiting
@@ -196,8 +210,6 @@ class Scheduler:
     def _let_join(self, candidate: Sequence) -> bool:
         """Make `candidate` active, or end it if it cannot start. False if there is no room for it now."""
         num_slots = len(candidate.group.prompts)
-        if not candidate.slots and self._cache.capacity() < num_slots:
-            return False
         while sum(len(s.slots) for s in self._running if s.active) + num_slots > self._max_num_seqs:
             if not self._preempt_below(candidate.priority):
                 return False
@@ -205,7 +217,6 @@ class Scheduler:
             self._start(candidate)
             if candidate.completion is not None:
                 return True
-        candidate.active = True
         for which, slot in enumerate(candidate.slots):
             while True:
                 try:
@@ -219,6 +230,7 @@ class Scheduler:
                         return False
                     self._end_too_large(candidate)
                     return True
+        candidate.active = True  # last, for an active sequence has room
         return True
 
     def _end_too_large(self, sequence: Sequence) -> None:
@@ -240,12 +252,16 @@ class Scheduler:
             for which in range(len(group.prompts)):
                 slots.append(self._allocate(sequence, which))
             self._runtime.start(group.admission, slots[0], index=sequence.index)
-        except BaseException as error:
+        except Exception as error:
             failure = _failure("the request could not be started", error)
             self.end(sequence, reason_of(failure), failure)  # reclaims the slots
-            if not isinstance(error, Exception):
-                raise
             return
+        except BaseException:  # an interrupt: it goes on waiting
+            if slots:
+                with suppress(ValueError):
+                    self._runtime.release(slots[0], ended=False)
+            self._reclaim()
+            raise
         # nothing is called here that can fail half way, so an interrupt finds all of it or nothing
         sequence.slots = slots
         self._running[sequence] = None
@@ -265,8 +281,11 @@ class Scheduler:
         for sequence in list(self._waiting):
             if sequence in self._running:
                 self._waiting.discard(sequence)
-            elif sequence.completion is not None:
+                continue
+            sequence.slots = []
+            if sequence.completion is not None and not sequence.abandoned:
                 self._runtime.abandon(sequence.group.admission)
+                sequence.abandoned = True
         owned = {slot for sequence in self._running for slot in sequence.slots}  # one that has ended has none
         for slot in set(range(self._cache.num_slots)) - owned:
             with suppress(ValueError):  # the runtime has nothing there
@@ -325,27 +344,32 @@ class Scheduler:
             sequence.settled = True
         for which, slot in enumerate(sequence.slots):
             length = self._cache.length(slot)
-            if length and not sequence.active:  # preempting it was interrupted
+            if not sequence.active:  # preempting it, or its joining, was interrupted
                 self._cache.truncate(slot, 0)
             elif length >= sequence.length(which):
                 self._cache.truncate(slot, sequence.length(which) - 1)
 
     def _plan(self) -> list[Work]:
         """What each active sequence computes: those that decode first, then as much of prompts as fits."""
-        works: list[Work] = []
-        budget = self._max_num_batched_tokens
+        decoding: list[Sequence] = []
         computing: list[Sequence] = []
         for sequence in sorted((s for s in self._running if s.active), key=lambda s: s.rank):
-            if not sequence.active:  # preempted meanwhile
+            # one of a better rank may have preempted it meanwhile; and after a loss of workers suspects go one by one
+            if not sequence.active or (self._suspects and sequence is not self._suspects[0]):
                 continue
             if self._stepper.pending(sequence):
                 computing.append(sequence)
             elif self._make_room(sequence, 1):
-                work = self._stepper.decode(sequence, self._draft(sequence))
-                budget -= work.num_tokens
-                works.append(work)
+                decoding.append(sequence)
+        budget = self._max_num_batched_tokens - sum(len(sequence.slots) for sequence in decoding)
         computing = [s for s in computing if s.active]
         computing.sort(key=lambda s: (s.priority, self._waiting.served(s.tenant), s.rank))
+        # drafts are guesses: where there are prompts to compute, these come first
+        works = []
+        for sequence in decoding:
+            drafts = self._draft(sequence, budget if not computing else 0)
+            budget -= len(drafts) * len(sequence.slots)
+            works.append(self._stepper.decode(sequence, drafts))
         for sequence in computing:
             if budget <= 0:
                 break
@@ -354,8 +378,9 @@ class Scheduler:
             works.append(work)
         return works
 
-    def _draft(self, sequence: Sequence) -> list[int]:
+    def _draft(self, sequence: Sequence, budget: int) -> list[int]:
         room = min(self._num_draft_tokens, sequence.group.max_tokens - len(sequence.output) - 1)
+        room = min(room, budget // len(sequence.slots))
         if room <= 0 or not sequence.output:
             return []
         drafts = prompt_lookup([*sequence.request.prompt_token_ids, *sequence.output], room)
@@ -379,7 +404,8 @@ class Scheduler:
             for work in works:
                 self.end(work.sequence, FinishReason.INTERNAL_ERROR, failure)
             return
-        self._lost_in_a_row = 0
+        sampled = {work.sequence for work in works if work.samples}
+        self._suspects = [s for s in self._suspects if s not in sampled and s.completion is None]
         for work in works:
             self._waiting.charge(work.sequence.tenant, work.num_tokens)
         for advance in advances:
@@ -387,23 +413,29 @@ class Scheduler:
                 self._conclude(advance)
 
     def _recover(self, works: list[Work], error: WorkerLost) -> None:
-        """New workers in place of lost ones, and everything computed again; but a step that twice cost the workers
-        their lives is not tried a third time."""
-        self._lost_in_a_row += 1
+        """The workers are lost: everything is computed again by new ones. Who loses them alone in a step ends."""
         log.error("%s; restarting the workers", error)
+        self._lost = True
         for sequence in self._running:
             sequence.active = False
         self._cache.forget()
-        if self._lost_in_a_row > 1:
-            for work in works:
-                self.end(work.sequence, FinishReason.INTERNAL_ERROR, error)
+        sequences = [work.sequence for work in works]
+        if len(sequences) == 1 and self._suspects:
+            self.end(sequences[0], FinishReason.INTERNAL_ERROR, error)
+        self._suspects = [s for s in self._suspects or sequences if s.completion is None]
+        self._make_workers()
+
+    def _make_workers(self) -> None:
+        """New workers; if that is interrupted, the next step does it again."""
         try:
             self._restart()
-        except Exception as failure:
+        except Exception as error:
             log.exception("the workers could not be restarted; every request ends")
-            problem = _failure("the workers could not be restarted", failure)
-            for sequence in [*self._waiting, *self._running]:
-                self.end(sequence, FinishReason.INTERNAL_ERROR, problem)
+            failure = _failure("the workers could not be restarted", error)
+            self.end_all(FinishReason.INTERNAL_ERROR, failure)
+            self._suspects = []
+            return
+        self._lost = False
 
     def _conclude(self, advance: Advance) -> None:
         sequence, outcome = advance.sequence, advance.outcome

@@ -41,23 +41,16 @@ class RequestGroup:
         self.prompts = (request.prompt_token_ids, *(c.prompt_token_ids for c in self.admission.companions))
         if request.params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
-        for index in range(request.params.num_sequences):
-            self.add(index)
+        self.sequences = [Sequence(self, index, text=self.prompt_text) for index in range(request.params.num_sequences)]
 
     @property
     def request(self) -> Request:
         return self.admission.request
 
-    def add(self, index: int) -> Sequence:
-        """One more sequence, which has not begun."""
-        sequence = Sequence(self, index, text=self.prompt_text)
-        if self.request.params.logprobs is not None or self.request.params.best_of is not None:
-            sequence.logprobs = []
-        self.sequences.append(sequence)
-        return sequence
-
     def conclude(self) -> GenerationResult | None:
-        """Set, file and return the result once every sequence has ended."""
+        """Set, file and return the result when every sequence has ended; None before, and if it is set already."""
+        if self.result is not None:
+            return None
         completions = [sequence.completion for sequence in self.sequences]
         ended = [completion for completion in completions if completion is not None]
         if len(ended) < len(completions):
@@ -103,7 +96,14 @@ class Sequence:
     """The stop string or token that ended it."""
     completion: Completion | None = None
     """Set once, when it ends."""
+    abandoned: bool = False
+    """Whether the runtime has heard that it will never start."""
     stream: TextStream = field(default_factory=TextStream)
+
+    def __post_init__(self) -> None:
+        params = self.request.params
+        if params.logprobs is not None or params.best_of is not None:
+            self.logprobs = []
 
     @property
     def request(self) -> Request:
@@ -129,6 +129,13 @@ class Sequence:
     def past_prompt(self) -> bool:
         """Whether others can begin with its prompt's keys and values, or never will."""
         return bool(self.output) or self.completion is not None
+
+    def fork(self, index: int) -> Sequence:
+        """One with the same past, in no group and without slots."""
+        logprobs = None if self.logprobs is None else list(self.logprobs)
+        child = Sequence(self.group, index, list(self.output), self.text, stream=self.stream)
+        child.logprobs = logprobs
+        return child
 
     def tokens(self, which: int, start: int, end: int) -> list[int]:
         """Token ids `start` to `end` of its own sequence (0) or a companion's: prompt, then output."""

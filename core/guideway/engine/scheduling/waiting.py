@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from guideway.engine.scheduling.sequence import Sequence
@@ -13,16 +14,16 @@ class WaitingQueue:
     """Among sequences of the best priority, the tenant that has been served least goes first.
 
     How much a tenant has been served is counted in tokens through the model, prompts and generated ones alike. A
-    tenant that comes back after a pause starts at what the least served of the busy ones has had, so it neither pays
-    for the past nor saves up. (Virtual token counter; Sheng et al., Fairness in serving large language models,
-    OSDI'24.)
+    tenant that comes back after a pause has at least as much as the least served of the busy ones, so nobody saves up
+    by waiting, and nobody is forgiven by going away. When nobody is busy, all counts are dropped. (Virtual token
+    counter; Sheng et al., Fairness in serving large language models, OSDI'24.)
     """
 
     def __init__(self) -> None:
         self._queues: dict[int, dict[str, dict[Sequence, None]]] = {}
         """By priority and tenant, in order of arrival; dicts because any entry may be removed."""
         self._served: dict[str, float] = {}
-        """Of tenants that have sequences here or running."""
+        """Of tenants that have sequences here or running, and of those that would come back with a debt."""
         self._busy: dict[str, set[Sequence]] = {}
         """The sequences of each tenant, waiting and running."""
         self._size = 0
@@ -58,7 +59,7 @@ class WaitingQueue:
         """Its tenant is busy from now on."""
         tenant = sequence.tenant
         if tenant not in self._busy:
-            self._served[tenant] = min(self._served.values(), default=0.0)
+            self._served[tenant] = max(self.served(tenant), self._least_served())
             self._busy[tenant] = set()
         self._busy[tenant].add(sequence)
 
@@ -69,16 +70,21 @@ class WaitingQueue:
         if busy is not None:
             busy.discard(sequence)
             if not busy:
-                del self._busy[sequence.tenant], self._served[sequence.tenant]
+                del self._busy[sequence.tenant]
+                least = self._least_served() if self._busy else math.inf
+                self._served = {t: n for t, n in self._served.items() if t in self._busy or n > least}
 
     def charge(self, tenant: str, num_tokens: int) -> None:
         """Count work that was done for `tenant`."""
-        if tenant in self._served:
+        if tenant in self._busy:
             self._served[tenant] += num_tokens
 
     def served(self, tenant: str) -> float:
         """The tenant's count."""
         return self._served.get(tenant, 0.0)
+
+    def _least_served(self) -> float:
+        return min((self._served[tenant] for tenant in self._busy), default=0.0)
 
     def best(self) -> Sequence | None:
         """Whose turn it is among those that are ready; what is still compiling blocks nobody."""
