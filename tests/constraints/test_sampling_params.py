@@ -134,6 +134,21 @@ def test_what_contradicts_itself_is_refused(runtime: Runtime, given: dict[str, A
     assert isinstance(caught.value, LimitExceeded) == ("1024" in says)
 
 
+@pytest.mark.parametrize(
+    ("stop", "says"),
+    [
+        ([str(i) for i in range(65)], "stop has 65 strings, but one request has at most 64"),
+        (["x", "x" * 1001], "a stop string has 1001 characters, but it may have at most 1000"),
+    ],
+)
+def test_stop_strings_are_limited(runtime: Runtime, stop: list[str], says: str) -> None:
+    with pytest.raises(LimitExceeded, match=says) as caught:
+        admitted(runtime, SamplingParams(stop=stop))  # type: ignore[arg-type]
+    assert caught.value.field == "stop"
+    most = tuple(str(i) * (1000 // len(str(i))) for i in range(64))
+    assert admitted(runtime, SamplingParams(stop=most)).params.stop == most
+
+
 @pytest.mark.parametrize("tenant", [None, 3, b"x", "x" * 257, "\ud800"])
 def test_a_wrong_tenant_is_refused(runtime: Runtime, tenant: Any) -> None:
     with pytest.raises(InvalidRequest, match="tenant") as caught:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+import pickle
+from dataclasses import FrozenInstanceError, asdict, replace
 from typing import Any
 
 import pytest
@@ -72,3 +73,48 @@ def test_it_is_frozen_and_holds_what_it_was_given() -> None:
     assert config.plugins == PluginSettings()
     with pytest.raises(FrozenInstanceError):
         config.model = "other"  # type: ignore[misc]
+
+
+def configured(options: Any) -> EngineConfig:
+    return EngineConfig(model="demo", grammar=("g",), options=options)
+
+
+def test_options_stay_as_they_were_given() -> None:
+    inner: dict[str, Any] = {"words": ["a", {"b": 1}], "size": 1}
+    given = {"grammar.g": inner}
+    config = configured(given)
+    expected = {"grammar.g": {"words": ["a", {"b": 1}], "size": 1}}
+    inner["words"][1]["b"] = 2
+    inner["words"].append("c")
+    inner["size"] = 2
+    given["grammar.absent"] = {}
+    assert config.options == expected
+    taken = dict(config.options["grammar.g"])
+    taken["words"].append("d")
+    taken["words"][1]["b"] = 3
+    assert config.options == expected
+    for mapping in (config.options, config.options["grammar.g"]):
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            mapping["size"] = 3  # type: ignore[index]
+
+
+def test_it_can_be_hashed_compared_pickled_and_replaced() -> None:
+    config = configured({"grammar.g": {"words": ["a"]}})
+    assert {config: 1}[configured({"grammar.g": {"words": ["a"]}})] == 1
+    assert config != configured({"grammar.g": {"words": ["b"]}})
+    for other in (
+        pickle.loads(pickle.dumps(config)),
+        replace(config),
+        EngineConfig(**asdict(replace(config)) | {"plugins": config.plugins}),
+    ):
+        assert other == config
+        assert hash(other) == hash(config)
+    assert "options={'grammar.g': {'words': ['a']}}" in repr(config)
+
+
+def test_options_that_contain_themselves_are_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(InvalidConfiguration, match="nested too deeply") as caught:
+        configured({"grammar.g": {"words": endless}})
+    assert caught.value.field == "options"

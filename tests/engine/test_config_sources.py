@@ -236,6 +236,30 @@ def test_a_variable_of_an_installed_plugin_is_its_own(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
+    ("variable", "component"),
+    [
+        ("GUIDEWAY_PROCESS_TIMOUT", "executor.process"),
+        ("GUIDEWAY_LOCAL_RANKS", "executor.local"),
+        ("GUIDEWAY_TORCH_DEVICE", "device.torch"),
+        ("GUIDEWAY_REFERENCE", "grammar.reference"),
+    ],
+)
+def test_a_variable_named_for_a_component_that_takes_options_is_refused(
+    variable: str, component: str, tmp_path: Path
+) -> None:
+    said = refusal(tmp_path, environ={variable: "1"})
+    assert f"unknown environment variable {variable}; " in said
+    assert f"{component} would take options from GUIDEWAY_OPTIONS" in said
+
+
+def test_a_variable_named_for_a_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "installed", "mine", {"model.mine": "mine"})
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    said = refusal(tmp_path, environ={"GUIDEWAY_MINE_X": "1"})
+    assert "unknown environment variable GUIDEWAY_MINE_X; a plugin's own variables begin with" in said
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ({"max_seqs": 3}, "argument max_seqs: unknown key 'max_seqs'; did you mean 'max_num_seqs'? "),

@@ -22,6 +22,8 @@ MAX_LOGPROBS = 1000
 """Of each row; more is a distribution and not a list."""
 MAX_SEQUENCES = 1024
 """Of one request."""
+MAX_STOP_STRINGS, MAX_STOP_LENGTH = 64, 1000
+"""All are looked for after each token, in the one thread that serves all requests. The length is in characters."""
 
 
 def checked_sampling(params: SamplingParams, vocabulary_size: int) -> SamplingParams:
@@ -161,11 +163,19 @@ def _checked_bias(params: SamplingParams, vocabulary_size: int) -> dict[int, flo
 def _checked_stop(params: SamplingParams) -> tuple[str, ...]:
     if not isinstance(params.stop, list | tuple):
         _refuse(params, "stop", "a list of strings")
+    if len(params.stop) > MAX_STOP_STRINGS:
+        raise LimitExceeded(
+            f"stop has {len(params.stop)} strings, but one request has at most {MAX_STOP_STRINGS}", field="stop"
+        )
     for text in params.stop:
         if not text or not is_text(text):
             raise InvalidRequest(
                 f"stop must hold strings of at least one character and without lone surrogates, not {shown(text)}",
                 field="stop",
+            )
+        if len(text) > MAX_STOP_LENGTH:
+            raise LimitExceeded(
+                f"a stop string has {len(text)} characters, but it may have at most {MAX_STOP_LENGTH}", field="stop"
             )
     return tuple(params.stop)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,8 @@ LEAST = {
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """The configuration of an `Engine`. Raises `InvalidConfiguration`, naming the field.
+
+    It never changes, `options` included: it holds copies and gives out copies. It can be hashed and pickled.
 
     Components are named as ``name``, or ``distribution/name`` where two distributions offer one of that name.
     """
@@ -78,7 +80,8 @@ class EngineConfig:
     """How many constraints compile at once."""
     grammar_cache_bytes: int = 512 << 20
     """How much memory finished grammars may keep for reuse."""
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # not in the hash: the values may be of any type, and equal configurations have equal hashes without them
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     """Options of components by ``kind.name``, such as ``{"grammar.llguidance": {...}}``."""
     plugins: PluginSettings = field(default_factory=PluginSettings)
     """Which plugins may run, and which hooks do."""
@@ -99,6 +102,7 @@ class EngineConfig:
         if not isinstance(self.plugins, PluginSettings):
             raise InvalidConfiguration(f"plugins must be PluginSettings, not {self.plugins!r}", field="plugins")
         self._check_options()
+        self._freeze_options()
 
     @classmethod
     def load(
@@ -147,6 +151,46 @@ class EngineConfig:
                     f"the options of {component!r} must map names to values, not {options!r}",
                     field=f"options.{component}",
                 )
+
+    def _freeze_options(self) -> None:
+        try:
+            options = _Frozen({component: _Frozen(options) for component, options in self.options.items()})
+        except RecursionError as error:
+            raise InvalidConfiguration("options are nested too deeply", field="options") from error
+        object.__setattr__(self, "options", options)
+
+
+class _Frozen(Mapping[str, Any]):
+    """A mapping that never changes. Unlike `types.MappingProxyType` it can be pickled, and a list that it holds can
+    be taken out and changed without changing it."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, Any]) -> None:
+        self._items = {key: _copied(value) for key, value in items.items()}
+
+    def __getitem__(self, key: str) -> Any:
+        return _copied(self._items[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+
+def _copied(value: Any) -> Any:
+    """`value` with copies of all mappings, lists, tuples and sets in it; other objects are kept as they are."""
+    if isinstance(value, _Frozen):
+        return value
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) in (list, tuple, set):  # not a named tuple, which is not made from a list
+        return type(value)([_copied(item) for item in value])
+    return value
 
 
 def did_you_mean(word: object, known: Iterable[str], prefix: str = "") -> str:

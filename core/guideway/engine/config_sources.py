@@ -15,6 +15,7 @@ from guideway.api.errors import InvalidConfiguration
 from guideway.engine.config import KIND_OF, EngineConfig, component_name, did_you_mean
 from guideway.engine.fields import Field, fields_of, from_text
 from guideway.plugins import PluginIndex, PluginSettings
+from guideway.plugins.kinds import HOOKS
 
 __all__ = ["KEYS", "Configuration", "Key", "Layer", "Setting", "from_arguments", "read_layers"]
 
@@ -170,17 +171,27 @@ def _from_environment(environ: Mapping[str, str]) -> Layer:
 
 
 def _check_foreign(variables: list[str]) -> None:
-    """Refuse variables that no installed component can have meant: a component's own begin with its name."""
-    names = {record.name.upper().replace("-", "_") for record in PluginIndex.scan().records}
+    """Refuse variables that nobody reads. Components of kind ``hooks`` take no options, so that those whose names begin
+    with theirs may be their own; of other components none is."""
+    records = PluginIndex.scan().records
     known = [name.removeprefix(PREFIX) for name in (*VARIABLES, FILE_VARIABLE, OPTIONS_VARIABLE)]
     for variable in variables:
         rest = variable.removeprefix(PREFIX)
-        if not any(rest == name or rest.startswith(f"{name}_") for name in names):
-            raise InvalidConfiguration(
-                f"unknown environment variable {variable}; {did_you_mean(rest, known, PREFIX)}a plugin's own variables "
-                f"begin with {PREFIX} and the name of its component: is it installed?",
-                field=variable,
-            )
+        named = [record for record in records if f"{rest}_".startswith(f"{_in_capitals(record.name)}_")]
+        if any(record.kind == HOOKS for record in named):
+            continue
+        hint = did_you_mean(rest, known, PREFIX)
+        if taking := sorted({f"{record.kind}.{record.name}" for record in named if record.kind in KIND_OF.values()}):
+            hint += f"{' and '.join(taking)} would take options from {OPTIONS_VARIABLE}; "
+        raise InvalidConfiguration(
+            f"unknown environment variable {variable}; {hint}a plugin's own variables begin with {PREFIX} and the name "
+            f"of its {HOOKS} component: is it installed?",
+            field=variable,
+        )
+
+
+def _in_capitals(name: str) -> str:
+    return name.upper().replace("-", "_")
 
 
 def _from_file(path: Path, named_by: str = "") -> Layer:
