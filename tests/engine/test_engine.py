@@ -552,6 +552,7 @@ def test_the_built_in_devices_agree() -> None:
         ({"model": "dmo"}, "model", "'demo'"),
         ({"model": "demo", "max_num_seqs": 0}, "max_num_seqs", "at least 1"),
         ({"model": "demo", "max_model_len": 5000}, "max_model_len", "1024"),
+        ({"model": "demo", "max_num_batched_tokens": 31}, "max_num_batched_tokens", "at least one token"),
         ({"model": 5}, "model", "string"),
         ({"model": ""}, "model", "string"),
         ({"model": "demo", "device_backend": None}, "device_backend", "string"),

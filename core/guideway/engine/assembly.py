@@ -145,7 +145,7 @@ def _cache(config: EngineConfig, max_length: int) -> KVCache:
     least = power_of_two(max_length)
     num_cells = config.kv_cache_tokens
     if num_cells is None:
-        num_cells = max(least, min(config.max_num_seqs * max_length, MAX_DEFAULT_CELLS))
+        num_cells = max(least, min(config.max_num_seqs * least, MAX_DEFAULT_CELLS))  # regions are powers of two
     if num_cells < least:
         raise InvalidConfiguration(
             f"kv_cache_tokens must be at least {least}, so that one sequence of {max_length} tokens fits, not "

@@ -95,6 +95,12 @@ class EngineConfig:
         for name, least in LEAST.items():
             if getattr(self, name) is not None or name not in ("max_model_len", "kv_cache_tokens"):
                 _check_int(name, getattr(self, name), least)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise InvalidConfiguration(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, but each of max_num_seqs "
+                f"({self.max_num_seqs}) sequences computes at least one token a step; raise it to as many",
+                field="max_num_batched_tokens",
+            )
         if not isinstance(self.prefix_caching, bool):
             raise InvalidConfiguration(
                 f"prefix_caching must be true or false, not {self.prefix_caching!r}", field="prefix_caching"

@@ -21,7 +21,7 @@ from typing import Any
 from guideway.api.errors import GuidewayError, LimitExceeded, PluginError, UnsupportedCapability, WorkerLost
 from guideway.api.types import FinishReason
 from guideway.constraints.runtime import Runtime
-from guideway.engine.scheduling.drafter import prompt_lookup
+from guideway.engine.scheduling.drafter import PromptLookup
 from guideway.engine.scheduling.kv_cache import KVCache, KVCacheError, KVCacheFull
 from guideway.engine.scheduling.sequence import RequestGroup, Sequence, reason_of
 from guideway.engine.scheduling.stepper import Advance, Stepper, Work
@@ -383,7 +383,9 @@ class Scheduler:
         room = min(room, budget // len(sequence.slots))
         if room <= 0 or not sequence.output:
             return []
-        drafts = prompt_lookup([*sequence.request.prompt_token_ids, *sequence.output], room)
+        if sequence.lookup is None:
+            sequence.lookup = PromptLookup(sequence.request.prompt_token_ids)
+        drafts = sequence.lookup.draft(sequence.output, room)
         drafts = drafts[: self._runtime.validate(sequence.slots[0], drafts)] if drafts else drafts
         try:
             for slot in sequence.slots:

@@ -9,6 +9,7 @@ from guideway.api.errors import GuidewayError, InvalidRequest
 from guideway.api.types import Completion, FinishReason, GenerationResult, Request, TokenLogprobs
 from guideway.api.vocabulary import Vocabulary
 from guideway.constraints.runtime import Admission
+from guideway.engine.scheduling.drafter import PromptLookup
 from guideway.engine.scheduling.text_stream import TextStream
 
 __all__ = ["RequestGroup", "Sequence", "reason_of", "refusal"]
@@ -99,6 +100,8 @@ class Sequence:
     abandoned: bool = False
     """Whether the runtime has heard that it will never start."""
     stream: TextStream = field(default_factory=TextStream)
+    lookup: PromptLookup | None = None
+    """Where its drafts come from; made with the first."""
 
     def __post_init__(self) -> None:
         params = self.request.params
