@@ -135,7 +135,7 @@ def main() -> None:
         "| batch | sizes of region | runner, median (best) | of it packing | generate, median (best) |",
         "|---|---|---|---|---|",
     ]
-    for name, lengths in BATCHES.items():
+    for batch, lengths in BATCHES.items():
         prompts = prompts_of(reference, lengths)
         ours, packing, theirs = [], [], []
         for round_ in range(1 + ROUNDS):
@@ -146,17 +146,17 @@ def main() -> None:
                 packing.append(pack)
                 theirs.append(generate)
         lines.append(
-            f"| {name} | {sizes} | {statistics.median(ours):.2f} ({min(ours):.2f}) | {statistics.median(packing):.3f} "
+            f"| {batch} | {sizes} | {statistics.median(ours):.2f} ({min(ours):.2f}) | {statistics.median(packing):.3f} "
             f"| {statistics.median(theirs):.2f} ({min(theirs):.2f}) |"
         )
+    name = "the demo model" if arguments.folder == DemoModel().path() else arguments.folder.name
     parameters = sum(p.numel() for p in reference.parameters())
     report = "\n".join(
         [
-            f"# Decode step of {arguments.folder.name}: {parameters / 1e6:.2f} M parameters, float32, one thread",
+            f"# Decode step of {name}: {parameters / 1e6:.2f} M parameters, float32, one thread",
             "",
             f"Milliseconds of CPU time per step, tokens {SHORT} to {LONG} after the prompts "
-            f"(of 64 tokens, or as said), "
-            f"{ROUNDS} rounds in turns.",
+            f"(of 64 tokens, or as said), {ROUNDS} rounds in turns.",
             f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}.",
             "",
             *lines,

@@ -28,13 +28,13 @@ def randomized(model: PreTrainedModel, seed: int, scale: float) -> PreTrainedMod
 
 
 def decoder(
-    name: str, seed: int = 0, *, scale: float = 3, config_name: str | None = None, **overrides: Any
+    name: str, seed: int = 0, *, scale: float = 4, config_name: str | None = None, **overrides: Any
 ) -> PreTrainedModel:
     """A random model of the `transformers` architecture `name`, such as ``Llama``."""
     sizes = {
         "vocab_size": VOCABULARY_SIZE,
-        "hidden_size": 128,
-        "intermediate_size": 256,
+        "hidden_size": 64,
+        "intermediate_size": 128,
         "num_hidden_layers": 3,
         "num_attention_heads": 4,
         "num_key_value_heads": 4,
@@ -47,7 +47,7 @@ def decoder(
     return randomized(getattr(transformers, f"{name}ForCausalLM")(config), seed, scale)
 
 
-def llama(seed: int = 0, *, num_kv_heads: int = 4, scale: float = 3, **overrides: Any) -> PreTrainedModel:
+def llama(seed: int = 0, *, num_kv_heads: int = 4, scale: float = 4, **overrides: Any) -> PreTrainedModel:
     """Rotary positions, RMS norm; fewer than 4 kv heads: grouped-query attention."""
     return decoder("Llama", seed, scale=scale, num_key_value_heads=num_kv_heads, **overrides)
 
@@ -60,9 +60,9 @@ def llama_gqa(seed: int = 0) -> PreTrainedModel:
 def gpt2(seed: int = 0) -> PreTrainedModel:
     """Learned absolute positions: a wrong position in a packed row shows at once."""
     config = GPT2Config(
-        vocab_size=VOCABULARY_SIZE, n_embd=128, n_layer=3, n_head=4, n_positions=CONTEXT, bos_token_id=0, eos_token_id=0
+        vocab_size=VOCABULARY_SIZE, n_embd=64, n_layer=3, n_head=4, n_positions=CONTEXT, bos_token_id=0, eos_token_id=0
     )
-    return randomized(GPT2LMHeadModel(config), seed, scale=3)
+    return randomized(GPT2LMHeadModel(config), seed, scale=4)
 
 
 MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
@@ -77,18 +77,18 @@ FACTORIES: dict[str, Callable[[int], PreTrainedModel]] = {
     "qwen2-window": partial(
         decoder, "Qwen2", sliding_window=WINDOW, use_sliding_window=True, max_window_layers=1, num_key_value_heads=2
     ),
-    "qwen3": partial(decoder, "Qwen3", head_dim=48, num_key_value_heads=2),
+    "qwen3": partial(decoder, "Qwen3", head_dim=24, num_key_value_heads=2),
     "mistral": partial(decoder, "Mistral", sliding_window=WINDOW, num_key_value_heads=2),
     # embeddings scaled, heads wider than the hidden size would give
-    "gemma": partial(decoder, "Gemma", head_dim=48, num_key_value_heads=1),
+    "gemma": partial(decoder, "Gemma", head_dim=24, num_key_value_heads=1),
     # local and global layers, scores capped (where they are of a size that shows it)
     "gemma2": partial(
-        decoder, "Gemma2", head_dim=32, num_key_value_heads=2, sliding_window=WINDOW, attn_logit_softcapping=1.0,
-        layer_types=MIXED, scale=6,
+        decoder, "Gemma2", head_dim=16, num_key_value_heads=2, sliding_window=WINDOW, attn_logit_softcapping=1.0,
+        layer_types=MIXED, scale=8,
     ),
     # local and global layers, each with rotary frequencies of its own
     "gemma3": partial(
-        decoder, "Gemma3", config_name="Gemma3Text", head_dim=32, num_key_value_heads=2, sliding_window=WINDOW,
+        decoder, "Gemma3", config_name="Gemma3Text", head_dim=16, num_key_value_heads=2, sliding_window=WINDOW,
         layer_types=MIXED,
         rope_parameters={
             "full_attention": {"rope_type": "default", "rope_theta": 1_000_000.0},
@@ -103,7 +103,7 @@ FACTORIES: dict[str, Callable[[int], PreTrainedModel]] = {
     "mixtral": partial(decoder, "Mixtral", num_local_experts=4, num_key_value_heads=2, sliding_window=WINDOW),
     # windows in its masks that it does not tell its attention of
     "qwen2-moe": partial(
-        decoder, "Qwen2Moe", moe_intermediate_size=64, shared_expert_intermediate_size=64, use_sliding_window=True,
+        decoder, "Qwen2Moe", moe_intermediate_size=32, shared_expert_intermediate_size=32, use_sliding_window=True,
         sliding_window=WINDOW, max_window_layers=1, **EXPERTS,
     ),
     # a window its attention is told of and its masks are not

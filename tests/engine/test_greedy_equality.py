@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from guideway.engine.worker.model_runner import ModelRunner
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from tests.engine.driver import Driver
 from tests.engine.models import FACTORIES, VOCABULARY_SIZE
 
 PROMPT_LENGTHS = (1, 2, 5, 11, 17, 24, 38, 50)
@@ -39,14 +39,14 @@ def sequences_of_random_prompts(rng: random.Random) -> list[Sequence]:
     return [Sequence([rng.randrange(VOCABULARY_SIZE) for _ in range(n)], rng.randint(5, 40)) for n in lengths]
 
 
-def decode_with_joins_and_leaves(runner: ModelRunner, sequences: list[Sequence], rng: random.Random) -> int:
+def decode_with_joins_and_leaves(driver: Driver, sequences: list[Sequence], rng: random.Random) -> int:
     """Continue every sequence to its length in a batch that changes all the time; the most that ran at once."""
     waiting = list(sequences)
     running: dict[int, Sequence] = {}
     most = 0
     while waiting or running:
-        while waiting and runner.cache.capacity() and rng.random() < 0.6:
-            running[runner.cache.allocate()] = waiting.pop(0)
+        while waiting and driver.cache.capacity() and rng.random() < 0.6:
+            running[driver.cache.allocate()] = waiting.pop(0)
         batch = [
             (slot, sequence.generated[-1:] or sequence.prompt)
             for slot, sequence in running.items()
@@ -55,11 +55,11 @@ def decode_with_joins_and_leaves(runner: ModelRunner, sequences: list[Sequence],
         if not batch:
             continue
         most = max(most, len(batch))
-        for (slot, _), token_id in zip(batch, runner.forward(batch).logits.argmax(dim=-1).tolist(), strict=True):
+        for (slot, _), token_id in zip(batch, driver.forward(batch).logits.argmax(dim=-1).tolist(), strict=True):
             sequence = running[slot]
             sequence.generated.append(token_id)
             if sequence.finished:
-                runner.cache.release(slot)
+                driver.cache.release(slot)
                 del running[slot]
     return most
 
@@ -87,10 +87,10 @@ def test_greedy_tokens_equal_those_of_generate(name: str) -> None:
     rng = random.Random(2)
     sequences = sequences_of_random_prompts(rng)
     assert len(sequences) == 64
-    runner = ModelRunner(FACTORIES[name](0), num_slots=NUM_SLOTS, max_length=100)
-    most = decode_with_joins_and_leaves(runner, sequences, rng)
+    driver = Driver(FACTORIES[name](0), num_slots=NUM_SLOTS, max_length=100)
+    most = decode_with_joins_and_leaves(driver, sequences, rng)
     assert most >= NUM_SLOTS - 2
-    assert runner.cache.capacity() == NUM_SLOTS
+    assert driver.cache.capacity() == NUM_SLOTS
 
     reference = FACTORIES[name](0)
     compared = total = 0

@@ -22,7 +22,7 @@ from tests.engine.driver import Driver, recompute
 from tests.engine.models import CONTEXT, FACTORIES, VOCABULARY_SIZE, WINDOW, gpt2, llama
 
 TOLERANCE = 1e-4
-MAX_LENGTH = 150
+MAX_LENGTH = 120
 
 
 def last_row(reference: PreTrainedModel, token_ids: list[int]) -> Tensor:
@@ -33,8 +33,8 @@ class Walk:
     """Random steps of a driver, and what each of its slots should hold."""
 
     def __init__(self, model: PreTrainedModel, seed: int) -> None:
-        # room for 9 regions of MAX_LENGTH in 13 slots: what joins late drives others out
-        self.driver = Driver(model, num_slots=13, max_length=MAX_LENGTH, num_cells=2304)
+        # room for 8 regions of MAX_LENGTH in 12 slots: what joins late drives others out
+        self.driver = Driver(model, num_slots=12, max_length=MAX_LENGTH, num_cells=1024)
         self.rng = random.Random(seed)
         self.texts: dict[int, list[int]] = {}
         self.ended: list[list[int]] = []
@@ -134,9 +134,10 @@ def test_random_steps_equal_a_full_recompute(name: str) -> None:
         for (slot, new), start in zip(batch, starts, strict=True):
             walk.texts[slot][start:] = new
             assert cache.token_ids(slot) == walk.texts[slot]
-        every = recompute(reference, [walk.texts[slot] for slot, _ in batch])
-        expected = torch.cat([rows[len(rows) - count :] for rows, count in zip(every, num_rows, strict=True)])
-        if len(expected):
+        wanted = [(walk.texts[slot], count) for (slot, _), count in zip(batch, num_rows, strict=True) if count]
+        if wanted:
+            every = recompute(reference, [text for text, _ in wanted])
+            expected = torch.cat([rows[-count:] for rows, (_, count) in zip(every, wanted, strict=True)])
             worst = max(worst, float((output.logits - expected).abs().max()))
             spread = max(spread, float(expected.std()))
 
