@@ -32,8 +32,8 @@ HOST_ADAPTERS: set[str] = set()
 """Distributions that run the runtime inside another host, and may import `plugins`, `constraints` and `pipeline`."""
 
 APPLICATIONS = {"guideway-demo-model"}
-"""Distributions that, beside what they plug in, are used as a program: the demo model is evaluated through the engine. They
-may use what an application does: the names of `guideway` itself, and no module below."""
+"""Distributions that, beside what they plug in, are used as a program: the demo model is evaluated through the engine.
+They may use what an application does: the names of `guideway` itself, and no module below."""
 
 FOR_PLUGINS = {"guideway.api"}
 FOR_PLUGIN_TESTS = FOR_PLUGINS | {"guideway.builtin.reference", "guideway.conformance"}
