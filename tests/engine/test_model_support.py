@@ -33,8 +33,8 @@ SIZES: dict[str, Any] = {
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
-    "short_factor": [1.0] * 16,
-    "long_factor": [2.0] * 16,
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
     "factor": CONTEXT / 40,
     "original_max_position_embeddings": 40,
 }
