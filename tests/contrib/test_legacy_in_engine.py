@@ -51,7 +51,7 @@ CASES: list[list[tuple[str, dict[str, Any]]]] = [
     [("MinLengthLogitsProcessor", {"min_length": 60, "eos_token_id": 2, "device": "cpu"})],
     [("RepetitionPenaltyLogitsProcessor", {"penalty": 1.7})],
     [("SuppressTokensLogitsProcessor", {"suppress_tokens": list(range(200, 700)), "device": "cpu"})],
-    [("SequenceBiasLogitsProcessor", {"sequence_bias": [[[309], -9.0], [[371, 8], -9.0]]})],
+    [("SequenceBiasLogitsProcessor", {"sequence_bias": [[[273], -30.0], [[24, 24], -30.0]]})],
     [
         ("RepetitionPenaltyLogitsProcessor", {"penalty": 1.3}),
         ("NoRepeatNGramLogitsProcessor", {"ngram_size": 3}),

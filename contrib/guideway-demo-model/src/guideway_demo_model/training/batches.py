@@ -21,6 +21,8 @@ LENGTH_STEP = 16
 SPACED_SHARE = 0.2
 NOISE = 0.35
 SHORT_SHARE = 0.5
+MORE_RECORDS = 0.15
+"""Share of the samples that are records whatever the weights say: which value belongs to a key is hard to learn."""
 YES_NO_WEIGHT = 4.0
 """Of the tokens of true and false in the loss: they are few, and the hardest to learn."""
 
@@ -57,7 +59,7 @@ def texts(seed: int, pool: int, count: int) -> list[tuple[str, str]]:
     def text(sample: Sample) -> tuple[str, str]:
         return render(sample.prompt), dumps(sample.answer, spaced=style.random() < SPACED_SHARE) + END
 
-    return [text(source.sample()) for _ in range(count)]
+    return [text(source.sample("record" if style.random() < MORE_RECORDS else None)) for _ in range(count)]
 
 
 def batches(

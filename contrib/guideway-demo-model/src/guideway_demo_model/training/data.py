@@ -39,10 +39,11 @@ class Source:
         self._short = short
         self._domains = Domains(self._rng, values=values, templates=templates, noise=noise)
 
-    def sample(self, *, listed: bool | None = None) -> Sample:
-        """Draw one. `listed`: whether the prompt names the wanted fields; None: in 70% it does."""
-        weights = {name: weight for name, (weight, _) in self._domains.every.items()} | TOOL_AND_COPY
-        (kind,) = self._rng.choices(list(weights), list(weights.values()))
+    def sample(self, kind: str | None = None, *, listed: bool | None = None) -> Sample:
+        """Draw one, by default of any kind. `listed`: whether it names the wanted fields; None: in 70% it does."""
+        if kind is None:
+            weights = {name: weight for name, (weight, _) in self._domains.every.items()} | TOOL_AND_COPY
+            (kind,) = self._rng.choices(list(weights), list(weights.values()))
         if kind == "tool":
             return self._tool()
         if kind == "copy":

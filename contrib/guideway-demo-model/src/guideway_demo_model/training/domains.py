@@ -96,11 +96,11 @@ class Domains:
         return " ".join(words)
 
     def _any_word(self) -> str:
-        """One that means nothing, or one of another sentence."""
+        """One that means nothing, or one of another sentence; in small letters, or it might be part of a name."""
         if self._coin():
             return self.draw.filler_word()
         other = expand(self._rng.choice(pool(self._rng.choice(list(groups())), self._templates)), self._rng)
-        return self._rng.choice([word for word in other.split(" ") if "{" not in word] or ["the"])
+        return self._rng.choice([word for word in other.lower().split(" ") if "{" not in word] or ["the"])
 
     def _item_form(self) -> str:
         if self._noise and self._rng.random() < self._noise:
