@@ -132,6 +132,7 @@ def test_a_refused_prompt_never_costs_its_neighbors(engine: Engine) -> None:
     bad: list[tuple[Any, SamplingParams, str]] = [
         (person(0), SamplingParams(max_tokens=0), "max_tokens"),
         (person(0), SamplingParams(max_tokens=-1), "max_tokens"),
+        (person(0), SamplingParams(min_tokens=5000), "min_tokens"),
         (person(0), SamplingParams(constraint=JsonSchema("{no json")), "constraint"),
         (person(0), SamplingParams(constraint=JsonSchema({"type": "strnig"})), "constraint.schema"),
         (person(0), SamplingParams(constraint=Regex("(")), "constraint"),
@@ -344,6 +345,21 @@ def test_abort_ends_a_request_with_what_it_has(engine: Engine) -> None:
     assert generation.result.text.startswith(first)
     assert other.wait().finish_reason is FinishReason.STOP
     assert not engine.has_work()
+
+
+def test_a_generation_of_another_engine_is_refused(engine: Engine) -> None:
+    with Engine(EngineConfig(model="demo", max_num_seqs=2)) as other:
+        generation = engine.submit(person(2), SamplingParams(max_tokens=5))
+        for use in (other.abort, other.fork):
+            with pytest.raises(InvalidRequest, match="another engine"):
+                use(generation)
+        assert generation.wait().error is None
+
+
+@pytest.mark.parametrize("config", ["demo", {"model": "demo"}, None])
+def test_an_engine_is_made_from_a_configuration(config: Any) -> None:
+    with pytest.raises(InvalidConfiguration, match="EngineConfig"):
+        Engine(config)
 
 
 def test_an_interrupted_generate_leaves_nothing_behind(engine: Engine) -> None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from guideway.api.errors import GuidewayError, InvalidRequest, LimitExceeded, contain
+from guideway.api.errors import GuidewayError, InvalidConfiguration, InvalidRequest, LimitExceeded, contain
 from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams
 from guideway.api.vocabulary import Vocabulary
 from guideway.engine.assembly import assemble
@@ -38,11 +38,16 @@ class QueueFull(GuidewayError):
 class Engine:
     """Decodes with a ``transformers`` causal language model under constraints and logit modifiers.
 
-    Raises `InvalidConfiguration` or `PluginError` if the configuration cannot be had. Use by one thread at a time.
-    Whatever interrupts a step, a KeyboardInterrupt say, requests that have not ended go on with the next one.
+    Raises `InvalidConfiguration` or `PluginError` if the configuration cannot be had. Use by one thread at a time; for
+    several there is `AsyncEngine`. Whatever interrupts a step, a KeyboardInterrupt say, requests that have not ended go on with the next one.
     """
 
     def __init__(self, config: EngineConfig) -> None:
+        if not isinstance(config, EngineConfig):
+            raise InvalidConfiguration(
+                f"an Engine is made from an EngineConfig, not {config!r:.80}; write Engine(EngineConfig(model=...))",
+                field="config",
+            )
         self.config = config
         parts = assemble(config)
         self._tokenizer = parts.tokenizer
@@ -154,12 +159,14 @@ class Engine:
         return bool(self._scheduler.compilations())
 
     def abort(self, generation: Generation) -> None:
-        """End a request now, with what it has."""
+        """End a request now, with what it has. Raises `InvalidRequest` if it is another engine's."""
+        self._check_own(generation)
         self._scheduler.end_group(generation._group, FinishReason.ABORT)
 
     def fork(self, generation: Generation, index: int = 0) -> int:
         """See `Generation.fork`."""
         self._check_open()
+        self._check_own(generation)
         for sequence in generation._group.sequences:
             if sequence.index == index:
                 return self._scheduler.fork(sequence).index
@@ -187,6 +194,10 @@ class Engine:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
+
+    def _check_own(self, generation: Generation) -> None:
+        if generation._engine is not self:
+            raise InvalidRequest("this generation belongs to another engine", field="generation")
 
     def _check_open(self) -> None:
         if self._closed:
@@ -242,6 +253,11 @@ class Engine:
                 field="modifiers",
             )
         room = self._runtime.context.max_model_len - max(map(len, prompts))
+        if params.min_tokens > room:
+            raise LimitExceeded(
+                f"min_tokens is {params.min_tokens}, but behind the prompt the context has room for {room}",
+                field="min_tokens",
+            )
         text = ""
         if params.echo:
             text = request.prompt or vocabulary.decode(list(request.prompt_token_ids)).decode(errors="replace")
