@@ -52,7 +52,7 @@ def sharers() -> Iterator[ProcessExecutor]:
 def test_each_worker_keeps_a_part_and_they_have_to_fit_together(sharers: ProcessExecutor) -> None:
     for difference, shape in sharers.submit("share", [0, 0]).results():
         assert difference < 1e-4
-        assert shape == (64, 128), "half of the query heads"
+        assert shape == (32, 64), "half of the query heads"
     with pytest.raises(InvalidConfiguration, match="they compute something else than one does"):
         sharers.submit("share", [0, 1]).results()
 

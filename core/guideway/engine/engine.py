@@ -39,8 +39,8 @@ class Engine:
     """Decodes with a ``transformers`` causal language model under constraints and logit modifiers.
 
     Raises `InvalidConfiguration` or `PluginError` if the configuration cannot be had. Use by one thread at a time; for
-    several there is `AsyncEngine`. Whatever interrupts a step, a KeyboardInterrupt say, requests that have not ended go on
-    with the next one.
+    several there is `AsyncEngine`. Whatever interrupts a step, a KeyboardInterrupt say, requests that have not ended
+    go on with the next one.
     """
 
     def __init__(self, config: EngineConfig) -> None:
