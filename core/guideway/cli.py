@@ -31,6 +31,7 @@ COMMANDS = {
         "guideway.engine.command_line.config:add_config",
         "the configuration, and where each value comes from",
     ),
+    "conform": ("guideway.conformance.command:add_conform", "test a plugin against its contract"),
     "generate": (
         "guideway.engine.command_line.generate:add_generate",
         "answer prompts with a model, under a constraint",

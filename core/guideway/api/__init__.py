@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         UnsupportedGrammar,
         WorkerLost,
     )
-    from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
+    from guideway.api.grammar import CompiledGrammar, Example, FillJob, GrammarStrategy, Matcher, Support
     from guideway.api.hooks import ValidationContext
     from guideway.api.hookspecs import hookimpl, hookspec
     from guideway.api.modifier import LogitModifier, LogitTransform, ModifierContext, Sampler, Step, WorkerContext
@@ -92,7 +92,7 @@ _HOMES = {
         "UnsupportedGrammar",
         "WorkerLost",
     ),
-    "grammar": ("CompiledGrammar", "FillJob", "GrammarStrategy", "Matcher", "Support"),
+    "grammar": ("CompiledGrammar", "Example", "FillJob", "GrammarStrategy", "Matcher", "Support"),
     "hooks": ("ValidationContext",),
     "hookspecs": ("hookimpl", "hookspec"),
     "modifier": ("LogitModifier", "LogitTransform", "ModifierContext", "Sampler", "Step", "WorkerContext"),

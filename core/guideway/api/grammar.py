@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from guideway.api.types import Constraint
     from guideway.api.vocabulary import Vocabulary
 
-__all__ = ["CompiledGrammar", "FillJob", "GrammarStrategy", "Matcher", "Support"]
+__all__ = ["CompiledGrammar", "Example", "FillJob", "GrammarStrategy", "Matcher", "Support"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,18 @@ class Support:
     def refused(self) -> bool:
         """Whether the strategy will not compile this constraint at all."""
         return self.reason is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A constraint, and texts that are in its language or not: what a conformance run feeds a strategy whose kinds
+    only its author can write constraints for."""
+
+    constraint: Constraint
+    accepted: tuple[bytes, ...]
+    """Complete outputs."""
+    rejected: tuple[bytes, ...] = ()
+    """Texts that no output is."""
 
 
 class Matcher(ABC):
@@ -155,6 +167,9 @@ class GrammarStrategy(ABC):
     """Optional features: ``fork``, ``forced_tokens``, ``shortest_completion``, ``serialize``."""
     max_rollback: ClassVar[int | None] = 0
     """How many tokens its matchers can roll back; None: all of them. Beyond it the host replays."""
+
+    examples: ClassVar[Sequence[Example]] = ()
+    """For conformance runs; needed for kinds ``grammar:<dialect>``, whose language guideway does not know."""
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         self.vocabulary = vocabulary

@@ -126,7 +126,7 @@ def misspelt_keywords(schema: Schema) -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def _looks_like_a_keyword(key: str) -> bool:
-    return len(key) < 30 and bool(difflib.get_close_matches(key, ("type", *KEYWORDS), n=1, cutoff=0.85))
+    return len(key) < 30 and bool(difflib.get_close_matches(key, ("type", *KEYWORDS), n=1, cutoff=0.84))
 
 
 def keywords(schema: Schema) -> frozenset[str]:

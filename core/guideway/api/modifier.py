@@ -144,6 +144,9 @@ class LogitModifier(ABC, Generic[State]):
     """The state is a function of request and token ids, read from `Step.history`: `accept` and `fork` are never
     called and one state serves every fork."""
 
+    examples: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
+    """Request options to use it with in conformance runs, at least one; what ``params.modifiers[name]`` may be."""
+
     def __init__(self, options: Mapping[str, Any], context: ModifierContext) -> None:
         self.options = options
         self.context = context

@@ -231,27 +231,28 @@ class SamplingParams:
     top_k: int = 0
     """Draw among the k most likely tokens; 0: among all. (Fan et al., 2018)"""
     top_p: float = 1.0
-    """Draw among the fewest most likely tokens whose probabilities sum to at least this, in (0, 1]; 1: among all.
-    (Nucleus sampling; Holtzman et al., 2020)"""
+    """Draw among the fewest most likely tokens whose probabilities sum to this; in (0, 1], 1: among all. (Nucleus
+    sampling; Holtzman et al., 2020)"""
     min_p: float = 0.0
-    """Draw among tokens at least this fraction as likely as the likeliest, in [0, 1]; 0: among all.
+    """Draw among tokens at least this fraction as likely as the likeliest; in [0, 1], 0: among all.
     (Nguyen et al., 2024)"""
     typical_p: float = 1.0
-    """Draw among the fewest tokens closest to the expected information whose probabilities sum to at least this, in
-    (0, 1]; 1: among all. (Locally typical sampling; Meister et al., 2022)"""
+    """Draw among the fewest most typical tokens whose probabilities sum to this; most typical are those closest to the
+    expected information; in (0, 1], 1: among all. (Locally typical sampling; Meister et al., 2022)"""
     repetition_penalty: float = 1.0
-    """Divides positive logits and multiplies negative ones of tokens in the prompt or the output, above 0; 1: no
-    change. (CTRL; Keskar et al., 2019)"""
+    """Divides positive logits and multiplies negative ones of tokens in prompt or output; above 0, 1: no change. (CTRL;
+    Keskar et al., 2019)"""
     frequency_penalty: float = 0.0
-    """Is subtracted from the logit of a token once per occurrence in the output, as in OpenAI's API."""
+    """Is subtracted from a token's logit for each time it is in the output, as in OpenAI's API."""
     presence_penalty: float = 0.0
-    """Is subtracted from the logit of a token that occurs in the output, as in OpenAI's API."""
+    """Is subtracted from a token's logit if it is in the output, as in OpenAI's API."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Is added to logits, by token id; ``-inf`` bans the token."""
     seed: int | None = None
     """Makes draws repeatable; 0 to 2**63 - 1. None: a seed is drawn at admission."""
-    stop: tuple[str, ...] = ()
-    """Strings that end the generation, wherever in the output they appear, also across tokens; not part of `text`."""
+    stop: str | tuple[str, ...] = ()
+    """Strings that end the generation, wherever in the output they appear, also across tokens; not part of `text`. One
+    alone may be given as it is."""
     stop_token_ids: tuple[int, ...] = ()
     """Token ids that end the generation besides the vocabulary's own."""
     ignore_eos: bool = False
@@ -259,8 +260,8 @@ class SamplingParams:
     n: int = 1
     """How many sequences to return."""
     best_of: int | None = None
-    """How many sequences to generate, of which the `n` with the highest mean log-probability are returned, best
-    first; None: `n`."""
+    """How many sequences to generate; the `n` with the highest mean log-probability are returned, best first; None:
+    `n`."""
     logprobs: int | None = None
     """Return the raw log-probability of each generated token and of this many most likely ones, 0 or more; raw means
     of the model's own logits, before anything changed them. None: return none."""
@@ -331,7 +332,9 @@ class Completion:
     index: int = 0
     """`SequenceInfo.index`."""
     text: str = ""
-    """The generated text, without stop and other special tokens and without the stop string that ended it."""
+    """The generated text, without stop and other special tokens and without the stop string that ended it. Bytes that
+    are no character come as U+FFFD, as `transformers` decodes them; the text ends in one where the output was cut in
+    the middle of a character."""
     token_ids: tuple[int, ...] = ()
     """The generated token ids, a final stop token or the tokens of a stop string included."""
     finish_reason: FinishReason = FinishReason.STOP

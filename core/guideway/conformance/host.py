@@ -1,0 +1,237 @@
+"""The process that holds the plugin under test: it imports it once and forks a child for each check.
+
+A check that crashes, hangs or takes all memory is then a check that failed, and leaves nothing to the next one.
+
+Run as ``python -m guideway.conformance.host``, this is that process. Standard input has JSON lines: the target, then
+one command per obligation. Standard output has JSON lines: what the plugin is, or why it could not be loaded; then one
+answer per command, as each becomes known. `guideway.conformance.isolation` is the other side.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import selectors
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from guideway.api.errors import PluginError
+from guideway.conformance.registry import Check, checks
+from guideway.conformance.subjects import HardwareAbsent, Subject, subject_class
+from guideway.conformance.target import Target
+
+__all__ = ["main"]
+
+POLL_SECONDS = 0.05
+"""How often memory and deadlines are looked at."""
+MAX_DETAIL = 2000
+
+
+@dataclass(slots=True)
+class _Child:
+    """A check that is running."""
+
+    number: int
+    pid: int
+    pipe: int
+    began: float
+    deadline: float
+    noise: BinaryIO
+    answer: bytes = b""
+    killed: str = ""
+    """Why, if it was."""
+
+
+class _Host:
+    def __init__(self, target: Target, channel: BinaryIO, memory: int) -> None:
+        self.target, self.channel, self.memory = target, channel, memory
+        self.component = target.load()
+        self.subject: type[Subject] = subject_class(target.kind)
+        self.checks: dict[str, Check] = {check.id: check for check in checks(target.kind)}
+        self.children: dict[int, _Child] = {}
+        self.selector = selectors.DefaultSelector()
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "declared": sorted(self.subject.declared(self.component)),
+            "traits": sorted(self.subject.traits(self.component)),
+        }
+
+    def serve(self, commands: int) -> None:
+        """Until standard input ends and no child is left."""
+        self.selector.register(commands, selectors.EVENT_READ)
+        pending, is_open = b"", True
+        while is_open or self.children:
+            for key, _ in self.selector.select(POLL_SECONDS if self.children else None):
+                if key.fd != commands:
+                    self._read(self.children[key.fd])
+                    continue
+                data = os.read(commands, 65536)
+                if not data:
+                    self.selector.unregister(commands)
+                    is_open = False
+                *lines, pending = (pending + data).split(b"\n")
+                for line in lines:
+                    self._start(**json.loads(line))
+            self._police()
+
+    def _start(self, number: int, check: str, mode: str, seconds: float | None) -> None:
+        known = self.checks.get(check)
+        if known is None:
+            send(self.channel, {"number": number, "outcome": "error", "detail": f"there is no check {check}"})
+            return
+        noise = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the child has ended
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            _run_child(self, known, mode, writer, noise.fileno())
+        os.close(writer)
+        began = time.monotonic()
+        limit = known.seconds if seconds is None else seconds
+        self.children[reader] = _Child(number, pid, reader, began, began + limit, noise)
+        self.selector.register(reader, selectors.EVENT_READ)
+
+    def _read(self, child: _Child) -> None:
+        data = os.read(child.pipe, 65536)
+        if data:
+            child.answer += data
+            return
+        self.selector.unregister(child.pipe)
+        os.close(child.pipe)
+        del self.children[child.pipe]
+        _kill(child.pid)  # what it started, and itself if it only closed the pipe
+        _, status = os.waitpid(child.pid, 0)
+        answer = self._answer(child, status)
+        child.noise.close()
+        send(self.channel, {"number": child.number, "seconds": time.monotonic() - child.began, **answer})
+
+    def _answer(self, child: _Child, status: int) -> dict[str, Any]:
+        if not child.killed:
+            try:
+                answer: dict[str, Any] = json.loads(child.answer)
+                return answer
+            except ValueError:
+                pass
+        if child.killed:
+            what = child.killed
+        elif os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
+            what = f"crashed: killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        else:
+            what = f"ended the process it ran in (status {os.waitstatus_to_exitcode(status)})"
+        child.noise.seek(0)
+        words = child.noise.read().decode(errors="replace").strip().splitlines()
+        last = f"; its last words: {words[-1]}" if words else ""
+        return {"outcome": "fail", "detail": f"{what}{last}"[:MAX_DETAIL]}
+
+    def _police(self) -> None:
+        now = time.monotonic()
+        for child in self.children.values():
+            if child.killed:
+                continue
+            if now > child.deadline:
+                child.killed = f"did not finish within {child.deadline - child.began:g} s"
+            elif _resident(child.pid) > self.memory:
+                child.killed = f"used more than {self.memory / 2**30:.1f} GiB of memory"
+            if child.killed:
+                _kill(child.pid)
+
+
+def _run_child(host: _Host, check: Check, mode: str, writer: int, noise: int) -> None:
+    """The rest of a child's life."""
+    code = 1
+    try:
+        os.setpgid(0, 0)  # so that whatever it starts ends with it
+        os.dup2(noise, 1)
+        os.dup2(noise, 2)
+        random.seed(0)
+        answer: dict[str, Any] = {"outcome": "pass", "detail": ""}
+        try:
+            function = check.positive if mode == "positive" else check.refusal
+            assert function is not None
+            function(host.subject(host.component, host.target.settings))
+        except HardwareAbsent as absent:
+            answer = {"outcome": "not_run", "detail": str(absent)}
+        except BaseException as error:
+            answer = {"outcome": "fail", "detail": _told(error)}
+        with os.fdopen(writer, "wb") as pipe:
+            send(pipe, answer)
+        code = 0
+    finally:
+        os._exit(code)  # threads or exit handlers of the plugin do not get to hang us
+
+
+def _told(error: BaseException) -> str:
+    """What went wrong, for the plugin's author: the message, and where an unexpected exception came from."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "its message cannot be printed"
+    if isinstance(error, AssertionError) and text:
+        told = text
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1:]
+        where = "".join(f" (at {Path(f.filename).name}:{f.lineno} in {f.name})" for f in frame)
+        told = f"{type(error).__name__}: {text}{where}"
+    cause = f"; caused by {_told(error.__cause__)}" if error.__cause__ else ""
+    return f"{told}{cause}"[:MAX_DETAIL]
+
+
+def _resident(pid: int) -> int:
+    """Bytes of memory `pid` uses; 0 where the system has no /proc."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _kill(pid: int) -> None:
+    for kill in (os.killpg, os.kill):  # the group may not be there yet
+        try:
+            kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def send(channel: BinaryIO, message: dict[str, Any]) -> None:
+    """One message, whole."""
+    channel.write(json.dumps(message).encode() + b"\n")
+    channel.flush()
+
+
+def main() -> None:
+    """The process."""
+    commands, channel = os.dup(0), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what the plugin prints must not mix with the answers
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(commands, 1)
+        if not byte:
+            return
+        line += byte
+    opening = json.loads(line)
+    sys.path[:] = opening["path"]
+    try:
+        host = _Host(Target.from_json(opening["target"]), channel, opening["memory"])
+        about = host.about()
+    except BaseException as error:
+        send(channel, {"failed": str(error) if isinstance(error, PluginError) else _told(error)})
+        os._exit(1)
+    send(channel, {"about": about})
+    gc.collect()
+    gc.freeze()  # children then share what is there
+    host.serve(commands)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

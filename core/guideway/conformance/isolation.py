@@ -1,0 +1,154 @@
+"""The plugin under test in a process of its own; see `guideway.conformance.host` for that process."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from guideway.conformance.outcomes import Result
+from guideway.conformance.registry import Obligation, checks
+from guideway.conformance.target import Target
+
+__all__ = ["HOST_VARIABLE", "CannotLoad", "Host"]
+
+HOST_VARIABLE = "GUIDEWAY_CONFORMANCE_HOST"
+"""In the environment of the process that holds a plugin: a test file imported there shall not test it once more."""
+
+LOAD_SECONDS = 120.0
+MEMORY = 4 * 2**30
+"""Bytes one check may use by default."""
+
+
+class CannotLoad(Exception):
+    """The plugin under test cannot be imported, or kills whoever tries."""
+
+
+class Host:
+    """A running process that holds `target`. Close it, or use it as a context manager.
+
+    Raises `CannotLoad` with the plugin's own words. `memory` is in bytes per check.
+    """
+
+    def __init__(self, target: Target, *, memory: int = MEMORY) -> None:
+        if not hasattr(os, "fork"):
+            raise CannotLoad("conformance checks run in forked processes, which this system does not have")
+        path = [entry or str(Path.cwd()) for entry in sys.path]
+        self._known = {check.id: check for check in checks(target.kind)}
+        self._noise = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "guideway.conformance.host"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._noise,
+            env={
+                "OMP_NUM_THREADS": "1",  # as many checks run at once as there are processors
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(path),
+                "PYTHONHASHSEED": "0",  # the same run every time
+                HOST_VARIABLE: "1",
+            },
+        )
+        self._pending = b""
+        try:
+            self._send({"target": target.to_json(), "path": path, "memory": memory})
+            answer = self._receive(time.monotonic() + LOAD_SECONDS)
+            if answer is None or "failed" in answer:
+                raise CannotLoad(answer["failed"] if answer else self._last_words())
+        except BaseException:
+            self.close()
+            raise
+        self.declared = frozenset[str](answer["about"]["declared"])
+        """The capabilities the plugin declares."""
+        self.traits = frozenset[str](answer["about"]["traits"])
+
+    def run(
+        self, obligations: Iterable[Obligation], *, jobs: int = 1, seconds: float | None = None
+    ) -> Iterator[Result]:
+        """Perform `obligations`, at most `jobs` at once, and yield what came of each, as each becomes known.
+
+        `seconds`: instead of each check's own limit. An obligation of which nothing can be known is an error.
+        """
+        waiting = list(enumerate(obligations))[::-1]
+        running: dict[int, Obligation] = {}
+        while waiting or running:
+            try:
+                while waiting and len(running) < jobs:
+                    number, obligation = waiting.pop()
+                    running[number] = obligation
+                    self._send(
+                        {"number": number, "check": obligation.check, "mode": obligation.mode, "seconds": seconds}
+                    )
+                longest = max(seconds or self._limit(obligation) for obligation in running.values())
+                answer = self._receive(time.monotonic() + longest + 30)
+            except BrokenPipeError:
+                answer = None
+            if answer is None:
+                self.close()
+                lost = [*running.values(), *(obligation for _, obligation in reversed(waiting))]
+                for obligation in lost:
+                    yield Result(obligation, "error", f"the process that runs the checks is gone: {self._last_words()}")
+                return
+            obligation = running.pop(answer["number"])
+            yield Result(obligation, answer["outcome"], answer["detail"], answer.get("seconds", 0.0))
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    continue
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _limit(self, obligation: Obligation) -> float:
+        known = self._known.get(obligation.check)
+        return known.seconds if known else 30.0
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _receive(self, deadline: float) -> dict[str, Any] | None:
+        """The next message; None if there will be none."""
+        assert self._process.stdout is not None
+        fd = self._process.stdout.fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(fd, selectors.EVENT_READ)
+            while b"\n" not in self._pending:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    return None
+                data = os.read(fd, 65536)
+                if not data:
+                    return None
+                self._pending += data
+        line, _, self._pending = self._pending.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def _last_words(self) -> str:
+        status = self._process.poll()
+        self._noise.seek(0)
+        words = self._noise.read().decode(errors="replace").strip().splitlines()
+        ended = "it did not answer in time" if status is None else f"it ended with status {status}"
+        return f"{ended}; its last words: {words[-1]}" if words else ended

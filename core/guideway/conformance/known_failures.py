@@ -1,0 +1,129 @@
+"""Failures a plugin's author knows of: ``conformance.toml``, beside the package or its tests."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from guideway.api.errors import InvalidConfiguration
+from guideway.conformance.outcomes import Result
+from guideway.conformance.registry import KIND_MODULES, checks
+from guideway.conformance.subjects import Settings
+
+__all__ = ["FILE_NAME", "KnownFailure", "Preferences"]
+
+FILE_NAME = "conformance.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFailure:
+    """Why a check fails, where that is dealt with, and until when it may."""
+
+    reason: str
+    issue: str
+    until: datetime.date
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """What a ``conformance.toml`` says::
+
+    [known_failures]
+    "grammar.rollback_restores_masks" = { reason = "...", issue = "https://...", until = 2027-01-31 }
+
+    [subjects."grammar.mine"]
+    options = { backend = "fast" }
+    requests = [{ delta = 2.0 }]      # a modifier's request options, an example each
+    device = "cuda"                   # of a device backend
+    """
+
+    known_failures: Mapping[str, KnownFailure] = field(default_factory=dict)
+    subjects: Mapping[str, Settings] = field(default_factory=dict)
+    """By ``kind.name``."""
+
+    @staticmethod
+    def read(path: str | os.PathLike[str]) -> Preferences:
+        """Raises `InvalidConfiguration` for an unknown key, an unknown check or an incomplete entry."""
+        try:
+            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise _wrong(path, str(error)) from error
+        unknown = data.keys() - {"known_failures", "subjects"}
+        if unknown:
+            raise _wrong(path, f"unknown table [{min(unknown)}]; there are [known_failures] and [subjects]")
+        known = {check.id for kind in KIND_MODULES for check in checks(kind)} if "known_failures" in data else set()
+        failures = {}
+        for check_id, entry in data.get("known_failures", {}).items():
+            if check_id not in known:
+                raise _wrong(path, f"there is no check {check_id!r}")
+            failures[check_id] = _known_failure(path, check_id, entry)
+        subjects = {name: _settings(path, name, entry) for name, entry in data.get("subjects", {}).items()}
+        return Preferences(failures, subjects)
+
+    @staticmethod
+    def near(folder: str | os.PathLike[str]) -> Preferences:
+        """Of the file in `folder` or the nearest folder above it, no further than one with a ``pyproject.toml``."""
+        for candidate in (Path(folder).resolve(), *Path(folder).resolve().parents):
+            if (candidate / FILE_NAME).is_file():
+                return Preferences.read(candidate / FILE_NAME)
+            if (candidate / "pyproject.toml").is_file():
+                break
+        return Preferences()
+
+    def settings(self, name: str) -> Settings:
+        """Of the plugin ``kind.name``."""
+        return self.subjects.get(name, Settings())
+
+    def applied(self, results: Iterable[Result], today: datetime.date) -> tuple[Result, ...]:
+        """`results`, with the failures that are known marked as such. A known failure that passes, or whose time is
+        over, is a failure."""
+        return tuple(self._applied(result, today) for result in results)
+
+    def _applied(self, result: Result, today: datetime.date) -> Result:
+        known = self.known_failures.get(result.obligation.check)
+        if known is None:
+            return result
+        if result.outcome == "pass":
+            return replace(
+                result, outcome="fail", detail=f"it passes, but {FILE_NAME} knows it as a failure: remove that entry"
+            )
+        if result.outcome != "fail":
+            return result
+        if today > known.until:
+            return replace(result, detail=f"{result.detail}; known until {known.until} ({known.issue}), which is over")
+        return replace(result, outcome="known_failure", detail=f"{known.reason} ({known.issue}, until {known.until})")
+
+
+def _known_failure(path: str | os.PathLike[str], check_id: str, entry: Any) -> KnownFailure:
+    if not isinstance(entry, dict) or entry.keys() != {"reason", "issue", "until"}:
+        raise _wrong(path, f"{check_id!r} needs exactly reason, issue and until")
+    until = entry["until"]
+    if isinstance(until, str):
+        try:
+            until = datetime.date.fromisoformat(until)
+        except ValueError as error:
+            raise _wrong(path, f"{check_id!r}: until must be a date such as 2027-01-31, not {until!r}") from error
+    if type(until) is not datetime.date or not all(
+        isinstance(entry[key], str) and entry[key] for key in ("reason", "issue")
+    ):
+        raise _wrong(path, f"{check_id!r}: reason and issue must be texts, until a date such as 2027-01-31")
+    return KnownFailure(entry["reason"], entry["issue"], until)
+
+
+def _settings(path: str | os.PathLike[str], name: str, entry: Any) -> Settings:
+    kinds = {"options": dict, "requests": list, "device": str}
+    if not isinstance(entry, dict) or not entry.keys() <= kinds.keys():
+        raise _wrong(path, f"[subjects.{name!r}] may have {', '.join(kinds)} and nothing else")
+    for key, value in entry.items():
+        if not isinstance(value, kinds[key]):
+            raise _wrong(path, f"[subjects.{name!r}] {key} must be a {kinds[key].__name__}, not {value!r}")
+    return Settings(**{**entry, "requests": tuple(entry.get("requests", ()))})
+
+
+def _wrong(path: str | os.PathLike[str], problem: str) -> InvalidConfiguration:
+    return InvalidConfiguration(f"{os.fspath(path)}: {problem}", field=FILE_NAME)

@@ -1,0 +1,1 @@
+"""Checks of logit modifiers, their transforms and samplers."""

@@ -1,0 +1,24 @@
+"""What came of an obligation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from guideway.conformance.registry import Obligation
+
+__all__ = ["Outcome", "Result"]
+
+Outcome: TypeAlias = Literal["pass", "fail", "not_run", "known_failure", "error"]
+"""``not_run``: hardware is absent. ``error``: the suite itself failed, or nothing is known of the obligation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one obligation."""
+
+    obligation: Obligation
+    outcome: Outcome
+    detail: str = ""
+    """What the plugin did instead; empty if all was well."""
+    seconds: float = 0.0

@@ -1,0 +1,118 @@
+"""The checks: functions with an id, the rule they pin, and what a plugin must declare for them to apply."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal, TypeAlias, get_args
+
+from guideway.api import CONTRACT
+
+__all__ = ["KIND_MODULES", "TIERS", "Check", "Mode", "Obligation", "Tier", "check", "checks", "plan"]
+
+Tier: TypeAlias = Literal["smoke", "core", "extended", "stateful", "stress"]
+TIERS: tuple[Tier, ...] = get_args(Tier)
+"""In the order they are run; a level is granted with all those before it."""
+
+Mode: TypeAlias = Literal["positive", "refusal"]
+
+KIND_MODULES = {
+    "grammar": (),
+    "device": ("masks",),
+    "modifier": (),
+    "worker": (),
+    "hooks": (),
+}
+"""The kinds that have checks, and the modules ``guideway.conformance.KIND.NAME`` that hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One rule of a contract and the function that pins it."""
+
+    id: str
+    """``kind.name``; never reused for another rule."""
+    kind: str
+    rule: str
+    """The rule, in one sentence."""
+    tier: Tier
+    since: str
+    """The contract version it came with."""
+    capability: str | None
+    """What a plugin has to declare for `positive` to apply; where it does not, `refusal` does."""
+    trait: str | None
+    """What a plugin has to be for the check to be planned at all, such as ``kind:regex``."""
+    seconds: float
+    """How long it may take on a slow machine before the plugin counts as hanging."""
+    positive: Callable[[Any], None]
+    refusal: Callable[[Any], None] | None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Obligation:
+    """A check in the mode that applies to a plugin."""
+
+    check: str
+    mode: Mode = "positive"
+
+
+_CHECKS: dict[str, Check] = {}
+
+
+def check(
+    kind: str,
+    *,
+    tier: Tier = "core",
+    since: str = "1.0",
+    capability: str | None = None,
+    refusal: Callable[[Any], None] | None = None,
+    trait: str | None = None,
+    seconds: float = 30.0,
+) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+    """Register a function of a subject (`guideway.conformance.KIND.subject`) as a check; it fails by raising.
+
+    Its name becomes the id, its docstring, one sentence, the rule. A check with a `capability` has a `refusal`: what a
+    plugin that does not declare it has to do instead. One with a `trait` does not concern plugins without it.
+    """
+
+    def register(function: Callable[[Any], None]) -> Callable[[Any], None]:
+        rule = " ".join(inspect.cleandoc(function.__doc__ or "").split())
+        check_id = f"{kind}.{function.__name__}"
+        if not re.fullmatch(r"\S[^\n]*\.", rule):
+            raise ValueError(f"the docstring of {check_id} has to be its rule, a sentence")
+        if check_id in _CHECKS:
+            raise ValueError(f"two checks are called {check_id}")
+        if (capability is None) != (refusal is None):
+            raise ValueError(f"{check_id} needs a capability and a refusal, or neither")
+        _CHECKS[check_id] = Check(check_id, kind, rule, tier, since, capability, trait, seconds, function, refusal)
+        return function
+
+    return register
+
+
+def checks(kind: str) -> tuple[Check, ...]:
+    """All checks of `kind`, by tier, then as they are defined."""
+    for module in KIND_MODULES[kind]:
+        import_module(f"guideway.conformance.{kind}.{module}")
+    return tuple(sorted((c for c in _CHECKS.values() if c.kind == kind), key=lambda c: TIERS.index(c.tier)))
+
+
+def plan(
+    kind: str, declared: Iterable[str], traits: Iterable[str], *, contract: str = CONTRACT, up_to: Tier = TIERS[-1]
+) -> tuple[Obligation, ...]:
+    """What a plugin owes: each check of its kind that concerns it, once."""
+    has, is_ = frozenset(declared), frozenset(traits)
+    return tuple(
+        Obligation(c.id, "positive" if c.capability is None or c.capability in has else "refusal")
+        for c in checks(kind)
+        if _version(c.since) <= _version(contract)
+        and TIERS.index(c.tier) <= TIERS.index(up_to)
+        and (c.trait is None or c.trait in is_)
+    )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))

@@ -1,0 +1,58 @@
+"""Plugins that break one rule each, and the check that has to catch them.
+
+They are what tests the suite: a check that no saboteur fails pins nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar
+
+from guideway.conformance.registry import KIND_MODULES, Mode
+
+__all__ = ["Saboteur", "saboteur", "saboteurs"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Saboteur:
+    """A plugin with one bug; its docstring says which."""
+
+    component: Any
+    """A class, or for the kind ``hooks`` an object that carries hooks."""
+    killer: str
+    """The id of the check that has to fail."""
+    mode: Mode = "positive"
+
+    @property
+    def kind(self) -> str:
+        return self.killer.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """Of its class."""
+        component = self.component
+        return component.__name__ if isinstance(component, type) else type(component).__name__
+
+
+_SABOTEURS: list[Saboteur] = []
+
+
+def saboteur(killer: str, mode: Mode = "positive") -> Callable[[T], T]:
+    """Register a class, or for the kind ``hooks`` an object, as what the check `killer` has to catch in `mode`."""
+
+    def register(component: T) -> T:
+        _SABOTEURS.append(Saboteur(component, killer, mode))
+        return component
+
+    return register
+
+
+def saboteurs(kind: str) -> tuple[Saboteur, ...]:
+    """All of one kind, from the module ``guideway.conformance.saboteurs.KIND``."""
+    assert kind in KIND_MODULES
+    import_module(f"guideway.conformance.saboteurs.{kind}")
+    return tuple(found for found in _SABOTEURS if found.kind == kind)

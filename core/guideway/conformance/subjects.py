@@ -1,0 +1,58 @@
+"""What a check is handed: the plugin, and what it takes to build and ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, ClassVar, cast
+
+__all__ = ["HardwareAbsent", "Settings", "Subject", "expect", "subject_class"]
+
+
+class HardwareAbsent(Exception):
+    """A check cannot run, because the hardware it needs is not here. Only the suite raises it, never a plugin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to build and use the plugin under test, where the defaults will not do. Plain values."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The operator's options it is built with."""
+    requests: tuple[Mapping[str, Any], ...] = ()
+    """A modifier's request options, an example each; default: those its class gives."""
+    device: str | None = None
+    """A device backend's device; default: each it says it has."""
+
+
+class Subject:
+    """A plugin under test. Each kind has a subclass with what its checks need."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, component: Any, settings: Settings) -> None:
+        self.component = component
+        self.settings = settings
+
+    @classmethod
+    def declared(cls, component: Any) -> frozenset[str]:  # noqa: ARG003
+        """The capabilities it declares, asked as a host asks them."""
+        return frozenset()
+
+    @classmethod
+    def traits(cls, component: Any) -> frozenset[str]:  # noqa: ARG003
+        """What else decides which checks concern it."""
+        return frozenset()
+
+
+def subject_class(kind: str) -> type[Subject]:
+    """The subject of plugins of `kind`."""
+    module = import_module(f"guideway.conformance.{kind}.subject")
+    return cast("type[Subject]", getattr(module, f"{kind.capitalize()}Subject"))
+
+
+def expect(condition: object, message: str) -> None:
+    """Fail the check, saying what the plugin did instead of what the rule asks. `condition`: whether it holds."""
+    if not condition:
+        raise AssertionError(message)

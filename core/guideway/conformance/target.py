@@ -1,0 +1,135 @@
+"""Which plugin is tested: an installed one through its entry point, or a bare class."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from guideway import api
+from guideway.api.errors import PluginConflict, PluginNotFound
+from guideway.conformance.registry import KIND_MODULES
+from guideway.conformance.subjects import Settings
+from guideway.plugins import loading
+from guideway.plugins.index import PluginIndex, PluginRecord
+from guideway.plugins.kinds import KINDS, normalize
+
+__all__ = ["Target"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Plain values, so that another process finds the same plugin."""
+
+    kind: str
+    plugin: str | None = None
+    """``distribution/kind.name``; None for a bare class."""
+    module: str = ""
+    qualname: str = ""
+    file: str = ""
+    """Of a bare class: where it is."""
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return self.plugin or f"{self.kind}.{self.qualname}"
+
+    @staticmethod
+    def installed(address: str, settings: Settings | None = None) -> Target:
+        """The installed plugin ``[DISTRIBUTION/][KIND.]NAME`` means.
+
+        Raises `PluginNotFound` if there is none, `PluginConflict` if there are several, both saying what to write.
+        """
+        records = [record for record in PluginIndex.scan().records if _means(address, record)]
+        if not records:
+            raise PluginNotFound(
+                f"no installed plugin is called {address!r}; guideway plugins list names what is installed",
+                plugin=address,
+            )
+        if len(records) > 1:
+            choices = " or ".join(record.id for record in records)
+            raise PluginConflict(f"{address!r} means {len(records)} plugins; write {choices}", plugin=address)
+        (record,) = records
+        if record.kind not in KIND_MODULES:
+            kinds = ", ".join(KIND_MODULES)
+            raise PluginNotFound(
+                f"{record.id} is of kind {record.kind}, whose contract is not settled: there are no checks for it "
+                f"(there are for {kinds})",
+                plugin=record.id,
+            )
+        return Target(kind=record.kind, plugin=record.id, settings=settings or Settings())
+
+    @staticmethod
+    def of_class(cls: type, settings: Settings | None = None) -> Target:
+        """A bare class, of the kind it inherits from. Raises TypeError if that is none or it is not at the top level
+        of a module, where another process can find it."""
+        kinds = [kind for kind in KIND_MODULES if (base := KINDS[kind].base) and issubclass(cls, getattr(api, base))]
+        if not kinds:
+            raise TypeError(f"{cls.__qualname__} inherits from none of the classes of guideway.api that have checks")
+        if "<locals>" in cls.__qualname__:
+            raise TypeError(f"{cls.__qualname__} has to stand at the top level of its module: another process tests it")
+        return Target(
+            kind=kinds[0],
+            module=cls.__module__,
+            qualname=cls.__qualname__,
+            file=str(Path(inspect.getfile(cls)).resolve()),
+            settings=settings or Settings(),
+        )
+
+    def record(self) -> PluginRecord | None:
+        """The installed plugin's record; None for a bare class."""
+        if self.plugin is None:
+            return None
+        records = {record.id: record for record in PluginIndex.scan().records}
+        if self.plugin not in records:
+            raise PluginNotFound(f"{self.plugin} is not installed", plugin=self.plugin)
+        return records[self.plugin]
+
+    def load(self) -> Any:
+        """Import it: the class, or the object that carries hooks."""
+        record = self.record()
+        if record is not None:
+            return loading.load(record).component
+        value: Any = _module(self.module, self.file)
+        for part in self.qualname.split("."):
+            value = getattr(value, part)
+        return value
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Target:
+        settings = data.pop("settings")
+        return Target(**data, settings=Settings(**{**settings, "requests": tuple(settings["requests"])}))
+
+
+def _means(address: str, record: PluginRecord) -> bool:
+    distribution, _, rest = address.rpartition("/")
+    return rest in (record.name, f"{record.kind}.{record.name}") and normalize(distribution) in (
+        "",
+        record.distribution,
+    )
+
+
+def _module(name: str, file: str) -> Any:
+    """Imported by name if that finds this file, else from the file: a test module need not be on the path."""
+    if name != "__main__":
+        try:
+            module = import_module(name)
+        except ImportError:
+            module = None
+        if module is not None and Path(getattr(module, "__file__", None) or "").resolve() == Path(file):
+            return module
+    spec = spec_from_file_location(f"_guideway_conformance_{Path(file).stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,28 @@
+"""The suite is tested by plugins that break one rule each."""
+
+from __future__ import annotations
+
+import pytest
+from guideway.conformance.isolation import Host
+from guideway.conformance.registry import KIND_MODULES, Obligation, checks, plan
+from guideway.conformance.saboteurs import Saboteur, saboteurs
+from guideway.conformance.target import Target
+
+ALL = [saboteur for kind, modules in KIND_MODULES.items() if modules for saboteur in saboteurs(kind)]
+
+
+@pytest.mark.parametrize("kind", [kind for kind, modules in KIND_MODULES.items() if modules])
+def test_every_check_has_a_saboteur(kind: str) -> None:
+    wanted = {(check.id, "positive") for check in checks(kind)}
+    wanted |= {(check.id, "refusal") for check in checks(kind) if check.refusal}
+    assert not wanted - {(saboteur.killer, saboteur.mode) for saboteur in saboteurs(kind)}
+
+
+@pytest.mark.parametrize("saboteur", ALL, ids=lambda saboteur: f"{saboteur.killer}-{saboteur.name}")
+def test_a_saboteur_is_caught_by_its_check(saboteur: Saboteur) -> None:
+    obligation = Obligation(saboteur.killer, saboteur.mode)
+    with Host(Target.of_class(saboteur.component)) as host:
+        assert obligation in plan(saboteur.kind, host.declared, host.traits), "the check does not concern it"
+        (result,) = host.run([obligation])
+    assert result.outcome == "fail"
+    assert result.detail
