@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from guideway.engine.async_engine import AsyncEngine
     from guideway.engine.config import EngineConfig
-    from guideway.engine.engine import Engine, EngineClosed, QueueFull
+    from guideway.engine.engine import Engine, EngineBusy, EngineClosed, QueueFull
     from guideway.engine.generation import Chunk
     from guideway.plugins.selection import PluginSettings
 
@@ -36,6 +36,7 @@ __all__ = [
     "Chunk",
     "Completion",
     "Engine",
+    "EngineBusy",
     "EngineClosed",
     "EngineConfig",
     "FinishReason",
@@ -56,6 +57,7 @@ _HOME_OF = {
     "AsyncEngine": "guideway.engine.async_engine",
     "Chunk": "guideway.engine.generation",
     "Engine": "guideway.engine.engine",
+    "EngineBusy": "guideway.engine.engine",
     "EngineClosed": "guideway.engine.engine",
     "EngineConfig": "guideway.engine.config",
     "GuidewayError": "guideway.api.errors",

@@ -204,9 +204,11 @@ def test_misspelt_keywords_are_found_and_annotations_are_not() -> None:
         "tsType": "string",
         "properties": {"patern": {"patern": "^a$"}, "b": {"maxLenght": 3, "description": "d"}},
         "requird": ["b"],
-        "$defs": {"c": {"minimun": 3}},
+        "$defs": {"c": {"minimun": 3, "propertys": {}}},
+        "form": "of no keyword",
+        "propertiesOrder": ["b"],
         "const": {"maxLenght": 1},
     }
-    assert misspelt_keywords(schema) == {"patern", "maxLenght", "requird", "minimun"}
+    assert misspelt_keywords(schema) == {"patern", "maxLenght", "requird", "minimun", "propertys"}
     assert misspelt_keywords(True) == frozenset()
     assert len(misspelt_keywords({f"patern{i}": 1 for i in range(100_000)})) <= 100

@@ -61,7 +61,7 @@ WRONG: dict[str, list[Any]] = {
         {1: NAN}, {1: INF}, {1: "2"}, {1: None}, {1: True}, {1: HUGE}, {1: 1e31}, {2: 1.0, 1: -1e39},
     ],
     "seed": ["1", True, 0.5, -1, 2**63],
-    "stop": [None, "end", 3, {"a"}, ("",), ("ok", 3), (b"x",), ("\ud800",), (None,)],
+    "stop": [None, "", 3, {"a"}, ("",), ("ok", 3), (b"x",), ("\ud800",), (None,)],
     "stop_token_ids": ["ab", (SIZE,), (True,), (-1,), None],
     "ignore_eos": [None, 0, 1, "yes"],
     "n": [*NO_COUNTS, 0, None],
@@ -99,6 +99,7 @@ RIGHT: list[dict[str, Any]] = [
     {"logit_bias": {0: -INF, SIZE - 1: 1e30, 5: 0, 6: -100}},
     {"seed": 2**63 - 1},
     {"stop": ["a", "\n\n", "é\U0001f600"], "stop_token_ids": {1, 2}},
+    {"stop": "end"},
     {"ignore_eos": True, "echo": True},
     {"temperature": 1.0, "n": 3},
     {"temperature": 1.0, "n": 2, "best_of": 2},
@@ -147,6 +148,7 @@ def test_stop_strings_are_limited(runtime: Runtime, stop: list[str], says: str) 
     assert caught.value.field == "stop"
     most = tuple(str(i) * (1000 // len(str(i))) for i in range(64))
     assert admitted(runtime, SamplingParams(stop=most)).params.stop == most
+    assert admitted(runtime, SamplingParams(stop="end")).params.stop == ("end",)
 
 
 @pytest.mark.parametrize("tenant", [None, 3, b"x", "x" * 257, "\ud800"])

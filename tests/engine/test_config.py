@@ -26,6 +26,11 @@ from guideway.api.errors import InvalidConfiguration
         ({"worker_mixins": ("timing", "other/timing")}, "worker_mixins has worker 'timing' twice"),
         ({"max_num_seqs": 0}, "max_num_seqs must be a whole number of at least 1, not 0"),
         ({"max_num_seqs": None}, "max_num_seqs must be a whole number"),
+        (
+            {"max_num_seqs": 10**7, "max_num_batched_tokens": 10**7},
+            "max_num_seqs must be at most 65,536, not 10,000,000",
+        ),
+        ({"dtype": "float23"}, "dtype must be auto, float32, float16, bfloat16 or float64, not 'float23'"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be a whole number of at least 1"),
         ({"max_waiting": True}, "max_waiting must be a whole number of at least 1"),
         ({"max_model_len": 1}, "max_model_len must be a whole number of at least 2"),

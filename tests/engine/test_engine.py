@@ -174,8 +174,13 @@ def test_a_refused_prompt_never_costs_its_neighbors(engine: Engine) -> None:
         ([{"role": "user", "content": "x"}, 5], "type dict"),
         ([], "empty"),
         ([10**5000], "not in the vocabulary"),
-        (chat("x \ud800 y"), "cannot be tokenized"),
-        ("x \ud800 y", "cannot be tokenized"),
+        (chat("x \ud800 y"), "a chat message holds a lone surrogate"),
+        ("x \ud800 y", "the prompt holds a lone surrogate"),
+        (chat("x")[0], "write [{'role': ..., 'content': ...}] for one prompt"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "a part of type 'image_url'"),
+        ([{"role": "user", "content": [{"text": "x"}]}], "a part of type None"),
+        ([{"role": "user", "content": ["x"]}], "a part of type 'str'"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "must be a string, not None"),
         ([{"role": "user", "content": 5}], "prompt"),
     ],
 )
@@ -194,13 +199,35 @@ def test_integers_of_numpy_are_token_ids(engine: Engine) -> None:
     assert ours.error is None
 
 
-@pytest.mark.parametrize("params", [{}, 0, {"max_tokens": 3}, iter(())])
+def test_the_text_parts_of_a_message_are_its_text(engine: Engine) -> None:
+    parts: Any = [{"type": "text", "text": "Extract name. "}, {"type": "text", "text": "Meet Peter Green."}]
+    in_parts, whole = engine.generate(
+        [[{"role": "user", "content": parts}], chat("Extract name. Meet Peter Green.")], SamplingParams(max_tokens=2)
+    )
+    assert in_parts.error is None
+    assert in_parts.prompt_token_ids == whole.prompt_token_ids
+
+
+@pytest.mark.parametrize("params", [{}, 0, {"max_tokens": 3}, iter(()), "greedy"])
 def test_params_of_a_wrong_type_are_refused(params: Any, engine: Engine) -> None:
-    for result in engine.generate([person(0)] * 2, params):
-        assert isinstance(result.error, InvalidRequest)
-        assert result.error.field == "params"
+    with pytest.raises(InvalidRequest, match="params must be one SamplingParams for all prompts, or a list") as caught:
+        engine.generate([person(0)] * 2, params)
+    assert caught.value.field == "params"
+    refused, good = engine.generate([person(0)] * 2, [params, SamplingParams(max_tokens=2)])
+    assert isinstance(refused.error, InvalidRequest)
+    assert (refused.error.field, good.error) == ("params", None)
     with pytest.raises(InvalidRequest, match="SamplingParams"):
         engine.submit(person(0), params)
+
+
+def test_tenants_of_a_wrong_type_are_refused(engine: Engine) -> None:
+    tenants: Any = 5
+    with pytest.raises(InvalidRequest, match="tenants must be one str for all prompts, or a list") as caught:
+        engine.generate([person(0)] * 2, SamplingParams(max_tokens=2), tenants=tenants)
+    assert caught.value.field == "tenants"
+    refused, good = engine.generate([person(0)] * 2, SamplingParams(max_tokens=2), tenants=[tenants, "a"])
+    assert isinstance(refused.error, InvalidRequest)
+    assert (refused.error.field, good.error) == ("tenant", None)
 
 
 @pytest.mark.parametrize("prompts", [b"ab", iter(["a"]), 5, None])
@@ -323,6 +350,15 @@ def test_streaming_yields_whole_characters_and_the_whole_text(engine: Engine) ->
     assert not any("\ufffd" in piece for piece in pieces)
     assert generation.result is not None
     assert generation.result.token_ids == whole.token_ids
+
+
+def test_a_text_that_is_cut_inside_a_character_says_so_also_when_it_is_streamed(engine: Engine) -> None:
+    half = next(i for i, token in enumerate(engine.vocabulary.tokens) if token == "é".encode()[:1])
+    params = SamplingParams(max_tokens=2, logit_bias={half: 1e6})
+    (whole,) = engine.generate([person(1)], params)
+    assert (whole.token_ids, whole.text) == ((half, half), "\ufffd\ufffd")
+    generation = engine.submit(person(1), params)
+    assert "".join(generation) == whole.text
 
 
 def test_submit_raises_what_generate_would_report(engine: Engine) -> None:

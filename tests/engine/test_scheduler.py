@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from guideway.api import (
     FINISH,
     Feedback,
     GuidewayError,
+    InvalidRequest,
     LogitModifier,
     LogitTransform,
     Need,
@@ -26,7 +28,7 @@ from guideway.api import (
     fail,
     hookimpl,
 )
-from guideway.engine.engine import EngineClosed
+from guideway.engine.engine import EngineBusy, EngineClosed
 from guideway.plugins.selection import PluginSettings
 
 from tests.support.distributions import install
@@ -354,6 +356,93 @@ def test_an_observer_may_abort_another_request_during_a_step(engine: Engine) -> 
     assert reasons == [FinishReason.LENGTH, FinishReason.ABORT, FinishReason.LENGTH]
     assert [len(generation.wait().token_ids) for generation in generations] == [2, 1, 4]
     assert ["".join(generation) for generation in generations] == [each.wait().text for each in generations]
+
+
+def in_another_thread(use: Callable[[], object]) -> BaseException | None:
+    """What `use` raises there."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(use).exception()
+
+
+def test_another_thread_is_turned_away_while_one_is_inside(engine: Engine) -> None:
+    from tests.engine.test_scheduler import watcher
+
+    running = engine.submit(prompt(), SamplingParams(max_tokens=9, temperature=1.0))
+    params = SamplingParams(max_tokens=1)
+    uses: list[Callable[[], object]] = [
+        engine.step,
+        engine.close,
+        running.abort,
+        running.fork,
+        running.wait,
+        lambda: list(running),
+        lambda: engine.submit(prompt(), params),
+        lambda: engine.enqueue(prompt(), params),
+        lambda: engine.generate([prompt()], params),
+        lambda: engine.call_workers("a.b"),
+    ]
+    raised = []
+    watcher.act = lambda _: raised.extend([in_another_thread(use) for use in uses] if not raised else [])
+    engine.generate([prompt()], params)
+    assert [type(error) for error in raised] == [EngineBusy] * len(uses)
+    assert "use guideway.AsyncEngine" in str(raised[0])
+    assert len(running.wait().token_ids) == 9
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), InvalidRequest("")])
+def test_a_thread_that_was_thrown_out_leaves_the_door_open(error: BaseException, engine: Engine) -> None:
+    def interrupt(index: int, result: GenerationResult) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        engine.generate([prompt()], SamplingParams(max_tokens=1), on_result=interrupt)
+    assert in_another_thread(lambda: engine.generate([prompt()], SamplingParams(max_tokens=1))) is None
+    engine.step()
+
+
+def test_a_hook_may_enqueue_but_not_step(engine: Engine) -> None:
+    from tests.engine.test_scheduler import watcher
+
+    enqueued = []
+
+    def enqueue_and_step(_: GenerationResult) -> None:
+        watcher.act = lambda _: None
+        enqueued.append(engine.enqueue(prompt(), KINDS["countdown"]))
+        with pytest.raises(EngineBusy, match="a step is going on"):
+            engine.step()
+
+    generations = [engine.submit(prompt(), KINDS["countdown"]) for _ in range(2)]
+    watcher.act = enqueue_and_step
+    generations[1].wait()
+    results = [generation.wait() for generation in (*generations, *enqueued)]
+    assert len(results) == 3
+    assert {result.token_ids for result in results} == {results[0].token_ids}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("part", ["runtime", "cache", "waiting"])
+def test_observers_hear_of_a_request_whose_end_was_interrupted(
+    part: str, after: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.engine.test_scheduler import watcher
+
+    scheduler = engine._scheduler
+    owner, name = {
+        "runtime": (scheduler._runtime, "release"),
+        "cache": (scheduler._cache, "release"),
+        "waiting": (scheduler._waiting, "leave"),
+    }[part]
+    heard: list[GenerationResult] = []
+    watcher.act = heard.append
+    generation = engine.submit(prompt(), KINDS["countdown"])
+    once(monkeypatch, owner, name, KeyboardInterrupt(), after=after)
+    with pytest.raises(KeyboardInterrupt):
+        generation.wait()
+    assert heard == []
+    engine.step()
+    assert heard == [generation.result]
+    engine.step()
+    assert len(heard) == 1
 
 
 def test_closing_ends_what_runs_and_what_waits(shared: Engine) -> None:

@@ -157,7 +157,10 @@ class TorchDevice(DeviceBackend):
         try:
             self._device = torch.empty(0, device=device).device
         except (AssertionError, RuntimeError) as error:  # torch raises either, depending on how it was built
-            raise InvalidConfiguration(f"torch cannot use the device {device!r}: {error}", field="device") from error
+            hint = "; write 'cuda', as torch names it" if device.partition(":")[0].lower() == "gpu" else ""
+            raise InvalidConfiguration(
+                f"torch cannot use the device {device!r}{hint}: {error}", field="device"
+            ) from error
         self.ops = TorchOps(self._device)
 
     def from_logits(self, logits: Array) -> Tensor:

@@ -80,7 +80,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         self._compiled: dict[str, Future[Compilation]] = {}
         self._faults: list[tuple[GrammarState, Fault]] = []
         self._words = num_words(context.vocabulary.logits_width)
-        self._buffers = [self._allocate(context.max_num_sequences) for _ in range(2)]
+        self._buffers = [self._allocate(0) for _ in range(2)]
+        """They grow with the batches: how many may run says little of how many do."""
 
     def compile(self, request: Request, constraint: Constraint) -> Future[Compilation]:
         """Start compiling. Raises `UnsupportedGrammar` at once if no strategy will take it."""
@@ -183,7 +184,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         """The other buffer. Rows are not cleared: every first row is overwritten by its fill or its fault."""
         self._buffers.reverse()
         if len(self._buffers[0]) < num_rows:
-            self._buffers[0] = self._allocate(num_rows)
+            self._buffers[0] = self._allocate(max(num_rows, 2 * len(self._buffers[0])))
         return self._buffers[0][:num_rows]
 
     def _fill(self, states: list[GrammarState], bitmask: Bitmask) -> None:

@@ -161,13 +161,16 @@ def _checked_bias(params: SamplingParams, vocabulary_size: int) -> dict[int, flo
 
 
 def _checked_stop(params: SamplingParams) -> tuple[str, ...]:
-    if not isinstance(params.stop, list | tuple):
-        _refuse(params, "stop", "a list of strings")
-    if len(params.stop) > MAX_STOP_STRINGS:
+    strings = params.stop
+    if isinstance(strings, str):  # as in OpenAI's API; a list would be made of its characters
+        strings = (strings,)
+    if not isinstance(strings, list | tuple):
+        _refuse(params, "stop", "a string or a list of strings")
+    if len(strings) > MAX_STOP_STRINGS:
         raise LimitExceeded(
-            f"stop has {len(params.stop)} strings, but one request has at most {MAX_STOP_STRINGS}", field="stop"
+            f"stop has {len(strings)} strings, but one request has at most {MAX_STOP_STRINGS}", field="stop"
         )
-    for text in params.stop:
+    for text in strings:
         if not text or not is_text(text):
             raise InvalidRequest(
                 f"stop must hold strings of at least one character and without lone surrogates, not {shown(text)}",
@@ -177,7 +180,7 @@ def _checked_stop(params: SamplingParams) -> tuple[str, ...]:
             raise LimitExceeded(
                 f"a stop string has {len(text)} characters, but it may have at most {MAX_STOP_LENGTH}", field="stop"
             )
-    return tuple(params.stop)
+    return tuple(strings)
 
 
 def _number(params: SamplingParams, name: str, is_right: Any, wanted: str) -> None:

@@ -14,6 +14,9 @@ from guideway.plugins.selection import PluginSettings
 
 __all__ = ["KIND_OF", "EngineConfig", "component_name", "did_you_mean"]
 
+DTYPES = ("auto", "float32", "float16", "bfloat16", "float64", "float", "half", "double")
+"""Types of weights a model can compute in, as torch names them."""
+
 KIND_OF = {
     "grammar": "grammar",
     "modifiers": "modifier",
@@ -34,6 +37,9 @@ LEAST = {
     "grammar_cache_bytes": 0,
 }
 """The fields that are whole numbers, and the least of each."""
+
+MAX_NUM_SEQS = 65_536
+"""What is kept for each sequence that may run is made at the start, and this is beyond what one step can compute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +75,7 @@ class EngineConfig:
     """How many tokens the KV cache holds; None: all that `max_num_seqs` sequences can need, but at most 65,536, or
     one sequence's need where that is more."""
     max_num_batched_tokens: int = 2048
-    """How many tokens pass through the model in one step, at most: long prompts are computed in pieces of this size."""
+    """How many tokens pass through the model in one step, at most; long prompts are computed in pieces of this size."""
     prefix_caching: bool = True
     """Whether prompts that begin alike share what was computed; changes speed, never tokens."""
     max_waiting: int = 1024
@@ -90,11 +96,21 @@ class EngineConfig:
         for name in ("model", "device_backend", "device", "dtype", "executor"):
             if not isinstance(value := getattr(self, name), str) or not value:
                 raise InvalidConfiguration(f"{name} must be a string that is not empty, not {value!r}", field=name)
+        if self.dtype not in DTYPES:
+            raise InvalidConfiguration(
+                f"dtype must be {', '.join(DTYPES[:4])} or {DTYPES[4]}, not {self.dtype!r}", field="dtype"
+            )
         for name in ("grammar", "modifiers", "worker_mixins"):
             object.__setattr__(self, name, _checked_names(name, getattr(self, name)))
         for name, least in LEAST.items():
             if getattr(self, name) is not None or name not in ("max_model_len", "kv_cache_tokens"):
                 _check_int(name, getattr(self, name), least)
+        if self.max_num_seqs > MAX_NUM_SEQS:
+            raise InvalidConfiguration(
+                f"max_num_seqs must be at most {MAX_NUM_SEQS:,}, not {self.max_num_seqs:,}; further requests wait "
+                "(max_waiting), however many there are",
+                field="max_num_seqs",
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidConfiguration(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, but each of max_num_seqs "

@@ -7,8 +7,10 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import ExitStack
+from functools import wraps
+from threading import get_ident
 from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from guideway.api.errors import GuidewayError, InvalidConfiguration, InvalidRequest, LimitExceeded, contain
 from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams
@@ -22,9 +24,17 @@ from guideway.engine.scheduling.sequence import RequestGroup, reason_of, refusal
 from guideway.engine.scheduling.stepper import Stepper
 from guideway.plugins import Hook
 
-__all__ = ["Engine", "EngineClosed", "QueueFull"]
+__all__ = ["Engine", "EngineBusy", "EngineClosed", "QueueFull"]
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class EngineBusy(GuidewayError):
+    """The engine is in the middle of something else: another thread drives it, or a hook asked for a step inside a
+    step. Nothing has happened."""
 
 
 class EngineClosed(GuidewayError):
@@ -35,12 +45,35 @@ class QueueFull(GuidewayError):
     """As many sequences wait as may (`EngineConfig.max_waiting`); try again when some have started."""
 
 
+def _by_one_thread(method: Callable[Concatenate[Engine, P], R]) -> Callable[Concatenate[Engine, P], R]:
+    """Let `method` be called by one thread at a time, which may call others inside. Nobody waits: two threads that took
+    turns here would each drive the other's requests."""
+
+    @wraps(method)
+    def guarded(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        driver, me = self._driver, get_ident()
+        inside = driver.get("thread") == me
+        try:  # an interrupt may come after any call below, so what is asked at the end is the dict itself
+            if driver.setdefault("thread", me) != me:
+                raise EngineBusy(
+                    "another thread is using this engine, and an Engine is for one thread at a time; for several, or "
+                    "to abort from another one, use guideway.AsyncEngine, which drives it in a thread of its own"
+                )
+            return method(self, *args, **kwargs)
+        finally:
+            if not inside and driver.get("thread") == me:
+                del driver["thread"]
+
+    return guarded
+
+
 class Engine:
     """Decodes with a ``transformers`` causal language model under constraints and logit modifiers.
 
-    Raises `InvalidConfiguration` or `PluginError` if the configuration cannot be had. Use by one thread at a time; for
-    several there is `AsyncEngine`. Whatever interrupts a step, a KeyboardInterrupt say, requests that have not ended
-    go on with the next one.
+    Raises `InvalidConfiguration` or `PluginError` if the configuration cannot be had. Use by one thread at a time:
+    while one is inside, others get `EngineBusy`; for several there is `AsyncEngine`. A hook may enqueue and abort
+    requests, but not step. Whatever interrupts a step, a KeyboardInterrupt say, requests that have not ended go on with
+    the next one.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -58,6 +91,9 @@ class Engine:
         self._ids = itertools.count()
         self._arrivals = itertools.count()
         self._closed = False
+        self._stepping = False
+        self._driver: dict[str, int] = {}
+        """Under "thread", which one is inside; `setdefault` asks and takes in one."""
         self._scheduler = Scheduler(
             parts.runtime,
             Stepper(parts.runtime, parts.executor, parts.cache),
@@ -74,6 +110,7 @@ class Engine:
         """The model's tokens."""
         return self._runtime.context.vocabulary
 
+    @_by_one_thread
     def generate(
         self,
         prompts: str | Sequence[Prompt],
@@ -86,15 +123,17 @@ class Engine:
         `FinishReason.REFUSED`, a failed one `FinishReason.INTERNAL_ERROR`, both with their error.
 
         `params` and `tenants` are one for all or one per prompt. `on_result` is called with the index and result of
-        each prompt as it ends. Raises `InvalidRequest` only if there is no list of prompts or not one
-        `SamplingParams` and tenant for each, and `EngineClosed`.
+        each prompt as it ends. What is wrong with one prompt, or its own item of `params` or `tenants`, is in its
+        result. Raises `InvalidRequest` where an argument is wrong as such, and no prompt could be told apart by it:
+        `prompts` that are no list, `params` that are neither `SamplingParams` nor a list, `tenants` that are neither
+        a string nor a list, a list of another length. Raises `EngineClosed` and `EngineBusy` too.
         """
         self._check_open()
         many: Sequence[Any] = [prompts] if isinstance(prompts, str) else prompts
         if not isinstance(many, Sequence) or isinstance(many, BYTES):
             raise InvalidRequest(f"prompts must be a list of prompts, not {type(many).__name__}", field="prompts")
-        each_params = _one_each(SamplingParams() if params is None else params, many, "sampling params", "params")
-        each_tenant = _one_each(tenants, many, "tenants", "tenants")
+        each_params = _one_each(SamplingParams() if params is None else params, SamplingParams, many, "params")
+        each_tenant = _one_each(tenants, str, many, "tenants")
         results: list[GenerationResult | None] = [None] * len(many)
         pending: dict[str, int] = {}
         ended: list[GenerationResult] = []
@@ -120,6 +159,7 @@ class Engine:
                 self._step_and_collect(pending, ended, keep)
         return [result for result in results if result is not None]
 
+    @_by_one_thread
     def submit(self, prompt: Prompt, params: SamplingParams | None = None, *, tenant: str = "") -> Generation:
         """Start one request; iterate the `Generation` for its text. Waits until its constraint is compiled, while
         other requests go on. Raises `InvalidRequest` if it is refused, `PluginError` if a plugin failed, `QueueFull`
@@ -133,6 +173,7 @@ class Engine:
             raise
         return generation
 
+    @_by_one_thread
     def enqueue(self, prompt: Prompt, params: SamplingParams | None = None, *, tenant: str = "") -> Generation:
         """`submit` without waiting: what only the compilation finds out is in the result."""
         self._check_open()
@@ -144,10 +185,17 @@ class Engine:
         params = SamplingParams() if params is None else params
         return Generation(self, self._admit(f"request-{next(self._ids)}", prompt, params, tenant, []))
 
+    @_by_one_thread
     def step(self, *, timeout: float = 0.1) -> None:
         """Bring every running request one step forward. Where nothing can go on before a constraint is compiled, wait
-        for that, at most `timeout` seconds."""
-        self._scheduler.step()
+        for that, at most `timeout` seconds. Without effect once the engine is closed."""
+        if self._stepping:
+            raise EngineBusy("a step is going on, and something inside it, such as a hook, asked for another one")
+        try:
+            self._stepping = True
+            self._scheduler.step()
+        finally:
+            self._stepping = False
         if pending := self._scheduler.compilations():
             wait(pending, timeout, return_when=FIRST_COMPLETED)
 
@@ -159,11 +207,13 @@ class Engine:
         """Whether nothing can go on before a constraint is compiled."""
         return bool(self._scheduler.compilations())
 
+    @_by_one_thread
     def abort(self, generation: Generation) -> None:
         """End a request now, with what it has. Raises `InvalidRequest` if it is another engine's."""
         self._check_own(generation)
         self._scheduler.end_group(generation._group, FinishReason.ABORT)
 
+    @_by_one_thread
     def fork(self, generation: Generation, index: int = 0) -> int:
         """See `Generation.fork`."""
         self._check_open()
@@ -173,6 +223,7 @@ class Engine:
                 return self._scheduler.fork(sequence).index
         raise InvalidRequest(f"there is no output {index!r} to fork", field="index")
 
+    @_by_one_thread
     def call_workers(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call ``name.method`` of a worker mixin on every worker; the results by rank. Raises `InvalidRequest` if
         there is no such mixin or method, and what the method raises as a `PluginError`."""
@@ -180,6 +231,7 @@ class Engine:
         results: list[Any] = self._executor.submit("call", method, args, kwargs).results()
         return results
 
+    @_by_one_thread
     def close(self, error: GuidewayError | None = None) -> None:
         """End every request with `FinishReason.ABORT`, or, if there is an `error`, with that and
         `FinishReason.INTERNAL_ERROR`; stop compiling and let the workers go. Closing twice is fine."""
@@ -303,10 +355,16 @@ class Engine:
                 log.warning("observer %s failed", hook.plugin, exc_info=True)
 
 
-def _one_each(value: Any, prompts: Sequence[Any], what: str, field: str) -> Sequence[Any]:
-    """`value`, or as many of it as there are prompts. Raises `InvalidRequest`."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
+def _one_each(value: Any, one: type, prompts: Sequence[Any], field: str) -> Sequence[Any]:
+    """`value`, or as many of it as there are prompts if it is a `one`. Raises `InvalidRequest`."""
+    if isinstance(value, one):
         return [value] * len(prompts)
+    if isinstance(value, str | BYTES) or not isinstance(value, Sequence):
+        raise InvalidRequest(
+            f"{field} must be one {one.__name__} for all prompts, or a list with one for each, not "
+            f"{type(value).__name__}",
+            field=field,
+        )
     if len(value) != len(prompts):
-        raise InvalidRequest(f"there are {len(prompts)} prompts but {len(value)} {what}", field=field)
+        raise InvalidRequest(f"there are {len(prompts)} prompts but {len(value)} {field}", field=field)
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import json
 import textwrap
 import types
 from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, _ArgumentGroup
@@ -13,6 +14,9 @@ from functools import cache, partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 __all__ = ["Field", "add_flag", "fields_of", "from_text"]
+
+MAX_HELP = 100
+"""Characters of a flag's help: two lines of a terminal of 80 columns, as argparse breaks them."""
 
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
@@ -53,6 +57,9 @@ def fields_of(cls: type) -> dict[str, Field]:
 def from_text(hint: Any, text: str) -> Any:
     """The value of type `hint` that `text` stands for. Items of a list are separated by commas; ``none`` is None where
     that is a value. Raises `ArgumentTypeError` with what is expected."""
+    if get_origin(hint) is tuple and (items := _json_list(text)) is not None:
+        write = ",".join(map(str, items)) or ","
+        raise ArgumentTypeError(f"is a list, whose items are separated by commas: write {write}, not {text}")
     try:
         return _parsed(hint, text)
     except (KeyError, ValueError) as error:
@@ -78,6 +85,15 @@ def add_flag(group: _ArgumentGroup, field: Field, *names: str, dest: str, split:
         group.add_argument(*names, type=partial(from_text, field.hint), action="extend", **options)
     else:
         group.add_argument(*names, action="append", **(options | {"metavar": "TEXT"}))
+
+
+def _json_list(text: str) -> list[Any] | None:
+    """The items of a list written in JSON, as in a file; None for other text (a glob may begin with a bracket too)."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, list) else None
 
 
 def _parsed(hint: Any, text: str) -> Any:
@@ -120,12 +136,18 @@ def _metavar(hint: Any) -> str:
 
 
 def _help(field: Field) -> str:
-    text = field.help.replace("``", "").replace("`", "").replace("%", "%%").rstrip(".")
+    """The first sentence of the docstring, and of that as many clauses as fit into two lines."""
     default = field.default
-    if default is MISSING or default is None or default is False or default == ():
-        return text
-    shown = "true" if default is True else ",".join(default) if isinstance(default, tuple) else str(default)
-    return f"{text} (default: {shown.replace('%', '%%')})"
+    shown = ""
+    if default is not MISSING and default is not None and default is not False and default != ():
+        text = "true" if default is True else ",".join(default) if isinstance(default, tuple) else str(default)
+        shown = f" (default: {text})"
+    first, *clauses = field.help.replace("`", "").partition(". ")[0].rstrip(".").split("; ")
+    for clause in clauses:
+        if len(first) + len("; ") + len(clause) + len(shown) > MAX_HELP:
+            break
+        first += f"; {clause}"
+    return f"{first}{shown}".replace("%", "%%")
 
 
 def _docstrings(cls: type) -> dict[str, str]:

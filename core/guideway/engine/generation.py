@@ -87,8 +87,10 @@ class Generation:
         return self._group.result
 
     def __iter__(self) -> Iterator[str]:
-        """New text, in whole characters, until the end. Raises the request's error if it is refused or fails, and
-        `UnsupportedCapability` if there is more than one output: use `chunks`."""
+        """New text, in whole characters, until the end; all pieces together are the result's text. After
+        `Engine.close`, which ends requests with what they have, comes what is left of it, and that is the end. Raises
+        the request's error if it is refused or fails, and `UnsupportedCapability` if there is more than one output:
+        use `chunks`."""
         check_streamable(self._group.request.params, mixed=False)
         for chunk in self.chunks():
             if chunk.text:

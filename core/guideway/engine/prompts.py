@@ -7,14 +7,16 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from guideway.api.errors import InvalidRequest, contain
+from guideway.constraints.sampling import is_text, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 __all__ = ["BYTES", "Prompt", "tokenize"]
 
-Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""Text, token ids, or chat messages (``{"role": ..., "content": ...}``) for the model's chat template."""
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
+"""Text, token ids, or chat messages (``{"role": ..., "content": ...}``) for the model's chat template. Content is text,
+or a list of text parts (``{"type": "text", "text": ...}``), which are joined as they stand."""
 
 BYTES = bytes | bytearray | memoryview
 """Sequences of whole numbers, but not of token ids."""
@@ -35,7 +37,13 @@ def tokenize(prompt: Prompt, tokenizer: PreTrainedTokenizerFast) -> list[int]:
 
 def _token_ids(prompt: Any, tokenizer: PreTrainedTokenizerFast) -> list[int]:
     if isinstance(prompt, str):
-        return list(tokenizer(prompt).input_ids)
+        return list(tokenizer(_checked_text(prompt, "the prompt")).input_ids)
+    if isinstance(prompt, Mapping):
+        raise InvalidRequest(
+            "a prompt of chat messages is a list of mappings, and this is one mapping: write [{'role': ..., 'content': "
+            "...}] for one prompt, and in a list of prompts [[{'role': ..., 'content': ...}]]",
+            field="prompt",
+        )
     if not isinstance(prompt, Sequence) or isinstance(prompt, BYTES):
         raise InvalidRequest(
             f"a prompt is text, a list of token ids or a list of chat messages, not {type(prompt).__name__}",
@@ -58,8 +66,41 @@ def _apply_chat_template(messages: Sequence[Any], tokenizer: PreTrainedTokenizer
         raise InvalidRequest("this model has no chat template; give the prompt as text", field="prompt")
     if not all({"role", "content"} <= message.keys() for message in messages):
         raise InvalidRequest("each chat message is a mapping with 'role' and 'content'", field="prompt")
+    messages = [{**message, "content": _joined(message["content"])} for message in messages]
     try:
-        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     except Exception as error:  # whatever a template's own code raises
         raise InvalidRequest(f"the model's chat template refused the messages: {error}", field="prompt") from error
-    return list(tokenizer(text, add_special_tokens=False).input_ids)
+    return list(tokenizer(_checked_text(str(text), "a chat message"), add_special_tokens=False).input_ids)
+
+
+def _joined(content: Any) -> Any:
+    """Content in parts, as OpenAI's API has it, as the text it is."""
+    if not isinstance(content, list | tuple):
+        return content
+    texts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        if kind != "text":
+            raise InvalidRequest(
+                f"a chat message has a part of type {shown(kind)}, and this engine reads text: parts must be "
+                "{'type': 'text', 'text': ...}",
+                field="prompt",
+            )
+        if not isinstance(part.get("text"), str):
+            raise InvalidRequest(
+                f"the 'text' of a part of a chat message must be a string, not {shown(part.get('text'))}",
+                field="prompt",
+            )
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _checked_text(text: str, what: str) -> str:
+    if not is_text(text):
+        raise InvalidRequest(
+            f"{what} holds a lone surrogate, which no text can contain; where its bytes were decoded, decode them with "
+            "errors='replace'",
+            field="prompt",
+        )
+    return text

@@ -5,19 +5,26 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _SubParsersAction
 from dataclasses import MISSING
 from typing import Any
 
+from guideway.api.errors import GuidewayError, InvalidConfiguration, PluginError
+from guideway.engine.config import KIND_OF
 from guideway.engine.config_sources import KEYS, Configuration, Key, Layer, Setting, read_layers
 from guideway.engine.fields import add_flag
+from guideway.plugins import PluginIndex
+from guideway.plugins.selection import resolve
 
-__all__ = ["add_config", "add_flags", "configuration", "sources"]
+__all__ = ["INSTALLED", "add_config", "add_flags", "add_source", "configuration", "sources"]
 
 ENABLE: Key = ("plugins", "enable")
 MODIFIERS: Key = ("modifiers",)
 
 ALIASES: dict[Key, tuple[str, ...]] = {("grammar",): ("--strategy",)}
+INSTALLED = "what is installed"
+"""The source of the grammar strategies where no other names any."""
 OF_THEIR_OWN = (ENABLE, MODIFIERS)
 """These have a flag that adds to what is configured: ``--enable-plugin``, before the command, and ``--modifier``."""
 
@@ -40,8 +47,7 @@ def add_flags(parser: ArgumentParser) -> None:
         type=_modifier,
         action="append",
         default=[],
-        help="a logit modifier that requests may use, besides those configured, and that prompts of the command line "
-        "do use, with these options (repeatable)",
+        help="a logit modifier that requests may use and prompts given here do use, with these options (repeatable)",
     )
     group.add_argument(
         "--option",
@@ -85,14 +91,21 @@ def configuration(args: Namespace, layers: list[Layer], defaults: Layer | None =
 def add_config(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     """Add ``config`` and its subcommand."""
     parser = subparsers.add_parser("config", help="the configuration", description="The configuration.")
-    commands = parser.add_subparsers(metavar="COMMAND", title="commands", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+
+    def no_command(_: Namespace) -> int:
+        parser.print_help(sys.stderr)
+        return 2
+
+    parser.set_defaults(run=no_command)
     summary = "show the configuration that the same flags give other commands, and where each value comes from"
     show = commands.add_parser(
         "show",
         usage="guideway config show [--json] [--config FILE] [flags]",
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}. Exit status: 0 it can be used as far as its values go; "
-        "1 it cannot. Nothing is loaded: whether plugins and model are there is not looked at.",
+        "1 it cannot. Nothing is loaded: executor and device backend must be installed, but whether the model and "
+        "other plugins are there is not looked at.",
     )
     show.add_argument("--json", action="store_true", help="print JSON")
     add_flags(show)
@@ -127,9 +140,37 @@ def _show(args: Namespace) -> int:
 
 
 def _check(resolved: Configuration) -> None:
-    """Raises `InvalidConfiguration`. That a model is missing is left for the command that needs it."""
+    """Raises `InvalidConfiguration` or `PluginError`. That a model is missing is left for the command that needs it."""
     settings = {("model",): Setting("any", "")} | dict(resolved.settings)
-    Configuration(settings, {}).engine_config()
+    config = Configuration(settings, {}).engine_config()
+    index = PluginIndex.scan()
+    try:
+        for kind, address in (("executor", config.executor), ("device", config.device_backend)):
+            resolve(index, config.plugins, kind, address)
+    except PluginError as error:
+        add_source(error, resolved)
+        raise
+
+
+def add_source(error: GuidewayError, configuration: Configuration) -> None:
+    """Note on `error` where the value stands that it comes from."""
+    field = error.field if isinstance(error, InvalidConfiguration) else ""
+    if isinstance(error, PluginError):
+        kind = error.plugin.rpartition("/")[2].partition(".")[0]
+        of_kind = {kind: field for field, kind in KIND_OF.items()}
+        field = of_kind.get(kind, "plugins.enable" if kind == "hooks" else kind)
+    source = configuration.source_of(field)
+    if source == INSTALLED:
+        error.add_note("It was chosen because it is installed; --strategy NAME chooses others.")
+    elif source:
+        error.add_note(f"It comes from {source}.")
+    if field == "grammar" and source == _flag(("grammar",)):
+        error.add_note("--strategy (--grammar) names strategies; what to obey is given with --schema or --regex.")
+    if field == "plugins.lock":
+        error.add_note(
+            "It is read because plugins.require is 'certified'. This version certifies no plugins yet: "
+            "until one does, run with --plugins-require installed."
+        )
 
 
 def _text(value: Any) -> str:

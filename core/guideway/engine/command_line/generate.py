@@ -14,7 +14,6 @@ from guideway.api.types import Completion, FinishReason, GenerationResult
 from guideway.engine.command_line import config, jobs
 from guideway.engine.command_line.answers import print_line, print_table, report
 from guideway.engine.command_line.jobs import Job, read_jobs
-from guideway.engine.config import KIND_OF
 from guideway.engine.config_sources import Configuration, Layer, Setting
 from guideway.plugins import PluginIndex, PluginSettings
 from guideway.plugins.selection import denial
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from guideway.engine.engine import Engine
 
 __all__ = ["add_generate"]
-
-INSTALLED = "what is installed"
-"""The source of the grammar strategies where no other names any."""
 
 
 def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
@@ -100,37 +96,27 @@ def _configuration(args: Namespace, jobs: list[Job]) -> Configuration:
     sources = config.sources(args)
     plugins = config.configuration(args, sources).plugin_settings()
     modifiers = {name for job in jobs if isinstance(job.params.modifiers, dict) for name in job.params.modifiers}
+    modifiers -= {name for name, _ in args.modifier}  # these are added, and come from there
     defaults: Layer = {("modifiers",): Setting(tuple(sorted(modifiers)), "the prompts")}
     if any(job.params.constraint is not None for job in jobs):
-        defaults[("grammar",)] = Setting(_installed_strategies(plugins), INSTALLED)
+        defaults[("grammar",)] = Setting(_installed_strategies(plugins), config.INSTALLED)
     return config.configuration(args, sources, defaults)
 
 
 def _engine(configuration: Configuration) -> Engine:
-    config = configuration.engine_config()
+    engine_config = configuration.engine_config()
     try:
         from guideway.engine.engine import Engine
 
-        return Engine(config)
+        return Engine(engine_config)
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(
             f"guideway's own engine needs {error.name!r}, which is not installed: pip install 'guideway[engine]'",
             field="model",
         ) from error
     except (InvalidConfiguration, PluginError) as error:
-        field = error.field if isinstance(error, InvalidConfiguration) else _field_of(error.plugin)
-        source = configuration.source_of(field)
-        if source == INSTALLED:
-            error.add_note("It was chosen because it is installed; --strategy NAME chooses others.")
-        elif source:
-            error.add_note(f"It comes from {source}.")
+        config.add_source(error, configuration)
         raise
-
-
-def _field_of(plugin: str) -> str:
-    """The field of the configuration that chooses plugins of this one's kind."""
-    kind = plugin.rpartition("/")[2].partition(".")[0]
-    return {kind: field for field, kind in KIND_OF.items()}.get(kind, "plugins.enable" if kind == "hooks" else kind)
 
 
 def _installed_strategies(settings: PluginSettings) -> tuple[str, ...]:

@@ -45,20 +45,25 @@ class Job:
 
 def add_flags(parser: ArgumentParser) -> None:
     """Let a command take prompts, a constraint and sampling parameters."""
-    given = parser.add_argument_group("prompts")
+    given = parser.add_argument_group(
+        "prompts",
+        "A line of --input is an object with 'prompt' (text, chat messages or token ids), optionally an 'id' to find "
+        "it again, and what it sets for itself: schema, regex, tenant, modifiers and every sampling parameter, under "
+        "the names of the flags with _ for -.",
+    )
     prompts = given.add_mutually_exclusive_group(required=True)
     prompts.add_argument("--prompt", metavar="TEXT", help="one prompt")
     prompts.add_argument(
         "--input",
         metavar="FILE",
-        help="JSON lines, - for standard input; each an object with 'prompt' (text, chat messages or token ids), "
-        "optionally an 'id' to find it again, and what else it sets for itself: schema, regex, tenant, modifiers and "
-        "every sampling parameter, under the names of the flags with _ for -",
+        help="JSON lines, one for each prompt; - for standard input",
     )
     given.add_argument("--raw", action="store_true", help="do not put prompts into the model's chat template")
     given.add_argument("--tenant", metavar="NAME", default="", help="on whose behalf")
     constraints = parser.add_argument_group("constraint").add_mutually_exclusive_group()
-    constraints.add_argument("--schema", metavar="FILE", help="a JSON Schema that every answer must obey")
+    constraints.add_argument(
+        "--schema", metavar="FILE", help="a JSON Schema that every answer must obey: a file, or the schema itself"
+    )
     constraints.add_argument("--regex", metavar="PATTERN", help="a regular expression that every answer must match")
     group = parser.add_argument_group("sampling")
     for name, field in SAMPLING.items():
@@ -70,16 +75,19 @@ def add_flags(parser: ArgumentParser) -> None:
             )
         elif name == "max_tokens":
             add_flag(group, replace(field, default=MAX_TOKENS), flag, dest=name)
+        elif name == "stop":  # its strings may hold commas
+            add_flag(group, replace(field, hint=tuple[str, ...]), flag, dest=name, split=False)
         else:
-            add_flag(group, field, flag, dest=name, split=name != "stop")
+            add_flag(group, field, flag, dest=name)
 
 
 def read_jobs(args: Namespace) -> list[Job]:
     """The jobs of a command line. Raises `InvalidRequest` for what concerns all of them."""
     constraint: Constraint | None = None
     if args.schema is not None:
-        constraint = JsonSchema(_read(args.schema, "schema"))
-        _named(args.schema, constraint.source)
+        inline = args.schema.lstrip().startswith("{")
+        constraint = JsonSchema(args.schema if inline else _read(args.schema, "schema"))
+        _named("--schema" if inline else args.schema, constraint.source)
     elif args.regex is not None:
         constraint = Regex(args.regex)
     given = {name: value for name, value in vars(args).items() if name in SAMPLING}
