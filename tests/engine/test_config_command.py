@@ -113,6 +113,15 @@ def test_a_person_gets_a_table(config: str, capsys: pytest.CaptureFixture[str]) 
         (["--max-num-seqs", "0"], 1, "--max-num-seqs: max_num_seqs must be a whole number of at least 1, not 0"),
         (["--option", "grammar.on.depth=3"], 1, "--option: options are given for 'grammar.on', which this"),
         (["--modifier", "kgw", "--modifier", "a/kgw"], 1, "--modifier: modifiers has modifier 'kgw' twice"),
+        (
+            ["--dtype", "float23"],
+            1,
+            "--dtype: dtype must be auto, float32, float16, bfloat16 or float64, not 'float23'",
+        ),
+        (["--executor", "nope"], 1, "no executor named 'nope' is installed"),
+        (["--executor", "nope"], 1, "It comes from --executor."),
+        (["--device-backend", "nope"], 1, "no device named 'nope' is installed"),
+        (["--grammar", '["one", "two"]'], 2, "is a list, whose items are separated by commas: write 'one,two', not"),
         (["--config", "absent.toml"], 1, "the configuration file 'absent.toml' cannot be read: No such file"),
     ],
 )
@@ -123,3 +132,9 @@ def test_a_mistake_is_explained(
     out, err = capsys.readouterr()
     assert said in err
     assert "Traceback" not in out + err
+
+
+def test_without_a_subcommand_it_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, "show the configuration" in err) == ("", True)

@@ -7,13 +7,16 @@ import os
 import pty
 import subprocess
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import jsonschema
 import pytest
 from guideway.api import hookimpl
 from guideway.cli import main
+from guideway.engine.command_line import config, jobs
 
 from tests.support.distributions import install
 
@@ -185,6 +188,19 @@ def test_what_is_not_enforced_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--model", "demo", "--prompt", "x", "--input", "y"], 2, "not allowed with argument"),
         (["--model", "demo", "--prompt", "x", "--schema", "a", "--regex", "b"], 2, "not allowed with argument"),
         (["--prompt", "x"], 2, "no model is configured; give --model, GUIDEWAY_MODEL, or model in a"),
+        (
+            ["--model", "demo", "--prompt", "x", "--strategy", 'root ::= "a"'],
+            1,
+            "names strategies; what to obey is given with --schema or --regex",
+        ),
+        (["--model", "demo", "--prompt", "x", "--modifier", "nope"], 1, "It comes from --modifier."),
+        (["--model", "demo", "--prompt", "x", "--device", "gpu"], 1, "the device 'gpu'; write 'cuda', as torch names"),
+        (["--model", "demo", "--prompt", "x", "--schema", '{"type": '], 1, "--schema: JSON schema is not JSON"),
+        (
+            ["--model", "demo", "--prompt", "x", "--plugins-require", "certified", "--plugins-lock", "absent.lock"],
+            1,
+            "run with --plugins-require installed",
+        ),
     ],
 )
 def test_mistakes_are_explained(
@@ -216,6 +232,26 @@ def test_a_bad_line_of_input_is_named(line: str, said: str, tmp_path: Path, caps
     path.write_text('{"prompt": "fine"}\n' + line, encoding="utf-8")
     assert main(["generate", "--model", "demo", "--input", str(path)]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_a_schema_may_stand_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    status, (line,), _ = run(capsys, "--model", "demo", "--prompt", PROMPT, "--schema", ' {"enum": ["yes"]}')
+    assert (status, line["text"]) == (0, '"yes"')
+
+
+def test_a_modifier_that_prompts_ask_for_comes_from_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "x", "modifiers": {"nope": {}}}', encoding="utf-8")
+    assert main(["generate", "--model", "demo", "--input", str(path)]) == 1
+    assert "It comes from the prompts." in capsys.readouterr().err
+
+
+def test_no_flag_takes_more_than_two_lines_of_help() -> None:
+    parser = ArgumentParser()
+    jobs.add_flags(parser)
+    config.add_flags(parser)
+    helps = {action.dest: str(action.help) for action in parser._actions}
+    assert [name for name, text in helps.items() if len(wrap(text.replace("%%", "%"), 54)) > 2] == []
 
 
 def test_a_broken_schema_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -267,7 +266,7 @@ def test_token_ids_may_be_any_sequence() -> None:
     step = ForwardStep([Append(Region(0, 64), 0, (1, 2), 1)])
     expected = runner.forward(step).logits
     array: Any = np.array([1, 2], dtype=np.int32)
-    assert torch.equal(runner.forward(ForwardStep([replace(step.appends[0], token_ids=array)])).logits, expected)
+    assert torch.equal(runner.forward(ForwardStep([step.appends[0]._replace(token_ids=array)])).logits, expected)
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,7 @@ __all__ = [
     "DeviceBackend",
     "Download",
     "Encoder",
+    "Example",
     "Executor",
     "Fault",
     "Feedback",

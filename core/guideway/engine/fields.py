@@ -59,7 +59,7 @@ def from_text(hint: Any, text: str) -> Any:
     that is a value. Raises `ArgumentTypeError` with what is expected."""
     if get_origin(hint) is tuple and (items := _json_list(text)) is not None:
         write = ",".join(map(str, items)) or ","
-        raise ArgumentTypeError(f"is a list, whose items are separated by commas: write {write}, not {text}")
+        raise ArgumentTypeError(f"is a list, whose items are separated by commas: write {write!r}, not {text!r}")
     try:
         return _parsed(hint, text)
     except (KeyError, ValueError) as error:

@@ -77,6 +77,7 @@ class Pipeline:
         entries.sort(key=lambda entry: (STAGES.index(entry.modifier.stage), entry.modifier.order, entry.name))
         self.emits = {entry.name: entry.transform.emits for entry in entries}
         self._by_stage = {stage: [e for e in entries if e.modifier.stage is stage] for stage in STAGES}
+        self._all_rows = self.ops.asarray(np.empty(0, dtype=np.int32))
 
     def _build(self, cls: type[LogitModifier[Any]], options: Mapping[str, Any]) -> LogitTransform:
         transform = cls.transform
@@ -136,7 +137,16 @@ class Pipeline:
     def entries(self, stage: Stage, step: StepInput) -> list[tuple[_Entry, Payload]]:
         """The modifiers of `stage` that have something to do in this step, in order."""
         payloads = step.payloads
+        if not payloads:
+            return []
         return [(entry, payloads[entry.name]) for entry in self._by_stage[stage] if entry.name in payloads]
+
+
+    def all_rows(self, num_rows: int) -> Array:
+        """``int32[num_rows]`` on the device: 0, 1, 2, ..."""
+        if len(self._all_rows) != num_rows:
+            self._all_rows = self.ops.asarray(np.arange(num_rows, dtype=np.int32))
+        return self._all_rows
 
 
 class _Run:
@@ -151,7 +161,7 @@ class _Run:
         self.data = StepData(
             step, self.ops, pipeline.context.logits_width, hidden_states, step.payloads.get(GRAMMAR_MASK)
         )
-        self.all_rows = self.ops.asarray(np.arange(step.batch.num_rows, dtype=np.int32))
+        self.all_rows = pipeline.all_rows(step.batch.num_rows)
         self.faults: dict[int, Fault] = {}
         self.emitted: dict[str, list[tuple[NDArray[np.int32], dict[str, Array]]]] = {}
         self.downloads: dict[str, Array] = {}
@@ -165,7 +175,8 @@ class _Run:
         logprobs = self._raw_logprobs(logits)
         logits = self._penalized(self._allowed(logits))
         drawn = np.flatnonzero(self.step.temperatures > 0).astype(np.int32)
-        logits = self._distribution(logits, drawn)
+        if len(drawn) or self.post_warp or self.owners:
+            logits = self._distribution(logits, drawn)
         if self.post_warp:
             before = ops.gather(logits, self.all_rows)
             for entry, payload in self.post_warp:
@@ -236,11 +247,10 @@ class _Run:
         """`logits` through temperature and filters: log-probabilities, where somebody looks at them."""
         ops, temperatures, warp = self.ops, self.step.temperatures, self.step.warp
         looked_at = self.post_warp or self.owners
-        warm = np.flatnonzero((temperatures > 0) & (temperatures != 1)).astype(np.int32)
+        warm = drawn[temperatures[drawn] != 1]
         if len(warm):
             logits = ops.scale_rows(widened(ops, logits), ops.asarray(warm), ops.asarray(1 / temperatures[warm]))
-        if looked_at or len(drawn):
-            logits = ops.log_softmax(logits)
+        logits = ops.log_softmax(logits)
         if warp is None or not len(drawn):
             return logits
         chosen = filters(warp, temperatures > 0, self.pipeline.context.logits_width)
@@ -287,14 +297,17 @@ class _Run:
         for i, (entry, rows) in enumerate(owned):
             token_ids[rows] = host[f"owned/{i}"]
             owner |= dict.fromkeys(rows.tolist(), entry.name)
-        for row in np.flatnonzero(~(host["best"] > -np.inf)).tolist():  # true for NaN
-            message = (
-                "the logits are not numbers (NaN)" if np.isnan(host["best"][row]) else "no token has a probability"
-            )
-            self.faults.setdefault(row, self._blame(row, message))
-        for row in np.flatnonzero((token_ids < 0) | (token_ids >= num_tokens)).tolist():
-            message = f"it drew a token id outside 0..{num_tokens - 1}"
-            fault = Fault(f"modifier.{owner[row]}", "sample", message) if row in owner else self._blame(row, message)
+        undrawable = ~(host["best"] > -np.inf)  # true for NaN
+        outside = (token_ids < 0) | (token_ids >= num_tokens)
+        for row in np.flatnonzero(undrawable | outside).tolist():
+            if undrawable[row]:
+                not_numbers = np.isnan(host["best"][row])
+                message = "the logits are not numbers (NaN)" if not_numbers else "no token has a probability"
+                fault = self._blame(row, message)
+            else:
+                message = f"it drew a token id outside 0..{num_tokens - 1}"
+                owned_by = owner.get(row)
+                fault = Fault(f"modifier.{owned_by}", "sample", message) if owned_by else self._blame(row, message)
             self.faults.setdefault(row, fault)
         if self.faults:
             token_ids[list(self.faults)] = 0

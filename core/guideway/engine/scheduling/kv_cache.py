@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from guideway.api.errors import GuidewayError, InvalidConfiguration
-from guideway.engine.forward import Clear, Copy, Move, Region
+from guideway.engine.forward import Append, Clear, Copy, Move, Region
 from guideway.engine.scheduling.buddy import BuddyAllocator, power_of_two
 
 __all__ = ["KVCache", "KVCacheError", "KVCacheFull"]
@@ -145,6 +145,11 @@ class KVCache:
         if region is None:
             raise KVCacheError(f"slot {slot} has no region; reserve room first")
         return region
+
+    def append(self, slot: int, token_ids: Sequence[int], num_rows: int) -> Append:
+        """What a worker is told of `token_ids` that it is to compute in reserved room, with `num_rows` rows of
+        logits. Raises `KVCacheError` if no room was reserved."""
+        return Append(self.region(slot), self.length(slot), token_ids, num_rows)
 
     def reserve(self, slot: int, num_tokens: int) -> None:
         """Make room for `num_tokens` beyond the length of `slot`, if need be in place of kept regions, the least

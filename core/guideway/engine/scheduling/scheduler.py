@@ -379,9 +379,11 @@ class Scheduler:
         return works
 
     def _draft(self, sequence: Sequence, budget: int) -> list[int]:
+        if not self._num_draft_tokens or not sequence.output:
+            return []
         room = min(self._num_draft_tokens, sequence.group.max_tokens - len(sequence.output) - 1)
         room = min(room, budget // len(sequence.slots))
-        if room <= 0 or not sequence.output:
+        if room <= 0:
             return []
         if sequence.lookup is None:
             sequence.lookup = PromptLookup(sequence.request.prompt_token_ids)

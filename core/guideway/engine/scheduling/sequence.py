@@ -102,28 +102,19 @@ class Sequence:
     stream: TextStream = field(default_factory=TextStream)
     lookup: PromptLookup | None = None
     """Where its drafts come from; made with the first."""
+    request: Request = field(init=False)
+    tenant: str = field(init=False)
+    priority: int = field(init=False)
+    rank: tuple[int, int, int] = field(init=False)
+    """Smaller is more important."""
 
     def __post_init__(self) -> None:
+        self.request = self.group.request
         params = self.request.params
+        self.tenant, self.priority = self.request.tenant, params.priority
+        self.rank = (self.priority, self.group.arrival, self.index)
         if params.logprobs is not None or params.best_of is not None:
             self.logprobs = []
-
-    @property
-    def request(self) -> Request:
-        return self.group.admission.request
-
-    @property
-    def tenant(self) -> str:
-        return self.group.admission.request.tenant
-
-    @property
-    def priority(self) -> int:
-        return self.group.admission.request.params.priority
-
-    @property
-    def rank(self) -> tuple[int, int, int]:
-        """Smaller is more important."""
-        return (self.priority, self.group.arrival, self.index)
 
     def ready(self) -> bool:
         """Whether it may start: its constraint is compiled, and the prompt it shares is computed."""
@@ -147,6 +138,10 @@ class Sequence:
         if start >= length:
             return self.output[start - length : end - length]
         return [*prompt[start:end], *self.output[: max(0, end - length)]]
+
+    def last_token(self, which: int) -> int:
+        """The last of them."""
+        return self.output[-1] if self.output else self.group.prompts[which][-1]
 
     def length(self, which: int) -> int:
         """How many there are."""

@@ -19,7 +19,7 @@ from guideway.pipeline import accepted_tokens
 __all__ = ["Advance", "Stepper", "Work"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Work:
     """What one sequence computes in a step."""
 
@@ -37,7 +37,7 @@ class Work:
         return sum(map(len, self.appends))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Advance:
     """What a step brought one sequence."""
 
@@ -60,15 +60,14 @@ class Stepper:
 
     def pending(self, sequence: Sequence) -> int:
         """How many tokens have to be computed before the next one can be drawn, besides the last of each slot."""
-        length = self._cache.length
-        return sum(sequence.length(which) - 1 - length(slot) for which, slot in enumerate(sequence.slots))
+        pending = 0
+        for which, slot in enumerate(sequence.slots):
+            pending += sequence.length(which) - 1 - self._cache.length(slot)
+        return pending
 
     def decode(self, sequence: Sequence, drafts: list[int]) -> Work:
         """The next token of a sequence with nothing pending, and of its drafts."""
-        appends = []
-        for which in range(len(sequence.slots)):
-            end = sequence.length(which)
-            appends.append(sequence.tokens(which, end - 1, end) + drafts)
+        appends = [[sequence.last_token(which), *drafts] for which in range(len(sequence.slots))]
         return Work(sequence, appends, drafts, samples=True, num_scored=0)
 
     def prefill(self, sequence: Sequence, budget: int) -> Work:
@@ -132,7 +131,6 @@ class Stepper:
         return sequence.index == 0 and scored is not None and len(scored) < len(sequence.group.prompts[0])
 
     def _forward(self, works: list[Work], sampled: list[Work], scored: list[Work]) -> ForwardStep:
-        region, length = self._cache.region, self._cache.length
         first: list[Append] = []
         companions: list[Append] = []
         scores: list[Append] = []
@@ -144,11 +142,12 @@ class Stepper:
                 if not token_ids:
                     continue
                 if which == 0 and work.num_scored:
-                    scores.append(Append(region(slot), length(slot), token_ids, work.num_scored))
-                    end = length(slot) + len(token_ids)
+                    append = self._cache.append(slot, token_ids, work.num_scored)
+                    scores.append(append)
+                    end = append.length + len(token_ids)
                     targets += work.sequence.tokens(0, end - work.num_scored + 1, end + 1)
                     continue
-                append = Append(region(slot), length(slot), token_ids, num_rows)
+                append = self._cache.append(slot, token_ids, num_rows)
                 (silent if not num_rows else first if which == 0 else companions).append(append)
         first_move, moves = self._cache.moves()
         return ForwardStep(

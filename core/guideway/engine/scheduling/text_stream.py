@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Piece", "TextStream"]
 
@@ -26,7 +27,7 @@ class TextStream:
         rest = data[consumed:]
         text = self.held + text
         if not stop:
-            return Piece(text, None, TextStream(rest))
+            return Piece(text, None, TextStream(rest) if rest or self.undecoded or self.held else self)
         if look:
             found = [(text.find(string), -len(string), string) for string in stop if string in text]
             if found:
@@ -40,8 +41,7 @@ class TextStream:
         return self.held + self.undecoded.decode(errors="replace")
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Text that became final."""
 
     text: str
