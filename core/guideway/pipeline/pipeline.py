@@ -141,7 +141,6 @@ class Pipeline:
             return []
         return [(entry, payloads[entry.name]) for entry in self._by_stage[stage] if entry.name in payloads]
 
-
     def all_rows(self, num_rows: int) -> Array:
         """``int32[num_rows]`` on the device: 0, 1, 2, ..."""
         if len(self._all_rows) != num_rows:
