@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
-from guideway import FinishReason
+from guideway import FinishReason, SamplingParams
 
 from tests.docs.blocks import code_blocks, run_block
 
+ROOT = Path(__file__).parents[2]
 PAGE = "docs/engine.md"
 
 
@@ -42,9 +46,16 @@ def test_every_example_runs(shown: tuple[list[str], dict[str, Any]]) -> None:
     assert names["result"].error is None
 
 
+def test_the_table_has_every_sampling_parameter() -> None:
+    rows = re.findall(r"^\| (`[a-z_`, ]+`) \| [^|]+ \| ", (ROOT / PAGE).read_text("utf-8"), re.MULTILINE)
+    named = [name for row in rows for name in re.findall("[a-z_]+", row)]
+    assert sorted(named) == sorted(field.name for field in fields(SamplingParams))
+
+
 def test_what_is_printed_is_what_the_text_says(shown: tuple[list[str], dict[str, Any]]) -> None:
     assert said(shown, "refused.finish_reason").splitlines()[1].startswith("refused ")
     assert json.loads(said(shown, "for text in generation:\n    print").rpartition("}")[0] + "}")["age"] == 31
     assert "True" in said(shown, "urgent")
+    assert said(shown, "unfinished").endswith("abort\n")
     assert "layer" in said(shown, "layer_timing.report")
     assert said(shown, "generation.fork()").count("'") >= 4

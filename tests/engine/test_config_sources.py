@@ -1,0 +1,285 @@
+"""Four sources, one precedence, and mistakes that are told where they stand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guideway import EngineConfig, PluginSettings
+from guideway.api.errors import InvalidConfiguration
+from guideway.engine.config_sources import KEYS, VARIABLES
+
+from tests.support.distributions import install
+
+FILE = """\
+model = "demo"
+grammar = ["one", "two"]
+max_num_seqs = 8
+prefix_caching = false
+
+[plugins]
+enable = ["policy"]
+require = "installed"
+
+[options."grammar.one"]
+whitespace = "compact"
+depth = 3
+"""
+
+
+def load(tmp_path: Path, text: str = FILE, environ: dict[str, str] | None = None, **arguments: Any) -> EngineConfig:
+    path = tmp_path / "guideway.toml"
+    path.write_text(text, encoding="utf-8")
+    return EngineConfig.load(path, environ=environ or {}, **arguments)
+
+
+def refusal(tmp_path: Path, text: str = FILE, environ: dict[str, str] | None = None, **arguments: Any) -> str:
+    with pytest.raises(InvalidConfiguration) as caught:
+        load(tmp_path, text, environ, **arguments)
+    return str(caught.value).replace(str(tmp_path / "guideway.toml"), "FILE")
+
+
+def test_arguments_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    environ = {"GUIDEWAY_MAX_NUM_SEQS": "9", "GUIDEWAY_MAX_WAITING": "90", "GUIDEWAY_PLUGINS_ENABLE": "a, b"}
+    assert load(tmp_path).max_num_seqs == 8
+    config = load(tmp_path, environ=environ, max_waiting=91)
+    assert (config.model, config.grammar, config.prefix_caching) == ("demo", ("one", "two"), False)
+    assert (config.max_num_seqs, config.max_waiting, config.compile_threads) == (9, 91, 2)
+    assert config.plugins == PluginSettings(enable=("a", "b"))
+
+
+def test_every_field_can_be_set_by_every_source(tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "model": "demo",
+        "grammar": ["g"],
+        "modifiers": ["m"],
+        "worker_mixins": ["w"],
+        "device_backend": "numpy",
+        "device": "cpu:1",
+        "dtype": "auto",
+        "executor": "process",
+        "max_num_seqs": 3,
+        "max_model_len": 4,
+        "kv_cache_tokens": 5,
+        "max_num_batched_tokens": 6,
+        "prefix_caching": False,
+        "max_waiting": 7,
+        "num_draft_tokens": 8,
+        "compile_threads": 9,
+        "grammar_cache_bytes": 10,
+    }
+    plugins: dict[str, Any] = {"enable": ["a"], "allow": ["*/*"], "deny": ["x/*"], "require": "certified", "lock": "/l"}
+    options: dict[str, Any] = {"grammar.g": {"deep": [1, {"a": True}]}, "worker.w": {"seconds": 0.5}}
+    assert {(name,) for name in values} | {("plugins", name) for name in plugins} == KEYS.keys()
+    expected = EngineConfig(**values, options=options, plugins=PluginSettings(**plugins))
+
+    assert load(tmp_path, "", **values, options=options, plugins=plugins) == expected
+    assert load(tmp_path, "", **values, options=options, plugins=PluginSettings(**plugins)) == expected
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    lines += ["[plugins]", *(f"{name} = {json.dumps(value)}" for name, value in plugins.items())]
+    lines += ['[options."grammar.g"]', "deep = [1, {a = true}]", '[options."worker.w"]', "seconds = 0.5"]
+    assert load(tmp_path, "\n".join(lines)) == expected
+
+    def text(value: Any) -> str:
+        return ",".join(value) if isinstance(value, list) else str(value)
+
+    environ = {name: text(values[key[0]] if len(key) == 1 else plugins[key[1]]) for name, key in VARIABLES.items()}
+    assert load(tmp_path, "", {**environ, "GUIDEWAY_OPTIONS": json.dumps(options)}) == expected
+
+
+def test_the_file_may_be_named_by_the_environment_and_an_argument_wins(tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text('model = "other"', encoding="utf-8")
+    environ = {"GUIDEWAY_CONFIG": str(other)}
+    assert EngineConfig.load(environ=environ).model == "other"
+    assert load(tmp_path, environ=environ).model == "demo"
+
+
+def test_it_reads_this_process_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GUIDEWAY_MODEL", "mine")
+    assert EngineConfig.load().model == "mine"
+
+
+def test_options_are_merged_one_by_one(tmp_path: Path) -> None:
+    environ = {"GUIDEWAY_OPTIONS": '{"grammar.one": {"depth": 4}, "grammar.two": {"x": 1}}'}
+    config = load(tmp_path, environ=environ, options={"grammar.two": {"x": 2}})
+    assert config.options == {"grammar.one": {"whitespace": "compact", "depth": 4}, "grammar.two": {"x": 2}}
+
+
+def test_options_of_a_component_that_was_replaced_go_with_it(tmp_path: Path) -> None:
+    assert load(tmp_path, environ={"GUIDEWAY_GRAMMAR": "two"}).options == {}
+    assert load(tmp_path, environ={"GUIDEWAY_GRAMMAR": ","}).grammar == ()
+    said = refusal(tmp_path, FILE.replace('"grammar.one"', '"grammar.oen"'), {"GUIDEWAY_GRAMMAR": "two"})
+    assert said.startswith("FILE, [options.\"grammar.oen\"]: options are given for 'grammar.oen', which")
+    assert "argument options: " in refusal(tmp_path, grammar=["two"], options={"grammar.one": {"depth": 1}})
+
+
+def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
+    names = ("MODEL", "CONFIG", "OPTIONS", "MAX_NUM_SEQS", "PLUGINS_ENABLE", "NO_SUCH_THING")
+    assert load(tmp_path, environ={f"GUIDEWAY_{name}": "" for name in names}) == load(tmp_path)
+
+
+@pytest.mark.parametrize("word", ["false", "No", "off", "0"])
+def test_words_for_false(word: str, tmp_path: Path) -> None:
+    assert load(tmp_path, environ={"GUIDEWAY_PREFIX_CACHING": word}).prefix_caching is False
+    assert load(tmp_path, environ={"GUIDEWAY_MAX_MODEL_LEN": "none"}).max_model_len is None
+
+
+def test_paths_in_a_file_are_relative_to_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models" / "llama").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path.parent)
+    for model, expected in (
+        ("./llama", tmp_path / "llama"),
+        ("../llama", tmp_path / "../llama"),
+        ("models/llama", tmp_path / "models/llama"),
+        ("/llama", Path("/llama")),
+        ("~/llama", Path("~/llama").expanduser()),
+        ("acme/demo", "acme/demo"),
+        ("demo", "demo"),
+    ):
+        assert load(tmp_path, f'model = "{model}"').model == str(expected)
+    assert load(tmp_path, 'model = "x"\nplugins = {lock = "my.lock"}').plugins.lock == str(tmp_path / "my.lock")
+    assert load(tmp_path, 'model = "x"').plugins.lock == "guideway.lock"
+    relative = Path(tmp_path.name, "guideway.toml")
+    relative.write_text('model = "./llama"', encoding="utf-8")
+    assert EngineConfig.load(relative, environ={}).model == str(tmp_path / "llama")
+    assert load(tmp_path, environ={"GUIDEWAY_MODEL": "./llama"}).model == "./llama"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("max_num_seq = 3", "FILE: unknown key 'max_num_seq'; did you mean 'max_num_seqs'? known: model, "),
+        ("max-num-seqs = 3", "FILE: unknown key 'max-num-seqs'; did you mean 'max_num_seqs'? "),
+        ("[plugin]", "FILE: unknown key 'plugin'; did you mean 'plugins'? "),
+        ("[plugins]\nenabel = []", "FILE, [plugins]: unknown key 'enabel'; did you mean 'enable'? known: enable, "),
+        ("plugins = 3", "FILE: plugins must be a table, not 3"),
+        ('max_num_seqs = "8"', "FILE: max_num_seqs must be a whole number, not the text '8'; write max_num_seqs = 8"),
+        ('prefix_caching = "no"', "not the text 'no'; write prefix_caching = false"),
+        ('grammar = "one"', "FILE: grammar must be a list of names, not the text 'one'; write grammar = [\"one\"]"),
+        ('plugins = {deny = "a/*"}', 'write deny = ["a/*"]'),
+        (
+            'max_model_len = "none"',
+            "FILE: max_model_len must be a whole number, or none, not the text 'none'; leave it",
+        ),
+        ("model = 'm'\nmax_num_seqs = true", "FILE: max_num_seqs must be a whole number of at least 1, not True"),
+        ("model = 'm'\nmax_num_seqs = 0", "FILE: max_num_seqs must be a whole number of at least 1, not 0"),
+        ("model = 3", "FILE: model must be a string that is not empty, not 3"),
+        ("model = ''", "FILE: model must be a string that is not empty, not ''"),
+        ("model = 'm'\ngrammar = [3]", "FILE: grammar must be a list of names, not [3]"),
+        ("model = 'm'\nplugins = {require = 'x'}", "FILE: [plugins] require must be 'installed' or 'certified'"),
+        ("model = 'm'\nplugins = {enable = 3}", "FILE: [plugins] enable must be a list of strings, not 3"),
+        ("model = 'm'\nplugins = {lock = 3}", "FILE: [plugins] lock must be the path of a lock file, not 3"),
+        ("options = 3", "FILE, [options]: options must map 'kind.name'"),
+        ('[options]\n"grammar.one" = 3', "FILE, [options]: the options of 'grammar.one' must map names to values"),
+        ("[options.grammar.one]\nx = 1", 'in one pair of quotes: write [options."grammar.one"]'),
+        ('[options."gramar.one"]', "'gramar.one' is no component that takes options; did you mean 'grammar'? "),
+        ('[options."one"]', "'one' is no component that takes options; "),
+        ("model = 'm'\n[options.\"grammar.one\"]", 'FILE, [options."grammar.one"]: options are given for'),
+        ("a = 1\nb = [", "FILE is not TOML: Invalid value (at line 2, column 6, its end)"),
+        ("a = 1\na = 2", "(at line 2, column 6"),
+        ("a = " + "[" * 100_000, "FILE is nested too deeply"),
+        ("a = 1" + "0" * 5000, "FILE is not TOML: "),
+        ("", "no model is configured; give --model, GUIDEWAY_MODEL, or model in a configuration file"),
+    ],
+)
+def test_a_mistake_in_the_file_is_explained(text: str, said: str, tmp_path: Path) -> None:
+    assert said in refusal(tmp_path, text).replace("the configuration file 'FILE'", "FILE")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    absent = tmp_path / "absent.toml"
+    with pytest.raises(InvalidConfiguration, match=r"absent\.toml' cannot be read: No such file"):
+        EngineConfig.load(absent, environ={})
+    with pytest.raises(InvalidConfiguration, match=r"absent\.toml' \(GUIDEWAY_CONFIG\) cannot be read"):
+        EngineConfig.load(environ={"GUIDEWAY_CONFIG": str(absent)})
+    absent.write_bytes(b'model = "demo"\ndtype = "\xff"\n')
+    with pytest.raises(InvalidConfiguration, match=r"is not UTF-8 \(at line 2, column 10\)"):
+        EngineConfig.load(absent, environ={})
+    absent.write_bytes(b'\xef\xbb\xbfmodel = "demo"\r\n')  # as editors on Windows write
+    assert EngineConfig.load(absent, environ={}).model == "demo"
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"GUIDEWAY_MAX_NUM_SEQ": "3"}, "variable GUIDEWAY_MAX_NUM_SEQ; did you mean 'GUIDEWAY_MAX_NUM_SEQS'? "),
+        ({"GUIDEWAY_PLUGIN_ENABLE": "a"}, "did you mean 'GUIDEWAY_PLUGINS_ENABLE'? "),
+        ({"GUIDEWAY_TENANT": "3"}, "variable GUIDEWAY_TENANT; a plugin's own variables begin with GUIDEWAY_ and"),
+        ({"GUIDEWAY_MAX_NUM_SEQS": "many"}, "GUIDEWAY_MAX_NUM_SEQS must be a whole number, not 'many'"),
+        ({"GUIDEWAY_MAX_NUM_SEQS": "0"}, "GUIDEWAY_MAX_NUM_SEQS: max_num_seqs must be a whole number of at least 1"),
+        (
+            {"GUIDEWAY_GRAMMAR": '["one", "two"]'},
+            "GUIDEWAY_GRAMMAR is a list, whose items are separated by commas: write",
+        ),
+        ({"GUIDEWAY_PLUGINS_DENY": "[]"}, "separated by commas: write ',', not '[]'"),
+        ({"GUIDEWAY_PREFIX_CACHING": "si"}, "GUIDEWAY_PREFIX_CACHING must be true or false, not 'si'"),
+        ({"GUIDEWAY_PLUGINS_REQUIRE": "x"}, "GUIDEWAY_PLUGINS_REQUIRE must be 'installed' or 'certified', not 'x'"),
+        ({"GUIDEWAY_PLUGINS_DENY": "x"}, "GUIDEWAY_PLUGINS_DENY: [plugins] deny: 'x' can match nothing"),
+        ({"GUIDEWAY_OPTIONS": "{"}, "GUIDEWAY_OPTIONS must be JSON, such as"),
+        ({"GUIDEWAY_OPTIONS": "[]"}, "GUIDEWAY_OPTIONS: options must map 'kind.name'"),
+        (
+            {"GUIDEWAY_OPTIONS": '{"grammar.three": {"a": 1}}'},
+            "GUIDEWAY_OPTIONS: options are given for 'grammar.three'",
+        ),
+    ],
+)
+def test_a_mistake_in_the_environment_is_explained(environ: dict[str, str], said: str, tmp_path: Path) -> None:
+    assert said in refusal(tmp_path, environ=environ)
+
+
+def test_a_variable_of_an_installed_plugin_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"GUIDEWAY_HOUSE_RULES": "a", "GUIDEWAY_HOUSE_RULES_FILE": "b", "OTHER": "c"}
+    assert "unknown environment variable GUIDEWAY_HOUSE_RULES;" in refusal(tmp_path, environ=environ)
+    install(tmp_path / "installed", "house", {"hooks.house-rules": "house"})
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    assert load(tmp_path, environ=environ) == load(tmp_path)
+    assert "GUIDEWAY_HOUSE_RULESX" in refusal(tmp_path, environ={**environ, "GUIDEWAY_HOUSE_RULESX": "1"})
+
+
+@pytest.mark.parametrize(
+    ("variable", "component"),
+    [
+        ("GUIDEWAY_PROCESS_TIMOUT", "executor.process"),
+        ("GUIDEWAY_LOCAL_RANKS", "executor.local"),
+        ("GUIDEWAY_TORCH_DEVICE", "device.torch"),
+        ("GUIDEWAY_REFERENCE", "grammar.reference"),
+    ],
+)
+def test_a_variable_named_for_a_component_that_takes_options_is_refused(
+    variable: str, component: str, tmp_path: Path
+) -> None:
+    said = refusal(tmp_path, environ={variable: "1"})
+    assert f"unknown environment variable {variable}; " in said
+    assert f"{component} would take options from GUIDEWAY_OPTIONS" in said
+
+
+def test_a_variable_named_for_a_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "installed", "mine", {"model.mine": "mine"})
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    said = refusal(tmp_path, environ={"GUIDEWAY_MINE_X": "1"})
+    assert "unknown environment variable GUIDEWAY_MINE_X; a plugin's own variables begin with" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"max_seqs": 3}, "argument max_seqs: unknown key 'max_seqs'; did you mean 'max_num_seqs'? "),
+        ({"max_num_seqs": "3"}, "argument max_num_seqs: max_num_seqs must be a whole number of at least 1, not '3'"),
+        ({"plugins": {"enabel": []}}, "argument plugins, [plugins]: unknown key 'enabel'; did you mean 'enable'? "),
+        ({"plugins": 3}, "argument plugins: plugins must be a table, not 3"),
+        ({"options": {"grammar.three": {}}}, "argument options: options are given for 'grammar.three', which"),
+        ({"options": {3: {}}}, "argument options: 3 is no component that takes options"),
+    ],
+)
+def test_a_mistake_in_an_argument_is_explained(arguments: dict[str, Any], said: str, tmp_path: Path) -> None:
+    assert said in refusal(tmp_path, **arguments)
+
+
+def test_every_key_has_help() -> None:
+    """The docstrings of the fields, which flags show."""
+    assert all(field.help for field in KEYS.values())
+    assert len({field.name for field in dataclasses.fields(EngineConfig)}) == len([k for k in KEYS if len(k) == 1]) + 2
