@@ -160,24 +160,24 @@ def test_the_same_text_comes_from_strategies_that_agree() -> None:
 def test_masks_grow_with_the_batch_and_a_payload_holds_until_the_second_after() -> None:
     subject = host()
 
-    def bitmask(num_sequences: int) -> Any:
-        for slot in range(len(subject.tokens), num_sequences):
-            params = SamplingParams(constraint=Choice([f"{slot}", "x"]))
-            subject.join(slot, Request(request_id=f"{slot}", prompt_token_ids=tuple(PROMPT), params=params))
-        slots = list(range(num_sequences))
-        batch = StepBatch.build(slots, [len(PROMPT)] * num_sequences, [[] for _ in slots])
+    for slot in range(4):
+        wanted = SamplingParams(constraint=Choice([f"{slot}", "x"]))
+        subject.join(slot, Request(request_id=f"{slot}", prompt_token_ids=tuple(PROMPT), params=wanted))
+
+    def bitmask(slots: list[int]) -> Any:
+        batch = StepBatch.build(slots, [len(PROMPT)] * len(slots), [[] for _ in slots])
         return subject.runtime.prepare(batch).payloads["grammar"].arrays["bitmask"]
 
     assert [len(buffer) for buffer in subject.runtime._mask._buffers] == [0, 0]
-    masks = [bitmask(n) for n in (1, 3)]
-    kept = [mask.copy() for mask in masks]
-    assert len({row.tobytes() for row in kept[1]}) == 3
-    np.testing.assert_array_equal(kept[1][:1], kept[0])
-    masks.append(bitmask(4))
-    kept.append(masks[2].copy())
-    np.testing.assert_array_equal(masks[1], kept[1])
-    np.testing.assert_array_equal(bitmask(2), kept[1][:2])
-    np.testing.assert_array_equal(masks[2], kept[2])
+    (first,) = bitmask([0]).copy()
+    three = bitmask([0, 1, 2])
+    rows = three.copy()
+    assert len({row.tobytes() for row in rows}) == 3
+    np.testing.assert_array_equal(rows[0], first)
+    four = bitmask([0, 1, 2, 3])
+    np.testing.assert_array_equal(three, rows)
+    np.testing.assert_array_equal(bitmask([2, 1]), rows[[2, 1]])
+    np.testing.assert_array_equal(four[:3], rows)
 
 
 class Rebuilding(FakeHost):
