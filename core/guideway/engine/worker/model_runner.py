@@ -20,6 +20,7 @@ from guideway.api.errors import InvalidConfiguration
 from guideway.engine.forward import Append, ForwardStep
 from guideway.engine.worker.attention import PackedStep, pack_step
 from guideway.engine.worker.kv_store import KVStore
+from guideway.engine.worker.linear import use_onednn
 from guideway.engine.worker.masks import Masks
 from guideway.engine.worker.model_support import check_spans, probe_attention
 
@@ -62,6 +63,7 @@ class ModelRunner:
         model.train(False)
         self._model = model
         profile = probe_attention(model)
+        use_onednn(model)
         self.logits_width = profile.logits_width
         self._windows = profile.windows(max_length)
         self._group = profile.num_query_heads // profile.kv_shape.num_heads
