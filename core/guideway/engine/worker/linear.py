@@ -21,8 +21,8 @@ MIN_PRODUCTS = 1 << 20
 
 def use_onednn(model: torch.nn.Module) -> None:
     """From now on each linear layer of `model` decides by the size of its input who multiplies. The weights stay what
-    they are. Without effect where this torch has no oneDNN or no operator for it."""
-    operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+    they are. Without effect where this torch has no such operator."""
+    operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if operator is None:
         return
     multiply: Any = operator.default
