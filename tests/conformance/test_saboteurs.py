@@ -8,7 +8,7 @@ from guideway.conformance.registry import KIND_MODULES, Obligation, checks, plan
 from guideway.conformance.saboteurs import Saboteur, saboteurs
 from guideway.conformance.target import Target
 
-ALL = [saboteur for kind, modules in KIND_MODULES.items() if modules for saboteur in saboteurs(kind)]
+ALL = [saboteur for kind in KIND_MODULES if KIND_MODULES[kind] for saboteur in saboteurs(kind)]
 
 
 @pytest.mark.parametrize("kind", [kind for kind, modules in KIND_MODULES.items() if modules])

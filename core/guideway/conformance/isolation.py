@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from guideway.conformance.host import PATIENCE
 from guideway.conformance.outcomes import Result
 from guideway.conformance.registry import Obligation, checks
 from guideway.conformance.target import Target
@@ -71,11 +72,17 @@ class Host:
         self.traits = frozenset[str](answer["about"]["traits"])
 
     def run(
-        self, obligations: Iterable[Obligation], *, jobs: int = 1, seconds: float | None = None
+        self,
+        obligations: Iterable[Obligation],
+        *,
+        jobs: int = 1,
+        seconds: float | None = None,
+        timeout_factor: float = 1.0,
     ) -> Iterator[Result]:
         """Perform `obligations`, at most `jobs` at once, and yield what came of each, as each becomes known.
 
-        `seconds`: instead of each check's own limit. An obligation of which nothing can be known is an error.
+        `seconds`: instead of each check's own limit, which `timeout_factor` multiplies. An obligation of which nothing
+        can be known is an error.
         """
         waiting = list(enumerate(obligations))[::-1]
         running: dict[int, Obligation] = {}
@@ -84,11 +91,10 @@ class Host:
                 while waiting and len(running) < jobs:
                     number, obligation = waiting.pop()
                     running[number] = obligation
-                    self._send(
-                        {"number": number, "check": obligation.check, "mode": obligation.mode, "seconds": seconds}
-                    )
-                longest = max(seconds or self._limit(obligation) for obligation in running.values())
-                answer = self._receive(time.monotonic() + longest + 30)
+                    limit = seconds or self._limit(obligation) * timeout_factor
+                    self._send({"number": number, "check": obligation.check, "mode": obligation.mode, "seconds": limit})
+                longest = max(seconds or self._limit(obligation) * timeout_factor for obligation in running.values())
+                answer = self._receive(time.monotonic() + PATIENCE * longest + 30)
             except BrokenPipeError:
                 answer = None
             if answer is None:

@@ -23,7 +23,7 @@ KIND_MODULES = {
     "grammar": (),
     "device": ("masks",),
     "modifier": (),
-    "worker": (),
+    "worker": ("mixins",),
     "hooks": (),
 }
 """The kinds that have checks, and the modules ``guideway.conformance.KIND.NAME`` that hold them."""
@@ -46,7 +46,7 @@ class Check:
     trait: str | None
     """What a plugin has to be for the check to be planned at all, such as ``kind:regex``."""
     seconds: float
-    """How long it may take on a slow machine before the plugin counts as hanging."""
+    """Of processor time it may take on a slow machine; the plugin then counts as hanging."""
     positive: Callable[[Any], None]
     refusal: Callable[[Any], None] | None
 

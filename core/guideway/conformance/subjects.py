@@ -36,6 +36,10 @@ class Subject:
         self.settings = settings
 
     @classmethod
+    def prepare(cls) -> None:
+        """Import what every check needs, once, before children are forked. Starts no thread."""
+
+    @classmethod
     def declared(cls, component: Any) -> frozenset[str]:  # noqa: ARG003
         """The capabilities it declares, asked as a host asks them."""
         return frozenset()

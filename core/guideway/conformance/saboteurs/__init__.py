@@ -54,5 +54,5 @@ def saboteur(killer: str, mode: Mode = "positive") -> Callable[[T], T]:
 def saboteurs(kind: str) -> tuple[Saboteur, ...]:
     """All of one kind, from the module ``guideway.conformance.saboteurs.KIND``."""
     assert kind in KIND_MODULES
-    import_module(f"guideway.conformance.saboteurs.{kind}")
+    import_module(f"{__name__}.{kind}")
     return tuple(found for found in _SABOTEURS if found.kind == kind)

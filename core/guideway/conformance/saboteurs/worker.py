@@ -1,0 +1,147 @@
+"""Worker mixins with one bug each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from guideway.api import Worker, WorkerMixin, WorkerStep
+from guideway.conformance.saboteurs import saboteur
+
+__all__: list[str] = []
+
+
+class _Correct(WorkerMixin):
+    """Counts steps."""
+
+    name = "counter"
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._steps = 0
+
+    def after_step(self, step: WorkerStep) -> None:
+        self._steps += 1
+
+    def count(self) -> Any:
+        """How many steps there were."""
+        return self._steps
+
+
+@saboteur("worker.lives_through_a_run")
+class FailsInAStep(_Correct):
+    """Raises in its third step."""
+
+    def after_step(self, step: WorkerStep) -> None:
+        super().after_step(step)
+        if self._steps == 3:
+            raise RuntimeError("three is enough")
+
+
+@saboteur("worker.knows_only_what_the_contract_offers")
+class ReadsTheHost(_Correct):
+    """Uses a private attribute of one host's worker, if it is there."""
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        self._runner = getattr(worker, "model_runner", None)
+
+
+@saboteur("worker.survives_steps_of_any_size")
+class DividesByRows(_Correct):
+    """Takes for granted that a step has rows; a chunk of a prompt has none."""
+
+    def after_step(self, step: WorkerStep) -> None:
+        self._steps += step.num_tokens // step.num_rows
+
+
+@saboteur("worker.survives_a_failed_step")
+class ExpectsPairs(_Correct):
+    """Takes for granted that each before_step has its after_step."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super_init = _Correct.__init__
+        super_init(self, options)
+        self._inside = False
+
+    def before_step(self, step: WorkerStep) -> None:
+        if self._inside:
+            raise RuntimeError("already inside a step")
+        self._inside = True
+
+    def after_step(self, step: WorkerStep) -> None:
+        self._inside = False
+
+
+@saboteur("worker.closes_without_a_step")
+class ClosesWhatAStepOpened(_Correct):
+    """Closes what only a step opens."""
+
+    def after_step(self, step: WorkerStep) -> None:
+        self._opened = True
+
+    def close(self) -> None:
+        del self._opened
+
+
+@saboteur("worker.leaves_the_model_usable")
+class TakesTheHead(_Correct):
+    """Removes the model's output layer when it closes."""
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        self._model = worker.model
+
+    def close(self) -> None:
+        self._model.lm_head = None
+
+
+@saboteur("worker.speaks_for_itself_alone")
+class CallsTheNext(_Correct):
+    """Calls super() as cooperative classes do, so that another mixin's method runs twice."""
+
+    def before_step(self, step: WorkerStep) -> None:
+        super().before_step(step)
+
+
+@saboteur("worker.works_in_one_object_with_others")
+class ClearsTheObject(_Correct):
+    """Takes the whole object for its own."""
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        vars(self).clear()
+        self._steps = 0
+
+    def close(self) -> None:
+        vars(self).clear()
+
+
+@saboteur("worker.workers_do_not_share_what_they_see")
+class SharesAList(_Correct):
+    """Keeps what it has of the worker on its class, and lets go of all of it in close."""
+
+    models: list[Any] = []  # noqa: RUF012 - the bug
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        self.models.append(worker.model)
+
+    def before_step(self, step: WorkerStep) -> None:
+        if not self.models:
+            raise RuntimeError("no model")
+
+    def close(self) -> None:
+        self.models.clear()
+
+
+@saboteur("worker.results_pickle")
+class ReturnsAFunction(_Correct):
+    """Returns what cannot leave its process."""
+
+    def count(self) -> Any:
+        return lambda: self._steps
+
+
+@saboteur("worker.options_are_left_alone")
+class TakesItsOptions(_Correct):
+    """Adds its defaults to the operator's options."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        options.setdefault("every", 1)  # type: ignore[attr-defined]
+        self._steps = 0

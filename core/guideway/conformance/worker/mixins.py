@@ -1,0 +1,217 @@
+"""The life of a worker mixin, alone and among others."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import pickle
+from collections.abc import Mapping
+from typing import Any, cast
+
+from guideway.api import UnsupportedCapability, Worker, WorkerMixin, WorkerStep
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+from guideway.conformance.worker.subject import OneStep, WorkerSubject, public_methods
+
+__all__: list[str] = []
+
+
+class _Neighbor(WorkerMixin):
+    """Another mixin of the same worker, which counts how often it is called."""
+
+    name = "conformance_neighbor"
+    conformance_calls: list[str]
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._count("__init__")
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        self._count("on_model_loaded")
+
+    def before_step(self, step: WorkerStep) -> None:
+        self._count("before_step")
+
+    def after_step(self, step: WorkerStep) -> None:
+        self._count("after_step")
+
+    def close(self) -> None:
+        self._count("close")
+
+    def _count(self, call: str) -> None:
+        vars(self).setdefault("conformance_calls", []).append(call)
+
+
+@check("worker", tier="smoke")
+def lives_through_a_run(subject: WorkerSubject) -> None:
+    """A mixin is built with its options and follows the model's loading, steps and closing without an error."""
+    mixin, worker = subject.mixin(), subject.worker()
+    mixin.on_model_loaded(worker)
+    for _ in range(3):
+        subject.step(mixin, worker)
+    mixin.close()
+
+
+@check("worker")
+def knows_only_what_the_contract_offers(subject: WorkerSubject) -> None:
+    """Of its worker a mixin uses model, device, rank and num_workers, of a step the three counts, and nothing else."""
+
+    class Strict:
+        def __init__(self, known: object) -> None:
+            self._known = known
+
+        def __getattr__(self, name: str) -> Any:
+            if not hasattr(self._known, name):
+                what = type(self._known).__name__.removeprefix("One").lower()
+                raise AssertionError(f"it read {name!r} of its {what}, which the contract does not offer")
+            return getattr(self._known, name)
+
+    mixin, worker = subject.mixin(), subject.worker()
+    mixin.on_model_loaded(Strict(worker))
+    subject.step(mixin, worker, Strict(OneStep()))  # type: ignore[arg-type]
+    mixin.close()
+
+
+@check("worker")
+def survives_steps_of_any_size(subject: WorkerSubject) -> None:
+    """A step may have any number of sequences and tokens, and may have no rows."""
+    mixin, worker = subject.mixin(), subject.worker()
+    mixin.on_model_loaded(worker)
+    for sizes in ((1, 1, 1), (512, 8192, 600), (1, 4096, 0), (3, 3, 3)):
+        subject.step(mixin, worker, OneStep(*sizes))
+    mixin.close()
+
+
+@check("worker")
+def survives_a_failed_step(subject: WorkerSubject) -> None:
+    """After a step that failed in its forward pass, which has no after_step, before_step is called again."""
+    mixin, worker = subject.mixin(), subject.worker()
+    mixin.on_model_loaded(worker)
+    mixin.before_step(OneStep())
+    with contextlib.suppress(Exception):  # whatever the model makes of that
+        worker.model(None)
+    subject.step(mixin, worker)
+    mixin.close()
+
+
+@check("worker")
+def closes_without_a_step(subject: WorkerSubject) -> None:
+    """A worker that shuts down before its first step closes its mixins as well."""
+    mixin = subject.mixin()
+    mixin.on_model_loaded(subject.worker())
+    mixin.close()
+
+
+@check("worker")
+def leaves_the_model_usable(subject: WorkerSubject) -> None:
+    """While a mixin is at work and after it closed, the model still runs, and gives logits of the same shape."""
+    mixin, worker = subject.mixin(), subject.worker()
+    inputs = worker.model.dummy_inputs
+    shape = worker.model(**inputs).logits.shape
+    mixin.on_model_loaded(worker)
+    subject.step(mixin, worker)
+    during = worker.model(**inputs).logits.shape
+    mixin.close()
+    after = worker.model(**inputs).logits.shape
+    expect(during == shape == after, f"logits {tuple(shape)} became {tuple(during)}, and {tuple(after)} after close")
+
+
+@check("worker")
+def speaks_for_itself_alone(subject: WorkerSubject) -> None:
+    """The host calls every mixin's own methods, so a mixin's __init__ and life-cycle methods do not call another's."""
+    composed = _composed(subject)
+    instance = composed.__new__(composed)
+    calls: list[str] = []
+    vars(instance)["conformance_calls"] = calls
+    worker, step = subject.worker(), OneStep()
+    subject.component.__init__(instance, subject.settings.options)
+    vars(instance)["conformance_calls"] = calls
+    for method, arguments in (
+        ("on_model_loaded", (worker,)),
+        ("before_step", (step,)),
+        ("after_step", (step,)),
+        ("close", ()),
+    ):
+        getattr(subject.component, method)(instance, *arguments)
+    expect(not calls, f"in one class with another mixin it also called that one's {', '.join(dict.fromkeys(calls))}")
+
+
+@check("worker")
+def works_in_one_object_with_others(subject: WorkerSubject) -> None:
+    """Several mixins are one object, so a mixin works beside the attributes and in front of the methods of another."""
+    for first in (True, False):
+        composed = _composed(subject, first=first)
+        instance = composed.__new__(composed)
+        subject.component.__init__(instance, subject.settings.options)
+        _Neighbor.__init__(cast("_Neighbor", instance), {})
+        worker = subject.worker()
+        both = cast("tuple[type[WorkerMixin], ...]", composed.__bases__)
+        for cls in both:
+            cls.on_model_loaded(instance, worker)
+        for _ in range(2):
+            for cls in both:
+                cls.before_step(instance, OneStep())
+            worker.model(**worker.model.dummy_inputs)
+            for cls in both:
+                cls.after_step(instance, OneStep())
+        for cls in reversed(both):
+            cls.close(instance)
+        expect(
+            vars(instance).get("conformance_calls", [])[-1:] == ["close"], "it removed or replaced another's attributes"
+        )
+
+
+@check("worker")
+def workers_do_not_share_what_they_see(subject: WorkerSubject) -> None:
+    """Each worker has an object of its own: closing one leaves another, and its model, as they were."""
+    first, second = subject.mixin(), subject.mixin()
+    one, other = subject.worker(), subject.worker()
+    first.on_model_loaded(one)
+    second.on_model_loaded(other)
+    subject.step(first, one)
+    first.close()
+    subject.step(second, other)
+    second.close()
+
+
+@check("worker", tier="extended")
+def results_pickle(subject: WorkerSubject) -> None:
+    """What its public methods return goes to another process, so it pickles."""
+    mixin, worker = subject.mixin(), subject.worker()
+    mixin.on_model_loaded(worker)
+    subject.step(mixin, worker)
+    for name in public_methods(mixin):
+        method = getattr(mixin, name)
+        try:
+            inspect.signature(method).bind()
+        except (TypeError, ValueError):  # it needs arguments that only its author knows
+            continue
+        try:
+            value = method()
+        except UnsupportedCapability:
+            continue
+        try:
+            pickle.loads(pickle.dumps(value))
+        except Exception as error:
+            kind = type(value).__name__
+            raise AssertionError(f"what {name}() returned, a {kind}, does not pickle: {error}") from error
+    mixin.close()
+
+
+@check("worker")
+def options_are_left_alone(subject: WorkerSubject) -> None:
+    """The operator's options are the same mapping for every worker, so a mixin does not change them."""
+    options = dict(subject.settings.options)
+    before = repr(options)
+    mixin, worker = subject.mixin(options), subject.worker()
+    mixin.on_model_loaded(worker)
+    subject.step(mixin, worker)
+    mixin.close()
+    expect(repr(options) == before, f"it changed its options from {before} to {options!r}")
+
+
+def _composed(subject: WorkerSubject, *, first: bool = True) -> type[WorkerMixin]:
+    bases = (subject.component, _Neighbor) if first else (_Neighbor, subject.component)
+    try:
+        return cast("type[WorkerMixin]", type("Composed", bases, {}))
+    except TypeError as error:
+        raise AssertionError(f"it cannot be one class with another mixin: {error}") from error

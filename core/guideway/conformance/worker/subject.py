@@ -1,0 +1,82 @@
+"""A worker mixin under test, and a worker for it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from guideway.api import WorkerMixin
+from guideway.conformance.subjects import HardwareAbsent, Subject
+
+__all__ = ["OneStep", "OneWorker", "WorkerSubject", "public_methods"]
+
+LIFE_CYCLE = ("on_model_loaded", "before_step", "after_step", "close")
+
+
+@dataclass(frozen=True)
+class OneWorker:
+    """Exactly what a mixin may know of its worker."""
+
+    model: Any
+    device: str = "cpu"
+    rank: int = 0
+    num_workers: int = 1
+
+
+@dataclass(frozen=True)
+class OneStep:
+    """Exactly what a mixin may know of a step."""
+
+    num_sequences: int = 2
+    num_tokens: int = 7
+    num_rows: int = 3
+
+
+class WorkerSubject(Subject):
+    """Builds the mixin, and a worker with a small model of random weights."""
+
+    kind = "worker"
+
+    @classmethod
+    def prepare(cls) -> None:
+        with contextlib.suppress(ImportError):
+            from transformers import LlamaForCausalLM  # noqa: F401 - slow to import
+
+    def mixin(self, options: Mapping[str, Any] | None = None) -> WorkerMixin:
+        """A new object, made as a host makes it."""
+        made: WorkerMixin = self.component(self.settings.options if options is None else options)
+        return made
+
+    def worker(self) -> OneWorker:
+        """Raises `HardwareAbsent` where there is no library of models."""
+        try:
+            from transformers import LlamaConfig, LlamaForCausalLM
+        except ImportError as error:
+            raise HardwareAbsent("a worker needs a model: pip install 'guideway[engine]'") from error
+        config = LlamaConfig(
+            vocab_size=64,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            max_position_embeddings=64,
+        )
+        return OneWorker(LlamaForCausalLM(config))
+
+    def step(self, mixin: WorkerMixin, worker: OneWorker, step: OneStep | None = None) -> None:
+        """One step, as a host carries it out."""
+        step = step or OneStep()
+        mixin.before_step(step)
+        worker.model(**worker.model.dummy_inputs)
+        mixin.after_step(step)
+
+
+def public_methods(mixin: WorkerMixin) -> list[str]:
+    """What ``engine.call_workers`` reaches beside the life cycle."""
+    return sorted(
+        name
+        for name in dir(type(mixin))
+        if not name.startswith("_") and name not in LIFE_CYCLE and callable(getattr(type(mixin), name))
+    )
