@@ -79,14 +79,15 @@ def test_the_common_steps_need_neither_mask_nor_padding() -> None:
         step = pack(sequences)
         (rectangle,) = step.rectangles
         assert step.places is None and step.padding is None
-        assert rectangle.span(None, step.masks, 1).mask is None
+        assert rectangle.span(None, step.store, step.masks, 1).mask is None
 
 
 def test_a_window_looks_at_no_more_keys_than_it_needs() -> None:
     step = pack({(0, 128): (50, 2), (1, 128): (54, 1)})
     (rectangle,) = step.rectangles
-    span = rectangle.span(10, step.masks, 1)
-    assert (span.first_key, span.num_keys) == (41, 14)
+    span = rectangle.span(10, step.store, step.masks, 1)
+    ((keys, _),) = span.layers
+    assert (keys.storage_offset() // keys.shape[3], keys.shape[2]) == (41, 14)
     assert span.mask is not None
     seen = (span.mask[:, 0] == 0).tolist()
     assert [[41 + key for key in range(14) if query[key]] for query in (*seen[0], seen[1][0])] == [
@@ -94,10 +95,11 @@ def test_a_window_looks_at_no_more_keys_than_it_needs() -> None:
         list(range(42, 52)),
         list(range(45, 55)),
     ]
-    assert rectangle.span(55, step.masks, 1).num_keys == 55
-    assert rectangle.span(10, step.masks, 1) is span
+    ((keys, _),) = rectangle.span(55, step.store, step.masks, 1).layers
+    assert keys.shape[2] == 55
+    assert rectangle.span(10, step.store, step.masks, 1) is span
     (alike,) = pack({(0, 128): (99, 1), (1, 128): (99, 1)}).rectangles
-    assert alike.span(10, step.masks, 1).mask is None
+    assert alike.span(10, step.store, step.masks, 1).mask is None
 
 
 @pytest.mark.parametrize(

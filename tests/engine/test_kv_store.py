@@ -25,7 +25,7 @@ def store() -> KVStore:
 
 
 def test_a_view_shows_regions_at_equal_distances(store: KVStore) -> None:
-    keys, values = store.view(1, start=34, num_regions=2, size=32, num_keys=20)
+    keys, values = store.views(start=34, num_regions=2, size=32, num_keys=20)[1]
     assert keys.shape == (2, 3, 20, 4)
     assert values.shape == (2, 3, 20, 5)
     for region, first in enumerate((34, 66)):

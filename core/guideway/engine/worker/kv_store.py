@@ -45,6 +45,7 @@ class KVStore:
                 f"no memory for a KV cache of {num_cells} tokens, which takes {num_cells * gigabytes:.3g} GB: {error}",
                 field="num_cells",
             ) from error
+        self._layers = list(zip(self.keys.unbind(), self.values.unbind(), strict=True))
         self.num_moves = 0
         """How many moves have been done."""
 
@@ -66,18 +67,21 @@ class KVStore:
 
     def write(self, layer: int, cells: Tensor, keys: Tensor, values: Tensor) -> None:
         """Put ``[heads, tokens, dim]`` of one layer into `cells`, ``int64[tokens]``."""
-        self.keys[layer].index_copy_(1, cells, keys)
-        self.values[layer].index_copy_(1, cells, values)
+        of_layer = self._layers[layer]
+        of_layer[0].index_copy_(1, cells, keys)
+        of_layer[1].index_copy_(1, cells, values)
 
-    def view(self, layer: int, start: int, num_regions: int, size: int, num_keys: int) -> tuple[Tensor, Tensor]:
-        """Keys and values ``[num_regions, heads, num_keys, dim]`` of one layer: `num_keys` cells from each of the
+    def views(self, start: int, num_regions: int, size: int, num_keys: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values ``[num_regions, heads, num_keys, dim]`` of each layer: `num_keys` cells from each of the
         cells `start`, ``start + size``, ``start + 2 * size``, ..."""
         shape, heads = self.shape, self.shape.num_heads
-        cell = layer * heads * self.num_cells + start
 
-        def strided(tensor: Tensor, dim: int) -> Tensor:
+        def strided(tensor: Tensor, dim: int) -> tuple[Tensor, ...]:
+            of_heads = self.num_cells * dim
             return tensor.as_strided(
-                (num_regions, heads, num_keys, dim), (size * dim, self.num_cells * dim, dim, 1), cell * dim
-            )
+                (shape.num_layers, num_regions, heads, num_keys, dim),
+                (heads * of_heads, size * dim, of_heads, dim, 1),
+                start * dim,
+            ).unbind()
 
-        return strided(self.keys, shape.key_dim), strided(self.values, shape.value_dim)
+        return list(zip(strided(self.keys, shape.key_dim), strided(self.values, shape.value_dim), strict=True))
