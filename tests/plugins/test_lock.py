@@ -11,7 +11,7 @@ import pytest
 from guideway.api import CONTRACT
 from guideway.api.errors import InvalidConfiguration, PluginUnavailable
 from guideway.plugins import PluginIndex, Plugins, PluginSettings, bootstrap_worker
-from guideway.plugins.lock import Lock, Locked, Verdict
+from guideway.plugins.lock import Lock, Locked, Verdict, certifying_command
 
 from tests.plugins.environments import Environment
 
@@ -87,12 +87,66 @@ def test_certified_refuses_what_is_unproven(installed: Path, tmp_path: Path) -> 
     with pytest.raises(PluginUnavailable) as caught:
         certified(installed, path).resolve("worker", "good")
     assert "no passed conformance report" in str(caught.value)
-    assert "cannot make conformance reports yet" in str(caught.value)
-    assert "guideway conform" not in str(caught.value), "there is no such command"
+    assert f"guideway conform gwt-good/worker.good --record --lock {path}" in str(caught.value)
 
     certify(lock, "gwt-good/grammar.good", contract="0.9").write(path)
     with pytest.raises(PluginUnavailable, match=r"certified for contract 0\.9"):
         certified(installed, path).resolve("grammar", "good")
+
+    certify(lock, "gwt-good/grammar.good", levels=("smoke",)).write(path)
+    with pytest.raises(PluginUnavailable, match="not at core"):
+        certified(installed, path).resolve("grammar", "good")
+
+
+def test_the_command_of_a_refusal_names_the_lock_file_only_where_it_has_to(installed: Path, tmp_path: Path) -> None:
+    index = PluginIndex.scan([str(installed)])
+    record = next(record for record in index.records if record.kind == "grammar")
+    assert certifying_command(record) == f"guideway conform {record.id} --record"
+    assert certifying_command(record, "my locks") == f"guideway conform {record.id} --record --lock 'my locks'"
+    provisional = replace(record, kind="executor")
+    assert certifying_command(provisional) == "guideway plugins lock gwt-good/executor.better"
+    assert certifying_command(provisional, "x").endswith(" --file x")
+
+
+def test_of_a_provisional_kind_the_files_have_to_be_those_that_were_locked(installed: Path) -> None:
+    index = PluginIndex.scan([str(installed)])
+    record = replace(index.records[0], kind="executor")
+    assert Lock({}).standing(record).state == "unproven"
+    lock = Lock.of([record])
+    assert lock.standing(record).accepted
+    (installed / "gwt_good.py").write_text("changed = True\n")
+    standing = lock.standing(record)
+    assert standing.state == "stale" and not standing.accepted
+
+
+def test_a_verdict_is_recorded_for_the_files_it_is_about(installed: Path) -> None:
+    record = PluginIndex.scan([str(installed)]).records[0]
+    digest = Lock.of([record]).plugins[record.id].plugin.digest
+    verdict = Verdict("sha256:report", digest, CONTRACT, ("smoke", "core"))
+    assert Lock({}).certified(record, verdict).standing(record).accepted
+    (installed / "gwt_good.py").write_text("changed = True\n")
+    with pytest.raises(PluginUnavailable, match="changed while it was tested"):
+        Lock({}).certified(record, verdict)
+
+
+def test_what_is_unproven_is_named_once(installed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "guideway.lock"
+    index = PluginIndex.scan([str(installed)])
+    certify(Lock.of(index.records), "gwt-good/grammar.good").write(path)
+    selection = [("grammar", "good"), ("worker", "good")]
+    for _ in range(2):
+        Plugins(index, PluginSettings(lock=str(path))).warn_of_unproven(selection)
+    (told,) = caplog.messages
+    assert "gwt-good/worker.good" in told and "grammar.good" not in told and "\n" not in told
+
+    caplog.clear()
+    Plugins(index, PluginSettings(lock=str(tmp_path / "none"))).warn_of_unproven(selection[:1])
+    assert ["gwt-good/grammar.good" in message for message in caplog.messages] == [True]
+
+    caplog.clear()
+    path.write_text("{}")
+    Plugins(index, PluginSettings(lock=str(path))).warn_of_unproven(selection)
+    assert ["is not a lock file" in message for message in caplog.messages] == [True]
 
 
 def test_certified_refuses_what_changed_since(installed: Path, tmp_path: Path) -> None:

@@ -6,29 +6,34 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import guideway
 from guideway.api.errors import InvalidConfiguration
-from guideway.conformance.outcomes import Result
-from guideway.conformance.registry import TIERS, Obligation, Tier, checks
+from guideway.conformance.outcomes import Outcome, Result
+from guideway.conformance.registry import TIERS, Mode, Obligation, Tier, checks, plan
 from guideway.conformance.target import Target
+from guideway.plugins.kinds import normalize
 from guideway.plugins.plan import PlannedPlugin
 
-__all__ = ["FORMAT", "Report", "Verdict", "environment"]
+__all__ = ["FORMAT", "NOT_PERFORMED", "Report", "Verdict", "by_tier", "environment"]
 
 FORMAT = "guideway.conformance/1"
 
 Verdict: TypeAlias = Literal["certified", "failed", "incomplete", "known failures"]
 
 
+NOT_PERFORMED = "not performed"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A run. Plain values; `to_json` and `read` are inverse."""
+    """A run. Plain values; `to_json` and `from_json` are inverse."""
 
     kind: str
     plugin: str
@@ -38,31 +43,40 @@ class Report:
     digest: str | None
     """Of the plugin's files as they were tested; None for a bare class."""
     contract: str
+    up_to: Tier = TIERS[-1]
+    """The last tier that was to be run."""
     declared: tuple[str, ...]
     traits: tuple[str, ...]
     results: tuple[Result, ...]
     """One for each planned obligation, in the order of the plan."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    format: str = FORMAT
 
     @staticmethod
-    def of(
-        target: Target, contract: str, declared: Iterable[str], traits: Iterable[str], results: Sequence[Result]
+    def begun(
+        target: Target, declared: Iterable[str], traits: Iterable[str], *, contract: str, up_to: Tier = TIERS[-1]
     ) -> Report:
-        """The report of `results` for `target` as it is installed now."""
+        """The report of a run in which nothing has been performed yet, on `target` as it is installed now."""
         record = target.record()
         planned = PlannedPlugin.of(record) if record else None
+        declared, traits = tuple(sorted(declared)), tuple(sorted(traits))
+        owed = plan(target.kind, declared, traits, contract=contract, up_to=up_to)
         return Report(
             kind=target.kind,
             plugin=target.name,
             version=planned.version if planned else None,
             digest=planned.digest if planned else None,
             contract=contract,
-            declared=tuple(sorted(declared)),
-            traits=tuple(sorted(traits)),
-            results=tuple(results),
-            environment=environment(),
+            up_to=up_to,
+            declared=declared,
+            traits=traits,
+            results=tuple(Result(obligation, "error", NOT_PERFORMED) for obligation in owed),
+            environment=environment(record.requires if record else ()),
         )
+
+    def with_results(self, results: Iterable[Result]) -> Report:
+        """This report, now that these results are known. Those of obligations that were not planned are left out."""
+        known = {result.obligation: result for result in results}
+        return replace(self, results=tuple(known.get(result.obligation, result) for result in self.results))
 
     @property
     def planned(self) -> tuple[Obligation, ...]:
@@ -70,16 +84,26 @@ class Report:
         return tuple(result.obligation for result in self.results)
 
     @property
+    def performed(self) -> int:
+        """How many obligations something is known of."""
+        return sum(result.outcome not in ("error", "not_run") for result in self.results)
+
+    @property
+    def met(self) -> int:
+        """How many obligations the plugin met."""
+        return sum(result.outcome == "pass" for result in self.results)
+
+    @property
     def levels(self) -> tuple[Tier, ...]:
-        """The tiers that are granted: each whose obligations, and those of all before it, were met."""
-        tier_of = {check.id: check.tier for check in checks(self.kind)}
+        """The tiers that are granted: each whose obligations, and those of all before it, were met, whether this run
+        planned them or not. A tier without obligations is passed over."""
+        outcome = {result.obligation: result.outcome for result in self.results}
         granted: list[Tier] = []
-        for tier in TIERS:
-            of_tier = [result for result in self.results if tier_of.get(result.obligation.check) == tier]
-            complete = {c.id for c in checks(self.kind) if c.tier == tier} <= self._concerned
-            if not complete or any(result.outcome != "pass" for result in of_tier):
+        for tier, owed in by_tier(self.kind, self.declared, self.traits, self.contract).items():
+            if any(outcome.get(obligation) != "pass" for obligation in owed):
                 break
-            granted.append(tier)
+            if owed:
+                granted.append(tier)
         return tuple(granted)
 
     @property
@@ -95,24 +119,16 @@ class Report:
             return "known failures"
         return "certified" if "core" in self.levels else "incomplete"
 
-    @property
-    def _concerned(self) -> frozenset[str]:
-        """The checks that are in this report, or do not concern this plugin under its contract."""
-        from guideway.conformance.registry import plan
-
-        owed = {obligation.check for obligation in plan(self.kind, self.declared, self.traits, contract=self.contract)}
-        here = {result.obligation.check for result in self.results}
-        return frozenset(check.id for check in checks(self.kind) if check.id in here or check.id not in owed)
-
     def to_json(self) -> dict[str, Any]:
         """As JSON data, the verdict and a digest of all the rest included."""
         content: dict[str, Any] = {
-            "format": self.format,
+            "format": FORMAT,
             "kind": self.kind,
             "plugin": self.plugin,
             "version": self.version,
             "digest": self.digest,
             "contract": self.contract,
+            "up_to": self.up_to,
             "declared": list(self.declared),
             "traits": list(self.traits),
             "environment": dict(self.environment),
@@ -139,21 +155,36 @@ class Report:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """As a JSON file."""
-        Path(path).write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
+        Path(path).write_text(self.to_text(), encoding="utf-8")
+
+    def to_text(self) -> str:
+        """As JSON."""
+        return json.dumps(self.to_json(), indent=2) + "\n"
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Report:
         """Raises `InvalidConfiguration` if `path` is no report, or one that was changed after it was written."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            return Report.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise InvalidConfiguration(
+                f"{os.fspath(path)} is no conformance report: {error}; guideway conform PLUGIN --report FILE makes one",
+                field="report",
+            ) from error
+
+    @staticmethod
+    def from_json(data: Any) -> Report:
+        """Raises ValueError if `data` is no report, or its digest does not fit it."""
+        try:
             if data["format"] != FORMAT:
                 raise ValueError(f"its format is {data['format']!r}, and this guideway reads {FORMAT!r}")
+            for line in data["results"]:
+                if line["outcome"] not in get_args(Outcome) or line["mode"] not in get_args(Mode):
+                    raise ValueError(f"{line['check']} has the outcome {line['outcome']!r} in mode {line['mode']!r}")
+            if data["up_to"] not in TIERS:
+                raise ValueError(f"there is no tier {data['up_to']!r}")
             report = Report(
-                kind=data["kind"],
-                plugin=data["plugin"],
-                version=data["version"],
-                digest=data["digest"],
-                contract=data["contract"],
+                **{key: data[key] for key in ("kind", "plugin", "version", "digest", "contract", "up_to")},
                 declared=tuple(data["declared"]),
                 traits=tuple(data["traits"]),
                 results=tuple(
@@ -164,25 +195,32 @@ class Report:
             )
             if _digest({key: value for key, value in data.items() if key != "sha256"}) != data["sha256"]:
                 raise ValueError("its digest does not fit its content: it was changed after it was written")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidConfiguration(
-                f"{os.fspath(path)} is no conformance report ({type(error).__name__}: {error}); "
-                "guideway conform PLUGIN --report FILE makes one",
-                field="report",
-            ) from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
         return report
 
 
-def environment() -> dict[str, str]:
-    """What else decides an outcome: versions of everything a plugin may rest on, and the machine."""
+def by_tier(
+    kind: str, declared: Iterable[str], traits: Iterable[str], contract: str
+) -> dict[Tier, tuple[Obligation, ...]]:
+    """What a plugin owes, by tier, in order."""
+    tier_of = {check.id: check.tier for check in checks(kind)}
+    owed = plan(kind, declared, traits, contract=contract)
+    return {tier: tuple(o for o in owed if tier_of[o.check] == tier) for tier in TIERS}
+
+
+def environment(requirements: Iterable[str] = ()) -> dict[str, str]:
+    """What else decides an outcome: the machine, and the versions of what a plugin with these `requirements`, as its
+    metadata writes them, rests on."""
     found = {
         "guideway": guideway.__version__,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
     }
-    for name in ("numpy", "torch", "jax", "hypothesis"):
+    required = [match[0] for text in requirements if (match := re.match(r"[\w.-]+", text))]
+    for name in dict.fromkeys(("numpy", "torch", "jax", "hypothesis", *map(normalize, required))):
         try:
-            found[name] = version(name)
+            found.setdefault(name, version(name))
         except PackageNotFoundError:
             continue
     return found

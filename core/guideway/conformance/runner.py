@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable
+from importlib.util import find_spec
 
 from guideway.api import CONTRACT
+from guideway.api.errors import InvalidConfiguration
 from guideway.conformance.isolation import MEMORY, Host
 from guideway.conformance.known_failures import Preferences
 from guideway.conformance.outcomes import Result
-from guideway.conformance.registry import TIERS, Tier, checks, plan
-from guideway.conformance.report import Report
+from guideway.conformance.registry import TIERS, Obligation, Tier, checks
+from guideway.conformance.report import Report, by_tier
 from guideway.conformance.target import Target
 
-__all__ = ["run"]
+__all__ = ["require_contract", "require_extra", "run"]
 
 
 def run(
@@ -25,26 +28,75 @@ def run(
     preferences: Preferences | None = None,
     jobs: int | None = None,
     memory: int = MEMORY,
+    timeout_factor: float = 1.0,
+    on_plan: Callable[[Report], None] = lambda _: None,
     on_result: Callable[[Result], None] = lambda _: None,
 ) -> Report:
-    """Test `target` against `contract`, tiers up to `up_to`, and report. `on_result` hears each result as it comes.
+    """Test `target` against `contract`, tiers up to `up_to`, and report. `on_plan` hears what is to be done,
+    `on_result` each result as it comes.
 
-    If the smoke tier fails, the rest is not performed: it would fail for the same reason a hundred times. Raises
-    `CannotLoad` if the plugin cannot be imported.
+    If the smoke tier fails, the rest is not performed: it would fail for the same reason a hundred times. What is not
+    performed when the run is interrupted (KeyboardInterrupt) is an error in the report, and the run incomplete. Raises
+    `CannotLoad` if the plugin cannot be imported, `InvalidConfiguration` if there are no checks for `contract`.
     """
+    require_extra()
+    require_contract(target.kind, contract)
     preferences = preferences or Preferences()
     today = datetime.datetime.now(datetime.UTC).date()
     jobs = jobs or os.cpu_count() or 1
+    found: dict[Obligation, Result] = {}
     with Host(target, memory=memory) as host:
-        planned = plan(target.kind, host.declared, host.traits, contract=contract, up_to=up_to)
-        smoke = {check.id for check in checks(target.kind) if check.tier == "smoke"}
-        found: dict[object, Result] = {}
-        for part in ([o for o in planned if o.check in smoke], [o for o in planned if o.check not in smoke]):
-            results: Iterable[Result] = host.run(part, jobs=jobs)
-            if any(result.outcome in ("fail", "error") for result in found.values()):
-                results = [Result(o, "error", "not performed, because a smoke check failed") for o in part]
-            for result in results:
-                (marked,) = preferences.applied([result], today)
-                found[marked.obligation] = marked
-                on_result(marked)
-    return Report.of(target, contract, host.declared, host.traits, [found[obligation] for obligation in planned])
+        report = Report.begun(target, host.declared, host.traits, contract=contract, up_to=up_to)
+        on_plan(report)
+        smoke = by_tier(target.kind, report.declared, report.traits, contract)["smoke"]
+        rest = [obligation for obligation in report.planned if obligation not in smoke]
+        try:
+            for part in (smoke, rest):
+                if any(result.outcome in ("fail", "error") for result in found.values()):
+                    break
+                for result in host.run(part, jobs=jobs, timeout_factor=timeout_factor):
+                    (marked,) = preferences.applied([result], today)
+                    found[marked.obligation] = marked
+                    on_result(marked)
+        except KeyboardInterrupt:
+            return report.with_results(_unperformed(report, found, "not performed: the run was interrupted"))
+    return report.with_results(_unperformed(report, found, "not performed, because a smoke check failed"))
+
+
+def _unperformed(report: Report, found: dict[Obligation, Result], why: str) -> list[Result]:
+    """All results, those that are missing from `found` errors because of `why`."""
+    return [found.get(obligation, Result(obligation, "error", why)) for obligation in report.planned]
+
+
+def require_extra() -> None:
+    """Raises `InvalidConfiguration` if what the checks need is not installed."""
+    if find_spec("hypothesis") is None:
+        raise InvalidConfiguration(
+            "the conformance suite needs hypothesis, which is not installed here: pip install 'guideway[conformance]'",
+            field="conformance",
+        )
+
+
+def require_contract(kind: str, contract: str) -> None:
+    """Raises `InvalidConfiguration` if there are no checks for plugins of `kind` under `contract`."""
+    if not re.fullmatch(r"\d+\.\d+", contract):
+        raise InvalidConfiguration(
+            f"a contract is called MAJOR.MINOR, such as {CONTRACT}, not {contract!r}", field="contract"
+        )
+    asked, ours = _version(contract), _version(CONTRACT)
+    if asked > ours:
+        raise InvalidConfiguration(
+            f"contract {contract} is newer than this guideway's, {CONTRACT}: install a newer guideway to test against it",
+            field="contract",
+        )
+    first = min((_version(check.since) for check in checks(kind)), default=ours)
+    if asked < first or asked[0] != ours[0]:
+        raise InvalidConfiguration(
+            f"there are no checks of {kind} plugins for contract {contract}: the oldest are for "
+            f"{'.'.join(map(str, first))}",
+            field="contract",
+        )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))

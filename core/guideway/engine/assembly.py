@@ -67,6 +67,14 @@ def assemble(config: EngineConfig) -> Parts:
     modifiers = [plugins.load("modifier", address) for address in config.modifiers]
     make_executor: type[Executor] = plugins.load("executor", config.executor)
     hooks = plugins.hooks()
+    plugins.warn_of_unproven(
+        [
+            ("device", config.device_backend),
+            *(("grammar", address) for address in config.grammar),
+            *(("modifier", address) for address in config.modifiers),
+            *(("worker", address) for address in config.worker_mixins),
+        ]
+    )
     tokenizer = load_tokenizer(spec.model)
 
     options = _options(config, "executor", make_executor.name)

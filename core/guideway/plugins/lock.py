@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from guideway.api import CONTRACT
-from guideway.api.errors import InvalidConfiguration
+from guideway.api.errors import InvalidConfiguration, PluginUnavailable
 from guideway.plugins.index import PluginIndex, PluginRecord
+from guideway.plugins.kinds import KINDS
 from guideway.plugins.plan import PlannedPlugin
 
-__all__ = ["Lock", "Locked", "Verdict"]
+__all__ = ["LOCK_FILE", "Lock", "Locked", "Standing", "Verdict", "certifying_command"]
 
 _FORMAT = 1
+LOCK_FILE = "guideway.lock"
+"""Where it lies, if nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,29 @@ class Verdict:
     """Digest of the plugin's files when it passed."""
     contract: str
     levels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the lock file says of an installed plugin."""
+
+    state: Literal["certified", "locked", "stale", "unproven"]
+    """``locked``: of a provisional kind, and unchanged since it was locked."""
+    reason: str
+    """Why, or at which levels it is certified."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it may run where ``[plugins] require`` is ``certified``."""
+        return self.state in ("certified", "locked")
+
+
+def certifying_command(record: PluginRecord, path: str = LOCK_FILE) -> str:
+    """What makes `record` acceptable to the lock file at `path`."""
+    where = "" if path == LOCK_FILE else shlex.quote(path)
+    if KINDS[record.kind].provisional:
+        return f"guideway plugins lock {record.id}{where and f' --file {where}'}"
+    return f"guideway conform {record.id} --record{where and f' --lock {where}'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +125,38 @@ class Lock:
             ]
         return tuple(rows)
 
-    def unproven(self, record: PluginRecord) -> str | None:
-        """Why `record` does not count as certified, or None if it does."""
+    def certified(self, record: PluginRecord, verdict: Verdict) -> Lock:
+        """This lock, with `verdict` on `record` as it is installed now, accepted with it. Raises `PluginUnavailable` if
+        the verdict is about other files."""
+        plugin = PlannedPlugin.of(record)
+        if not _holds(verdict, plugin):
+            raise PluginUnavailable(
+                f"{record} is not certified: its files changed while it was tested; test it again", plugin=record.id
+            )
+        return Lock({**self.plugins, plugin.id: Locked(plugin, verdict)})
+
+    def standing(self, record: PluginRecord) -> Standing:
+        """Whether `record` is certified, as it is installed now. Of a provisional kind, for which there are no checks,
+        no more can be asked than that the files are those that were locked."""
         locked = self.plugins.get(record.id)
+        if KINDS[record.kind].provisional:
+            if locked is None:
+                return Standing("unproven", f"kind {record.kind} has no checks yet, and the lock file does not name it")
+            if locked.plugin != PlannedPlugin.of(record):
+                return Standing("stale", "it changed after it was locked")
+            return Standing("locked", f"kind {record.kind} has no checks yet")
         if locked is None or locked.verdict is None:
-            return "the lock file records no passed conformance report for it"
-        if locked.verdict.contract != CONTRACT:
-            return f"it was certified for contract {locked.verdict.contract}, and this guideway has {CONTRACT}"
-        if not _holds(locked.verdict, PlannedPlugin.of(record)):
-            return "its files changed after it was certified"
-        return None
+            return Standing("unproven", "the lock file records no passed conformance report for it")
+        verdict = locked.verdict
+        if verdict.contract != CONTRACT:
+            return Standing(
+                "stale", f"it was certified for contract {verdict.contract}, and this guideway has {CONTRACT}"
+            )
+        if not _holds(verdict, PlannedPlugin.of(record)):
+            return Standing("stale", "its files changed after it was certified")
+        if "core" not in verdict.levels:
+            return Standing("unproven", f"it was certified at {', '.join(verdict.levels) or 'no level'}, not at core")
+        return Standing("certified", ", ".join(verdict.levels))
 
 
 def _holds(verdict: Verdict, plugin: PlannedPlugin) -> bool:

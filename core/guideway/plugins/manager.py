@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from guideway.api.errors import PluginUnavailable
+from guideway.api.errors import InvalidConfiguration, PluginUnavailable
 from guideway.plugins import loading
 from guideway.plugins.index import PluginIndex, PluginRecord
-from guideway.plugins.kinds import HOOKS
+from guideway.plugins.kinds import HOOKS, KINDS
+from guideway.plugins.lock import Lock, certifying_command
 from guideway.plugins.selection import PluginSettings, denial, resolve
 
 if TYPE_CHECKING:
     from guideway.api import DeviceBackend, GrammarStrategy, LogitModifier, Model, WorkerMixin
     from guideway.plugins.hooks import Hooks
-    from guideway.plugins.lock import Lock
     from guideway.plugins.plan import PluginPlan
 
 __all__ = ["Plugins"]
+
+log = logging.getLogger(__name__)
 
 State = Literal["discovered", "denied", "incompatible", "conflict", "failed", "loaded"]
 
@@ -38,12 +42,11 @@ class Plugins:
         or `PluginUnavailable` if the operator's settings forbid it."""
         record = resolve(self.index, self.settings, kind, address)
         if self.settings.require == "certified":
-            reason = self._lock.unproven(record)
-            if reason:
+            standing = self._lock.standing(record)
+            if not standing.accepted:
                 raise PluginUnavailable(
                     f"{record.kind} {record.name!r} ({record}) may not run: [plugins] require = 'certified', and "
-                    f"{reason}. This version of guideway cannot make conformance reports yet (the suite comes in a "
-                    "later release), so 'certified' refuses everything; until then: require = 'installed'",
+                    f"{standing.reason}\n  to certify it: {certifying_command(record, self.settings.lock)}",
                     plugin=record.id,
                 )
         return record
@@ -98,6 +101,23 @@ class Plugins:
         records = [self.resolve(kind, address) for kind, address in selection]
         return PluginPlan.build([*records, *self._enabled()], self.settings, configuration)
 
+    def warn_of_unproven(self, selection: Iterable[tuple[str, str]]) -> None:
+        """One line in the log that names what of the selected (kind, address) pairs and the enabled hooks is not
+        certified, once per process; under ``require = "certified"`` it could not have been selected."""
+        if self.settings.require == "certified":
+            return
+        records = [*(self.resolve(kind, address) for kind, address in selection), *self._enabled()]
+        try:
+            lock = Lock.read(self.settings.lock) if Path(self.settings.lock).exists() else Lock({})
+        except InvalidConfiguration as error:
+            _warn(str(error))
+            return
+        unproven = [
+            r.id for r in dict.fromkeys(records) if not KINDS[r.kind].provisional and not lock.standing(r).accepted
+        ]
+        if unproven:
+            _warn(f"not certified: {', '.join(unproven)} (guideway conform PLUGIN --record certifies a plugin)")
+
     def _enabled(self) -> list[PluginRecord]:
         return list(dict.fromkeys(self.resolve(HOOKS, address) for address in self.settings.enable))
 
@@ -113,6 +133,10 @@ class Plugins:
 
     @cached_property
     def _lock(self) -> Lock:
-        from guideway.plugins.lock import Lock
-
         return Lock.read(self.settings.lock)
+
+
+@cache
+def _warn(text: str) -> None:
+    """Log it, once."""
+    log.warning(text)

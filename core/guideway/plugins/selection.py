@@ -34,10 +34,10 @@ class PluginSettings:
     deny: tuple[str, ...] = ()
     """Components that match one of these may not, whatever `allow` says."""
     require: Literal["installed", "certified"] = "installed"
-    """``certified``: refuse whatever the lock file records no passed conformance report for. This version cannot make
-    such reports yet, so that ``certified`` refuses everything."""
+    """``certified``: refuse whatever the lock file records no passed conformance report for, which ``guideway conform
+    PLUGIN --record`` writes there. ``installed``: name that in one warning."""
     lock: str = "guideway.lock"
-    """The lock file, read if `require` is ``certified``."""
+    """The lock file. It has to be there if `require` is ``certified``."""
 
     def __post_init__(self) -> None:
         for option in ("enable", "allow", "deny"):

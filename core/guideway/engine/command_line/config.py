@@ -168,8 +168,8 @@ def add_source(error: GuidewayError, configuration: Configuration) -> None:
         error.add_note("--strategy (--grammar) names strategies; what to obey is given with --schema or --regex.")
     if field == "plugins.lock":
         error.add_note(
-            "It is read because plugins.require is 'certified'. This version certifies no plugins yet: "
-            "until one does, run with --plugins-require installed."
+            "It is read because plugins.require is 'certified'; guideway conform PLUGIN --record writes to it what "
+            "passed."
         )
 
 

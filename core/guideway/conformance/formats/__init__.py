@@ -1,0 +1,1 @@
+"""A conformance report for people and for other programs."""

@@ -1,0 +1,41 @@
+"""What every format says of an obligation."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from guideway.conformance.registry import Check, Obligation, checks
+
+__all__ = ["WORDS", "check_of", "rule_of"]
+
+WORDS = {
+    "pass": "met",
+    "fail": "FAILED",
+    "known_failure": "known failure",
+    "not_run": "not run",
+    "error": "not performed",
+}
+"""Of each outcome."""
+
+
+def check_of(check_id: str) -> Check | None:
+    """The check with that id; None if there is none: a report may be older or newer than this suite."""
+    return _by_id(check_id.partition(".")[0]).get(check_id)
+
+
+def rule_of(obligation: Obligation) -> str:
+    """What the plugin had to do, in a sentence."""
+    known = check_of(obligation.check)
+    if known is None:
+        return "This suite has no such check."
+    if obligation.mode == "refusal":
+        return f"What is not declared is refused with UnsupportedCapability when it is used: {known.capability}."
+    return known.rule
+
+
+@cache
+def _by_id(kind: str) -> dict[str, Check]:
+    try:
+        return {check.id: check for check in checks(kind)}
+    except KeyError:
+        return {}
