@@ -123,7 +123,8 @@ def test_json_lines_are_json_in_any_encoding(encoding: str, tmp_path: Path) -> N
     path.write_text(json.dumps({"prompt": "x", "id": "Zoë", "regex": "ë|日本"}), encoding="utf-8")
     environment = os.environ | {"PYTHONIOENCODING": encoding}
     done = subprocess.run([*GENERATE, "--input", str(path)], capture_output=True, env=environment, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.returncode == 0
+    assert done.stderr.startswith(b"not certified: ") and done.stderr.count(b"\n") == 1
     line = json.loads(done.stdout.decode(encoding))
     assert line["id"] == "Zoë"
     assert line["text"] in ("ë", "日本")

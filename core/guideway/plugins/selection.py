@@ -34,8 +34,7 @@ class PluginSettings:
     deny: tuple[str, ...] = ()
     """Components that match one of these may not, whatever `allow` says."""
     require: Literal["installed", "certified"] = "installed"
-    """``certified``: refuse whatever the lock file records no passed conformance report for, which ``guideway conform
-    PLUGIN --record`` writes there. ``installed``: name that in one warning."""
+    """``certified``: refuse whatever the lock file records no passed conformance report for; ``installed``: warn."""
     lock: str = "guideway.lock"
     """The lock file. It has to be there if `require` is ``certified``."""
 
