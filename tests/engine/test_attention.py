@@ -56,14 +56,17 @@ def test_regions_of_two_sizes_share_nothing() -> None:
     assert [(r.start, r.size, r.num_regions) for r in step.rectangles] == [(256, 64, 2), (128, 128, 1)]
     assert step.token_ids.tolist() == [[4, 5, 1]]
     assert step.cells.tolist() == [276, 340, 148]
-    assert step.rows.tolist() == [0, 2, 1]
+    assert step.rows is not None and step.rows.tolist() == [0, 2, 1]
 
 
 def test_rows_come_in_the_order_of_the_appends() -> None:
     step = pack({(2, 64): (7, 3), (0, 64): (3, 1), (1, 64): (0, 20)}, num_rows=2)
     assert step.token_ids.tolist() == [[0, 2, 2, 2] + [1] * 20]
     assert step.positions.tolist() == [[3, 7, 8, 9, *range(20)]]
-    assert step.rows.tolist() == [2, 3, 0, 22, 23]
+    assert step.rows is not None and step.rows.tolist() == [2, 3, 0, 22, 23]
+    assert pack({(0, 64): (7, 2), (1, 64): (3, 1)}, num_rows=2).rows is None
+    partial = pack({(0, 64): (7, 2), (1, 64): (3, 1)}).rows
+    assert partial is not None and partial.tolist() == [1, 2]
 
 
 def test_every_token_has_a_place_of_its_own() -> None:

@@ -157,8 +157,9 @@ class PackedStep:
     """``int64[1, tokens]``"""
     positions: Tensor
     """``int64[1, tokens]``"""
-    rows: Tensor
-    """``int64[rows]``: the tokens of the row whose logits are wanted, in the order of the appends."""
+    rows: Tensor | None
+    """``int64[rows]``: the tokens of the row whose logits are wanted, in the order of the appends; None: all, as they
+    stand."""
     cells: Tensor
     """``int64[tokens]``: where in the store each token's keys and values go."""
     rectangles: Sequence[_Rectangle]
@@ -248,6 +249,7 @@ def pack_step(
     token_ids = np.array([token_id for append in ordered for token_id in append.token_ids], dtype=np.int64)
     last_token = np.empty(len(appends), dtype=np.int64)
     last_token[order] = ends - 1
+    rows = _rows(last_token, [append.num_rows for append in appends])
 
     rectangles = []
     token = place = 0
@@ -271,7 +273,7 @@ def pack_step(
         group=group,
         token_ids=torch.from_numpy(token_ids).to(device).unsqueeze(0),
         positions=torch.from_numpy(positions).to(device).unsqueeze(0),
-        rows=torch.from_numpy(_rows(last_token, [append.num_rows for append in appends])).to(device),
+        rows=None if np.array_equal(rows, np.arange(len(positions))) else torch.from_numpy(rows).to(device),
         cells=torch.from_numpy(cells).to(device),
         rectangles=rectangles,
         padding=None if padding is None else torch.from_numpy(padding).to(device),

@@ -85,7 +85,7 @@ class ModelRunner:
                 input_ids=packed.token_ids,
                 position_ids=packed.positions,
                 use_cache=False,
-                logits_to_keep=packed.rows,
+                logits_to_keep=0 if packed.rows is None else packed.rows,  # 0 stands for all
                 guideway_step=packed,
             )
         return ForwardOutput(output.logits[0].float(), inputs[0][0] if step.hidden_states else None)
