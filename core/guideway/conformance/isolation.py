@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -98,25 +99,24 @@ class Host:
             except BrokenPipeError:
                 answer = None
             if answer is None:
+                words = self._last_words()
                 self.close()
                 lost = [*running.values(), *(obligation for _, obligation in reversed(waiting))]
                 for obligation in lost:
-                    yield Result(obligation, "error", f"the process that runs the checks is gone: {self._last_words()}")
+                    yield Result(obligation, "error", f"the process that runs the checks is gone: {words}")
                 return
             obligation = running.pop(answer["number"])
             yield Result(obligation, answer["outcome"], answer["detail"], answer.get("seconds", 0.0))
 
     def close(self) -> None:
-        """End the process."""
+        """End the process. Doing so again does nothing."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
+        for stream in (self._process.stdin, self._process.stdout, self._noise):
             if stream is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):  # it ended before it had read everything
                     stream.close()
-                except BrokenPipeError:
-                    continue
 
     def __enter__(self) -> Self:
         return self

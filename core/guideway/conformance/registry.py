@@ -22,9 +22,9 @@ Mode: TypeAlias = Literal["positive", "refusal"]
 KIND_MODULES = {
     "grammar": (),
     "device": ("masks",),
-    "modifier": (),
+    "modifier": ("declarations",),
     "worker": ("mixins",),
-    "hooks": (),
+    "hooks": ("validators", "observers"),
 }
 """The kinds that have checks, and the modules ``guideway.conformance.KIND.NAME`` that hold them."""
 

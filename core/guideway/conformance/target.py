@@ -16,7 +16,7 @@ from guideway.conformance.registry import KIND_MODULES
 from guideway.conformance.subjects import Settings
 from guideway.plugins import loading
 from guideway.plugins.index import PluginIndex, PluginRecord
-from guideway.plugins.kinds import KINDS, normalize
+from guideway.plugins.kinds import HOOKS, KINDS, normalize
 
 __all__ = ["Target"]
 
@@ -66,9 +66,11 @@ class Target:
 
     @staticmethod
     def of_class(cls: type, settings: Settings | None = None) -> Target:
-        """A bare class, of the kind it inherits from. Raises TypeError if that is none or it is not at the top level
-        of a module, where another process can find it."""
+        """A bare class, of the kind it inherits from, or of kind ``hooks`` if it has methods named like hooks. Raises
+        TypeError if it is of no kind or not at the top level of a module, where another process can find it."""
         kinds = [kind for kind in KIND_MODULES if (base := KINDS[kind].base) and issubclass(cls, getattr(api, base))]
+        if not kinds and any(name.startswith("guideway_") for name in dir(cls)):
+            kinds = [HOOKS]
         if not kinds:
             raise TypeError(f"{cls.__qualname__} inherits from none of the classes of guideway.api that have checks")
         if "<locals>" in cls.__qualname__:

@@ -1,0 +1,83 @@
+"""What observers hear, and commands."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+from guideway.api import GuidewayError, Request
+from guideway.conformance.hooks.subject import HooksSubject, as_bytes, requests, results
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+
+__all__: list[str] = []
+
+COMMANDS = ("config", "conform", "generate", "help", "plugins")
+"""Of guideway itself."""
+
+
+@check("hooks", trait="request_started")
+def hears_of_every_start(subject: HooksSubject) -> None:
+    """An observer hears of any admitted request without raising and without changing it."""
+    for request in requests():
+        _tell(subject, "request_started", request=request)
+
+
+@check("hooks", trait="request_finished")
+def hears_of_every_end(subject: HooksSubject) -> None:
+    """An observer hears of any end without raising and without changing request or result."""
+    for request in requests():
+        for result in results(request):
+            _start(subject, request)
+            _tell(subject, "request_finished", request=request, result=result)
+
+
+@check("hooks", trait="request_failed")
+def hears_of_every_failure(subject: HooksSubject) -> None:
+    """An observer hears of a failure of any type, which the end follows, without raising or changing the request."""
+    for request in requests():
+        for error in (GuidewayError("a plugin failed"), ValueError(), MemoryError(), SystemExit(3)):
+            _start(subject, request)
+            before = as_bytes(request)
+            subject.call("request_failed", request=request, error=error)
+            expect(as_bytes(request) == before, f"it changed request {request.request_id!r}")
+            _finish(subject, request)
+
+
+@check("hooks", trait="observes", tier="extended")
+def hears_of_many_at_once(subject: HooksSubject) -> None:
+    """Requests overlap and end in any order, and an observer hears of that without raising."""
+    made = requests()
+    for request in made:
+        _start(subject, request)
+    for i, request in enumerate(reversed(made)):
+        if "request_failed" in subject.traits(subject.component) and i % 2:
+            subject.call("request_failed", request=request, error=GuidewayError("it failed for a test"))
+        _finish(subject, request)
+
+
+@check("hooks", trait="commands")
+def a_command_says_what_to_run(subject: HooksSubject) -> None:
+    """Each command it adds sets run to a function and takes no name that guideway has."""
+    parser = ArgumentParser(prog="guideway")
+    app = parser.add_subparsers()
+    subject.call("commands", app=app)
+    expect(app.choices, "it added no command")
+    for name, command in app.choices.items():
+        expect(name not in COMMANDS, f"guideway has a command {name!r} of its own")
+        expect(callable(command.get_default("run")), f"the command {name!r} does not set run to a function")
+
+
+def _start(subject: HooksSubject, request: Request) -> None:
+    if "request_started" in subject.traits(subject.component):
+        subject.call("request_started", request=request)
+
+
+def _finish(subject: HooksSubject, request: Request) -> None:
+    if "request_finished" in subject.traits(subject.component):
+        subject.call("request_finished", request=request, result=results(request)[-1])
+
+
+def _tell(subject: HooksSubject, hook: str, **told: object) -> None:
+    before = as_bytes(told)
+    subject.call(hook, **told)
+    expect(as_bytes(told) == before, "it changed what it was told")

@@ -1,0 +1,116 @@
+"""A plugin with validators, observers or commands under test, and what it may be told."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+from guideway.api import (
+    Choice,
+    Completion,
+    FinishReason,
+    GenerationResult,
+    GuidewayError,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    Request,
+    SamplingParams,
+    TokenLogprobs,
+    ValidationContext,
+)
+from guideway.conformance.subjects import Settings, Subject
+from guideway.plugins.loading import hook_manager
+
+__all__ = ["HooksSubject", "as_bytes", "requests", "results"]
+
+PREFIX = "guideway_"
+
+
+class HooksSubject(Subject):
+    """Registers the plugin as a host does, and calls its hooks."""
+
+    kind = "hooks"
+
+    def __init__(self, component: Any, settings: Settings) -> None:
+        super().__init__(component, settings)
+        self._plugin = component() if isinstance(component, type) else component
+        self.context = ValidationContext(
+            model="conformance", max_model_len=1024, vocabulary_size=1000, grammars=("reference",), modifiers=()
+        )
+
+    @classmethod
+    def traits(cls, component: Any) -> frozenset[str]:
+        """The hooks it implements, such as ``validate_request``."""
+        plugin = component() if isinstance(component, type) else component
+        heard = {name for name, caller in _callers(plugin) if caller.get_hookimpls()}
+        return frozenset(heard | {"observes"} if any(name.startswith("request_") for name in heard) else heard)
+
+    def call(self, hook: str, **arguments: Any) -> list[Any]:
+        """What its implementations of `hook` returned, None apart."""
+        found: list[Any] = dict(_callers(self._plugin))[hook](**arguments)
+        return found
+
+
+def _callers(plugin: Any) -> Iterator[tuple[str, Any]]:
+    manager = hook_manager()
+    manager.register(plugin)
+    for name, caller in vars(manager.hook).items():
+        if name.startswith(PREFIX):
+            yield name.removeprefix(PREFIX), caller
+
+
+def requests() -> list[Request]:
+    """Requests of every make, all well formed."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    params = [
+        SamplingParams(),
+        SamplingParams(max_tokens=1, temperature=0.7, top_k=5, top_p=0.9, seed=3),
+        SamplingParams(max_tokens=64, n=3, logprobs=2, prompt_logprobs=0, stop=("\n",), priority=-1),
+        SamplingParams(max_tokens=8, logit_bias={3: 1.5}, min_tokens=2, ignore_eos=True, echo=True),
+        SamplingParams(constraint=JsonSchema(schema)),
+        SamplingParams(constraint=JsonObject()),
+        SamplingParams(constraint=Regex("[a-z]+")),
+        SamplingParams(constraint=Choice(("yes", "no"))),
+        SamplingParams(modifiers={"unknown": {"strength": 2.0, "words": ["a", "b"]}}),
+    ]
+    made = [
+        Request(request_id=f"request-{i}", prompt_token_ids=tuple(range(1, 2 + 7 * i)), params=p)
+        for i, p in enumerate(params)
+    ]
+    made.append(Request(request_id="text", prompt_token_ids=(1, 2), params=SamplingParams(), prompt="Ünï\n\0 😀"))
+    made.append(Request(request_id="tenant", prompt_token_ids=(1,), params=SamplingParams(), tenant="someone"))
+    made.append(Request(request_id="", prompt_token_ids=(), params=SamplingParams(max_tokens=4096)))
+    return made
+
+
+def results(request: Request) -> list[GenerationResult]:
+    """Every way in which `request` may end."""
+    made = [
+        GenerationResult(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            outputs=(Completion(text="é", token_ids=(7,), finish_reason=reason, logprobs=(TokenLogprobs(7, -0.5),)),),
+        )
+        for reason in FinishReason
+    ]
+    made.append(
+        GenerationResult(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            outputs=(
+                Completion(text="a", token_ids=(5,), unenforced=("uniqueItems",)),
+                Completion(
+                    index=1, finish_reason=FinishReason.INTERNAL_ERROR, error=GuidewayError("it failed for a test")
+                ),
+            ),
+        )
+    )
+    made.append(GenerationResult(request_id=request.request_id))
+    return made
+
+
+def as_bytes(value: object) -> bytes:
+    """`value` in a form that shows any change."""
+    return pickle.dumps(value)

@@ -1,0 +1,110 @@
+"""Plugins of kind ``hooks`` with one bug each."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, _SubParsersAction
+from typing import Any
+
+from guideway.api import GenerationResult, InvalidRequest, Request, ValidationContext, hookimpl
+from guideway.conformance.saboteurs import saboteur
+
+__all__: list[str] = []
+
+
+@saboteur("hooks.implements_a_hook")
+class ForgetsTheMarker:
+    """Has the function, but not the marker."""
+
+    def guideway_validate_request(self, request: Request, context: ValidationContext) -> None:
+        return
+
+
+@saboteur("hooks.passes_or_refuses")
+class RaisesWhatItMet:
+    """Lets a library's exception out."""
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        ["small", "medium", "large"][len(request.prompt_token_ids)]
+
+
+@saboteur("hooks.a_validator_returns_nothing")
+class ReplacesTheRequest:
+    """Believes that what it returns takes the request's place."""
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> Any:
+        return request
+
+
+@saboteur("hooks.a_refusal_names_a_field")
+class RefusesWithoutAField:
+    """Says no, and nothing more."""
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        raise InvalidRequest("", field="")
+
+
+@saboteur("hooks.a_validator_changes_nothing")
+class CorrectsTheRequest:
+    """Fills in what it finds missing."""
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        request.params.modifiers["policy"] = {}  # type: ignore[index]
+
+
+@saboteur("hooks.hears_of_every_start")
+class ReadsTheText:
+    """Takes for granted that a prompt was given as text."""
+
+    @hookimpl
+    def guideway_request_started(self, request: Request) -> None:
+        assert request.prompt is not None
+        print(request.prompt.split()[0])  # noqa: T201
+
+
+@saboteur("hooks.hears_of_every_end")
+class KnowsTwoReasons:
+    """Takes for granted that a request ends in one of two ways."""
+
+    @hookimpl
+    def guideway_request_finished(self, request: Request, result: GenerationResult) -> None:
+        {"stop": 0, "length": 1}[result.outputs[0].finish_reason]
+
+
+@saboteur("hooks.hears_of_every_failure")
+class ReadsTheCause:
+    """Takes for granted that every error has a message."""
+
+    @hookimpl
+    def guideway_request_failed(self, request: Request, error: BaseException) -> None:
+        str(error).split()[0]
+
+
+@saboteur("hooks.hears_of_many_at_once")
+class ExpectsOneAfterTheOther:
+    """Takes for granted that a request ends before the next one starts."""
+
+    def __init__(self) -> None:
+        self.running: str | None = None
+
+    @hookimpl
+    def guideway_request_started(self, request: Request) -> None:
+        if self.running is not None:
+            raise RuntimeError(f"{self.running} is still running")
+        self.running = request.request_id
+
+    @hookimpl
+    def guideway_request_finished(self, request: Request) -> None:
+        self.running = None
+
+
+@saboteur("hooks.a_command_says_what_to_run")
+class AddsADeadCommand:
+    """Adds a command and forgets what it does."""
+
+    @hookimpl
+    def guideway_commands(self, app: _SubParsersAction[ArgumentParser]) -> None:
+        app.add_parser("dead")
