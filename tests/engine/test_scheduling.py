@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +259,7 @@ def test_a_fork_goes_on_from_where_it_was_made() -> None:
 
 def lose_workers(built: Engine, monkeypatch: pytest.MonkeyPatch, times: list[int]) -> list[int]:
     """The calls of ``sample`` with these numbers find the workers gone; restarts are counted."""
-    submit, restart = built._executor.submit, built._scheduler._restart
+    submit, restart = built._executor.submit, built._scheduler._recovery._restart
     count, restarts = 0, []
 
     class Lost:
@@ -278,7 +279,7 @@ def lose_workers(built: Engine, monkeypatch: pytest.MonkeyPatch, times: list[int
         restart()
 
     monkeypatch.setattr(built._executor, "submit", watched)
-    monkeypatch.setattr(built._scheduler, "_restart", counted)
+    monkeypatch.setattr(built._scheduler._recovery, "_restart", counted)
     return restarts
 
 
@@ -323,12 +324,32 @@ def test_who_costs_the_workers_their_lives_is_found_and_costs_nobody_else(
         assert caplog.text.count("restarting") == 2
 
 
+@pytest.mark.parametrize("event", ["aborted", "preempted"])
+def test_a_suspect_that_does_not_go_on_keeps_nobody_waiting(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    with engine(max_num_seqs=2) as built:
+        restarts = lose_workers(built, monkeypatch, [3])
+        generations = [built.submit(tokens(i, 10), params) for i in range(2)]
+        while not restarts:
+            built.step()
+        if event == "aborted":
+            generations[0].abort()
+        else:
+            generations += [built.submit(tokens(i, 10), replace(params, priority=-1)) for i in range(2)]
+        for _ in range(40):
+            built.step()
+        assert [g.result.finish_reason for g in generations if g.result] == [
+            FinishReason.ABORT if event == "aborted" and i == 0 else FinishReason.LENGTH
+            for i in range(len(generations))
+        ]
+
+
 def test_an_interrupted_restart_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with engine() as built:
         (expected,) = built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))
         lose_workers(built, monkeypatch, [3])
         generation = built.submit(tokens(1, 10), SamplingParams(max_tokens=8))
-        restart, calls = built._scheduler._restart, 0
+        restart, calls = built._scheduler._recovery._restart, 0
 
         def interrupted() -> None:
             nonlocal calls
@@ -338,7 +359,7 @@ def test_an_interrupted_restart_is_made_again(monkeypatch: pytest.MonkeyPatch) -
                 raise KeyboardInterrupt
             restart()
 
-        monkeypatch.setattr(built._scheduler, "_restart", interrupted)
+        monkeypatch.setattr(built._scheduler._recovery, "_restart", interrupted)
         with pytest.raises(KeyboardInterrupt):
             generation.wait()
         assert generation.wait().token_ids == expected.token_ids
@@ -350,13 +371,13 @@ def test_workers_that_cannot_be_restarted_end_what_there_is(
 ) -> None:
     with engine() as built:
         lose_workers(built, monkeypatch, [2])
-        restart = built._scheduler._restart
+        restart = built._scheduler._recovery._restart
 
         def broken() -> None:
-            monkeypatch.setattr(built._scheduler, "_restart", restart)
+            monkeypatch.setattr(built._scheduler._recovery, "_restart", restart)
             raise RuntimeError("no memory")
 
-        monkeypatch.setattr(built._scheduler, "_restart", broken)
+        monkeypatch.setattr(built._scheduler._recovery, "_restart", broken)
         (failed,) = built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))
         assert "could not be restarted: RuntimeError: no memory" in str(failed.error)
         assert built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))[0].error is None

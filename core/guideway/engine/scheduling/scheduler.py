@@ -23,6 +23,7 @@ from guideway.api.types import FinishReason
 from guideway.constraints.runtime import Runtime
 from guideway.engine.scheduling.drafter import PromptLookup
 from guideway.engine.scheduling.kv_cache import KVCache, KVCacheError, KVCacheFull
+from guideway.engine.scheduling.recovery import Recovery
 from guideway.engine.scheduling.sequence import RequestGroup, Sequence, reason_of
 from guideway.engine.scheduling.stepper import Advance, Stepper, Work
 from guideway.engine.scheduling.waiting import WaitingQueue
@@ -57,7 +58,7 @@ class Scheduler:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._num_draft_tokens = num_draft_tokens
         self._on_finish = on_finish
-        self._restart = restart
+        self._recovery = Recovery(restart)
         self._waiting = WaitingQueue()
         self._running: dict[Sequence, None] = {}
         """Those that have slots, active or preempted; a dict because any may end."""
@@ -65,11 +66,6 @@ class Scheduler:
         """Whether a start or an end has begun and is not done: if it is not going on, it failed or was interrupted."""
         self._concluded: list[RequestGroup] = []
         """Requests whose end nobody has heard of yet."""
-        self._lost = False
-        """Whether the workers are gone and not all of the way back."""
-        self._suspects: list[Sequence] = []
-        """What the workers were lost with. Each of them takes a step alone, so that who costs them their lives again
-        is found and costs nobody else anything."""
 
     @property
     def num_waiting(self) -> int:
@@ -176,7 +172,7 @@ class Scheduler:
         if self._torn:
             self._reclaim()
         self._tell()
-        if self._lost:
+        if self._recovery.lost:
             self._make_workers()
         for sequence in list(self._running):
             self._settle(sequence)
@@ -353,9 +349,10 @@ class Scheduler:
         """What each active sequence computes: those that decode first, then as much of prompts as fits."""
         decoding: list[Sequence] = []
         computing: list[Sequence] = []
+        alone = self._recovery.alone()
         for sequence in sorted((s for s in self._running if s.active), key=lambda s: s.rank):
-            # one of a better rank may have preempted it meanwhile; and after a loss of workers suspects go one by one
-            if not sequence.active or (self._suspects and sequence is not self._suspects[0]):
+            # one of a better rank may have preempted it meanwhile
+            if not sequence.active or (alone is not None and sequence is not alone):
                 continue
             if self._stepper.pending(sequence):
                 computing.append(sequence)
@@ -408,8 +405,7 @@ class Scheduler:
             for work in works:
                 self.end(work.sequence, FinishReason.INTERNAL_ERROR, failure)
             return
-        sampled = {work.sequence for work in works if work.samples}
-        self._suspects = [s for s in self._suspects if s not in sampled and s.completion is None]
+        self._recovery.survived(work.sequence for work in works if work.samples)
         for work in works:
             self._waiting.charge(work.sequence.tenant, work.num_tokens)
         for advance in advances:
@@ -419,27 +415,22 @@ class Scheduler:
     def _recover(self, works: list[Work], error: WorkerLost) -> None:
         """The workers are lost: everything is computed again by new ones. Who loses them alone in a step ends."""
         log.error("%s; restarting the workers", error)
-        self._lost = True
-        for sequence in self._running:
-            sequence.active = False
-        self._cache.forget()
-        sequences = [work.sequence for work in works]
-        if len(sequences) == 1 and self._suspects:
-            self.end(sequences[0], FinishReason.INTERNAL_ERROR, error)
-        self._suspects = [s for s in self._suspects or sequences if s.completion is None]
+        culprit = self._recovery.lose([work.sequence for work in works])
+        if culprit is not None:
+            self.end(culprit, FinishReason.INTERNAL_ERROR, error)
         self._make_workers()
 
     def _make_workers(self) -> None:
-        """New workers; if that is interrupted, the next step does it again."""
+        """New workers, which hold nothing; if that is interrupted, the next step does it again."""
+        for sequence in self._running:
+            sequence.active = False
+        self._cache.forget()
         try:
-            self._restart()
+            self._recovery.make_workers()
         except Exception as error:
             log.exception("the workers could not be restarted; every request ends")
             failure = _failure("the workers could not be restarted", error)
             self.end_all(FinishReason.INTERNAL_ERROR, failure)
-            self._suspects = []
-            return
-        self._lost = False
 
     def _conclude(self, advance: Advance) -> None:
         sequence, outcome = advance.sequence, advance.outcome
