@@ -3,6 +3,8 @@
 #   make demo           the demo model answers a few prompts under JSON schemas
 #   make test           the everyday tests
 #   make lint           style and types
+#   make conform        PLUGIN=kind.name: the conformance suite, in full
+#   make contracts      writes docs/contracts/ anew from the conformance checks
 #   make test-slow      tests that take minutes
 #   make test-corpora   CORPORA=folder: tests over a corpus of schemas
 #   make bench          benchmarks; those over the corpus of schemas need CORPORA=folder
@@ -24,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 empty :=
 space := $(empty) $(empty)
 
-.PHONY: help setup demo test test-slow test-corpora lint format bench clean
+.PHONY: help setup demo test test-slow test-corpora lint conform contracts format bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -57,6 +59,13 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=$(subst $(space),:,$(strip $(SOURCES))) $(BIN)/mypy core/guideway $(SOURCES)
+
+conform: setup
+	@test -n "$(PLUGIN)" || { echo "say which plugin: make conform PLUGIN=kind.name" >&2; exit 2; }
+	$(BIN)/guideway conform "$(PLUGIN)"
+
+contracts: setup
+	$(BIN)/python -m guideway.conformance.contract_pages docs/contracts
 
 format: setup
 	$(BIN)/ruff check --fix .

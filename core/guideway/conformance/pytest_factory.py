@@ -4,7 +4,8 @@
 
     TestConformance = conformance("grammar.mine")
 
-Each obligation is a test. Nothing is inherited, so nothing can be overridden or forgotten.
+Each obligation is a test. Nothing is inherited, so nothing can be overridden or forgotten. What pytest itself does for
+these tests is in `guideway.conformance.pytest_plugin`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,14 @@ from typing import Any
 
 import pytest
 
+from guideway.api import CONTRACT
+from guideway.conformance.formats.rules import rule_of
 from guideway.conformance.isolation import HOST_VARIABLE, CannotLoad, Host
 from guideway.conformance.known_failures import Preferences
-from guideway.conformance.registry import TIERS, Mode, Obligation, Tier, plan
+from guideway.conformance.pytest_plugin import OPEN, RESULT
+from guideway.conformance.registry import TIERS, Mode, Obligation, Tier
+from guideway.conformance.report import Report
+from guideway.conformance.runner import require_contract, require_extra
 from guideway.conformance.subjects import Settings
 from guideway.conformance.target import Target
 
@@ -28,41 +34,50 @@ __all__ = ["conformance"]
 
 
 def conformance(
-    plugin: str | type, *, contract: str = "1.0", up_to: Tier = TIERS[-1], settings: Settings | None = None
+    plugin: str | type, *, contract: str = CONTRACT, up_to: Tier = TIERS[-1], settings: Settings | None = None
 ) -> type:
     """A test class for `plugin`: an installed one by name, or a bare class at the top level of its module.
 
     `settings` default to those of a ``conformance.toml`` beside the test file or above it. Raises `PluginError` if no
-    such plugin is installed. A plugin that cannot be loaded is one failing test.
+    such plugin is installed, `InvalidConfiguration` if there are no checks for `contract`. A plugin that cannot be
+    loaded is one failing test.
     """
     if HOST_VARIABLE in os.environ:
         return object
+    require_extra()
     caller = inspect.stack()[1]
     preferences = Preferences.near(Path(caller.filename).parent)
     target = _target(plugin, settings)
     if settings is None:
         target = _target(plugin, preferences.settings(target.name.rpartition("/")[2]))
+    require_contract(target.kind, contract)
     try:
         host = Host(target)
     except CannotLoad as error:
-        return _cannot_load(str(error))
+        return _cannot_load(f"{target.name} cannot be loaded: {error}")
+    OPEN.append(host.close)  # until pytest ends; what imports this file otherwise ends with its process
     atexit.register(host.close)
-    planned = plan(target.kind, host.declared, host.traits, contract=contract, up_to=up_to)
-    ids = [f"{o.check.partition('.')[2]}-{o.mode}" for o in planned]
+    report = Report.begun(target, host.declared, host.traits, contract=contract, up_to=up_to)
+    planned = [(obligation.check, obligation.mode) for obligation in report.planned]
 
     class Conformance:
         """One test per obligation."""
 
-        @pytest.mark.parametrize(("check", "mode"), [(o.check, o.mode) for o in planned], ids=ids)
+        guideway_conformance = report
+        """What `pytest_plugin` keeps account with."""
+
+        @pytest.mark.parametrize(
+            ("check", "mode"), planned, ids=[f"{check.partition('.')[2]}-{mode}" for check, mode in planned]
+        )
         def test(self, check: str, mode: Mode, record_property: Any) -> None:
-            record_property("guideway_conformance", [target.name, len(planned), check])
             (result,) = preferences.applied(
                 host.run([Obligation(check, mode)]), datetime.datetime.now(datetime.UTC).date()
             )
-            if result.outcome == "known_failure":
+            record_property(RESULT, [check, mode, result.outcome, result.detail, result.seconds])
+            if result.outcome in ("known_failure", "not_run"):
                 pytest.xfail(result.detail)
             if result.outcome != "pass":
-                pytest.fail(f"{result.outcome}: {result.detail}", pytrace=False)
+                pytest.fail(f"{rule_of(result.obligation)}\n{result.outcome}: {result.detail}", pytrace=False)
 
     return Conformance
 

@@ -84,6 +84,11 @@ class Report:
         return tuple(result.obligation for result in self.results)
 
     @property
+    def owed(self) -> tuple[Obligation, ...]:
+        """What the plugin owes under this contract, in a full run."""
+        return plan(self.kind, self.declared, self.traits, contract=self.contract)
+
+    @property
     def performed(self) -> int:
         """How many obligations something is known of."""
         return sum(result.outcome not in ("error", "not_run") for result in self.results)

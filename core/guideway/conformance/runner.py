@@ -86,7 +86,7 @@ def require_contract(kind: str, contract: str) -> None:
     asked, ours = _version(contract), _version(CONTRACT)
     if asked > ours:
         raise InvalidConfiguration(
-            f"contract {contract} is newer than this guideway's, {CONTRACT}: install a newer guideway to test against it",
+            f"contract {contract} is newer than this guideway's, {CONTRACT}: a newer guideway may test against it",
             field="contract",
         )
     first = min((_version(check.since) for check in checks(kind)), default=ours)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from guideway.api import CONTRACT
 from guideway.api.errors import PluginNotFound
 from guideway.plugins.index import PluginIndex, PluginRecord, Problem, distribution_of
 from guideway.plugins.kinds import KINDS, normalize
+from guideway.plugins.lock import LOCK_FILE, Lock, Standing, certifying_command
 from guideway.plugins.manager import Plugins
 
 __all__ = ["add_plugins"]
@@ -71,7 +73,12 @@ def add_plugins(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     )
     verify.add_argument("--strict", action="store_true", help="fail also if an installed plugin is not locked")
     for parser in (lock, verify):
-        parser.add_argument("--file", metavar="PATH", default="guideway.lock", help="default: %(default)s")
+        parser.add_argument("--file", metavar="PATH", default=LOCK_FILE, help="default: %(default)s")
+    new = add("new", _new, "write a package to begin with, which passes its conformance checks as it is")
+    new.add_argument("kind", metavar="KIND", help="grammar, device, modifier, worker or hooks")
+    new.add_argument("name", metavar="NAME", help="of the component, such as 'mine'")
+    new.add_argument("--distribution", default="", help="what pip calls it (default: guideway-NAME)")
+    new.add_argument("--folder", type=Path, help="where to write it (default: the distribution's name, here)")
 
 
 def _sentence(summary: str) -> str:
@@ -104,12 +111,13 @@ def _list(args: Namespace) -> int:
             r.distribution,
             r.version,
             plugins.state(r)[0],
+            _standing(plugins.standing(r)),
             f"editable {r.editable}" if r.editable else r.location,
         )
         for r in records
     ]
-    _print_table(("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATE", "WHERE"), rows)
-    if problems or plugins.index.foreign or any(state != "discovered" for *_, state, _ in rows):
+    _print_table(("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATE", "CONFORMANCE", "WHERE"), rows)
+    if problems or plugins.index.foreign or any(row[4] != "discovered" for row in rows):
         print("there are problems; see: guideway plugins doctor", file=sys.stderr)
     return 0
 
@@ -126,6 +134,7 @@ def _show(args: Namespace) -> int:
     for i, facts in enumerate(found):
         if i:
             print()
+        facts["conformance"] = _in_full(plugins.standing(records[i]))
         rows = {key: _lines(value) for key, value in facts.items()}
         width = max(len(key) for key, lines in rows.items() if lines)
         for key, lines in rows.items():
@@ -142,11 +151,15 @@ def _doctor(args: Namespace) -> int:
         return 2
     index = PluginIndex.scan()
     problems = [] if args.plugin else list(examine(index))
+    plugins = Plugins(index)
+    standings = {record.id: plugins.standing(record) for record in _chosen(index, args.plugin)}
+    problems += _stale(index, standings)
     if args.imports:
         problems += _import_all(_chosen(index, args.plugin), args.timeout, quiet=args.json)
     failed = any(problem.severity == "error" for problem in problems)
     if args.json:
-        _print_json({"ok": not failed, "problems": [asdict(problem) for problem in problems]})
+        found = {plugin_id: asdict(standing) for plugin_id, standing in standings.items()}
+        _print_json({"ok": not failed, "problems": [asdict(problem) for problem in problems], "conformance": found})
         return int(failed)
     _print_problems(index, problems)
     serious = sum(problem.severity != "note" for problem in problems)
@@ -155,7 +168,25 @@ def _doctor(args: Namespace) -> int:
         "imported, each in a process of its own" if args.imports else "not imported; --import also tries to import them"
     )
     print(f"{_count(serious, 'problem')} found ({checked}, {how})")
+    if Path(LOCK_FILE).exists():
+        states = Counter(standing.state for standing in standings.values())
+        print(f"{LOCK_FILE}: {', '.join(f'{number} {state}' for state, number in sorted(states.items()))}")
     return int(failed)
+
+
+def _stale(index: PluginIndex, standings: Mapping[str, Standing]) -> list[Problem]:
+    """The plugins that were certified once, in the lock file in this folder."""
+    return [
+        Problem(
+            "stale-verdict",
+            record.id,
+            f"{record} no longer stands as {LOCK_FILE} says: {standings[record.id].reason}",
+            certifying_command(record),
+            "warning",
+        )
+        for record in index.records
+        if record.id in standings and standings[record.id].state == "stale"
+    ]
 
 
 def _print_problems(index: PluginIndex, problems: Sequence[Problem]) -> None:
@@ -184,8 +215,6 @@ def _import_all(records: Sequence[PluginRecord], timeout: float, *, quiet: bool)
 
 
 def _lock(args: Namespace) -> int:
-    from guideway.plugins.lock import Lock
-
     earlier = Lock.read(args.file) if Path(args.file).exists() else None
     new = Lock.of(_chosen(PluginIndex.scan(), args.plugin), earlier)
     lock = Lock({**earlier.plugins, **new.plugins}) if earlier and args.plugin else new
@@ -208,9 +237,20 @@ def _lock(args: Namespace) -> int:
     return 0
 
 
-def _verify_lock(args: Namespace) -> int:
-    from guideway.plugins.lock import Lock
+def _new(args: Namespace) -> int:
+    from guideway.plugins.scaffold import new_package
 
+    folder = args.folder or Path(normalize(args.distribution or f"guideway-{args.name}"))
+    written = new_package(args.kind, args.name, folder, args.distribution)
+    if args.json:
+        _print_json({"folder": str(folder), "files": [str(path) for path in written]})
+        return 0
+    print(*written, sep="\n")
+    print(f"\nnext:\n  pip install -e '{folder}[test]'\n  guideway conform {args.kind}.{args.name}")
+    return 0
+
+
+def _verify_lock(args: Namespace) -> int:
     index, lock = PluginIndex.scan(), Lock.read(args.file)
     differences = lock.differences(index)
     unlocked = [record.id for record in index.records if record.id not in lock.plugins]
@@ -238,10 +278,21 @@ def _facts(plugins: Plugins, record: PluginRecord) -> dict[str, Any]:
         "id": record.id,
         "state": state,
         "reason": reason,
+        "conformance": asdict(plugins.standing(record)),
         "contract": record.group.removeprefix("guideway."),
         **{key: value for key, value in asdict(record).items() if key != "group"},
         "provisional": KINDS[record.kind].provisional,
     }
+
+
+def _standing(standing: Standing) -> str:
+    if standing.state == "certified":
+        return standing.reason.replace(", ", "+")
+    return standing.state
+
+
+def _in_full(standing: Standing) -> str:
+    return f"{standing.state}: {standing.reason}"
 
 
 def _about(record: PluginRecord) -> dict[str, str | None]:

@@ -156,7 +156,7 @@ class Lock:
             return Standing("stale", "its files changed after it was certified")
         if "core" not in verdict.levels:
             return Standing("unproven", f"it was certified at {', '.join(verdict.levels) or 'no level'}, not at core")
-        return Standing("certified", ", ".join(verdict.levels))
+        return Standing("certified", ", ".join(level for level in verdict.levels if level != "smoke"))
 
 
 def _holds(verdict: Verdict, plugin: PlannedPlugin) -> bool:

@@ -12,7 +12,7 @@ from guideway.api.errors import InvalidConfiguration, PluginUnavailable
 from guideway.plugins import loading
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS
-from guideway.plugins.lock import Lock, certifying_command
+from guideway.plugins.lock import Lock, Standing, certifying_command
 from guideway.plugins.selection import PluginSettings, denial, resolve
 
 if TYPE_CHECKING:
@@ -93,6 +93,11 @@ class Plugins:
             return "conflict", f"also claimed by {', '.join(others)}; write '{record.distribution}/{record.name}'"
         return "discovered", ""
 
+    def standing(self, record: PluginRecord) -> Standing:
+        """What the lock file says of `record` as it is installed now. Without one, nothing is proven."""
+        lock, problem = self._lock_if_any
+        return Standing("unproven", problem) if problem else lock.standing(record)
+
     def plan(self, selection: Iterable[tuple[str, str]], configuration: Mapping[str, Any]) -> PluginPlan:
         """The plan for the selected (kind, address) pairs and the enabled hooks. `configuration` is whatever else
         workers have to agree on, as plain JSON values."""
@@ -107,15 +112,12 @@ class Plugins:
         if self.settings.require == "certified":
             return
         records = [*(self.resolve(kind, address) for kind, address in selection), *self._enabled()]
-        try:
-            lock = Lock.read(self.settings.lock) if Path(self.settings.lock).exists() else Lock({})
-        except InvalidConfiguration as error:
-            _warn(str(error))
-            return
         unproven = [
-            r.id for r in dict.fromkeys(records) if not KINDS[r.kind].provisional and not lock.standing(r).accepted
+            r.id for r in dict.fromkeys(records) if not KINDS[r.kind].provisional and not self.standing(r).accepted
         ]
-        if unproven:
+        if self._lock_if_any[1]:
+            _warn(self._lock_if_any[1])
+        elif unproven:
             _warn(f"not certified: {', '.join(unproven)} (guideway conform PLUGIN --record certifies a plugin)")
 
     def _enabled(self) -> list[PluginRecord]:
@@ -134,6 +136,14 @@ class Plugins:
     @cached_property
     def _lock(self) -> Lock:
         return Lock.read(self.settings.lock)
+
+    @cached_property
+    def _lock_if_any(self) -> tuple[Lock, str]:
+        """The lock file, empty if there is none, and what is wrong with it."""
+        try:
+            return (Lock.read(self.settings.lock) if Path(self.settings.lock).exists() else Lock({})), ""
+        except InvalidConfiguration as error:
+            return Lock({}), str(error)
 
 
 @cache

@@ -6,7 +6,7 @@ from guideway.conformance.formats.rules import WORDS, rule_of
 from guideway.conformance.registry import TIERS
 from guideway.conformance.report import Report, by_tier
 
-__all__ = ["cell", "markdown"]
+__all__ = ["cell", "markdown", "rule_cell"]
 
 
 def markdown(report: Report) -> str:
@@ -31,7 +31,7 @@ def markdown(report: Report) -> str:
     if unmet:
         lines += ["", "| check | outcome | rule | what the plugin did |", "|---|---|---|---|"]
     lines += [
-        f"| `{r.obligation.check}` ({r.obligation.mode}) | {WORDS[r.outcome]} | {cell(rule_of(r.obligation))} "
+        f"| `{r.obligation.check}` ({r.obligation.mode}) | {WORDS[r.outcome]} | {rule_cell(rule_of(r.obligation))} "
         f"| {cell(r.detail)} |"
         for r in unmet
     ]
@@ -39,8 +39,13 @@ def markdown(report: Report) -> str:
     return "\n".join([*lines, "", f"{facts}; report sha256 `{report.sha256}`", ""])
 
 
+def rule_cell(rule: str) -> str:
+    """A rule, which is written with backticks around code, as what a cell of a table can hold."""
+    return rule.replace("|", "\\|").replace("<", "\\<")
+
+
 def cell(text: str) -> str:
-    """`text` as what a cell of a table can hold."""
+    """Any words as what a cell of a table can hold."""
     text = text.replace("\\", "\\\\")
     for special in "|<>*_`[":
         text = text.replace(special, f"\\{special}")

@@ -1,0 +1,116 @@
+"""Several reports beside each other: plugins across, rules down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from guideway.api.errors import InvalidConfiguration
+from guideway.conformance.outcomes import Outcome, Result
+from guideway.conformance.registry import KIND_MODULES, TIERS, Check, Tier, checks
+from guideway.conformance.report import Report
+
+__all__ = ["LEGEND", "Matrix", "Row", "Table", "markdown", "sign"]
+
+SIGNS: dict[Outcome, str] = {"pass": "✓", "fail": "✗", "known_failure": "~", "not_run": "○", "error": "?"}
+REFUSED = "R"
+"""The sign of a refusal that was met: the plugin does not declare the capability, and refuses it as it has to."""
+NOT_OWED = "·"
+LEGEND = (
+    (SIGNS["pass"], "met"),
+    (REFUSED, "not declared, and refused as it has to be"),
+    (SIGNS["fail"], "failed"),
+    (SIGNS["known_failure"], "known failure"),
+    (SIGNS["not_run"], "not run: hardware is absent"),
+    (SIGNS["error"], "not performed"),
+    (NOT_OWED, "does not concern this plugin"),
+)
+
+
+def sign(result: Result | None) -> str:
+    """What stands for `result` in a table; None: the plugin does not owe it."""
+    if result is None:
+        return NOT_OWED
+    if result.outcome == "pass" and result.obligation.mode == "refusal":
+        return REFUSED
+    return SIGNS[result.outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A rule, and what each plugin of the table makes of it."""
+
+    check: Check
+    cells: tuple[Result | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The plugins of one kind."""
+
+    kind: str
+    reports: tuple[Report, ...]
+    tiers: tuple[tuple[Tier, tuple[Row, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A table per kind."""
+
+    tables: tuple[Table, ...]
+
+    @staticmethod
+    def of(reports: Iterable[Report]) -> Matrix:
+        """Raises `InvalidConfiguration` if a report is about a kind that this suite does not know."""
+        by_kind: dict[str, list[Report]] = {}
+        for report in reports:
+            if report.kind not in KIND_MODULES:
+                raise InvalidConfiguration(
+                    f"the report of {report.plugin} is about a kind this suite has no checks for: {report.kind}",
+                    field="report",
+                )
+            by_kind.setdefault(report.kind, []).append(report)
+        return Matrix(tuple(_table(kind, by_kind[kind]) for kind in KIND_MODULES if kind in by_kind))
+
+
+def _table(kind: str, reports: Sequence[Report]) -> Table:
+    found = [{result.obligation.check: result for result in report.results} for report in reports]
+    rows = {
+        tier: tuple(
+            Row(check, tuple(_cell(check, results, report) for results, report in zip(found, reports, strict=True)))
+            for check in checks(kind)
+            if check.tier == tier
+        )
+        for tier in TIERS
+    }
+    return Table(kind, tuple(reports), tuple((tier, rows[tier]) for tier in TIERS if rows[tier]))
+
+
+def _cell(check: Check, results: dict[str, Result], report: Report) -> Result | None:
+    if check.id in results:
+        return results[check.id]
+    owed = {obligation.check: obligation for obligation in report.owed}
+    return Result(owed[check.id], "error", "this report does not have it") if check.id in owed else None
+
+
+def markdown(matrix: Matrix) -> str:
+    """Narrow tables: a sign per cell, the rule behind its id."""
+    from guideway.conformance.formats.markdown import cell, rule_cell
+
+    lines = ["# Conformance", "", ", ".join(f"{mark} {meaning}" for mark, meaning in LEGEND) + ".", ""]
+    for table in matrix.tables:
+        names = [report.plugin.rpartition("/")[2].partition(".")[2] or report.plugin for report in table.reports]
+        lines += [f"## {table.kind}", "", "| plugin | version | contract | verdict | levels |", "|---|---|---|---|---|"]
+        lines += [
+            f"| `{r.plugin}` | {r.version or '-'} | {r.contract} | {r.verdict} | {', '.join(r.levels) or '-'} |"
+            for r in table.reports
+        ]
+        for tier, rows in table.tiers:
+            lines += ["", f"### {table.kind}, {tier}", ""]
+            lines += [f"| {' | '.join(map(cell, names))} | rule |", "|---" * len(names) + "|---|"]
+            lines += [
+                f"| {' | '.join(map(sign, row.cells))} | `{row.check.id.partition('.')[2]}` {rule_cell(row.check.rule)} |"
+                for row in rows
+            ]
+        lines.append("")
+    return "\n".join(lines)

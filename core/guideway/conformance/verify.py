@@ -1,0 +1,115 @@
+"""Whether a report is whole, unchanged, and about what is installed here."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from guideway.api.errors import GuidewayError, PluginNotFound
+from guideway.conformance.isolation import CannotLoad, Host
+from guideway.conformance.registry import KIND_MODULES, Obligation, plan
+from guideway.conformance.report import Report, Verdict
+from guideway.conformance.runner import require_contract
+from guideway.conformance.target import Target
+from guideway.plugins.plan import PlannedPlugin
+
+__all__ = ["Verification", "verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What `verify` found."""
+
+    report: Report | None
+    """None if the file holds none."""
+    problems: list[str] = field(default_factory=list)
+    """Why it cannot be relied on."""
+    notes: list[str] = field(default_factory=list)
+    """What was compared, and what could not be."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Worked out again from the results."""
+        return self.report.verdict if self.report else None
+
+    @property
+    def summary(self) -> str:
+        """In a line."""
+        if self.report is None or self.problems:
+            return "REJECTED"
+        levels = f" ({', '.join(self.report.levels)})" if self.report.levels else ""
+        return f"sound: {self.report.plugin} {self.report.version or ''} {self.report.verdict.upper()}{levels}"
+
+
+def verify(path: str | os.PathLike[str]) -> Verification:
+    """Check the report in `path`: its digest, what it has to hold under its contract, the verdict and levels it claims,
+    and, if the plugin is installed here, its version, its files and what it declares now. Raises nothing: what keeps it
+    from being read is a problem too."""
+    try:
+        report = Report.read(path)
+        if report.kind not in KIND_MODULES:
+            return Verification(None, [f"there are no checks of {report.kind} plugins"])
+        require_contract(report.kind, report.contract)
+    except GuidewayError as error:
+        return Verification(None, [str(error)])
+    found = Verification(report)
+    found.problems.extend(_plan_problems(report))
+    claimed = json.loads(Path(path).read_text(encoding="utf-8"))
+    for name, now in (("verdict", report.verdict), ("levels", list(report.levels))):
+        if claimed.get(name) != now:
+            found.problems.append(f"it claims the {name} {claimed.get(name)!r}, and its results make it {now!r}")
+    _compare_with_installed(report, found)
+    return found
+
+
+def _plan_problems(report: Report) -> list[str]:
+    owed = plan(report.kind, report.declared, report.traits, contract=report.contract, up_to=report.up_to)
+    problems = []
+    missing = [obligation for obligation in owed if obligation not in report.planned]
+    if missing:
+        problems.append(f"it lacks {_named(missing)}, which a plugin that declares what this one does has to meet")
+    foreign = [obligation for obligation in report.planned if obligation not in owed]
+    if foreign:
+        problems.append(f"it has {_named(foreign)}, which such a plugin does not owe in this suite")
+    if len(set(report.planned)) != len(report.planned):
+        problems.append("it has an obligation twice")
+    return problems
+
+
+def _named(obligations: list[Obligation]) -> str:
+    first = ", ".join(f"{obligation.check} ({obligation.mode})" for obligation in obligations[:3])
+    more = f" and {len(obligations) - 3} more" if len(obligations) > 3 else ""
+    return f"{len(obligations)} obligation{'s' if len(obligations) > 1 else ''}: {first}{more}"
+
+
+def _compare_with_installed(report: Report, found: Verification) -> None:
+    if report.digest is None:
+        found.notes.append("it is about a bare class: there is no version and no digest to compare")
+        return
+    try:
+        target = Target.installed(report.plugin)
+    except PluginNotFound:
+        found.notes.append(f"{report.plugin} is not installed here: its files were not compared")
+        return
+    record = target.record()
+    assert record is not None
+    now = PlannedPlugin.of(record)
+    if now.version != report.version:
+        found.problems.append(f"it is about version {report.version}, and {now.version} is installed here")
+    if now.digest != report.digest:
+        found.problems.append(f"it is about files {report.digest}, and here they are {now.digest}")
+    try:
+        with Host(target) as host:
+            declared, traits = tuple(sorted(host.declared)), tuple(sorted(host.traits))
+    except CannotLoad as error:
+        found.problems.append(f"{report.plugin}, as it is installed here, cannot be loaded: {error}")
+        return
+    for what, then, today in (("declares", report.declared, declared), ("is", report.traits, traits)):
+        changes = [f"no longer {name}" for name in then if name not in today]
+        changes += [f"now {name}" for name in today if name not in then]
+        if changes:
+            found.problems.append(f"what it {what} is not the same here: {', '.join(changes)}")
+    if not found.problems:
+        found.notes.append("version, files and declarations are those of what is installed here")
