@@ -121,7 +121,9 @@ class NumpyDevice(DeviceBackend):
 
     def __init__(self, device: str = "cpu") -> None:
         if device != "cpu":
-            raise InvalidConfiguration(f"device backend 'numpy' runs on 'cpu' only, not on {device!r}", field="device")
+            raise InvalidConfiguration(
+                f"device backend {self.name!r} runs on 'cpu' only, not on {device!r}", field="device"
+            )
         super().__init__(device)
         self.ops = NumpyOps()
 

@@ -1,0 +1,101 @@
+"""``guideway plugins new``: a package to begin with, which passes its conformance checks as it is."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from guideway import __version__
+from guideway.api.errors import InvalidConfiguration
+from guideway.plugins.kinds import KINDS, NAME, normalize
+
+__all__ = ["KINDS_TO_WRITE", "new_package"]
+
+KINDS_TO_WRITE = {
+    "grammar": "grammar strategy",
+    "device": "device backend",
+    "modifier": "logit modifier",
+    "worker": "worker mixin",
+    "hooks": "validator and observer",
+}
+"""The kinds whose contract is settled, in words."""
+
+EXTRAS = {"worker": "conformance,engine"}
+"""What the tests of a kind need of guideway, where that is not ``conformance`` alone."""
+
+
+def new_package(kind: str, name: str, folder: Path, distribution: str = "") -> list[Path]:
+    """Write a package with the component ``kind.name`` into `folder`, and return its files.
+
+    `distribution` defaults to ``guideway-name``. Raises `InvalidConfiguration` for a kind that cannot be written yet,
+    a name no component may have, or a folder that is not empty.
+    """
+    if kind not in KINDS_TO_WRITE:
+        why = "its contract is not settled yet" if kind in KINDS else "there is no such kind"
+        kinds = ", ".join(KINDS_TO_WRITE)
+        raise InvalidConfiguration(f"no plugin of kind {kind!r} can be begun: {why}; kinds: {kinds}", field="kind")
+    if not NAME.fullmatch(name):
+        raise InvalidConfiguration(
+            f"a component cannot be called {name!r}: use small letters, digits, '-' and '_', a letter first",
+            field="name",
+        )
+    distribution = normalize(distribution or f"guideway-{name}")
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", distribution):
+        raise InvalidConfiguration(f"a distribution cannot be called {distribution!r}", field="distribution")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InvalidConfiguration(f"{folder} is there already, and not empty", field="folder")
+    module = distribution.replace("-", "_")
+    if not module.isidentifier():
+        raise InvalidConfiguration(f"{module!r} is no name of a module: give another --distribution", field="name")
+    words = {
+        "kind": kind,
+        "name": name,
+        "name_": name.replace("-", "_"),
+        "class": "".join(word.capitalize() for word in re.split("[-_]", name)),
+        "distribution": distribution,
+        "module": module,
+        "what": KINDS_TO_WRITE[kind],
+        "extras": EXTRAS.get(kind, "conformance"),
+        "guideway": __version__,
+    }
+    source = folder / "src" / module
+    contents = {
+        folder / "pyproject.toml": _filled("pyproject.toml", words),
+        folder / "README.md": _filled("README.md", words),
+        folder / ".github" / "workflows" / "conformance.yml": _filled("conformance.yml", words),
+        folder / "tests" / "test_conformance.py": _filled("test_conformance.py", words),
+        source / "__init__.py": _filled(f"{kind}.py", words),
+        source / "py.typed": "",
+    }
+    if kind == "device":
+        contents |= {source / file: text for file, text in _reference_device(words).items()}
+    for path, text in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return list(contents)
+
+
+def _filled(name: str, words: dict[str, str]) -> str:
+    return Template(files(__package__).joinpath("templates", f"{name}.txt").read_text("utf-8")).substitute(words)
+
+
+def _reference_device(words: dict[str, str]) -> dict[str, str]:
+    """The NumPy device under another name: a backend needs all operations before it can pass its first check."""
+    source = files("guideway").joinpath("builtin")
+    text = source.joinpath("numpy_device.py").read_text("utf-8")
+    for old, new in {
+        '"""The NumPy device: the reference that every other device is checked against, so obvious before fast."""': (
+            '"""Arrays and operations: a copy of guideway\'s NumPy reference. Put your array library in its place."""'
+        ),
+        "import numpy as np\nfrom numpy.typing import NDArray\n\nfrom guideway": "import numpy as np\nfrom guideway",
+        "from guideway.api.steps import Array\nfrom guideway.builtin.philox": (
+            f"from guideway.api.steps import Array\nfrom numpy.typing import NDArray\n\nfrom {words['module']}.philox"
+        ),
+        "NumpyDevice": words["class"],
+        'name = "numpy"': f'name = "{words["name"]}"',
+    }.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return {"backend.py": text, "philox.py": source.joinpath("philox.py").read_text("utf-8")}

@@ -1,0 +1,103 @@
+"""`guideway plugins new`: what it writes is a plugin, and passes as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from guideway.api.errors import InvalidConfiguration
+from guideway.plugins.scaffold import KINDS_TO_WRITE, new_package
+
+from tests.plugins.environments import BUILD
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a package of each kind installed, to be put on the path."""
+    folder = tmp_path_factory.mktemp("scaffold")
+    projects = []
+    for kind in KINDS_TO_WRITE:
+        projects.append(folder / kind)
+        new_package(kind, f"my-{kind}", projects[-1], f"acme-{kind}")
+    wheels = folder / "wheels"
+    wheels.mkdir()
+    subprocess.run([sys.executable, "-c", BUILD, str(wheels), *map(str, projects)], check=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--target", str(folder / "site"), *map(str, wheels.glob("*.whl"))], check=True)
+    return folder / "site"
+
+
+def guideway(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "guideway", *arguments],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        cwd=site,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS_TO_WRITE)
+def test_a_new_package_is_certified(site: Path, kind: str) -> None:
+    done = guideway(site, "conform", f"{kind}.my-{kind}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "CERTIFIED" in done.stdout
+
+
+def test_doctor_finds_nothing(site: Path) -> None:
+    done = guideway(site, "plugins", "doctor", "--json", "--import", *(f"my-{kind}" for kind in KINDS_TO_WRITE))
+    found = json.loads(done.stdout)
+    assert (found["ok"], found["problems"]) == (True, [])
+
+
+def test_its_test_file_runs(tmp_path: Path, site: Path) -> None:
+    new_package("hooks", "my-hooks", tmp_path / "package", "acme-hooks")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        cwd=tmp_path / "package",
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+
+
+def test_style_and_types(tmp_path: Path) -> None:
+    for kind in KINDS_TO_WRITE:
+        new_package(kind, "mine", tmp_path / kind)
+    config = str(Path(__file__).parents[2] / "pyproject.toml")
+    ruff = [sys.executable, "-m", "ruff"]
+    subprocess.run([*ruff, "check", "--no-cache", "--config", config, str(tmp_path)], check=True)
+    subprocess.run([*ruff, "format", "--no-cache", "--check", "--config", config, str(tmp_path)], check=True)
+
+
+def test_the_command_names_its_files(tmp_path: Path) -> None:
+    done = guideway(tmp_path, "plugins", "new", "hooks", "mine")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "guideway-mine" / "src" / "guideway_mine" / "__init__.py").is_file()
+    assert "guideway conform hooks.mine" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "field"),
+    [("executor", "mine", "kind"), ("gramar", "mine", "kind"), ("grammar", "My Own", "name")],
+)
+def test_what_cannot_be_begun_is_refused(tmp_path: Path, kind: str, name: str, field: str) -> None:
+    with pytest.raises(InvalidConfiguration) as refused:
+        new_package(kind, name, tmp_path / "new")
+    assert refused.value.field == field
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("mine")
+    with pytest.raises(InvalidConfiguration, match="not empty"):
+        new_package("hooks", "mine", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
