@@ -1,0 +1,379 @@
+"""A host of one modifier, as small as a host can be.
+
+Everything a step holds is a function of each sequence's own tokens, so a sequence can be repeated, forked, rebuilt or
+put into other company, and has to get the same.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from guideway.api import (
+    Companion,
+    DeviceBackend,
+    Feedback,
+    InvalidConfiguration,
+    InvalidRequest,
+    LogitTransform,
+    Need,
+    Outcome,
+    Payload,
+    Request,
+    Sampler,
+    SamplingParams,
+    SequenceInfo,
+    StepBatch,
+    Vocabulary,
+    WorkerContext,
+)
+from guideway.conformance.modifier.model import Model
+from guideway.conformance.modifier.step import OracleStep, StepArrays
+from guideway.conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
+from guideway.conformance.modifier.vocabulary import synthetic
+from guideway.conformance.subjects import expect
+
+__all__ = ["REFUSALS", "Applied", "Bench", "Running", "Work", "alike"]
+
+REFUSALS = (InvalidRequest, InvalidConfiguration)
+"""How `start` says no to a request."""
+TOLERANCE = 1e-4
+"""Sums over a row may round otherwise in another batch."""
+
+
+@dataclass(eq=False, slots=True)
+class Running:
+    """A sequence."""
+
+    request: Request
+    info: SequenceInfo
+    slot: int
+    state: Any
+    companions: tuple[Companion, ...] = ()
+    tokens: list[int] = field(default_factory=list)
+    journal: list[tuple[list[int], Feedback | None]] = field(default_factory=list)
+    outcome: str = "continue"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One step before anything is applied."""
+
+    batch: StepBatch
+    sequences: Sequence[Running]
+    logits: NDArray[Any]
+    """``[num_rows + companions, width]``"""
+    arrays: StepArrays
+
+    @property
+    def states(self) -> list[Any]:
+        return [sequence.state for sequence in self.sequences]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """One step after it."""
+
+    work: Work
+    rows: NDArray[np.int32]
+    """The rows that were acted on."""
+    logits: NDArray[Any]
+    """``[num_rows + companions, width]``"""
+    token_ids: NDArray[np.int64] | None
+    """``[num_rows]``: what a sampler drew, -1 at rows it does not own."""
+    emitted: Mapping[str, NDArray[Any]]
+    """In the order of `rows`."""
+
+    def of(self, index: int) -> NDArray[Any]:
+        """What came of the rows of the `index`-th sequence: logits, or with a sampler token ids."""
+        values = self.logits if self.token_ids is None else self.token_ids
+        return values[self.work.batch.row_start[index] : self.work.batch.row_start[index + 1]]
+
+
+def alike(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Whether two results of `Applied.of` say the same."""
+    if a.shape != b.shape:
+        return False
+    if a.dtype.kind == "i":
+        return bool(np.array_equal(a, b))
+    return bool(np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True))
+
+
+class Bench:
+    """A new instance of the modifier and its transform, on a device, and the steps they take."""
+
+    def __init__(
+        self,
+        subject: ModifierSubject,
+        *,
+        vocabulary: Vocabulary | None = None,
+        device: DeviceBackend | None = None,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        self.subject = subject
+        self.cls = subject.cls
+        self.vocabulary = synthetic() if vocabulary is None else vocabulary
+        self.device = subject.device() if device is None else device
+        self.dtype = dtype
+        self.modifier = subject.modifier(self.vocabulary)
+        self.transform = self.new_transform()
+        self.model = Model(self.vocabulary, self.cls.stage)
+
+    def new_transform(self, device: DeviceBackend | None = None) -> LogitTransform:
+        """The worker's half."""
+        context = WorkerContext(
+            device=device or self.device,
+            vocabulary_size=len(self.vocabulary),
+            logits_width=self.vocabulary.logits_width,
+        )
+        return self.subject.transform_class()(context, copy.deepcopy(dict(self.subject.settings.options)))
+
+    # Sequences
+
+    def request(self, example: Mapping[str, Any] | None, number: int) -> Request:
+        """The `number`-th request, each with a prompt and a seed of its own; `example` None: without the modifier."""
+        rng = np.random.default_rng(number)
+        letters = rng.integers(97, 123, size=3 + number % 5)
+        modifiers = {} if example is None else {self.cls.name: copy.deepcopy(dict(example))}
+        return Request(
+            request_id=f"request-{number}",
+            prompt_token_ids=tuple(letters.tolist()),
+            params=SamplingParams(temperature=1.0, seed=number, modifiers=modifiers),
+            seed=number,
+        )
+
+    def begin(self, request: Request, slot: int = 0, index: int = 0) -> Running:
+        """A sequence of `request`; raises one of `REFUSALS` if the modifier refuses it, and has it released then."""
+        info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
+        companions: tuple[Companion, ...] = ()
+        if Need.COMPANIONS in self.cls.needs:
+            companions = tuple(self.modifier.companions(request))
+        try:
+            state = self.modifier.start(request, info)
+        except BaseException:
+            self.modifier.release(None)
+            raise
+        return Running(request, info, slot, state, companions)
+
+    @cached_property
+    def examples(self) -> list[Mapping[str, Any]]:
+        """The examples that give a state. Fails if there is none, for then nothing can be said of the modifier."""
+        given = self.subject.requests()
+        found, refused, left_alone = [], [], 0
+        bench = Bench(self.subject, vocabulary=self.vocabulary, device=self.device)
+        for i, example in enumerate(given):
+            try:
+                sequence = bench.begin(bench.request(example, i))
+            except REFUSALS as error:
+                refused.append(str(error))
+                continue
+            bench.modifier.release(sequence.state)
+            if sequence.state is None:
+                left_alone += 1
+            else:
+                found.append(example)
+        address = f"modifier.{getattr(self.cls, 'name', '?')}"
+        expect(
+            found,
+            f"of its {len(given)} examples of request options {left_alone} were left alone and {len(refused)} refused"
+            f"{': ' if refused else ''}{'; '.join(refused)}. Give options that it acts on in its class variable "
+            f'`examples`, or as `requests` of [subjects."{address}"] in conformance.toml',
+        )
+        return found
+
+    def start(self, number: int, *, slot: int | None = None, index: int = 0) -> Running:
+        """The `number`-th sequence: examples in turn, a prompt of its own."""
+        request = self.request(self.examples[number % len(self.examples)], number)
+        return self.begin(request, (7 * number + 3) % MAX_NUM_SEQUENCES if slot is None else slot, index)
+
+    def bystander(self, number: int) -> Running | None:
+        """A sequence the modifier leaves alone, if there is such a thing."""
+        try:
+            sequence = self.begin(self.request(None, number), (7 * number + 3) % MAX_NUM_SEQUENCES)
+        except REFUSALS:
+            return None
+        if sequence.state is None:
+            return sequence
+        self.modifier.release(sequence.state)
+        return None
+
+    def crowd(self, size: int = 5, *, num_steps: int = 3) -> list[Running]:
+        """Sequences of all examples, somewhat under way, with some among them that the modifier leaves alone."""
+        found = [self.start(number) for number in range(max(size, len(self.examples)))]
+        for _ in range(num_steps):
+            self.step([sequence for sequence in found if sequence.outcome == "continue"])
+        found = [sequence for sequence in found if sequence.outcome == "continue"]
+        bystanders = [sequence for number in (40, 41) if (sequence := self.bystander(number)) is not None]
+        return [*bystanders[:1], *found[:2], *bystanders[1:], *found[2:]]
+
+    def again(self, sequence: Running, *, slot: int | None = None) -> Running:
+        """`sequence` rebuilt here by replaying its journal."""
+        slot = sequence.slot if slot is None else slot
+        copied = self.begin(sequence.request, slot, sequence.info.index)
+        for token_ids, feedback in sequence.journal:
+            self.hear(copied, token_ids, feedback)
+        return copied
+
+    def fork(self, parent: Running, *, slot: int, index: int) -> Running:
+        """A second sequence with the past of `parent`."""
+        info = SequenceInfo(index=index, seed=parent.info.seed, prompt_token_ids=parent.info.prompt_token_ids)
+        state = parent.state if parent.state is None or self.cls.derived else self.modifier.fork(parent.state)
+        journal = list(parent.journal)
+        return Running(parent.request, info, slot, state, parent.companions, list(parent.tokens), journal)
+
+    def release(self, sequence: Running) -> None:
+        """The end of a sequence."""
+        self.modifier.release(sequence.state)
+
+    # Steps
+
+    def step(self, sequences: Sequence[Running], drafts: Sequence[Sequence[int]] | None = None) -> Applied:
+        """One step of `sequences`, of those that ended before nothing."""
+        work = self.work(sequences, drafts)
+        applied = self.apply(work, self.prepare(work))
+        for i, sequence in enumerate(sequences):
+            ids = self.final(applied, i)
+            self.hear(sequence, ids, self.feedback(applied, i, len(ids)))
+        return applied
+
+    def peek(self, sequences: Sequence[Running], drafts: Sequence[Sequence[int]] | None = None) -> Applied:
+        """What a step would give, without the tokens."""
+        work = self.work(sequences, drafts)
+        return self.apply(work, self.prepare(work))
+
+    def work(self, sequences: Sequence[Running], drafts: Sequence[Sequence[int]] | None = None) -> Work:
+        """A step of `sequences` with `drafts`, as many of them as the modifier would let pass."""
+        passed = [self.passing(s, d) for s, d in zip(sequences, drafts or [()] * len(sequences), strict=True)]
+        lengths = [len(s.info.prompt_token_ids) + len(s.tokens) for s in sequences]
+        batch = StepBatch.build([s.slot for s in sequences], lengths, passed)
+        counts = np.diff(batch.row_start)
+        seeds = np.repeat(np.array([s.info.seed for s in sequences], dtype=np.int64), counts)
+        indices = np.repeat(np.array([s.info.index for s in sequences], dtype=np.int32), counts)
+        contexts: list[list[int]] = []
+        beside: list[list[int]] = []
+        width = max((len(s.companions) for s in sequences), default=0)
+        companion_rows = np.full((batch.num_rows, max(1, width)), -1, dtype=np.int32)
+        for i, s in enumerate(sequences):
+            ahead = [[*s.tokens, *passed[i][:k]] for k in range(len(passed[i]) + 1)]
+            contexts += [[*s.info.prompt_token_ids, *tokens] for tokens in ahead]
+            for j, companion in enumerate(s.companions):
+                first = batch.num_rows + len(beside)
+                companion_rows[batch.row_start[i] : batch.row_start[i + 1], j] = first + np.arange(len(ahead))
+                beside += [[*companion.prompt_token_ids, *tokens] for tokens in ahead]
+        bitmask = np.stack([self.model.allowed(context) for context in contexts])
+        history = np.stack([self.model.history(context, self.transform.history_length) for context in contexts])
+        hidden = np.stack([self.model.hidden_state(context) for context in [*contexts, *beside]])
+        arrays = StepArrays(batch.positions, seeds, indices, companion_rows, hidden, bitmask, history)
+        logits = np.stack([self.model.logits(context) for context in [*contexts, *beside]]).astype(self.dtype)
+        return Work(batch, sequences, logits, arrays)
+
+    def passing(self, sequence: Running, drafts: Sequence[int]) -> list[int]:
+        """The drafts the modifier would let pass."""
+        if sequence.state is None or not drafts:
+            return list(drafts)
+        return list(drafts[: self.modifier.validate(sequence.state, list(drafts))])
+
+    def prepare(self, work: Work) -> Payload | None:
+        """This step's payload."""
+        payload = self.modifier.prepare(work.batch, work.states)
+        expect(
+            payload is None or isinstance(payload, Payload),
+            f"prepare returned a {type(payload).__name__}, neither a Payload nor None",
+        )
+        return payload
+
+    def apply(
+        self,
+        work: Work,
+        payload: Payload | None,
+        *,
+        logits: NDArray[Any] | None = None,
+        parts: Sequence[NDArray[np.int32]] | None = None,
+        transform: LogitTransform | None = None,
+    ) -> Applied:
+        """`payload` applied to `logits` (default: the model's), in one call or one for each set of rows in `parts`."""
+        host = work.logits if logits is None else logits
+        transform = transform or self.transform
+        array = self.device.from_logits(host.copy())
+        draws = isinstance(transform, Sampler)
+        token_ids = np.full(work.batch.num_rows, -1, dtype=np.int64)
+        acted: list[NDArray[np.int32]] = []
+        emitted: dict[str, list[NDArray[Any]]] = {name: [] for name in transform.emits}
+        pieces = [] if payload is None else [payload] if parts is None else [payload.take(part) for part in parts]
+        for piece in pieces:
+            if len(piece) == 0:
+                continue
+            step = self.step_of(work, transform, len(piece))
+            uploaded = self.device.upload(piece)
+            if draws:
+                token_ids[piece.rows] = self.host(transform.sample(array, uploaded, step))  # type: ignore[attr-defined]
+            else:
+                array = transform.apply(array, uploaded, step)
+            acted.append(np.array(piece.rows))
+            expect(
+                step.emitted.keys() == transform.emits.keys(),
+                f"of its feedback {sorted(transform.emits)} it emitted {sorted(step.emitted)}",
+            )
+            for name, values in step.emitted.items():
+                emitted[name].append(self.host(values))
+        return Applied(
+            work,
+            np.concatenate(acted) if acted else np.empty(0, dtype=np.int32),
+            self.host(array),
+            token_ids if draws else None,
+            {name: np.concatenate(values) for name, values in emitted.items() if values},
+        )
+
+    def step_of(self, work: Work, transform: LogitTransform, num_entries: int) -> OracleStep:
+        """What `transform` sees."""
+        return OracleStep(work.arrays, self.device.ops, self.cls, transform, num_entries)
+
+    def host(self, array: Any) -> NDArray[Any]:
+        """A device's array."""
+        found: NDArray[Any] = self.device.download({"x": array}).result()["x"]
+        return found
+
+    def final(self, applied: Applied, index: int) -> list[int]:
+        """Tokens that the `index`-th sequence may really get after this step: drafts that can be drawn, and one more;
+        with a sampler, what it drew."""
+        work = applied.work
+        drafts = work.batch.drafts(index).tolist()
+        found: list[int] = []
+        for k, row in enumerate(range(work.batch.row_start[index], work.batch.row_start[index + 1])):
+            owned = applied.token_ids is not None and applied.token_ids[row] >= 0
+            if owned:
+                assert applied.token_ids is not None
+                found.append(int(applied.token_ids[row]))
+            elif k < len(drafts) and np.isfinite(applied.logits[row, drafts[k]]):
+                found.append(drafts[k])
+            else:
+                found.append(self.model.drawn(applied.logits[row], work.logits[row], int(work.arrays.positions[row])))
+            if k < len(drafts) and found[-1] != drafts[k]:
+                break
+        return found
+
+    def feedback(self, applied: Applied, index: int, num_tokens: int) -> Feedback | None:
+        """What was emitted at the rows that gave the final tokens; None if it was not at all of them."""
+        if not applied.emitted:
+            return None
+        first = int(applied.work.batch.row_start[index])
+        places = [np.flatnonzero(applied.rows == row) for row in range(first, first + num_tokens)]
+        if not all(len(place) == 1 for place in places):
+            return None
+        at = np.concatenate(places)
+        return {name: array[at].astype(self.transform.emits[name][1]) for name, array in applied.emitted.items()}
+
+    def hear(self, sequence: Running, token_ids: Sequence[int], feedback: Feedback | None) -> None:
+        """The final tokens of a step."""
+        if sequence.state is not None and not self.cls.derived:
+            outcome = self.modifier.accept(sequence.state, list(token_ids), copy.deepcopy(feedback))
+            expect(isinstance(outcome, Outcome), f"accept returned a {type(outcome).__name__}, which is not an Outcome")
+            sequence.outcome = outcome.action
+        sequence.tokens += token_ids
+        sequence.journal.append((list(token_ids), feedback))

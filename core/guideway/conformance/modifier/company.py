@@ -1,0 +1,113 @@
+"""What the other sequences of a batch, their order, their slots and drafts may change: nothing."""
+
+from __future__ import annotations
+
+from guideway.conformance.modifier.bench import Applied, Bench
+from guideway.conformance.modifier.comparison import expect_alike
+from guideway.conformance.modifier.subject import ModifierSubject
+from guideway.conformance.registry import check
+
+NUM_STEPS = 4
+DRAFTS: tuple[list[int], ...] = ([], [97, 300], [98], [301, 99, 302], [])
+
+
+@check("modifier")
+def company_changes_nothing(subject: ModifierSubject) -> None:
+    """A row gets the same whatever other rows are in its batch."""
+    bench = Bench(subject)
+    crowd = bench.crowd()
+    drafts = [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))]
+    together = bench.peek(crowd, drafts)
+    for i, sequence in enumerate(crowd):
+        if sequence.state is None:
+            continue
+        alone = bench.peek([sequence], [drafts[i]])
+        expect_alike(together.of(i), alone.of(0), f"among {len(crowd)} sequences one gets not what it gets alone")
+
+
+@check("modifier")
+def order_changes_nothing(subject: ModifierSubject) -> None:
+    """Sequences that stand in another order in the batch get the same."""
+    bench = Bench(subject)
+    crowd = bench.crowd()
+    drafts = [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))]
+    wanted = bench.peek(crowd, drafts)
+    for order in (range(len(crowd))[::-1], [*range(1, len(crowd)), 0]):
+        found = bench.peek([crowd[i] for i in order], [drafts[i] for i in order])
+        for place, i in enumerate(order):
+            expect_alike(found.of(place), wanted.of(i), f"a sequence moved from place {i} of the batch to {place}")
+
+
+@check("modifier")
+def slots_are_only_places(subject: ModifierSubject) -> None:
+    """A sequence gets the same in every slot."""
+    here, there = Bench(subject), Bench(subject)
+    for number in range(len(here.examples)):
+        pair = here.start(number, slot=0), there.start(number, slot=63)
+        while pair[0].outcome == pair[1].outcome == "continue" and len(pair[0].tokens) < NUM_STEPS:
+            found, wanted = here.step([pair[0]]), there.step([pair[1]])
+            expect_alike(found.of(0), wanted.of(0), "in slot 0 it gets something else than in slot 63")
+
+
+@check("modifier", tier="extended")
+def sequences_come_and_go(subject: ModifierSubject) -> None:
+    """Sequences join a batch, sit a step out and leave it, and each gets what it would get alone."""
+    bench = Bench(subject)
+    running = {number: bench.start(number) for number in range(3)}
+    alone = {number: Bench(subject) for number in range(6)}
+    copies = {number: alone[number].start(number) for number in alone}
+    for turn in range(9):
+        if turn in (2, 4, 5):
+            number = {2: 3, 4: 4, 5: 5}[turn]
+            running[number] = bench.start(number)
+        if turn == 6 and 1 in running:
+            bench.release(running.pop(1))
+        sitting = turn % 4
+        numbers = [n for n, s in running.items() if n != sitting and s.outcome == "continue"]
+        if not numbers:
+            continue
+        applied = bench.step([running[n] for n in numbers])
+        for place, number in enumerate(numbers):
+            wanted = alone[number].step([copies[number]])
+            expect_alike(applied.of(place), wanted.of(0), "in a changing batch a sequence gets not what it gets alone")
+
+
+@check("modifier", tier="extended", trait="forecasts")
+def drafts_change_nothing(subject: ModifierSubject) -> None:
+    """A row after drafts gets what it would get if they were final, so that drafts never change the distribution."""
+    for warmup in (0, 2):
+        plain, drafting = Bench(subject), Bench(subject)
+        for number in range(max(2, len(plain.examples))):
+            slow, fast = plain.start(number), drafting.start(number)
+            for _ in range(warmup):
+                if slow.outcome == "continue":
+                    plain.step([slow])
+                    drafting.step([fast])
+            steps: list[Applied] = []
+            while slow.outcome == "continue" and len(steps) < NUM_STEPS:
+                steps.append(plain.step([slow]))
+            drafts = slow.tokens[len(fast.tokens) :][: len(steps) - 1]
+            if not steps:
+                continue
+            for k, row in enumerate(drafting.peek([fast], [drafts]).of(0)):
+                expect_alike(
+                    row[None], steps[k].of(0), f"the row after {k} drafts gets not what it gets without drafts"
+                )
+
+
+@check("modifier", tier="extended", trait="forecasts")
+def steps_of_any_size(subject: ModifierSubject) -> None:
+    """Tokens accepted in one step, as after drafts, lead where they lead one by one."""
+    single, several = Bench(subject), Bench(subject)
+    for number in range(max(2, len(single.examples))):
+        slow, fast = single.start(number), several.start(number)
+        tokens: list[int] = []
+        while slow.outcome == "continue" and len(tokens) < 5:
+            tokens = [*tokens, *single.final(single.step([slow]), 0)][: len(slow.tokens)]
+        if slow.outcome != "continue":
+            continue
+        several.hear(fast, slow.tokens[:2], None)
+        several.hear(fast, slow.tokens[2:], None)
+        if fast.outcome == "continue":
+            found, wanted = several.peek([fast]), single.peek([slow])
+            expect_alike(found.of(0), wanted.of(0), f"{len(slow.tokens)} tokens heard in two steps lead elsewhere")

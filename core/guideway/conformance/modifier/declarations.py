@@ -1,0 +1,106 @@
+"""What the class says of itself, and whether it is alive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from guideway.api import LogitTransform, Need, Sampler, Stage
+from guideway.api.steps import GRAMMAR_MASK, MAX_FEEDBACK_BYTES_PER_ROW
+from guideway.conformance.modifier.bench import Bench
+from guideway.conformance.modifier.subject import ModifierSubject
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+
+
+@check("modifier", tier="smoke")
+def says_what_it_is(subject: ModifierSubject) -> None:
+    """A modifier declares a name of its own, a stage, its needs, an order, and a class of transforms."""
+    cls: Any = subject.cls
+    name = getattr(cls, "name", None)
+    expect(isinstance(name, str) and name, f"its name is {name!r}, not a text")
+    expect(name != GRAMMAR_MASK, f"it is called {name!r}, which is reserved for the grammar mask")
+    stage = getattr(cls, "stage", None)
+    expect(isinstance(stage, Stage), f"its stage is {stage!r}, not a Stage")
+    expect(
+        isinstance(cls.needs, frozenset) and all(isinstance(need, Need) for need in cls.needs),
+        f"its needs are {cls.needs!r}, not a frozenset of Need",
+    )
+    expect(isinstance(cls.order, int), f"its order is {cls.order!r}, not a whole number")
+    expect(isinstance(cls.derived, bool), f"derived is {cls.derived!r}, neither True nor False")
+    transform = getattr(cls, "transform", None)
+    expect(
+        isinstance(transform, type) and issubclass(transform, LogitTransform),
+        f"its transform is {transform!r}, not a class of LogitTransform",
+    )
+
+
+@check("modifier", tier="smoke")
+def gives_examples(subject: ModifierSubject) -> None:
+    """Its examples are request options to use it with, at least one."""
+    examples = subject.requests()
+    expect(
+        isinstance(examples, Sequence) and len(examples) > 0 and all(isinstance(e, Mapping) for e in examples),
+        f"`examples` is {examples!r}, not a sequence of mappings",
+    )
+    expect(Bench(subject).examples, "no example gives a state")
+
+
+@check("modifier", tier="smoke")
+def takes_a_step(subject: ModifierSubject) -> None:
+    """A sequence starts, is prepared, modified and heard."""
+    bench = Bench(subject)
+    sequence = bench.start(0)
+    applied = bench.step([sequence])
+    expect(
+        applied.logits.shape == applied.work.logits.shape,
+        f"of logits {applied.work.logits.shape} it made {applied.logits.shape}",
+    )
+    bench.release(sequence)
+
+
+@check("modifier", tier="smoke")
+def a_sampler_owns_the_draw(subject: ModifierSubject) -> None:
+    """At Stage.SAMPLE the transform is a Sampler, and at no other."""
+    is_sampler = issubclass(subject.transform_class(), Sampler)
+    stage = subject.cls.stage
+    name = subject.transform_class().__name__
+    expect(
+        is_sampler == (stage is Stage.SAMPLE),
+        f"it acts at stage {stage.value!r}, and its transform {name} is {'a' if is_sampler else 'no'} Sampler",
+    )
+
+
+@check("modifier")
+def arrays_are_names(subject: ModifierSubject) -> None:
+    """`arrays` is a frozenset of names of array libraries."""
+    arrays: Any = subject.transform_class().arrays
+    expect(
+        isinstance(arrays, frozenset) and all(isinstance(name, str) for name in arrays),
+        f"`arrays` is {arrays!r}",
+    )
+
+
+@check("modifier")
+def emits_fits(subject: ModifierSubject) -> None:
+    """`emits` gives shape per row and dtype of each feedback, at most 4 KiB per row in all."""
+    size = 0
+    for name, (shape, dtype) in subject.transform_class().emits.items():
+        expect(
+            isinstance(shape, tuple) and all(isinstance(n, int) and n >= 0 for n in shape),
+            f"the shape per row of {name!r} is {shape!r}",
+        )
+        size += np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+    expect(
+        size <= MAX_FEEDBACK_BYTES_PER_ROW,
+        f"it emits {size} bytes per row; the limit is {MAX_FEEDBACK_BYTES_PER_ROW}",
+    )
+
+
+@check("modifier", trait="need:history")
+def history_has_a_length(subject: ModifierSubject) -> None:
+    """A transform whose modifier needs the history says how many earlier token ids it holds."""
+    length: Any = subject.transform_class().history_length
+    expect(isinstance(length, int) and length > 0, f"its modifier needs the history, but history_length is {length}")

@@ -1,0 +1,70 @@
+"""A transform that names no array library runs on every device."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from guideway.api import DeviceBackend
+from guideway.conformance.modifier.bench import Applied, Bench
+from guideway.conformance.modifier.comparison import expect_same_steps
+from guideway.conformance.modifier.opaque import OpaqueDevice
+from guideway.conformance.modifier.subject import ModifierSubject, device_classes
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+
+DRAFTS: tuple[list[int], ...] = ([], [97, 300], [98], [], [301, 99, 302])
+FEW, MANY = 8, 40
+
+
+@check("modifier", trait="ops", seconds=60)
+def runs_on_every_device(subject: ModifierSubject) -> None:
+    """A transform without `arrays` uses `Step.ops` alone, so it gives the same on every device."""
+    wanted = _step(subject, None)
+    _compare(_step(subject, OpaqueDevice()), wanted, "with arrays of no library")
+    for cls in device_classes(builtin_only=True):
+        if cls.available() is None:
+            _compare(_step(subject, cls("cpu")), wanted, f"on device {cls.name!r}")
+
+
+@check("modifier", trait="ops")
+def waits_for_no_device(subject: ModifierSubject) -> None:
+    """A transform does not wait for the device: it looks at no value of an array."""
+    _step(subject, OpaqueDevice(may_wait=False))
+
+
+@check("modifier", tier="extended", trait="ops")
+def loops_over_no_rows(subject: ModifierSubject) -> None:
+    """A transform has no loop over rows: more rows do not mean more operations for each of them."""
+    counts = []
+    for size in (FEW, MANY):
+        device = OpaqueDevice()
+        bench = Bench(subject, device=device)
+        request = bench.request(bench.examples[0], 0)
+        sequences = [bench.begin(request, slot, slot) for slot in range(size)]
+        work = bench.work(sequences)
+        payload = bench.prepare(work)
+        device.count = 0
+        bench.apply(work, payload)
+        counts.append(device.count)
+    expect(
+        counts[1] - counts[0] < MANY - FEW,
+        f"for {FEW} rows it took {counts[0]} operations, for {MANY} rows {counts[1]}",
+    )
+
+
+def _step(subject: ModifierSubject, device: DeviceBackend | None) -> Applied:
+    """One step of a crowd that got its tokens on the reference device."""
+    reference = Bench(subject)
+    crowd = reference.crowd()
+    work = reference.work(crowd, [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))])
+    payload = reference.prepare(work)
+    return (reference if device is None else Bench(subject, device=device)).apply(work, payload)
+
+
+def _compare(found: Applied, wanted: Applied, where: str) -> None:
+    expect_same_steps(found, wanted, f"{where} it gives something else")
+    for name, array in wanted.emitted.items():
+        expect(
+            np.allclose(found.emitted[name], array, rtol=1e-3, atol=1e-4, equal_nan=True),
+            f"{where} it emits another {name!r}",
+        )

@@ -1,0 +1,92 @@
+"""What a transform needs beyond logits and payload, and what it sends back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from guideway.api import Companion, UnsupportedCapability
+from guideway.conformance.modifier.bench import REFUSALS, Bench
+from guideway.conformance.modifier.subject import ModifierSubject
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+
+DRAFTS: tuple[list[int], ...] = ([], [97, 300], [98], [], [301, 99, 302])
+
+
+@check("modifier")
+def reads_what_it_declares(subject: ModifierSubject) -> None:
+    """Of the step a transform reads nothing but `ops`, `positions` and what its modifier declares in `needs`."""
+    bench = Bench(subject)
+    try:
+        crowd = bench.crowd()
+        bench.peek(crowd, [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))])
+    except UnsupportedCapability as error:
+        raise AssertionError(str(error)) from error
+
+
+@check("modifier", trait="need:feedback")
+def emits_what_it_declares(subject: ModifierSubject) -> None:
+    """A transform emits all of its `emits` for each entry of the payload, of the declared shape and dtype."""
+    bench = Bench(subject)
+    crowd = bench.crowd()
+    work = bench.work(crowd, [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))])
+    payload = bench.prepare(work)
+    if payload is None:
+        return
+    halves = [payload.rows[::2], payload.rows[1::2]]
+    for parts in (None, halves, [payload.rows[:1]]):
+        applied = bench.apply(work, payload, parts=parts)
+        for name, (_, dtype) in bench.transform.emits.items():
+            emitted = applied.emitted[name].dtype
+            expect(
+                np.can_cast(emitted, np.dtype(dtype), "same_kind"),
+                f"it declares {name!r} as {dtype} and emits {emitted}",
+            )
+
+
+@check("modifier", trait="need:feedback")
+def feedback_is_of_its_row(subject: ModifierSubject) -> None:
+    """What is emitted for an entry depends on that entry alone, whatever else is in the call."""
+    bench = Bench(subject)
+    crowd = bench.crowd()
+    work = bench.work(crowd, [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))])
+    payload = bench.prepare(work)
+    if payload is None:
+        return
+    whole = bench.apply(work, payload)
+    for parts in ([payload.rows[1::2], payload.rows[::2]], [payload.rows[i : i + 1] for i in range(len(payload))]):
+        found = bench.apply(work, payload, parts=parts)
+        for name, array in whole.emitted.items():
+            order, wanted = np.argsort(found.rows), np.argsort(whole.rows)
+            expect(
+                np.allclose(found.emitted[name][order], array[wanted], rtol=1e-3, atol=1e-4, equal_nan=True),
+                f"applied in {len(parts)} calls it emits another {name!r}",
+            )
+
+
+@check("modifier", trait="need:companions")
+def companions_are_prompts(subject: ModifierSubject) -> None:
+    """`companions` gives sequences to run beside each of a request, with prompts of the vocabulary."""
+    bench = Bench(subject)
+    for number, example in enumerate(bench.examples):
+        found = bench.modifier.companions(bench.request(example, number))
+        expect(isinstance(found, list | tuple), f"companions gave a {type(found).__name__}, not a list")
+        for companion in found:
+            expect(isinstance(companion, Companion), f"one of its companions is a {type(companion).__name__}")
+            ids = companion.prompt_token_ids
+            expect(len(ids) > 0, "a companion has an empty prompt")
+            wrong = [i for i in ids if not isinstance(i, int | np.integer) or not 0 <= i < len(bench.vocabulary)]
+            expect(not wrong, f"a companion's prompt has {wrong[:1]}; token ids are 0..{len(bench.vocabulary) - 1}")
+
+
+@check("modifier", trait="need:companions")
+def no_companions_for_others(subject: ModifierSubject) -> None:
+    """A request the modifier leaves alone has no companions."""
+    bench = Bench(subject)
+    request = bench.request(None, 0)
+    found = bench.modifier.companions(request)
+    try:
+        sequence = bench.begin(request)
+    except REFUSALS:
+        return
+    expect(sequence.state is not None or not found, f"for a request it leaves alone it wants {len(found)} companions")

@@ -1,0 +1,271 @@
+"""The life of a state: start, tokens, fork, release."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from guideway.api import UnsupportedCapability
+from guideway.conformance.modifier.bench import REFUSALS, Bench, Running
+from guideway.conformance.modifier.comparison import expect_alike
+from guideway.conformance.modifier.subject import ModifierSubject
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+
+NUM_STEPS = 4
+
+
+@check("modifier")
+def start_leaves_the_request_alone(subject: ModifierSubject) -> None:
+    """`start` does not change the request."""
+    bench = Bench(subject)
+    for number, example in enumerate(bench.examples):
+        request = bench.request(example, number)
+        before = copy.deepcopy(request)
+        bench.begin(request)
+        expect(request == before, f"after start the request is {request}; it was {before}")
+
+
+@check("modifier")
+def start_takes_every_request(subject: ModifierSubject) -> None:
+    """`start` gives a state or None for a request that does not select the modifier, or refuses it."""
+    bench = Bench(subject)
+    plain = bench.request(None, 0)
+    another = replace(plain.params, modifiers={f"not_{bench.cls.name}": {"strength": 1}})
+    for request in (plain, replace(plain, params=another)):
+        try:
+            bench.begin(request)
+        except REFUSALS:
+            continue
+        except Exception as error:
+            raise AssertionError("start failed for a request that does not select the modifier") from error
+
+
+@check("modifier")
+def sequences_have_a_state_each(subject: ModifierSubject) -> None:
+    """`start` gives each sequence a state of its own: what happens to one is nothing to another."""
+    bench, other = Bench(subject), Bench(subject)
+    learns = bench.transform.emits  # what it learns from the worker it may keep for all
+    request = bench.start(0).request
+    second = bench.request(bench.examples[0], 1) if learns else request
+    active, quiet = bench.begin(request, slot=1), bench.begin(second, slot=2)
+    alone = other.begin(second, slot=2)
+    for _ in range(NUM_STEPS):
+        if active.outcome != "continue" or quiet.outcome != "continue":
+            break
+        bench.step([active])
+        expect_alike(
+            bench.peek([quiet]).of(0), other.peek([alone]).of(0), "a step of one sequence changed what another gets"
+        )
+    while quiet.outcome == "continue" and len(quiet.tokens) < NUM_STEPS:
+        found, wanted = bench.step([quiet]), other.step([alone])
+        expect_alike(found.of(0), wanted.of(0), "of two sequences the second gets what it would not get alone")
+
+
+@check("modifier", trait="derived")
+def derived_states_do_not_move(subject: ModifierSubject) -> None:
+    """A derived state is a function of request and token ids: it hears nothing, and one serves every fork."""
+    bench, fresh = Bench(subject), Bench(subject)
+    first = bench.start(0)
+    forks = [first, bench.fork(first, slot=50, index=1), bench.fork(first, slot=51, index=2)]
+    for fork, tokens in zip(forks, ([], [300, 301, 302], [400, 97]), strict=True):
+        fork.tokens = list(tokens)
+    for _ in range(NUM_STEPS):
+        applied = bench.step(forks)
+        for i, fork in enumerate(forks):
+            copied = fresh.again(fork)
+            copied.tokens = fork.tokens[: -len(fork.journal[-1][0])]
+            expect_alike(applied.of(i), fresh.peek([copied]).of(0), "a state shared by forks is not what a new one is")
+
+
+@check("modifier", trait="stateful")
+def replay_rebuilds_the_state(subject: ModifierSubject) -> None:
+    """The same final tokens and feedback, heard step by step by a new state, lead to the same state."""
+    bench = Bench(subject)
+    for sequence in _under_way(bench):
+        fresh = Bench(subject)
+        found = fresh.peek([fresh.again(sequence, slot=5)])
+        expect_alike(
+            found.of(0), bench.peek([sequence]).of(0), f"after {len(sequence.tokens)} tokens a state rebuilt by replay"
+        )
+
+
+@check("modifier", trait="stateful")
+def accept_gives_an_outcome(subject: ModifierSubject) -> None:
+    """`accept` answers the final tokens of a step with an Outcome."""
+    bench = Bench(subject)
+    for number in range(len(bench.examples)):
+        sequence = bench.start(number)
+        while sequence.outcome == "continue" and len(sequence.tokens) < 12:
+            bench.step([sequence], [bench.final(bench.peek([sequence]), 0)])
+
+
+@check("modifier")
+def forced_keeps_its_limit(subject: ModifierSubject) -> None:
+    """`forced` gives at most `limit` tokens, all of the vocabulary."""
+    bench = Bench(subject)
+    for sequence in _under_way(bench, steps=range(3)):
+        for limit in (0, 1, 2, 3, 16):
+            ids = list(bench.modifier.forced(sequence.state, limit))
+            expect(len(ids) <= limit, f"forced gave {len(ids)} tokens; the limit was {limit}")
+            wrong = [i for i in ids if not _is_token(bench, i)]
+            expect(not wrong, f"forced gave {wrong[:1]}, which is no token id of 0..{len(bench.vocabulary) - 1}")
+
+
+@check("modifier")
+def forced_moves_nothing(subject: ModifierSubject) -> None:
+    """`forced` does not move the state."""
+
+    def ask(bench: Bench, sequence: Running) -> None:
+        for limit in (8, 1, 0):
+            bench.modifier.forced(sequence.state, limit)
+
+    _moves_nothing(subject, ask, "forced")
+
+
+@check("modifier")
+def validate_counts(subject: ModifierSubject) -> None:
+    """`validate` gives how many of the drafts may pass, from 0 to all of them."""
+    bench = Bench(subject)
+    for sequence in _under_way(bench, steps=range(3)):
+        for drafts in ([], [97], [98, 99, 300], [300] * 12, bench.final(bench.peek([sequence]), 0)):
+            count = bench.modifier.validate(sequence.state, list(drafts))
+            expect(
+                isinstance(count, int | np.integer) and 0 <= count <= len(drafts),
+                f"of {len(drafts)} drafts validate lets {count!r} pass",
+            )
+
+
+@check("modifier")
+def validate_moves_nothing(subject: ModifierSubject) -> None:
+    """`validate` does not move the state."""
+
+    def ask(bench: Bench, sequence: Running) -> None:
+        bench.modifier.validate(sequence.state, bench.final(bench.peek([sequence]), 0))
+        bench.modifier.validate(sequence.state, [98, 99, 300])
+
+    _moves_nothing(subject, ask, "validate")
+
+
+def _no_fork(subject: ModifierSubject) -> None:
+    bench = Bench(subject)
+    sequence = bench.start(0)
+    if bench.cls.derived:
+        return
+    try:
+        bench.modifier.fork(sequence.state)
+    except UnsupportedCapability:
+        return
+    raise AssertionError("its class does not implement fork, but fork did not raise UnsupportedCapability")
+
+
+@check("modifier", capability="fork", refusal=_no_fork, trait="stateful")
+def forks_go_on_as_their_parent(subject: ModifierSubject) -> None:
+    """A forked state is a copy: it gives what its parent gives, and forking does not move the parent."""
+    bench = Bench(subject)
+    for sequence in _under_way(bench):
+        before = bench.peek([sequence])
+        fork = _forked(bench, sequence)
+        if fork is None:
+            continue
+        expect_alike(bench.peek([sequence]).of(0), before.of(0), "forking changed what the parent gets")
+        fork.info = sequence.info
+        expect_alike(bench.peek([fork]).of(0), before.of(0), "a fork gets something else than its parent")
+
+
+@check("modifier", capability="fork", refusal=_no_fork, trait="stateful")
+def forks_are_independent(subject: ModifierSubject) -> None:
+    """A fork is independent: what parent or fork accept is nothing to the other."""
+    for mover in ("fork", "parent"):
+        bench = Bench(subject)
+        # Feedback may teach the modifier something that holds for all; of its first step its own past knows all.
+        num_steps = 1 if bench.transform.emits else NUM_STEPS
+        for sequence in _under_way(bench):
+            fork = _forked(bench, sequence)
+            if fork is None:
+                continue
+            moving, resting = (fork, sequence) if mover == "fork" else (sequence, fork)
+            before = bench.peek([resting])
+            while moving.outcome == "continue" and len(moving.tokens) < len(resting.tokens) + num_steps:
+                bench.step([moving])
+            expect_alike(
+                bench.peek([resting]).of(0), before.of(0), f"tokens the {mover} accepted changed what the other gets"
+            )
+
+
+@check("modifier")
+def release_takes_every_end(subject: ModifierSubject) -> None:
+    """A sequence is released with its state, or with None if it has none."""
+    bench = Bench(subject)
+    for number in range(max(2, len(bench.examples))):
+        sequence = bench.start(number)
+        if number % 2:
+            bench.step([sequence])
+        bench.release(sequence)
+    bench.modifier.release(None)
+
+
+@check("modifier")
+def release_ends_one_sequence(subject: ModifierSubject) -> None:
+    """To let go of one sequence is nothing to the others, nor to who has its slot next."""
+    bench, other = Bench(subject), Bench(subject)
+    for of in (bench, other):
+        kept = of.start(0)
+        if of is bench:
+            gone = [of.start(number, slot=9) for number in (1, 2)]
+            for sequence in gone:
+                of.step([sequence])
+                of.release(sequence)
+            of.modifier.release(None)
+            heir = of.start(3, slot=9)
+            found = [of.step([kept, heir]) for _ in range(2) if "continue" == kept.outcome == heir.outcome]
+        else:
+            heir = of.start(3, slot=9)
+            wanted = [of.step([kept, heir]) for _ in range(2) if "continue" == kept.outcome == heir.outcome]
+    for left, right in zip(found, wanted, strict=True):
+        expect_alike(left.of(0), right.of(0), "after others were released a sequence gets something else")
+        expect_alike(
+            left.of(1), right.of(1), "a sequence in a slot that was released gets something of its predecessor"
+        )
+
+
+def _is_token(bench: Bench, value: object) -> bool:
+    return isinstance(value, int | np.integer) and 0 <= int(value) < len(bench.vocabulary)
+
+
+def _under_way(bench: Bench, steps: range = range(1, 3)) -> list[Running]:
+    """For each example a sequence after each of these numbers of steps."""
+    found = []
+    for number in range(len(bench.examples)):
+        for num_steps in steps:
+            sequence = bench.start(number + 10 * num_steps * len(bench.examples))
+            for _ in range(num_steps):
+                if sequence.outcome == "continue":
+                    bench.step([sequence])
+            if sequence.outcome == "continue":
+                found.append(sequence)
+    return found
+
+
+def _forked(bench: Bench, sequence: Running) -> Running | None:
+    """None where the modifier refuses to fork this state."""
+    try:
+        return bench.fork(sequence, slot=60, index=1)
+    except UnsupportedCapability:
+        return None
+
+
+def _moves_nothing(subject: ModifierSubject, ask: Callable[[Bench, Running], None], what: str) -> None:
+    """Compare sequences of which one instance is asked and another is not."""
+    asked, silent = Bench(subject), Bench(subject)
+    for number in range(len(asked.examples)):
+        pair = asked.start(number), silent.start(number)
+        for _ in range(NUM_STEPS):
+            if pair[0].outcome != "continue":
+                break
+            ask(asked, pair[0])
+            found, wanted = asked.step([pair[0]]), silent.step([pair[1]])
+            expect_alike(found.of(0), wanted.of(0), f"{what} changed what the sequence gets")

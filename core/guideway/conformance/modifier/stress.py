@@ -1,0 +1,97 @@
+"""Long sequences, wide vocabularies, other processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from guideway.conformance.modifier.bench import Bench
+from guideway.conformance.modifier.comparison import expect_alike
+from guideway.conformance.modifier.subject import ModifierSubject
+from guideway.conformance.modifier.vocabulary import synthetic
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+from guideway.conformance.target import Target
+
+LONG = 1000
+WIDE = 131_072
+
+
+@check("modifier", tier="extended")
+def any_width(subject: ModifierSubject) -> None:
+    """The logits have as many columns as the vocabulary has tokens, or more."""
+    for num_tokens, padding in ((1000, 0), (1001, 1), (977, 300)):
+        bench = Bench(subject, vocabulary=synthetic(num_tokens, padding))
+        crowd = bench.crowd()
+        bench.peek(crowd, [[97, 300][: i % 3] for i in range(len(crowd))])
+
+
+@check("modifier", tier="stress", seconds=60)
+def wide_vocabularies(subject: ModifierSubject) -> None:
+    """A vocabulary may have 131,072 tokens."""
+    bench = Bench(subject, vocabulary=synthetic(WIDE, 0))
+    bench.peek(bench.crowd(3, num_steps=1))
+
+
+@check("modifier", tier="stress", seconds=120)
+def long_sequences(subject: ModifierSubject) -> None:
+    """A sequence may have a thousand tokens, and is rebuilt from them."""
+    bench, fresh = Bench(subject), Bench(subject)
+    sequence = bench.start(0)
+    while sequence.outcome == "continue" and len(sequence.tokens) < LONG:
+        bench.step([sequence])
+    if sequence.outcome == "continue":
+        found, wanted = fresh.peek([fresh.again(sequence)]), bench.peek([sequence])
+        expect_alike(found.of(0), wanted.of(0), f"rebuilt after {LONG} tokens")
+
+
+@check("modifier", tier="stress", seconds=120)
+def any_process(subject: ModifierSubject) -> None:
+    """In another process the same requests and tokens lead to the same, so that state can be rebuilt anywhere."""
+    try:
+        target = Target.of_class(subject.cls, subject.settings)
+    except TypeError:  # a class made by a function: no other process can find it by its name
+        return
+    path = [entry or str(Path.cwd()) for entry in sys.path]
+    program = f"from {__name__} import report; report()"
+    found = []
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            input=json.dumps(target.to_json()),
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
+        last = done.stderr.strip().splitlines()[-1:]
+        expect(done.returncode == 0, f"in a process of its own it failed: {last}")
+        found.append(done.stdout)
+    expect(found[0] == found[1], "in two processes the same requests got other results")
+
+
+def report() -> None:
+    """The other process: the target on standard input, a digest of what its sequences get on standard output."""
+    target = Target.from_json(json.load(sys.stdin))
+    digest = hashlib.sha256()
+    for part in _results(ModifierSubject(target.load(), target.settings)):
+        digest.update(part)
+    sys.stdout.write(digest.hexdigest())
+
+
+def _results(subject: ModifierSubject) -> Iterator[bytes]:
+    bench = Bench(subject)
+    sequences = [bench.start(number) for number in range(max(3, len(bench.examples)))]
+    for _ in range(5):
+        applied = bench.step(sequences)
+        for i in range(len(sequences)):
+            yield applied.of(i).tobytes()
+        sequences = [sequence for sequence in sequences if sequence.outcome == "continue"]
+        if not sequences:
+            return

@@ -1,0 +1,94 @@
+"""A logit modifier under test, with its transform."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from guideway.api import DeviceBackend, LogitModifier, LogitTransform, ModifierContext, Need, Sampler, Stage, Vocabulary
+from guideway.api.errors import PluginError
+from guideway.builtin.numpy_device import NumpyDevice
+from guideway.conformance.subjects import HardwareAbsent, Subject
+from guideway.plugins import loading
+from guideway.plugins.index import PluginIndex
+
+__all__ = ["MAX_NUM_SEQUENCES", "ModifierSubject", "device_classes"]
+
+MAX_NUM_SEQUENCES = 64
+MAX_MODEL_LEN = 16384
+
+
+class ModifierSubject(Subject):
+    """Builds the modifier for a vocabulary, and finds a device its transform can run on."""
+
+    kind = "modifier"
+
+    @property
+    def cls(self) -> type[LogitModifier[Any]]:
+        """The class."""
+        return cast("type[LogitModifier[Any]]", self.component)
+
+    @classmethod
+    def declared(cls, component: Any) -> frozenset[str]:
+        """``fork``, where the class says how."""
+        return frozenset({"fork"} if component.fork is not LogitModifier.fork else ())
+
+    @classmethod
+    def traits(cls, component: Any) -> frozenset[str]:
+        """``derived`` or ``stateful``, ``sampler`` or ``logits``, ``ops``, ``stage:...``, ``need:...`` and
+        ``forecasts``: what rows after drafts get does not wait for feedback."""
+        transform = getattr(component, "transform", None)
+        is_class = isinstance(transform, type)
+        stage, needs = getattr(component, "stage", None), getattr(component, "needs", ())
+        found = {"derived" if component.derived else "stateful"}
+        found.add("sampler" if is_class and issubclass(cast("type", transform), Sampler) else "logits")
+        if isinstance(stage, Stage):
+            found.add(f"stage:{stage.value}")
+        if isinstance(needs, frozenset | set | list | tuple):
+            found |= {f"need:{need.value}" for need in needs if isinstance(need, Need)}
+        if "need:feedback" not in found:
+            found.add("forecasts")
+        if not getattr(transform, "arrays", None):
+            found.add("ops")
+        return frozenset(found)
+
+    def modifier(self, vocabulary: Vocabulary) -> LogitModifier[Any]:
+        """A new one."""
+        context = ModifierContext(
+            vocabulary=vocabulary, max_num_sequences=MAX_NUM_SEQUENCES, max_model_len=MAX_MODEL_LEN
+        )
+        return self.cls(copy.deepcopy(dict(self.settings.options)), context)
+
+    def transform_class(self) -> type[LogitTransform]:
+        """The worker's half."""
+        return self.cls.transform
+
+    def requests(self) -> Sequence[Mapping[str, Any]]:
+        """Request options, an example each."""
+        return self.settings.requests or self.cls.examples
+
+    def device(self) -> DeviceBackend:
+        """A device with arrays the transform takes. Raises `HardwareAbsent` if none is installed."""
+        wanted = self.transform_class().arrays
+        if not wanted or NumpyDevice.arrays in wanted:
+            return NumpyDevice("cpu")
+        for backend in device_classes():
+            if backend.arrays in wanted and backend.available() is None:
+                return backend(self.settings.device or "cpu")
+        raise HardwareAbsent(f"no device backend with arrays of {' or '.join(sorted(wanted))} can run here")
+
+
+def device_classes(*, builtin_only: bool = False) -> list[type[DeviceBackend]]:
+    """The installed device backends that can be imported, guideway's own first."""
+    records = [record for record in PluginIndex.scan().records if record.kind == "device"]
+    records.sort(key=lambda record: record.distribution != "guideway")
+    found = []
+    for record in records:
+        if builtin_only and record.distribution != "guideway":
+            continue
+        try:
+            found.append(loading.load(record).component)
+        except PluginError:
+            continue
+    return found
