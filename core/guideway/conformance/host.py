@@ -154,6 +154,7 @@ def _run_child(host: _Host, check: Check, mode: str, writer: int, noise: int) ->
     """The rest of a child's life."""
     code = 1
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setpgid(0, 0)  # so that whatever it starts ends with it
         os.dup2(noise, 1)
         os.dup2(noise, 2)
@@ -243,8 +244,13 @@ def main() -> None:
     send(channel, {"about": about})
     gc.collect()
     gc.freeze()  # children then share what is there
-    host.serve(commands)
-    os._exit(0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    try:
+        host.serve(commands)
+    finally:  # also when interrupted
+        for child in host.children.values():
+            _kill(child.pid)
+        os._exit(0)
 
 
 if __name__ == "__main__":

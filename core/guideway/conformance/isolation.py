@@ -26,6 +26,7 @@ HOST_VARIABLE = "GUIDEWAY_CONFORMANCE_HOST"
 """In the environment of the process that holds a plugin: a test file imported there shall not test it once more."""
 
 LOAD_SECONDS = 120.0
+CLOSE_SECONDS = 10.0
 MEMORY = 4 * 2**30
 """Bytes one check may use by default."""
 
@@ -109,10 +110,14 @@ class Host:
             yield Result(obligation, answer["outcome"], answer["detail"], answer.get("seconds", 0.0))
 
     def close(self) -> None:
-        """End the process. Doing so again does nothing."""
+        """End the process, and the checks it still runs. Doing so again does nothing."""
         if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:  # the plugin keeps signals from it
             self._process.kill()
-        self._process.wait()
+            self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._noise):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):  # it ended before it had read everything

@@ -108,9 +108,8 @@ def markdown(matrix: Matrix) -> str:
         for tier, rows in table.tiers:
             lines += ["", f"### {table.kind}, {tier}", ""]
             lines += [f"| {' | '.join(map(cell, names))} | rule |", "|---" * len(names) + "|---|"]
-            lines += [
-                f"| {' | '.join(map(sign, row.cells))} | `{row.check.id.partition('.')[2]}` {rule_cell(row.check.rule)} |"
-                for row in rows
-            ]
+            for row in rows:
+                signs, name = " | ".join(map(sign, row.cells)), row.check.id.partition(".")[2]
+                lines.append(f"| {signs} | `{name}` {rule_cell(row.check.rule)} |")
         lines.append("")
     return "\n".join(lines)

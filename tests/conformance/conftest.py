@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from guideway.conformance.report import Report
+from guideway.conformance.runner import run
+from guideway.conformance.target import Target
+
+from tests.conformance.packages import GOOD, install
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path with the package ``gwt-mine``; the working directory is another one."""
+    folder = tmp_path / "site"
+    install(folder, GOOD)
+    monkeypatch.syspath_prepend(str(folder))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def core_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """A real run of ``device.mine`` up to the tier ``core``."""
+    folder = tmp_path_factory.mktemp("site")
+    install(folder, GOOD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        return run(Target.installed("device.mine"), up_to="core")

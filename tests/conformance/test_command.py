@@ -1,0 +1,177 @@
+"""``guideway conform`` from end to end, on installed plugins."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from guideway.api.errors import PluginUnavailable
+from guideway.cli import main
+from guideway.conformance.outcomes import Result
+from guideway.conformance.report import Report
+from guideway.conformance.runner import run
+from guideway.conformance.target import Target
+from guideway.plugins import Plugins, PluginSettings
+
+from tests.conformance.packages import BROKEN, GOOD, UNLOADABLE, install
+
+CORE = ["conform", "device.mine", "--up-to", "core"]
+KNOWN = """\
+[known_failures]
+"device.zero_bits_forbid" = {{ reason = "r", issue = "i", until = {until} }}
+"""
+
+
+def test_certified_and_every_form_of_the_report(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    forms = [f"--{form}={form}.out" for form in ("report", "markdown", "junit", "badge")]
+    assert main([*CORE, *forms]) == 0
+    out = capsys.readouterr().out
+    assert "gwt-mine/device.mine: CERTIFIED" in out and "\nlevels: smoke, core\n" in out
+    assert "\033" not in out and "\r" not in out
+    report = Report.read("report.out")
+    assert (report.verdict, report.plugin, report.up_to) == ("certified", "gwt-mine/device.mine", "core")
+    assert Path("markdown.out").read_text().startswith("## gwt-mine/device.mine 1.0: certified")
+    assert Path("junit.out").read_text().startswith("<testsuites>")
+    assert json.loads(Path("badge.out").read_text())["message"] == "core"
+    assert not Path("guideway.lock").exists()
+    assert main(["conform", "verify", "report.out"]) == 0
+    assert main(["conform", "matrix", "report.out", "--html", "m.html", "--markdown", "m.md"]) == 0
+    assert "device.mine" in Path("m.html").read_text() and "device.mine" in Path("m.md").read_text()
+
+
+def test_failed_names_the_rule_the_check_and_what_the_plugin_did(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(site, BROKEN)
+    assert main([*CORE, "--report", "r.json"]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED device.zero_bits_forbid" in out
+    assert "rule: A token whose bit is 0 gets -inf, and no other changes." in out
+    assert "it did: of a mask that allows" in out
+    report = Report.read("r.json")
+    assert {r.detail for r in report.results if r.outcome == "error"} == {"not performed, because a smoke check failed"}
+    assert main(["conform", "verify", "r.json"]) == 1
+
+
+def test_up_to_smoke_is_no_certification(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conform", "mine", "--up-to", "smoke", "--record"]) == 2
+    told = capsys.readouterr()
+    assert "INCOMPLETE" in told.out and "no certification" in told.out
+    assert "not recorded" in told.err and not Path("guideway.lock").exists()
+
+
+def test_known_failures_have_a_status_of_their_own(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    install(site, BROKEN)
+    Path("conformance.toml").write_text(KNOWN.format(until="2999-01-01"))
+    assert main(["conform", "mine", "--up-to", "smoke"]) == 3
+    assert "KNOWN FAILURES" in capsys.readouterr().out
+    Path("conformance.toml").write_text(KNOWN.format(until="2020-01-01"))
+    assert main(["conform", "mine", "--up-to", "smoke"]) == 1
+    install(site, GOOD)
+    assert main(["conform", "mine", "--up-to", "smoke"]) == 1, "it passes, so that its entry is wrong"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["no.such"], 4, "no installed plugin is called 'no.such'"),
+        (["executor.local"], 4, "not settled"),
+        (["mine", "--contract", "9.0"], 2, "newer than this guideway's"),
+        (["mine", "--contract", "0.1"], 2, "no checks of device plugins for contract 0.1"),
+        (["mine", "--contract", "one"], 2, "MAJOR.MINOR"),
+        (["mine", "--up-to", "top"], 2, "invalid choice"),
+        (["mine", "--jobs", "0"], 2, "at least 1"),
+        (["mine", "--timeout-factor", "-1"], 2, "greater than 0"),
+        (["mine", "--report", "no/such/r.json"], 2, "there is no folder"),
+        (["matrix", "absent.json"], 2, "no conformance report"),
+        (["matrix"], 2, "required: REPORT"),
+    ],
+)
+def test_mistakes_have_a_status_and_a_reason(
+    site: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, said: str
+) -> None:
+    assert main(["conform", *arguments]) == status
+    assert said in capsys.readouterr().err
+
+
+def test_a_plugin_that_cannot_be_loaded(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    install(site, UNLOADABLE)
+    assert main(["conform", "mine"]) == 4
+    assert "cannot be loaded" in (err := capsys.readouterr().err) and "no such library" in err
+
+
+def test_a_broken_report_is_rejected(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("r.json").write_text("{}")
+    assert main(["conform", "verify", "r.json"]) == 1
+    assert "REJECTED" in capsys.readouterr().out
+
+
+def test_a_verdict_is_recorded_and_enforced(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*CORE, "--record", "--report", "r.json"]) == 0
+    assert "recorded in guideway.lock" in capsys.readouterr().out
+    line = json.loads(Path("guideway.lock").read_text())["plugins"]["gwt-mine/device.mine"]["conformance"]
+    assert line["report"] == Report.read("r.json").sha256 and line["levels"] == ["smoke", "core"]
+
+    certified = PluginSettings(require="certified")
+    assert Plugins(settings=certified).resolve("device", "mine")
+    with pytest.raises(PluginUnavailable) as caught:
+        Plugins(settings=certified).resolve("device", "numpy")
+    assert "guideway conform guideway/device.numpy --record" in str(caught.value)
+
+    main(["plugins", "list"])
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if "gwt-mine" in line]
+    assert row[5] == "core"
+    main(["plugins", "show", "device.mine"])
+    assert "certified: core" in capsys.readouterr().out
+
+    install(site, BROKEN)
+    with pytest.raises(PluginUnavailable, match="changed after it was certified"):
+        Plugins(settings=certified).resolve("device", "mine")
+    main(["plugins", "show", "device.mine"])
+    assert "stale: its files changed" in capsys.readouterr().out
+    main(["plugins", "doctor"])
+    out = capsys.readouterr().out
+    assert "[stale-verdict]" in out and "guideway conform gwt-mine/device.mine --record" in out
+    assert main([*CORE, "--record"]) == 1
+    with pytest.raises(PluginUnavailable):
+        Plugins(settings=certified).resolve("device", "mine")
+
+
+def test_recording_keeps_what_else_the_lock_file_has(site: Path) -> None:
+    assert main(["plugins", "lock", "--file", "my.lock", "device.numpy"]) == 0
+    assert main([*CORE, "--record", "--lock", "my.lock"]) == 0
+    assert sorted(json.loads(Path("my.lock").read_text())["plugins"]) == [
+        "guideway/device.numpy",
+        "gwt-mine/device.mine",
+    ]
+
+
+def test_an_interrupted_run_is_incomplete(site: Path) -> None:
+    def interrupt(_: Result) -> None:
+        raise KeyboardInterrupt
+
+    report = run(Target.installed("mine"), on_result=interrupt)
+    assert report.verdict == "incomplete" and report.performed == 1
+    assert "interrupted" in report.results[-1].detail
+
+
+def test_a_terminal_sees_progress_and_color(site: Path) -> None:
+    leader, follower = os.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(site), "TERM": "xterm"}
+    environment.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "guideway", "conform", "mine", "--up-to", "smoke"]
+    with subprocess.Popen(command, stdout=follower, stderr=follower, stdin=follower, env=environment) as process:
+        os.close(follower)
+        seen = b""
+        while True:
+            try:
+                seen += os.read(leader, 65536)
+            except OSError:  # the terminal was hung up
+                break
+        assert process.wait() == 2
+    os.close(leader)
+    assert b"\r\x1b[K" in seen and b" smoke" in seen and b"\x1b[1;33mINCOMPLETE" in seen
