@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from operator import attrgetter
 from typing import Any
 
 from guideway.api.errors import GuidewayError, LimitExceeded, PluginError, UnsupportedCapability, WorkerLost
@@ -31,6 +32,8 @@ from guideway.engine.scheduling.waiting import WaitingQueue
 __all__ = ["Scheduler"]
 
 log = logging.getLogger(__name__)
+
+BY_RANK = attrgetter("rank")
 
 
 class Scheduler:
@@ -195,7 +198,7 @@ class Scheduler:
     def _candidate(self) -> Sequence | None:
         """Who joins next: by priority; of equals those that were preempted first. One that waits for slots gives way to
         those that were preempted, for it is their end that frees slots."""
-        preempted = min((s for s in self._running if not s.active), key=lambda s: s.rank, default=None)
+        preempted = min((s for s in self._running if not s.active), key=BY_RANK, default=None)
         waiting = self._waiting.best() if len(self._waiting) else None
         if waiting is not None and self._cache.capacity() < len(waiting.group.prompts):
             waiting = None
@@ -303,7 +306,7 @@ class Scheduler:
 
     def _preempt_below(self, priority: int) -> bool:
         """Preempt the least important active sequence if its priority is worse."""
-        victim = max((s for s in self._running if s.active), key=lambda s: s.rank, default=None)
+        victim = max((s for s in self._running if s.active), key=BY_RANK, default=None)
         if victim is None or victim.priority <= priority:
             return False
         self._preempt(victim)
@@ -318,7 +321,7 @@ class Scheduler:
                     self._cache.reserve(slot, num_tokens)
                     break
                 except KVCacheFull:
-                    victim = max((s for s in self._running if s.active), key=lambda s: s.rank)
+                    victim = max((s for s in self._running if s.active), key=BY_RANK)
                     self._preempt(victim)
                     if victim is sequence:
                         return False
@@ -350,7 +353,7 @@ class Scheduler:
         decoding: list[Sequence] = []
         computing: list[Sequence] = []
         alone = self._recovery.alone()
-        for sequence in sorted((s for s in self._running if s.active), key=lambda s: s.rank):
+        for sequence in sorted((s for s in self._running if s.active), key=BY_RANK):
             # one of a better rank may have preempted it meanwhile
             if not sequence.active or (alone is not None and sequence is not alone):
                 continue

@@ -158,7 +158,7 @@ class Sequence:
         if self.request.params.stop and len(token_ids) > 1:
             stream = self.stream
             for i, token_id in enumerate(token_ids):
-                piece = stream.extended(vocabulary.decode([token_id]), self.request.params.stop, look=self._looks(i))
+                piece = stream.extended(vocabulary.tokens[token_id], self.request.params.stop, look=self._looks(i))
                 if piece.stop is not None:
                     return token_ids[: i + 1]
                 stream = piece.stream
@@ -175,7 +175,7 @@ class Sequence:
             if token_id in self.group.stop_token_ids:
                 ending, stop = FinishReason.STOP, token_id
                 break
-            piece = stream.extended(vocabulary.decode([token_id]), params.stop, look=self._looks(i))
+            piece = stream.extended(vocabulary.tokens[token_id], params.stop, look=self._looks(i))
             text += piece.text
             stream = piece.stream
             if piece.stop is not None:

@@ -28,9 +28,9 @@ def use_onednn(model: torch.nn.Module) -> None:
     multiply: Any = operator.default
 
     def forward(self: torch.nn.Linear, x: Tensor) -> Tensor:
-        num_rows = x.numel() // self.in_features
-        # it has no gradient; and a single row is read with the weights at the speed of memory either way
-        if num_rows == 1 or x.numel() * self.out_features < MIN_PRODUCTS or torch.is_grad_enabled():
+        size = x.numel()
+        # a single row takes as long as its weights take to come from memory, whoever multiplies; and it has no gradient
+        if size == self.in_features or size * self.out_features < MIN_PRODUCTS or torch.is_grad_enabled():
             return linear(x, self.weight, self.bias)
         result: Tensor = multiply(x, self.weight, self.bias, "none", [], "")
         return result
