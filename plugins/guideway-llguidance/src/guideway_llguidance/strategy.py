@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from guideway.api import (
     Constraint,
+    Example,
+    Grammar,
     GrammarStrategy,
     InvalidGrammar,
     Support,
@@ -65,6 +67,13 @@ class Strategy(GrammarStrategy):
     )
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "forced_tokens"})
     max_rollback: ClassVar[int | None] = None
+    examples: ClassVar[Sequence[Example]] = (
+        Example(
+            Grammar('start: "[" (NUMBER ("," NUMBER)*)? "]"\nNUMBER: /[0-9]+/', "lark"),
+            (b"[]", b"[1,22,3]"),
+            (b"[", b"[1,]", b"[01,x]", b""),
+        ),
+    )
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         super().__init__(vocabulary, options)

@@ -12,6 +12,8 @@ import xgrammar as xgr
 from guideway.api import (
     Constraint,
     DeadEnd,
+    Example,
+    Grammar,
     GrammarStrategy,
     InvalidConfiguration,
     InvalidGrammar,
@@ -49,16 +51,28 @@ _CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 _UNSUPPORTED = re.compile("support|not implemented|exceed|limit", re.IGNORECASE)
 
 
+_LARK = 'start: "[" (NUMBER ("," NUMBER)*)? "]"\nNUMBER: /[0-9]+/'
+_DIALECTS = {
+    "ebnf": 'root ::= "[" (number ("," number)*)? "]"\nnumber ::= [0-9]+',
+    **({"lark": _LARK} if hasattr(xgr.GrammarCompiler, "compile_lark") else {}),
+}
+"""The dialects this xgrammar reads, and the same language in each: lists of numbers."""
+
+
 class Strategy(GrammarStrategy):
     """Two compilers, because JSON is kept from some tokens."""
 
     name: ClassVar[str] = "xgrammar"
     kinds: ClassVar[frozenset[str]] = frozenset(
-        {"json_schema", "json_object", "regex", "choice", "grammar:ebnf", "structural_tag"}
-        | ({"grammar:lark"} if hasattr(xgr.GrammarCompiler, "compile_lark") else set())
+        {"json_schema", "json_object", "regex", "choice", "structural_tag"}
+        | {f"grammar:{dialect}" for dialect in _DIALECTS}
     )
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "serialize"})
     max_rollback: ClassVar[int | None] = None
+    examples: ClassVar[Sequence[Example]] = tuple(
+        Example(Grammar(text, dialect), (b"[]", b"[1,22,3]"), (b"[", b"[1,]", b"[01,x]", b""))
+        for dialect, text in _DIALECTS.items()
+    )
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         super().__init__(vocabulary, options)

@@ -1,0 +1,221 @@
+"""Filling the rows of many sequences at once, with drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api import DeadEnd, FillJob
+from guideway.api.bitmask import Bitmask
+from guideway.conformance.grammar.dead_ends import dead_ends
+from guideway.conformance.grammar.masks import POISON
+from guideway.conformance.grammar.session import Session, expect_same, legal, new_rows, observe, row_of, walk
+from guideway.conformance.grammar.subject import Case, GrammarSubject
+from guideway.conformance.grammar.vocabularies import show
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+
+
+@dataclass
+class Part:
+    """A job, and what has to come of it."""
+
+    session: Session
+    drafts: Sequence[int]
+    first_row: int
+    job: FillJob = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.job = FillJob(self.session.hosted(), self.drafts, self.first_row)
+
+    @property
+    def num_rows(self) -> int:
+        return 1 + len(self.drafts)
+
+    def wanted(self) -> tuple[int, list[NDArray[np.int32]]]:
+        """How many drafts are accepted, and the rows that are filled, one token at a time."""
+        session, rows = self.session.twin(), list[NDArray[np.int32]]()
+        for accepted, draft in enumerate([None, *self.drafts]):
+            if draft is not None and not session.accept([draft]):
+                return accepted - 1, rows
+            if session.is_terminated():
+                return accepted, rows
+            try:
+                rows.append(row_of(session.matcher, session.vocabulary))
+            except DeadEnd:
+                return accepted - 1, rows
+        return len(self.drafts), rows
+
+    @property
+    def what(self) -> str:
+        return f"a job {self.session.place} with drafts {show(self.session.vocabulary, self.drafts)}"
+
+
+def fill(parts: Sequence[Part], name: str, *, num_rows: int) -> tuple[NDArray[np.int32], Bitmask]:
+    """Fill, and check the form of what comes back."""
+    strategy = parts[0].session.strategy
+    bitmask = new_rows(num_rows, parts[0].session.vocabulary, POISON)
+    result = strategy.fill([part.job for part in parts], bitmask)
+    expect(isinstance(result, np.ndarray), f"{name}: fill returned a {type(result).__name__}, no array")
+    expect(result.dtype == np.int32, f"{name}: fill returned {result.dtype}, not int32")
+    expect(result.shape == (len(parts),), f"{name}: fill of {len(parts)} jobs returned shape {result.shape}")
+    return result, bitmask
+
+
+def expect_filled(parts: Sequence[Part], name: str, num_rows: int) -> None:
+    """Fill, and fail unless counts and rows are those of one token at a time and no other row changed."""
+    result, bitmask = fill(parts, name, num_rows=num_rows)
+    untouched = set(range(num_rows))
+    for part, count in zip(parts, result.tolist(), strict=True):
+        accepted, rows = part.wanted()
+        expect(count == accepted, f"{name}: {part.what}: fill returned {count}, one at a time {accepted} are accepted")
+        for i, row in enumerate(rows):
+            same = (bitmask[part.first_row + i] == row).all()
+            expect(same, f"{name}: {part.what}: row {i} of its rows is not the mask there")
+            untouched.discard(part.first_row + i)
+    changed = [row for row in sorted(untouched) if (bitmask[row] != POISON).any()]
+    jobs = "; ".join(part.what for part in parts)
+    expect(not changed, f"{name}: {jobs}: fill changed rows {changed[:5]}, which it has to leave untouched")
+
+
+def _parts(case: Case, drafts: Sequence[Sequence[int]], at: Sequence[int]) -> list[Part]:
+    """A job for each list of drafts, its matcher some way into a walk, rows one after another."""
+    parts, row = [], 1
+    for i, (offered, steps) in enumerate(zip(drafts, at, strict=True)):
+        session = case.session()
+        walk(session, i, steps)
+        if session.is_terminated():
+            session = case.session()
+        parts.append(Part(session, offered, row))
+        row += parts[-1].num_rows + 1
+    return parts
+
+
+def _legal_drafts(case: Case, seed: int, steps: int) -> list[int]:
+    return walk(case.session(), seed, steps)
+
+
+@check("grammar")
+def fill_is_one_mask_after_another(subject: GrammarSubject) -> None:
+    """A job's first row is the mask of its state, the row after draft i the mask once drafts up to i were accepted."""
+    for case in subject.few():
+        for seed in range(3):
+            drafts = [_legal_drafts(case, seed, n) for n in (4, 0, 1, 7)]
+            parts = _parts(case, drafts, [0, 0, 0, 0])
+            expect_filled(parts, case.name, 24)
+
+
+@check("grammar")
+def fill_stops_at_a_refused_draft(subject: GrammarSubject) -> None:
+    """Drafts count up to the first refused one, and rows after it stay untouched."""
+    for case in subject.few():
+        ahead = _legal_drafts(case, 1, 6)
+        for cut in range(min(3, len(ahead))):
+            drafts = [[*ahead[:cut], 0, *ahead[cut:]], ahead[:cut], [0, 0], ahead]
+            expect_filled(_parts(case, drafts, [0, 0, 0, 0]), case.name, 30)
+
+
+@check("grammar")
+def fill_stops_at_a_draft_that_terminates(subject: GrammarSubject) -> None:
+    """A draft that terminates counts as accepted, and the rows after it stay untouched."""
+    for case in subject.few():
+        token_ids = case.output()
+        if token_ids is None:
+            continue
+        stop = max(case.vocabulary.stop_token_ids)
+        for tail in ([stop], [stop, stop], [stop, *token_ids[:2]]):
+            session = case.session().take(token_ids[:-2])
+            part = Part(session, [*token_ids[-2:], *tail], 1)
+            expect_filled([part], case.name, part.num_rows + 2)
+            expect(not session.is_terminated(), f"{case.name}: {part.what} left its matcher terminated")
+
+
+@check("grammar")
+def fill_leaves_every_state(subject: GrammarSubject) -> None:
+    """All matchers end a fill in the state they started in."""
+    for case in subject.few():
+        for seed in range(3):
+            drafts = [_legal_drafts(case, seed, 4), [], [*_legal_drafts(case, seed, 2), 0]]
+            parts = _parts(case, drafts, [0, 2, 0])
+            before = [observe(part.session) for part in parts]
+            fill(parts, case.name, num_rows=24)
+            for part, seen in zip(parts, before, strict=True):
+                expect_same(part.session, seen, case.vocabulary, f"{case.name}: {part.what}: fill moved the matcher")
+                part.session.take(legal(part.session)[:1])
+                twin = part.session.twin()
+                expect_same(part.session, twin, case.vocabulary, f"{case.name}: {part.what}: after a fill")
+
+
+@check("grammar")
+def fill_takes_jobs_in_any_order(subject: GrammarSubject) -> None:
+    """Each job's rows are where its `first_row` says, in whichever order the jobs come."""
+    cases = subject.few()
+    parts = [Part(case.session(), _legal_drafts(case, 3, 2), 0) for case in cases for _ in range(2)]
+    strategy = cases[0].strategy
+    parts = [part for part in parts if part.session.strategy is strategy]
+    row = 0
+    for part in reversed(parts):
+        part.job.first_row = part.first_row = row
+        row += part.num_rows + 1
+    order = [*parts[1::2], *parts[0::2]]
+    expect_filled(order, "jobs out of order", row + 2)
+
+
+@check("grammar")
+def jobs_are_updated_from_step_to_step(subject: GrammarSubject) -> None:
+    """A job that is used again, with other drafts and another row, gives what a new one gives."""
+    for case in subject.few(most=1):
+        part = Part(case.session(), [], 0)
+        for step in range(6):
+            ahead = walk(part.session.twin(), step, 3)
+            part.drafts = part.job.draft_token_ids = tuple(ahead[: step % 3])
+            part.first_row = part.job.first_row = 5 - step
+            expect_filled([part], f"{case.name}, step {step}", 10)
+            if not ahead or ahead[0] in part.session.stop_token_ids:
+                break
+            part.session.take(ahead[:1])
+
+
+@check("grammar")
+def fill_of_no_jobs_is_nothing(subject: GrammarSubject) -> None:
+    """No jobs give no results, and touch no row."""
+    case = subject.few(most=1)[0]
+    bitmask = new_rows(2, case.vocabulary, POISON)
+    result = case.strategy.fill([], bitmask)
+    expect(np.shape(result) == (0,), f"fill of no jobs returned shape {np.shape(result)}")
+    expect((bitmask == POISON).all(), "fill of no jobs changed the bitmask")
+
+
+@check("grammar", trait="known-kind")
+def a_failed_job_fails_alone(subject: GrammarSubject) -> None:
+    """The result of a job whose matcher failed is -1, its `error` says why, and all other jobs are filled right."""
+    for dead in dead_ends(subject):
+        parts = []
+        for i in range(3):
+            session = dead.twin() if i == 1 else dead.fresh()
+            parts.append(Part(session, [1] if i == 1 else dead.token_ids[:1], 1 + 4 * i))
+        failed = parts[1]
+        result, bitmask = fill(parts, "a dead end among the jobs", num_rows=14)
+        expect(result[1] == -1, f"{failed.what}, where no token is legal: fill returned {result[1]}, not -1")
+        told = isinstance(failed.job.error, BaseException)
+        expect(told, f"{failed.what}: its result is -1, but its error is {failed.job.error!r}")
+        for part, count in ((parts[0], result[0]), (parts[2], result[2])):
+            accepted, rows = part.wanted()
+            expect(count == accepted, f"{part.what}, beside one that failed: fill returned {count}, not {accepted}")
+            for i, row in enumerate(rows):
+                same = (bitmask[part.first_row + i] == row).all()
+                expect(same, f"{part.what}, beside one that failed: row {i} of its rows is wrong")
+
+
+@check("grammar", trait="known-kind")
+def a_draft_into_a_dead_end_is_refused(subject: GrammarSubject) -> None:
+    """A draft after which no token is legal counts as refused, and its row stays untouched."""
+    for dead in dead_ends(subject):
+        session = dead.fresh().take(dead.token_ids[:-1])
+        last = dead.token_ids[-1:]
+        for drafts in (last, [*last, *last]):
+            parts = [Part(session.twin(), drafts, 0), Part(session.twin(), [], 5)]
+            expect_filled(parts, "a draft into a dead end", 7)

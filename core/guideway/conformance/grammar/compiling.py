@@ -1,0 +1,209 @@
+"""What compile and the constructor may raise, and what compiling gives."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+
+from guideway.api import (
+    Choice,
+    Constraint,
+    DeadEnd,
+    Grammar,
+    GrammarStrategy,
+    InvalidConfiguration,
+    InvalidGrammar,
+    JsonSchema,
+    Regex,
+    StructuralTag,
+    UnsupportedGrammar,
+)
+from guideway.conformance.grammar.samples import SAMPLES
+from guideway.conformance.grammar.session import expect_same, row_of, walk
+from guideway.conformance.grammar.subject import GrammarSubject
+from guideway.conformance.grammar.vocabularies import standard
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+
+__all__ = ["hostile"]
+
+_DEEP = 5000
+_NESTED: dict[str, object] = {"type": "null"}
+for _ in range(200):
+    _NESTED = {"type": "array", "items": _NESTED}
+
+_MALFORMED: tuple[Constraint, ...] = (
+    Regex("("),
+    Regex("a)"),
+    Regex("[b-a]"),
+    Regex("[a"),
+    Regex("b\udc80"),
+    JsonSchema("{"),
+    JsonSchema({"type": "strin"}),
+    JsonSchema({"type": "object", "properties": []}),  # type: ignore[dict-item]
+    Choice([]),
+    Choice([1]),  # type: ignore[list-item]
+    StructuralTag("{"),
+)
+
+_EMPTY: tuple[Constraint, ...] = (JsonSchema(False), Regex(r"[^\s\S]"))
+
+_HOSTILE: tuple[Constraint, ...] = (
+    *(Regex(text) for text in ("", "\x00", "\\", "*", "a|*", "(?P<x", "(?=a)b", "\\x{110000}", "a**", "[]", "$^")),
+    Regex("(" * _DEEP),
+    Regex("(" * _DEEP + "a" + ")" * _DEEP),
+    JsonSchema({"type": "string", "pattern": "("}),
+    JsonSchema({"$ref": "#"}),
+    JsonSchema({"$ref": "#/$defs/nothing"}),
+    JsonSchema({"type": "string", "minLength": 2, "maxLength": 1}),
+    JsonSchema({"allOf": [{"type": "string"}, {"type": "integer"}]}),
+    JsonSchema({"enum": ["\x00", "\U0001f600"]}),
+    JsonSchema({"const": {"a": [None, {}]}}),
+    JsonSchema({"type": ["string", "null"], "format": "no-such-format", "x-unknown": [1]}),
+    JsonSchema(_NESTED),
+    JsonSchema(True),
+    JsonSchema({}),
+    Choice([""]),
+    Choice(["\x00", "a" * 500]),
+    StructuralTag({}),
+    StructuralTag({"format": 1}),
+    StructuralTag({"format": {"type": "x"}}),
+    StructuralTag({"structures": [1], "triggers": ["<"]}),
+    StructuralTag("[]"),
+    StructuralTag("1"),
+)
+
+
+def hostile(subject: GrammarSubject) -> Iterator[Constraint]:
+    """Odd, malformed and empty constraints of the kinds it declares."""
+    kinds = subject.component.kinds
+    yield from (c for c in (*_HOSTILE, *_MALFORMED, *_EMPTY) if c.kind in kinds)
+    for kind in sorted(kinds):
+        dialect = kind.removeprefix("grammar:")
+        if dialect != kind:
+            yield from (
+                Grammar(text, dialect) for text in ("", "\x00", "%", "{", "((((", "root ::=", "start: x", "\ud800")
+            )
+
+
+def _compile(strategy: GrammarStrategy, constraint: Constraint) -> object:
+    """The compiled grammar, or the error of the contract it raised; fails for any other."""
+    what = f"compile of {constraint.kind} {str(constraint)[:80]}"
+    try:
+        return strategy.compile(constraint)
+    except (InvalidGrammar, UnsupportedGrammar) as error:
+        return error
+    except BaseException as error:
+        raise AssertionError(
+            f"{what} raised {type(error).__qualname__} ({str(error)[:200]}), not InvalidGrammar or UnsupportedGrammar"
+        ) from error
+
+
+@check("grammar")
+def every_declared_kind_compiles(subject: GrammarSubject) -> None:
+    """For each kind it declares, a strategy compiles a constraint of the suite or one of its `examples`."""
+    compiled = {case.sample.constraint.kind for case in subject.few(most=1)}
+    lacking = sorted(frozenset(subject.component.kinds) - compiled)
+    plain = [kind for kind in lacking if kind in SAMPLES]
+    expect(not plain, f"of kind {plain}, every constraint of the suite is refused; at least a plain one has to compile")
+    expect(not lacking, f"of kind {lacking}, none of the class's `examples` compiles, or there are none")
+
+
+@check("grammar")
+def a_valid_constraint_is_not_called_invalid(subject: GrammarSubject) -> None:
+    """InvalidGrammar is for what no strategy could serve; what one lacks is UnsupportedGrammar, with a feature."""
+    strategy = subject.build()
+    for sample in subject.samples():
+        if strategy.supports(sample.constraint).refused:
+            continue
+        found = _compile(strategy, sample.constraint)
+        expect(not isinstance(found, InvalidGrammar), f"{sample.name} is valid, but compile says: {found}")
+        if isinstance(found, UnsupportedGrammar):
+            expect(found.feature, f"{sample.name}: UnsupportedGrammar names no feature")
+
+
+@check("grammar", seconds=60)
+def compile_raises_its_two_errors_only(subject: GrammarSubject) -> None:
+    """Whatever the constraint, compile raises InvalidGrammar or UnsupportedGrammar and nothing else."""
+    strategy = subject.build()
+    for constraint in hostile(subject):
+        compiled = _compile(strategy, constraint)
+        if isinstance(compiled, Exception):
+            continue
+        matcher = compiled.matcher(standard().stop_token_ids)  # type: ignore[attr-defined]
+        what = f"{constraint.kind} {str(constraint)[:80]} compiles, but"
+        try:
+            row = row_of(matcher, standard())
+        except DeadEnd:
+            continue
+        expect(row.any(), f"{what} its first mask allows nothing")
+
+
+@check("grammar", trait="known-kind")
+def malformed_constraints_are_refused(subject: GrammarSubject) -> None:
+    """What is malformed is not compiled."""
+    strategy = subject.build()
+    for constraint in _MALFORMED:
+        if constraint.kind in subject.component.kinds:
+            found = _compile(strategy, constraint)
+            expect(isinstance(found, Exception), f"{constraint.kind} {str(constraint)[:80]} is malformed, but compiles")
+
+
+@check("grammar", trait="known-kind")
+def an_empty_language_is_refused(subject: GrammarSubject) -> None:
+    """A grammar that matches no text at all is not compiled."""
+    strategy = subject.build()
+    for constraint in _EMPTY:
+        if constraint.kind in subject.component.kinds:
+            found = _compile(strategy, constraint)
+            expect(
+                isinstance(found, Exception), f"{constraint.kind} {str(constraint)[:80]} matches nothing, but compiles"
+            )
+
+
+@check("grammar")
+def other_kinds_are_refused(subject: GrammarSubject) -> None:
+    """A constraint of a kind it does not declare is refused with UnsupportedGrammar or InvalidGrammar."""
+    strategy = subject.build()
+    foreign: list[Constraint] = [Grammar("x", "no-such-dialect")]
+    foreign += [samples[0].constraint for kind, samples in SAMPLES.items() if kind not in subject.component.kinds]
+    for constraint in foreign:
+        found = _compile(strategy, constraint)
+        expect(isinstance(found, Exception), f"a constraint of kind {constraint.kind}, which is not declared, compiles")
+
+
+@check("grammar")
+def compiling_twice_gives_the_same(subject: GrammarSubject) -> None:
+    """Equal constraints give equal masks, whatever was compiled in between."""
+    cases = list(subject.cases())
+    for case in cases:
+        again = case.session()
+        again.compiled = case.strategy.compile(case.sample.constraint)
+        again = again.fresh()
+        session = case.session()
+        for _ in range(4):
+            expect_same(again, session, case.vocabulary, f"{case.name}: compiled again, {session.place}")
+            again.take(walk(session, case.name, 1))
+
+
+@check("grammar")
+def nbytes_is_a_number_of_bytes(subject: GrammarSubject) -> None:
+    """A compiled grammar's nbytes is the memory it holds, a positive int."""
+    for case in subject.few():
+        nbytes = case.compiled.nbytes
+        is_int = not isinstance(nbytes, float) and hasattr(type(nbytes), "__index__")
+        expect(is_int, f"{case.name}: nbytes is {nbytes!r}, no int")
+        expect(operator.index(nbytes) > 0, f"{case.name}: nbytes is {nbytes}, but a compiled grammar holds something")
+
+
+@check("grammar")
+def the_constructor_raises_its_error_only(subject: GrammarSubject) -> None:
+    """A strategy raises InvalidConfiguration for options or a vocabulary it cannot work with, and nothing else."""
+    for options in ({"no_such_option": 1}, {"no-such-option": None}, {"": "", "x": [1]}):
+        try:
+            subject.component(standard(), {**subject.settings.options, **options})
+        except InvalidConfiguration:
+            continue
+        except BaseException as error:
+            message = f"options {options} raise {type(error).__qualname__} ({error}), not InvalidConfiguration"
+            raise AssertionError(message) from error

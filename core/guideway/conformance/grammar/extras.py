@@ -1,0 +1,189 @@
+"""Optional features: forced tokens, shortest completions, serialized grammars."""
+
+from __future__ import annotations
+
+from guideway.api import Choice, Regex, UnsupportedCapability
+from guideway.conformance.grammar.languages import oracle
+from guideway.conformance.grammar.samples import Sample
+from guideway.conformance.grammar.session import Session, expect_same, legal, observe, walk
+from guideway.conformance.grammar.subject import Case, GrammarSubject, compiled_case
+from guideway.conformance.grammar.undoing import expect_refused
+from guideway.conformance.grammar.vocabularies import show, standard
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+
+LIMIT = 200
+"""Tokens of a completion that has to be found: every sample has a shorter one."""
+
+_LITERAL = "abc yes 12 é中 true"
+
+
+def forcing_is_refused(subject: GrammarSubject) -> None:
+    for case in subject.few(most=1):
+        session = case.session()
+        try:
+            forced = session.matcher.forced_tokens()
+        except UnsupportedCapability:
+            continue
+        expect(not list(forced), f"{case.name}: forced_tokens is not declared, but returned {list(forced)}, not ()")
+
+
+def _places(case: Case) -> list[Session]:
+    """Some states that are not over."""
+    found = [case.session()]
+    for seed in range(3):
+        session = case.session()
+        for token_id in walk(session.twin(), seed, 8):
+            session.take([token_id])
+            if not session.is_terminated():
+                found.append(session.twin())
+    return found
+
+
+@check("grammar", capability="forced_tokens", refusal=forcing_is_refused)
+def forced_tokens_are_legal(subject: GrammarSubject) -> None:
+    """Forced tokens are accepted, every one of them, and asking for them leaves the state."""
+    for case in subject.cases():
+        for session in _places(case):
+            before = observe(session)
+            forced = list(session.matcher.forced_tokens())
+            said = f"{case.name}: {session.place}, forced_tokens {show(case.vocabulary, forced)}"
+            expect_same(session, before, case.vocabulary, f"{said} moved the matcher")
+            count = session.twin().accept(forced)
+            expect(count == len(forced), f"{said}: accept takes {count} of them")
+
+
+@check("grammar", capability="forced_tokens", refusal=forcing_is_refused)
+def forced_tokens_are_the_only_way(subject: GrammarSubject) -> None:
+    """Forced tokens spell the only text that can come next: every token that is legal on the way is part of it."""
+    for case in subject.cases():
+        for session in _places(case):
+            forced = list(session.matcher.forced_tokens())
+            _expect_only_way(session, forced, case.name)
+
+
+def _expect_only_way(session: Session, forced: list[int], name: str) -> None:
+    """Follow the text over every token that spells a part of it."""
+    tokens, text = session.vocabulary.tokens, session.vocabulary.decode(forced)
+    said = f"{name}: {session.place}, forced_tokens {show(session.vocabulary, forced)}, but"
+    reached, pending = {0}, [(0, session.twin())]
+    while pending:
+        at, here = pending.pop()
+        rest = text[at:]
+        for token_id in legal(here) if rest else ():
+            token = tokens[token_id]
+            fits = bool(token) and (rest.startswith(token) or token.startswith(rest))
+            expect(fits, f"{said} {show(session.vocabulary, [token_id])} is legal {here.place} too")
+            if at + len(token) < len(text) and at + len(token) not in reached:
+                reached.add(at + len(token))
+                pending.append((at + len(token), here.twin().take([token_id])))
+
+
+@check("grammar", capability="forced_tokens", refusal=forcing_is_refused)
+def forced_tokens_are_the_tokenizers(subject: GrammarSubject) -> None:
+    """Where one text alone is possible, forced tokens are the first of those the tokenizer would write for it."""
+    strategy, vocabulary = subject.build(), standard()
+    for constraint in (Choice([_LITERAL]), Regex(_LITERAL)):
+        if constraint.kind not in subject.component.kinds:
+            continue
+        case = compiled_case(strategy, vocabulary, Sample(constraint))
+        written = vocabulary.encode(_LITERAL.encode()) or []
+        for start in range(len(written) + 1) if case else ():
+            assert case is not None
+            session = case.session().take(written[:start])
+            forced = list(session.matcher.forced_tokens())
+            wanted = written[start : start + len(forced)]
+            forced_text = [token for token in forced if token not in session.stop_token_ids]
+            expect(
+                forced_text == wanted[: len(forced_text)],
+                f"{case.name}: {session.place}, forced_tokens are {show(vocabulary, forced)}, the tokenizer writes "
+                f"{show(vocabulary, wanted)}",
+            )
+
+
+def completing_is_refused(subject: GrammarSubject) -> None:
+    for case in subject.few(most=1):
+        session = case.session()
+        expect_refused("shortest_completion", lambda session=session: session.matcher.shortest_completion(LIMIT))
+
+
+@check("grammar", capability="shortest_completion", refusal=completing_is_refused)
+def a_completion_completes(subject: GrammarSubject) -> None:
+    """A completion has at most `limit` tokens, a stop token last, is accepted, and asking for it leaves the state."""
+    for case in subject.few(most=4):
+        for session in _places(case):
+            before = observe(session)
+            for limit in (LIMIT, 3, 2, 1):
+                found = session.matcher.shortest_completion(limit)
+                said = f"{case.name}: {session.place}, shortest_completion({limit})"
+                expect_same(session, before, case.vocabulary, f"{said} moved the matcher")
+                if found is None:
+                    continue
+                token_ids = list(found)
+                said = f"{said} returned {show(case.vocabulary, token_ids)}"
+                expect(len(token_ids) <= limit, f"{said}, {len(token_ids)} tokens")
+                ends = bool(token_ids) and token_ids[-1] in session.stop_token_ids
+                expect(ends, f"{said}, whose last is no stop token")
+                over = session.twin()
+                count = over.accept(token_ids)
+                expect(count == len(token_ids), f"{said}, of which accept takes {count}")
+                expect(over.is_terminated(), f"{said}, after which is_terminated is false")
+
+
+@check("grammar", capability="shortest_completion", refusal=completing_is_refused)
+def a_completion_is_found_if_there_is_one(subject: GrammarSubject) -> None:
+    """Shortest_completion returns None only if no completion is as short as `limit`."""
+    for case in subject.few(most=4):
+        for session in _places(case):
+            shortest = _shortest(case, session)
+            if shortest is None:
+                continue
+            said = f"{case.name}: {session.place}, where {shortest} tokens complete the output, shortest_completion"
+            for limit in (shortest, shortest + 1, LIMIT):
+                expect(session.matcher.shortest_completion(limit) is not None, f"{said}({limit}) returned None")
+            for limit in range(shortest):
+                found = session.matcher.shortest_completion(limit)
+                expect(found is None, f"{said}({limit}) returned {found}")
+
+
+def _shortest(case: Case, session: Session, most: int = 4) -> int | None:
+    """Tokens of the shortest completion with its stop token, by trying all; None if it is longer than `most`."""
+    if case.sample.constraint.kind in ("regex", "choice") and not case.support.unenforced:
+        session = oracle(case).take(session.token_ids)
+    layer, seen = [session], set[bytes]()
+    for length in range(1, most + 1):
+        if any(here.is_accepting() for here in layer):
+            return length
+        following = []
+        for here in layer:
+            texts = {here.vocabulary.tokens[t]: t for t in legal(here)}
+            for token_id in texts.values():
+                text = here.text + here.vocabulary.tokens[token_id]
+                if text not in seen and len(seen) < 3000:
+                    seen.add(text)
+                    following.append(here.fork().take([token_id]))
+        layer = following
+    return None
+
+
+def serializing_is_refused(subject: GrammarSubject) -> None:
+    for case in subject.few(most=1):
+        expect_refused("serialize", case.compiled.to_bytes)
+        expect_refused("serialize", lambda case=case: case.strategy.from_bytes(b"x"))
+
+
+@check("grammar", capability="serialize", refusal=serializing_is_refused)
+def a_serialized_grammar_is_the_same(subject: GrammarSubject) -> None:
+    """What to_bytes wrote, from_bytes of another strategy for an equal vocabulary turns into an equal grammar."""
+    other = subject.build()
+    for case in subject.cases():
+        data = case.compiled.to_bytes()
+        expect(isinstance(data, bytes), f"{case.name}: to_bytes returned a {type(data).__name__}, no bytes")
+        again = Session(other, other.from_bytes(data), case.vocabulary)
+        for seed in range(2):
+            session, read = case.session(), again.fresh()
+            for token_id in [*walk(case.session(), seed, 8), None]:
+                expect_same(read, session, case.vocabulary, f"{case.name}: read from bytes, {session.place}")
+                if token_id is not None:
+                    read.take([token_id])
+                    session.take([token_id])

@@ -1,0 +1,119 @@
+"""Whether what is allowed is what the constraint says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from guideway.api import Matcher, Vocabulary
+from guideway.builtin.reference.strategy import Strategy as Reference
+from guideway.conformance.grammar.samples import Spellings
+from guideway.conformance.grammar.session import Session, expect_same, legal, walk
+from guideway.conformance.grammar.subject import Case, GrammarSubject
+from guideway.conformance.grammar.vocabularies import ids_of
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+
+
+def oracle(case: Case) -> Session:
+    """The reference strategy's matcher of the same constraint."""
+    strategy = Reference(case.vocabulary, {})
+    return Session(strategy, strategy.compile(case.sample.constraint), case.vocabulary)
+
+
+def _expect_exact(subject: GrammarSubject, kind: str) -> None:
+    for case in subject.cases(kind):
+        if case.support.unenforced or not case.sample.accepted or case.sample.constraint.strategy:
+            continue
+        try:
+            reference = oracle(case)
+        except Exception:  # an example of its author's in a dialect of its own
+            continue
+        for seed in range(4):
+            session, wanted = case.session(), reference.fresh()
+            for token_id in [*walk(reference.fresh(), f"{case.name}{seed}", 10), None]:
+                expect_same(session, wanted, case.vocabulary, f"{case.name}: {session.place}")
+                if token_id is not None:
+                    wanted.take([token_id])
+                    session.take([token_id])
+
+
+@check("grammar", trait="kind:regex", seconds=60)
+def a_regex_allows_exactly_its_matches(subject: GrammarSubject) -> None:
+    """A regex allows exactly the texts that match it as a whole, whichever tokens spell them."""
+    _expect_exact(subject, "regex")
+
+
+@check("grammar", trait="kind:choice", seconds=60)
+def a_choice_allows_exactly_its_strings(subject: GrammarSubject) -> None:
+    """A choice allows exactly one of its strings, whichever tokens spell them."""
+    _expect_exact(subject, "choice")
+
+
+def cuttings(vocabulary: Vocabulary, text: bytes) -> Iterable[list[int]]:
+    """`text` as tokens: byte by byte, as long as they get, and at random."""
+    yield ids_of(vocabulary, text)
+    by_text: dict[bytes, list[int]] = {}
+    for token_id, token in enumerate(vocabulary.tokens):
+        by_text.setdefault(token, []).append(token_id)
+    rng = random.Random(text)
+    for longest in (True, False, False, False):
+        token_ids, start = [], 0
+        while start < len(text):
+            ends = [end for end in range(start + 1, min(len(text), start + 10) + 1) if text[start:end] in by_text]
+            end = max(ends) if longest else rng.choice(ends)
+            token_ids.append(rng.choice(by_text[text[start:end]]))
+            start = end
+        yield token_ids
+
+
+def is_output(matcher: Matcher, token_ids: list[int], stop: int) -> bool:
+    """Whether a new matcher takes these tokens and then a stop token."""
+    return matcher.accept([*token_ids, stop]) == len(token_ids) + 1 and bool(matcher.is_terminated())
+
+
+def _expect_accepted(case: Case, ways: Spellings) -> None:
+    stop = max(case.vocabulary.stop_token_ids)
+    verdicts = {text: _verdict(case, text, stop) for text in ways}
+    shown = " nor ".join(repr(text.decode(errors="replace")) for text in ways[:2])
+    expect(any(verdicts.values()), f"{case.name}: refused {shown}, an output of its language")
+
+
+def _verdict(case: Case, text: bytes, stop: int) -> bool:
+    found = {is_output(case.session().matcher, ids, stop) for ids in cuttings(case.vocabulary, text)}
+    expect(len(found) == 1, f"{case.name}: {text!r} is accepted or not, depending on how it is cut into tokens")
+    return found.pop()
+
+
+@check("grammar", seconds=60)
+def outputs_of_the_language_are_accepted(subject: GrammarSubject) -> None:
+    """An output of the language is accepted to its end, however it is cut into tokens; JSON in a usual spacing."""
+    for case in subject.cases():
+        for ways in case.sample.accepted:
+            _expect_accepted(case, ways)
+
+
+@check("grammar", seconds=60)
+def other_texts_are_refused(subject: GrammarSubject) -> None:
+    """What is no output of the language is refused, unless `supports` said that something is not enforced."""
+    for case in subject.cases():
+        if case.support.unenforced:
+            continue
+        stop = max(case.vocabulary.stop_token_ids)
+        for text in case.sample.rejected:
+            accepted = _verdict(case, text, stop)
+            expect(not accepted, f"{case.name}: accepted {text!r}, which is no output of its language")
+
+
+@check("grammar", seconds=60)
+def walks_end_in_the_language(subject: GrammarSubject) -> None:
+    """Whatever is drawn from the masks, a token is always legal, and what a stop token ends obeys the constraint."""
+    for case in subject.cases():
+        for seed in range(6):
+            session = case.session()
+            walk(session, f"{case.name} {seed}", 50)
+            if not session.is_terminated():
+                expect(legal(session), f"{case.name}: {session.place} {session.text!r}, no token is legal")
+                continue
+            flaw = None if case.support.unenforced else case.sample.flaw(session.text)
+            expect(flaw is None, f"{case.name}: the masks allow {session.text!r}, which {flaw}")

@@ -1,0 +1,198 @@
+"""Constraints that a strategy is tested with: plain ones, whose meaning no dialect disputes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from guideway.api import Choice, Constraint, Example, JsonObject, JsonSchema, Regex, StructuralTag
+from guideway.api.json_schema_cases import is_valid
+
+__all__ = ["SAMPLES", "Sample", "of_example", "spellings"]
+
+Spellings: TypeAlias = tuple[bytes, ...]
+"""Ways to write one output: a strategy may take any of them, and need not take more than one."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A constraint, outputs of its language, and texts that are no output."""
+
+    constraint: Constraint
+    accepted: tuple[Spellings, ...] = ()
+    rejected: tuple[bytes, ...] = ()
+    flaw: Callable[[bytes], str | None] = lambda _: None
+    """What is wrong with a complete output, if anything: judges what a strategy produces."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        fields = {k: v for k, v in vars(self.constraint).items() if k != "strategy"}
+        return f"{self.constraint.kind} {' '.join(map(str, fields.values()))}"[:120]
+
+
+def spellings(value: Any) -> Spellings:
+    """The usual ways to write a JSON value."""
+    ways: list[dict[str, Any]] = [
+        {"separators": (",", ":")},
+        {},
+        {"separators": (", ", ":")},
+        {"indent": 2},
+        {"indent": 4},
+    ]
+    return tuple(dict.fromkeys(json.dumps(value, ensure_ascii=False, **way).encode() for way in ways))
+
+
+def of_example(example: Example) -> Sample:
+    """An example a plugin's author gave."""
+    return Sample(example.constraint, tuple((text,) for text in example.accepted), tuple(example.rejected))
+
+
+def _regex(pattern: str, accepted: Sequence[str], rejected: Sequence[str]) -> Sample:
+    return _text(Regex(pattern), accepted, rejected)
+
+
+def _choice(*choices: str, rejected: Sequence[str] = ()) -> Sample:
+    return _text(Choice(list(choices)), choices, rejected)
+
+
+def _text(constraint: Constraint, accepted: Sequence[str], rejected: Sequence[str]) -> Sample:
+    return Sample(constraint, tuple((t.encode(),) for t in accepted), tuple(t.encode() for t in rejected))
+
+
+def _schema(schema: Any, accepted: Sequence[Any], rejected: Sequence[Any]) -> Sample:
+    wrong = tuple(text for value in rejected for text in spellings(value))
+    return Sample(JsonSchema(schema), tuple(map(spellings, accepted)), wrong, lambda text: _json_flaw(schema, text))
+
+
+def _json_flaw(schema: Any, text: bytes) -> str | None:
+    try:
+        value = json.loads(text.decode(), parse_float=_number, parse_constant=_no_constant)
+    except ValueError as error:
+        return f"is no JSON ({error})"
+    return None if is_valid(schema, value, schema) else "does not obey the schema"
+
+
+def _number(text: str) -> int | float:
+    """1.0 is an integer in JSON Schema, and so is what no float can hold."""
+    value = float(text)
+    if math.isinf(value):
+        return 10**400 if value > 0 else -(10**400)
+    return int(value) if value.is_integer() else value
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is Python's, not JSON's")
+
+
+_NULL = {"type": "null"}
+_INTEGER = {"type": "integer"}
+_PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": _INTEGER},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+_OPTIONAL = {
+    "type": "object",
+    "properties": {"a": {"type": "boolean"}, "b": _INTEGER, "c": _NULL},
+    "required": ["b"],
+    "additionalProperties": False,
+}
+_TREE = {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/tree"}, _NULL]}}
+_FLAG = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+
+_REGEX = (
+    _regex("abc[0-9]", ["abc0", "abc7"], ["abc", "abd1", "abc12", ""]),
+    _regex("(a|b)*abb", ["abb", "aababb"], ["ab", "abba", "abbc"]),
+    _regex("[ab]{2,4}|é+中?", ["ab", "baba", "é", "éé中"], ["a", "ababa", "中", "é中中"]),
+    _regex("a*", ["", "aaa"], ["b", "aab"]),
+    _regex("yes|no|maybe", ["yes", "maybe"], ["ye", "yesno", "y"]),
+    _regex("a+b?c*", ["a", "aab", "abcc"], ["b", "abb", "c"]),
+    _regex("(foo|bar)(,(foo|bar))*", ["foo", "bar,foo,bar"], ["foo,", ",foo", "foobar"]),
+    _regex("[a-z]+@[a-z]+", ["a@b", "foo@bar"], ["@b", "a@", "a@b@c"]),
+    _regex("(ab){1,3}c", ["abc", "abababc"], ["c", "ababababc", "aabc"]),
+    _regex("-?(0|[1-9][0-9]*)", ["0", "-12", "100"], ["01", "-", "1-"]),
+    _regex("x{3}", ["xxx"], ["xx", "xxxx"]),
+    _regex("a{2,}", ["aa", "aaaaa"], ["a", "aab"]),
+)
+
+_CHOICE = (
+    _choice("yes", "no", rejected=["ye", "yesno", "maybe", ""]),
+    _choice("a", "ab", "abc", rejected=["b", "abcd", ""]),
+    _choice("é", "è", "中文", rejected=["中", "e"]),
+    _choice('a"b', "[x]", "a\\b", "a.b", rejected=["ab", "x", "a/b", "axb"]),
+    _choice("yes", "", rejected=["y", "no"]),
+    _choice(*(f"{i:03}" for i in range(200)), rejected=["200", "00", "0000"]),
+)
+
+_JSON_SCHEMA = (
+    _schema(
+        _PERSON, [{"name": "Ann", "age": 3}, {"name": "", "age": -10}], [{"name": "Ann"}, {"name": 1, "age": 3}, [], 1]
+    ),
+    _schema({"type": "boolean"}, [True, False], [1, "true", None, [True]]),
+    _schema(_OPTIONAL, [{"b": 1}, {"a": True, "b": 0, "c": None}], [{}, {"a": 1, "b": 1}, {"b": 1, "d": 1}]),
+    _schema({"enum": ["red", "green", 1]}, ["red", "green", 1], ["blue", "re", 2, None]),
+    _schema(_INTEGER, [0, 12, -3], [1.5, "1", None, [1]]),
+    _schema({"type": "string"}, ["", "abc", "é中", 'a"b'], [1, None, ["a"]]),
+    _schema({"type": "number"}, [0, 1.5, -2], ["1", True]),
+    _schema({"type": "array", "items": _INTEGER}, [[], [1], [1, 2, 3]], [["a"], {}, [1, None]]),
+    _schema(
+        {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
+        [[True], [True, False, True]],
+        [[], [True] * 4, [1]],
+    ),
+    _schema({"anyOf": [_INTEGER, _NULL]}, [1, None], ["a", True, []]),
+    _schema({"type": "string", "pattern": "^[ab]{1,3}$"}, ["a", "bab"], ["", "abab", "c"]),
+    _schema({"type": "integer", "minimum": 1, "maximum": 120}, [1, 120, 64], [0, 121, -5]),
+    _schema({"$ref": "#/$defs/tree", "$defs": {"tree": _TREE}}, [[], [[None], None]], [[1], {}, None]),
+    _schema(
+        {"type": "object", "properties": {"p": _PERSON}, "required": ["p"], "additionalProperties": False},
+        [{"p": {"name": "é", "age": 1}}],
+        [{}, {"p": {}}, {"p": None}],
+    ),
+)
+
+_JSON_OBJECT = (
+    Sample(
+        JsonObject(),
+        tuple(map(spellings, [{}, {"a": 1}, {"a": {"b": [1, None, "x", True]}}])),
+        tuple(text for value in ([1], 1, "x", None) for text in spellings(value)),
+        lambda text: _json_flaw({"type": "object"}, text),
+    ),
+)
+
+_STRUCTURAL_TAG = (
+    Sample(
+        StructuralTag({"structures": [{"begin": "<f>", "schema": _FLAG, "end": "</f>"}], "triggers": ["<f"]}),
+        (*(tuple(b"a <f>" + text + b"</f>" for text in spellings({"a": v})) for v in (True, False)), (b"abc",)),
+        (*(b"<f>" + text + b"</f>" for text in spellings({"a": 1})), b"<f>1</f>", b"<f>x", b"<fx"),
+    ),
+    Sample(
+        StructuralTag(
+            {
+                "type": "structural_tag",
+                "format": {
+                    "type": "tag",
+                    "begin": "<f>",
+                    "content": {"type": "json_schema", "json_schema": {"type": "boolean"}},
+                    "end": "</f>",
+                },
+            }
+        ),
+        ((b"<f>true</f>",), (b"<f>false</f>",)),
+        (b"<f>1</f>", b"true", b"<f>true", b"<f>null</f>"),
+    ),
+)
+
+SAMPLES: dict[str, tuple[Sample, ...]] = {
+    "regex": _REGEX,
+    "choice": _CHOICE,
+    "json_schema": _JSON_SCHEMA,
+    "json_object": _JSON_OBJECT,
+    "structural_tag": _STRUCTURAL_TAG,
+}
+"""By kind, the plainest first."""

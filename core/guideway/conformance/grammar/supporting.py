@@ -1,0 +1,99 @@
+"""What supports says, and whether it is true."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+from guideway.api import Constraint, InvalidGrammar, JsonSchema, Support
+from guideway.api.json_schema import KEYWORDS, keywords
+from guideway.api.json_schema_cases import cases as keyword_cases
+from guideway.conformance.grammar.compiling import hostile
+from guideway.conformance.grammar.languages import is_output
+from guideway.conformance.grammar.samples import Sample, spellings
+from guideway.conformance.grammar.subject import GrammarSubject, compiled_case
+from guideway.conformance.grammar.vocabularies import ids_of, standard
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+
+COMBINATIONS = 5
+"""One in so many combinations of keywords is looked at."""
+WRONG = 4
+"""Invalid instances of each schema."""
+
+
+@check("grammar")
+def supports_never_raises(subject: GrammarSubject) -> None:
+    """Supports returns a Support for every well-formed constraint of a declared kind, and never raises."""
+    strategy = subject.build()
+    for constraint in (*(sample.constraint for sample in subject.samples()), *hostile(subject)):
+        if not _is_well_formed(constraint):
+            continue
+        what = f"supports of {constraint.kind} {str(constraint)[:80]}"
+        try:
+            found = strategy.supports(constraint)
+        except BaseException as error:
+            raise AssertionError(f"{what} raised {type(error).__qualname__}: {str(error)[:200]}") from error
+        expect(isinstance(found, Support), f"{what} returned a {type(found).__name__}, no Support")
+        names = [*found.enforced, *found.unenforced]
+        expect(all(isinstance(name, str) for name in names), f"{what} has keywords that are no strings: {names[:5]}")
+        expect(found.reason is None or found.reason, f"{what} refuses without a reason")
+
+
+def _is_well_formed(constraint: Constraint) -> bool:
+    try:
+        constraint.source()
+    except InvalidGrammar:
+        return False
+    return True
+
+
+@check("grammar")
+def supports_names_every_keyword(subject: GrammarSubject) -> None:
+    """Each keyword of a constraint it will compile is named, enforced or unenforced; a kind without keywords itself."""
+    strategy = subject.build()
+    for sample in subject.samples():
+        support, constraint = strategy.supports(sample.constraint), sample.constraint
+        if support.refused:
+            continue
+        wanted = {constraint.kind}
+        if constraint.kind == "json_schema":
+            names = {name.partition(":")[0] for name in keywords(json.loads(constraint.source())) if "+" not in name}
+            wanted = names & set(KEYWORDS)
+        elif constraint.kind == "structural_tag":
+            continue
+        named = {part.partition(":")[0] for name in support.enforced | support.unenforced for part in name.split("+")}
+        named |= support.enforced | support.unenforced
+        expect(
+            wanted <= named, f"{sample.name}: supports says nothing of {sorted(wanted - named)}, neither this nor that"
+        )
+
+
+@check("grammar", trait="kind:json_schema", seconds=120)
+def enforced_keywords_are_enforced(subject: GrammarSubject) -> None:
+    """Where supports leaves nothing unenforced, no instance that breaks a keyword of the schema is accepted."""
+    strategy, stop = subject.build(), max(standard().stop_token_ids)
+    for i, (name, schema, _, wrong) in enumerate(keyword_cases()):
+        if "+" in name and i % COMBINATIONS:
+            continue
+        case = compiled_case(strategy, standard(), Sample(JsonSchema(schema)))
+        if case is None or case.support.unenforced:
+            continue
+        for instance in wrong[:: max(1, len(wrong) // WRONG)]:
+            for text in spellings(instance)[:2]:
+                accepted = is_output(case.session().matcher, ids_of(standard(), text), stop)
+                expect(
+                    not accepted,
+                    f"{name} is not among what supports calls unenforced, but with the schema {json.dumps(schema)} "
+                    f"the instance {text.decode()} is accepted",
+                )
+
+
+@check("grammar", tier="extended")
+def constraints_are_not_changed(subject: GrammarSubject) -> None:
+    """Neither supports nor compile changes the constraint it is given."""
+    strategy = subject.build()
+    for sample in subject.samples():
+        before = copy.deepcopy(sample.constraint)
+        compiled_case(strategy, standard(), sample)
+        expect(sample.constraint == before, f"{sample.name} was changed by supports or compile")
