@@ -250,6 +250,7 @@ def main() -> None:
     finally:  # also when interrupted
         for child in host.children.values():
             _kill(child.pid)
+            os.waitpid(child.pid, 0)
         os._exit(0)
 
 

@@ -158,7 +158,10 @@ class Host:
         return message
 
     def _last_words(self) -> str:
-        status = self._process.poll()
+        try:
+            status = self._process.wait(1)  # it may have closed its end a moment before it ends
+        except subprocess.TimeoutExpired:
+            status = None
         self._noise.seek(0)
         words = self._noise.read().decode(errors="replace").strip().splitlines()
         ended = "it did not answer in time" if status is None else f"it ended with status {status}"
