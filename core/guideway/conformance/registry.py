@@ -21,7 +21,7 @@ Mode: TypeAlias = Literal["positive", "refusal"]
 
 KIND_MODULES = {
     "grammar": (),
-    "device": ("masks",),
+    "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "stress"),
     "modifier": ("declarations",),
     "worker": ("mixins",),
     "hooks": ("validators", "observers"),

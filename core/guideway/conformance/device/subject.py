@@ -2,24 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import Any, ClassVar
 
 from guideway.api import DeviceBackend
+from guideway.conformance.device.bench import BFLOAT16, Bench
 from guideway.conformance.subjects import HardwareAbsent, Subject
 
 __all__ = ["DeviceSubject"]
 
 
 class DeviceSubject(Subject):
-    """Builds the backend, on the configured device or ``cpu``."""
+    """Builds the backend on the configured device.
+
+    Without one it takes the first of these the class accepts: the default of its own `device` parameter, ``cpu``, its
+    name.
+    """
 
     kind = "device"
+    component: type[DeviceBackend]
+    bfloat16: ClassVar[str] = "bfloat16"
+
+    @classmethod
+    def traits(cls, component: Any) -> frozenset[str]:
+        """``bfloat16`` where the suite knows how to make such arrays, which NumPy does not have. Where it does not,
+        float16 and float32 stand for all three."""
+        return frozenset({cls.bfloat16} if getattr(component, "arrays", None) in BFLOAT16 else ())
 
     def backend(self) -> DeviceBackend:
         """A new backend. Raises `HardwareAbsent` if it says that it cannot run here."""
-        cls: Any = self.component
-        reason = cls.available()
+        reason = self.component.available()
         if reason is not None:
             raise HardwareAbsent(reason)
-        backend: DeviceBackend = cls(self.settings.device or "cpu")
-        return backend
+        if self.settings.device is not None:
+            return self.component(self.settings.device)
+        refused: list[str] = []
+        for device in self._devices():
+            try:
+                return self.component(device)
+            except Exception as error:
+                refused.append(f"{device!r}: {error}")
+        raise AssertionError(
+            f"it says that it can run here, but takes none of these devices ({'; '.join(refused)}); "
+            "if it wants another one, name that as `device` in conformance.toml"
+        )
+
+    def bench(self) -> Bench:
+        """A new backend with what moves arrays to it and back."""
+        return Bench(self.backend())
+
+    def _devices(self) -> list[str]:
+        parameter = inspect.signature(self.component).parameters.get("device")
+        named = [parameter.default if parameter else None, "cpu", getattr(self.component, "name", None)]
+        return list(dict.fromkeys(device for device in named if isinstance(device, str)))

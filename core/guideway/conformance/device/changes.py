@@ -1,0 +1,309 @@
+"""The operations of `ArrayOps` that change some values of an array and leave the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from guideway.api.steps import Array
+from guideway.conformance.device import oracles
+from guideway.conformance.device.bench import Bench, Host, expect_bits, expect_equal
+from guideway.conformance.device.subject import DeviceSubject
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+
+# All values are small multiples of a quarter, and sums and products of a few of them: every library gets them exactly
+# right, in float16 too.
+
+ROWS = [3, 0, 2]
+
+
+def _x(rows: int = 4, width: int = 37) -> Host:
+    return oracles.logits(40, rows, width)
+
+
+@check("device")
+def add_at_adds(subject: DeviceSubject) -> None:
+    """`add_at` adds ``values[i]`` at ``x[rows[i], columns[i]]`` and changes nothing else."""
+    rows, columns, values = [3, 0, 0, 2], [36, 1, 5, 0], [0.5, -2.0, 4.0, 1.25]
+    _expect_added(subject.bench(), np.ones((4, 37), dtype=np.float32), rows, columns, values)
+    _expect_added(subject.bench(), np.ones((4, 37), dtype=np.float32), [], [], [])
+
+
+@check("device")
+def add_at_repeated_pairs(subject: DeviceSubject) -> None:
+    """`add_at` adds every value where a pair of row and column repeats."""
+    rows, columns = [1, 0, 1, 1, 0, 1], [2, 2, 2, 3, 2, 2]
+    _expect_added(subject.bench(), np.zeros((2, 5), dtype=np.float32), rows, columns, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
+
+
+@check("device")
+def add_at_minus_infinity(subject: DeviceSubject) -> None:
+    """`add_at` leaves -inf at -inf, where it adds and elsewhere, and an added -inf forbids."""
+    x = np.array([[-np.inf, 1, -np.inf], [2, -np.inf, 3]], dtype=np.float32)
+    _expect_added(subject.bench(), x, [0, 1, 1, 0], [0, 1, 2, 0], [8.0, 0.5, -np.inf, -8.0])
+
+
+def _expect_added(bench: Bench, x: Host, rows: list[int], columns: list[int], values: list[float]) -> None:
+    wanted = x.copy()
+    for row, column, value in zip(rows, columns, values, strict=True):
+        wanted[row, column] += np.float32(value)
+    got = bench.ops.add_at(bench.floats(x), bench.ints(rows), bench.ints(columns), bench.array(values, np.float32))
+    pairs = list(zip(rows, columns, strict=True))
+    expect_equal(bench.read(got), wanted, f"add_at of {values} at {pairs}")
+
+
+@check("device")
+def scale_rows_scales(subject: DeviceSubject) -> None:
+    """`scale_rows` multiplies row ``rows[i]`` by ``factors[i]``, whatever the order, and leaves the other rows."""
+    x, factors = np.where(np.isneginf(_x()), 3.0, _x()).astype(np.float32), np.array([2.0, 0.5, 3.0], dtype=np.float32)
+    wanted = x.copy()
+    for row, factor in zip(ROWS, factors, strict=True):
+        wanted[row] *= factor
+    bench = subject.bench()
+    got = bench.ops.scale_rows(bench.floats(x), bench.ints(ROWS), bench.array(factors))
+    expect_equal(bench.read(got), wanted, f"scale_rows of rows {ROWS} by {factors.tolist()}")
+
+
+@check("device")
+def scale_rows_minus_infinity(subject: DeviceSubject) -> None:
+    """`scale_rows` leaves -inf at -inf."""
+    x = np.array([[-np.inf, 1.0], [2.0, -np.inf], [-np.inf, -np.inf]], dtype=np.float32)
+    bench = subject.bench()
+    got = bench.ops.scale_rows(bench.floats(x), bench.ints([2, 0]), bench.array([0.5, 4.0], np.float32))
+    expect_equal(bench.read(got), [[-np.inf, 4], [2, -np.inf], [-np.inf, -np.inf]], "scale_rows of rows with -inf")
+
+
+@check("device")
+def where_rows_chooses(subject: DeviceSubject) -> None:
+    """`where_rows` writes ``values[i]`` into row ``rows[i]`` where ``condition[i]`` holds, and nothing elsewhere."""
+    shape = (3, 37)
+    condition = np.random.default_rng(41).random(shape) < 0.5
+    _expect_chosen(subject.bench(), condition, oracles.logits(42, *shape))
+
+
+@check("device")
+def where_rows_minus_infinity(subject: DeviceSubject) -> None:
+    """`where_rows` lets nothing of what is not chosen through, be it -inf or NaN."""
+    condition = np.random.default_rng(43).random((3, 37)) < 0.5
+    values = np.where(condition, oracles.logits(44, 3, 37), np.float32(np.nan))
+    _expect_chosen(subject.bench(), condition, values)
+
+
+@check("device")
+def where_rows_broadcasts(subject: DeviceSubject) -> None:
+    """`where_rows` broadcasts condition and values to ``[len(rows), width]``."""
+    bench, rng = subject.bench(), np.random.default_rng(45)
+    for condition_shape, values_shape in (
+        ((1, 37), (3, 37)),
+        ((3, 1), (1, 37)),
+        ((3, 37), (3, 1)),
+        ((3, 1), (3, 1)),
+        ((37,), (1, 1)),
+        ((3, 37), (37,)),
+        ((3, 37), ()),
+    ):
+        condition = rng.random(condition_shape) < 0.5
+        _expect_chosen(bench, condition, np.asarray(rng.integers(-9, 9, values_shape), dtype=np.float32))
+
+
+@check("device")
+def where_rows_plain_condition(subject: DeviceSubject) -> None:
+    """`where_rows` takes a plain bool for a condition."""
+    bench = subject.bench()
+    for condition in (True, False):
+        x, values = _x(), oracles.logits(46, 3, 37)
+        wanted = x.copy()
+        if condition:
+            wanted[ROWS] = values
+        got = bench.ops.where_rows(bench.floats(x), bench.ints(ROWS), condition, bench.array(values))
+        expect_equal(bench.read(got), wanted, f"where_rows where {condition}")
+
+
+@check("device", tier="extended")
+def where_rows_plain_value(subject: DeviceSubject) -> None:
+    """`where_rows` takes a plain number for values, which broadcasts, as a host's own filters give it."""
+    bench = subject.bench()
+    condition = np.random.default_rng(47).random((3, 37)) < 0.5
+    for value in (0.0, -np.inf):
+        x = _x()
+        wanted = x.copy()
+        wanted[ROWS] = np.where(condition, np.float32(value), x[ROWS])
+        got = bench.ops.where_rows(bench.floats(x), bench.ints(ROWS), bench.array(condition), value)
+        expect_equal(bench.read(got), wanted, f"where_rows with the value {value}")
+
+
+def _expect_chosen(bench: Bench, condition: Host, values: Host) -> None:
+    x = _x()
+    wanted = x.copy()
+    wanted[ROWS] = np.where(condition, values, x[ROWS])
+    got = bench.ops.where_rows(bench.floats(x), bench.ints(ROWS), bench.array(condition), bench.array(values))
+    what = f"where_rows of condition {list(condition.shape)} and values {list(values.shape)} in rows {ROWS}"
+    expect_equal(bench.read(got), wanted, what)
+
+
+@check("device")
+def gather_rows(subject: DeviceSubject) -> None:
+    """`gather` without columns takes whole rows, in the order asked for, a row also twice."""
+    bench, x = subject.bench(), _x()
+    for rows in ([2, 0, 3], [1, 1, 0], [0, 1, 2, 3], []):
+        got = bench.ops.gather(bench.floats(x), bench.ints(rows))
+        expect_equal(bench.read(got), x[np.array(rows, dtype=np.int64)], f"gather of rows {rows}")
+
+
+@check("device")
+def gather_columns(subject: DeviceSubject) -> None:
+    """`gather` with columns takes ``x[rows[i], columns[i, j]]``."""
+    bench, x = subject.bench(), _x()
+    rows, columns = np.array([2, 0, 2]), np.array([[36, 0], [5, 5], [1, 30]])
+    wanted = [[x[row, column] for column in line] for row, line in zip(rows, columns, strict=True)]
+    got = bench.ops.gather(bench.floats(x), bench.ints(rows), bench.ints(columns))
+    expect_equal(bench.read(got), wanted, f"gather of columns {columns.tolist()} in rows {rows.tolist()}")
+
+
+@check("device")
+def gather_copies(subject: DeviceSubject) -> None:
+    """What `gather` returns is a copy: a later change of it does not change its source, nor the other way round."""
+    bench, x = subject.bench(), oracles.logits(48, 3, 4)
+    every = [0, 1, 2]
+    columns = np.tile(np.arange(4), (3, 1))
+    sevens = bench.array(np.full((3, 4), 7), np.float32)
+    for name, taken_columns in (("rows", None), ("columns", bench.ints(columns))):
+        source = bench.floats(x)
+        taken = bench.ops.gather(source, bench.ints(every), taken_columns)
+        changed = bench.ops.where_rows(source, bench.ints(every), True, sevens)
+        expect_equal(bench.read(taken), x, f"the {name} gathered before their source was overwritten")
+        taken = bench.ops.gather(changed, bench.ints(every), taken_columns)
+        bench.ops.forbid_from(taken, 0)
+        expect_equal(bench.read(changed), np.full((3, 4), 7), f"the source of {name} that were overwritten")
+
+
+@check("device")
+def scatter_writes(subject: DeviceSubject) -> None:
+    """`scatter` writes ``values[i, j]`` at ``x[rows[i], columns[i, j]]`` and changes nothing else."""
+    _expect_scattered(subject.bench(), [2, 0], [[36, 0, 7], [1, 2, 35]], [[1.5, -np.inf, 2.0], [0.25, 4.0, -3.0]])
+
+
+@check("device")
+def scatter_repeated_rows(subject: DeviceSubject) -> None:
+    """`scatter` takes a row several times, as long as no pair of row and column repeats."""
+    _expect_scattered(subject.bench(), [1, 3, 1], [[4, 5], [4, 5], [6, 0]], [[1, 2], [3, 4], [5, 6]])
+
+
+def _expect_scattered(bench: Bench, rows: list[int], columns: list[list[int]], values: list[list[float]]) -> None:
+    x = _x()
+    wanted = x.copy()
+    for row, line, some in zip(rows, columns, values, strict=True):
+        for column, value in zip(line, some, strict=True):
+            wanted[row, column] = value
+    got = bench.ops.scatter(bench.floats(x), bench.ints(rows), bench.ints(columns), bench.array(values, np.float32))
+    expect_equal(bench.read(got), wanted, f"scatter of {values} to columns {columns} of rows {rows}")
+
+
+@check("device")
+def forbid_from_forbids(subject: DeviceSubject) -> None:
+    """`forbid_from` sets the columns from `column` on to -inf in every row, and the columns before keep their bits."""
+    bench = subject.bench()
+    for dtype in ("float32", "float16"):
+        for column in (0, 1, 20, 36, 37):
+            x = bench.floats(oracles.special("float32", 3, 37), dtype)
+            wanted = bench.read(x)
+            wanted[:, column:] = -np.inf
+            expect_bits(bench.read(bench.ops.forbid_from(x, column)), wanted, f"forbid_from of column {column}")
+
+
+@check("device", tier="extended")
+def changes_of_no_rows(subject: DeviceSubject) -> None:
+    """The operations that change rows change nothing where they are given none, as for an empty part of a payload."""
+    bench, x = subject.bench(), _x(3, 5)
+    ops, rows, table = bench.ops, bench.ints([]), bench.array(np.empty((0, 5)), np.float32)
+    y = ops.scale_rows(bench.floats(x), rows, bench.array([], np.float32))
+    y = ops.where_rows(y, rows, bench.array(np.empty((0, 5)), np.bool_), table)
+    y = ops.where_rows(y, rows, True, table)
+    y = ops.scatter(y, rows, bench.ints(np.empty((0, 5))), table)
+    y = ops.add_at(y, rows, rows, bench.array([], np.float32))
+    expect_equal(bench.read(y), x, "an array none of whose rows was to be changed")
+    taken = bench.read(ops.gather(y, rows, bench.ints(np.empty((0, 2)))))
+    expect(taken.shape == (0, 2), f"gather of two columns of no rows has shape {taken.shape}")
+
+
+@check("device", tier="extended")
+def float16_changes(subject: DeviceSubject) -> None:
+    """The operations that change an array keep its dtype, and take values and factors of float32 for one of float16."""
+    _expect_kept(subject.bench(), "float16")
+
+
+@check("device", tier="extended", trait=DeviceSubject.bfloat16)
+def bfloat16_changes(subject: DeviceSubject) -> None:
+    """The operations that change an array keep its dtype, and take values and factors of float32 for one of
+    bfloat16."""
+    _expect_kept(subject.bench(), "bfloat16")
+
+
+def _expect_kept(bench: Bench, dtype: str) -> None:
+    ops, rows, columns = bench.ops, bench.ints([1, 0]), bench.ints([[2, 0], [1, 2]])
+    numbers = bench.array([2.0, 0.5], np.float32)
+    table = bench.array([[2.0, -np.inf], [0.5, 1.0]], np.float32)
+    wide = bench.array([[8.0, -np.inf, 6.0]], np.float32)
+    x = np.array([[1.0, -np.inf, 3.0], [-4.0, 5.0, -np.inf]], dtype=np.float32)
+    calls: dict[str, tuple[Callable[[Array], Array], object]] = {
+        "add_at": (
+            lambda y: ops.add_at(y, rows, bench.ints([0, 2]), numbers),
+            [[1, -np.inf, 3.5], [-2, 5, -np.inf]],
+        ),
+        "scale_rows": (lambda y: ops.scale_rows(y, rows, numbers), [[0.5, -np.inf, 1.5], [-8, 10, -np.inf]]),
+        "where_rows": (lambda y: ops.where_rows(y, rows, True, wide), [[8, -np.inf, 6], [8, -np.inf, 6]]),
+        "gather": (lambda y: ops.gather(y, rows), [[-4, 5, -np.inf], [1, -np.inf, 3]]),
+        "scatter": (lambda y: ops.scatter(y, rows, columns, table), [[1, 0.5, 1], [-np.inf, 5, 2]]),
+        "forbid_from": (lambda y: ops.forbid_from(y, 1), [[1, -np.inf, -np.inf], [-4, -np.inf, -np.inf]]),
+    }
+    for name, (call, wanted) in calls.items():
+        given = bench.floats(x, dtype)
+        before = bench.read(given).dtype
+        got = bench.read(call(given))
+        expect(got.dtype == before, f"{name} made {got.dtype} of {before}")
+        expect_equal(got, np.array(wanted, dtype=np.float32), f"{name} of {dtype}")
+
+
+@check("device", tier="extended")
+def changes_take_either_integer(subject: DeviceSubject) -> None:
+    """Rows and columns are integers: int32 and int64 mean the same."""
+    bench, x = subject.bench(), _x(3, 5)
+    ops = bench.ops
+    for dtype in (np.int32, np.int64):
+        rows, columns = bench.array([2, 1], dtype), bench.array([[4, 1], [0, 3]], dtype)
+        got = bench.read(ops.gather(bench.floats(x), rows, columns))
+        expect_equal(got, [[x[2, 4], x[2, 1]], [x[1, 0], x[1, 3]]], f"gather by {dtype.__name__}")
+        y = ops.scatter(bench.floats(np.zeros((3, 5))), rows, columns, bench.array([[1, 2], [3, 4]], np.float32))
+        y = ops.add_at(y, rows, bench.array([4, 0], dtype), bench.array([8, 8], np.float32))
+        y = ops.scale_rows(y, rows, bench.array([2, 4], np.float32))
+        y = ops.where_rows(y, bench.array([0], dtype), True, bench.array([[5]], np.float32))
+        expect_equal(bench.read(y), [[5] * 5, [44, 0, 0, 16, 0], [0, 4, 0, 0, 18]], f"changes by {dtype.__name__}")
+
+
+@check("device", tier="extended")
+def indices_are_only_read(subject: DeviceSubject) -> None:
+    """An operation changes neither rows, columns and values nor factors and conditions, which callers use again."""
+    bench = subject.bench()
+    ops = bench.ops
+    hosts = {
+        "rows": np.array([2, 0], dtype=np.int32),
+        "columns": np.array([1, 4], dtype=np.int32),
+        "table": np.array([[1, 3], [4, 0]], dtype=np.int32),
+        "values": np.array([2.0, 0.5], dtype=np.float32),
+        "written": np.array([[2.0, -np.inf], [0.5, 1.0]], dtype=np.float32),
+        "condition": np.array([[True], [False]]),
+        "rest": np.array([[1.0] * 5, [-np.inf] * 5], dtype=np.float32),
+    }
+    given = {name: bench.array(host) for name, host in hosts.items()}
+    rows = given["rows"]
+    for _ in range(2):
+        x = bench.floats(_x(3, 5))
+        x = ops.add_at(x, rows, given["columns"], given["values"])
+        x = ops.scale_rows(x, rows, given["values"])
+        x = ops.scatter(x, rows, given["table"], given["written"])
+        x = ops.where_rows(x, rows, given["condition"], given["rest"])
+        ops.gather(x, rows, given["table"])
+        for name, host in hosts.items():
+            expect_equal(bench.read(given[name]), host, f"{name} after they were used")

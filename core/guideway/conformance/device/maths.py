@@ -1,0 +1,253 @@
+"""The operations of `ArrayOps` that compute something from all of a row, or of any array."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+
+from guideway.conformance.device import oracles
+from guideway.conformance.device.bench import Bench, Host, expect_close, expect_equal
+from guideway.conformance.device.subject import DeviceSubject
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+
+
+@check("device")
+def arithmetic(subject: DeviceSubject) -> None:
+    """The operators ``+ - * /``, comparisons and ``.sum(axis=...)`` mean on its arrays what they mean in NumPy."""
+    bench = subject.bench()
+    a, b = np.array([[1.0, -2.0, 0.5], [4.0, 8.0, -1.5]], np.float32), np.array([[2.0], [-4.0]], np.float32)
+    x, y = bench.array(a), bench.array(b)
+    for name, got, wanted in (
+        ("x + y", x + y, a + b),
+        ("x - y", x - y, a - b),
+        ("x * y", x * y, a * b),
+        ("x / y", x / y, a / b),
+        ("x - 1", x - 1, a - 1),
+        ("0 - x", 0 - x, 0 - a),
+        ("1 / x", 1 / x, 1 / a),
+        ("x < y", x < y, a < b),
+        ("x <= -2", x <= -2, a <= -2),
+        ("x > y", x > y, a > b),
+        ("x >= 1", x >= 1, a >= 1),
+        ("x == 4", x == 4, a == 4),
+        ("x != 4", x != 4, a != 4),
+        ("x.sum(axis=0)", x.sum(axis=0), a.sum(axis=0)),
+        ("x.sum(axis=1)", x.sum(axis=1), a.sum(axis=1)),
+        ("(x > y).sum(axis=1)", (x > y).sum(axis=1), (a > b).sum(axis=1)),
+    ):
+        expect_close(bench.read(got), wanted, name)
+
+
+@check("device", tier="extended")
+def mixed_precision(subject: DeviceSubject) -> None:
+    """An array of float16 and one of float32 add up in float32, as in NumPy: so hosts widen logits."""
+    bench = subject.bench()
+    tiny = np.full((1, 1), 2.0**-20, dtype=np.float32)
+    got = bench.read(bench.array([[1.0, 2.0]], np.float16) + bench.array(tiny))
+    expect_equal(got, [[1 + 2.0**-20, 2 + 2.0**-20]], "the sum of float16 and float32")
+
+
+@check("device")
+def cumsum_sums(subject: DeviceSubject) -> None:
+    """`cumsum` gives running sums along each row."""
+    bench = subject.bench()
+    x = np.where(np.isneginf(oracles.logits(50, 3, 70)), 0.25, oracles.logits(50, 3, 70))
+    wanted = [[math.fsum(row[: i + 1]) for i in range(len(row))] for row in x.tolist()]
+    expect_equal(bench.read(bench.ops.cumsum(bench.floats(x))), wanted, "cumsum of multiples of a quarter")
+
+
+@check("device")
+def cumsum_precision(subject: DeviceSubject) -> None:
+    """`cumsum` adds up in at least float32, also numbers of float16."""
+    bench = subject.bench()
+    for dtype in ("float32", "float16"):
+        got = bench.read(bench.ops.cumsum(bench.floats(np.ones((2, 5000)), dtype)))
+        # float32 holds integers up to 2**24 exactly, in whatever order it adds them
+        expect_equal(got, np.tile(np.arange(1.0, 5001.0), (2, 1)), f"cumsum of 5000 ones of {dtype}")
+
+
+@check("device", tier="extended", trait=DeviceSubject.bfloat16)
+def bfloat16_precision(subject: DeviceSubject) -> None:
+    """`cumsum` and `log_softmax` compute in at least float32, also from numbers of bfloat16."""
+    bench = subject.bench()
+    got = bench.read(bench.ops.cumsum(bench.floats(np.ones((1, 1000)), "bfloat16")))
+    expect_equal(got, [np.arange(1.0, 1001.0)], "cumsum of 1000 ones of bfloat16")
+    _expect_log_softmax(bench, oracles.logits(51, 2, 1000), "bfloat16")
+
+
+@check("device")
+def exp_elementwise(subject: DeviceSubject) -> None:
+    """`exp` is elementwise, for arrays of any shape; of -inf it is 0."""
+    bench = subject.bench()
+    for x in _shapes([-np.inf, -1.0, 0.0, 3.0, -80.0, 10.5]):
+        wanted = np.array([math.exp(value) for value in x.flat]).reshape(x.shape)
+        expect_close(bench.read(bench.ops.exp(bench.array(x))), wanted, f"exp of {x.tolist()}")
+    small = bench.read(bench.ops.exp(bench.array([-20.0, -np.inf], np.float32)))
+    expect(abs(small[0] / math.exp(-20) - 1) < 1e-4, f"exp(-20) is {small[0]}")
+    expect(small[1] == 0, f"exp(-inf) is {small[1]}")
+
+
+@check("device")
+def log_elementwise(subject: DeviceSubject) -> None:
+    """`log` is the natural logarithm, elementwise, for arrays of any shape."""
+    bench = subject.bench()
+    for x in _shapes([1.0, 0.5, 2.0, 1e-20, 3.25, 1e20]):
+        wanted = np.array([math.log(value) for value in x.flat]).reshape(x.shape)
+        expect_close(bench.read(bench.ops.log(bench.array(x))), wanted, f"log of {x.tolist()}")
+
+
+@check("device")
+def log_of_zero(subject: DeviceSubject) -> None:
+    """`log` of 0 is -inf, without a warning."""
+    bench = subject.bench()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got = bench.read(bench.ops.log(bench.array([[0.0, 1.0]], np.float32)))
+    expect_equal(got, [[-np.inf, 0.0]], "log of 0 and 1")
+    told = [str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)]
+    expect(not told, f"log of 0 warns: {told[:1]}")
+
+
+def _shapes(values: list[float]) -> list[Host]:
+    x = np.array(values, dtype=np.float32)
+    return [x, x.reshape(2, 3), x.reshape(1, 3, 2), x[:0], x[2].reshape(())]
+
+
+@check("device")
+def log_softmax_of_rows(subject: DeviceSubject) -> None:
+    """`log_softmax` is ``x - log(sum(exp(x)))`` of each row, and -inf stays -inf."""
+    bench = subject.bench()
+    for seed, (rows, width) in enumerate(((1, 1), (3, 33), (2, 1000))):
+        _expect_log_softmax(bench, oracles.logits(52 + seed, rows, width), "float32")
+
+
+@check("device")
+def log_softmax_of_large_logits(subject: DeviceSubject) -> None:
+    """`log_softmax` neither overflows nor vanishes where a whole row is large or small."""
+    bench = subject.bench()
+    for offset in (1000.0, -1000.0):
+        _expect_log_softmax(bench, oracles.logits(55, 2, 40) + np.float32(offset), "float32")
+
+
+@check("device")
+def log_softmax_of_one_token(subject: DeviceSubject) -> None:
+    """`log_softmax` of a row of -inf and one finite value is exactly 0 there and -inf elsewhere."""
+    x = np.full((4, 100), -np.inf, dtype=np.float32)
+    x[[0, 1, 2, 3], [7, 99, 0, 50]] = [1e4, -1e4, 0.1, -3.7]
+    bench = subject.bench()
+    wanted = np.where(np.isfinite(x), 0, -np.inf)
+    expect_equal(bench.read(bench.ops.log_softmax(bench.floats(x))), wanted, "log_softmax of a single allowed token")
+
+
+@check("device")
+def log_softmax_precision(subject: DeviceSubject) -> None:
+    """`log_softmax` computes in at least float32, also from numbers of float16."""
+    bench = subject.bench()
+    _expect_log_softmax(bench, oracles.logits(56, 2, 1000), "float16")
+    # more than float16 can sum
+    _expect_log_softmax(bench, np.zeros((1, 70_000), dtype=np.float32), "float16")
+
+
+def _expect_log_softmax(bench: Bench, x: Host, dtype: str) -> None:
+    wanted = np.array([oracles.log_softmax(row) for row in x.tolist()])
+    # Subtracting a logarithm from the values themselves rounds as coarsely as those are; that is float32 too.
+    most = float(np.abs(x[np.isfinite(x)]).max())
+    got = bench.read(bench.ops.log_softmax(bench.floats(x, dtype)))
+    expect_close(got, wanted, f"log_softmax of {list(x.shape)} {dtype} around {most:g}", 1e-5 + 2e-7 * most)
+
+
+@check("device")
+def topk_values(subject: DeviceSubject) -> None:
+    """`topk` gives the k largest values of each row in descending order, for every k up to the width."""
+    bench = subject.bench()
+    for dtype in ("float32", "float16"):
+        x = oracles.logits(57, 3, 50)
+        for k in (1, 5, 49, 50):
+            values, _ = bench.ops.topk(bench.floats(x, dtype), k)
+            expect_equal(bench.read(values), -np.sort(-x, axis=1)[:, :k], f"the values of topk of k = {k} in {dtype}")
+
+
+@check("device")
+def topk_columns(subject: DeviceSubject) -> None:
+    """`topk` gives the columns its values are from, no column twice."""
+    bench = subject.bench()
+    x = oracles.logits(58, 3, 50)
+    for k in (1, 5, 50):
+        values, columns = (bench.read(array) for array in bench.ops.topk(bench.floats(x), k))
+        expect(columns.dtype.kind in "iu", f"the columns of topk are {columns.dtype}")
+        expect(columns.shape == (3, k), f"the columns of topk of k = {k} have shape {columns.shape}")
+        for row, line in enumerate(columns.tolist()):
+            expect(len(set(line)) == k, f"of k = {k} columns of topk only {len(set(line))} differ")
+            expect(min(line) >= 0 and max(line) < 50, f"a column of topk is none of the array's 50: {line}")
+            expect_equal(values[row], x[row, line], f"the values of topk beside those of its columns in row {row}")
+
+
+@check("device")
+def argmax_of_rows(subject: DeviceSubject) -> None:
+    """`argmax` gives the column of each row's largest value."""
+    bench = subject.bench()
+    for dtype in ("float32", "float16"):
+        # -inf, and finite values of which no two are equal and the smallest is the largest in magnitude
+        x = np.stack([np.random.default_rng(seed).permutation(300) for seed in range(4)]).astype(np.float32) - 200
+        x[x < -150] = -np.inf
+        wanted = [row.index(max(row)) for row in x.tolist()]
+        _expect_columns(bench.read(bench.ops.argmax(bench.floats(x, dtype))), wanted, f"argmax of {dtype}")
+
+
+@check("device")
+def argmax_of_equals(subject: DeviceSubject) -> None:
+    """`argmax` gives the first column where several hold the largest value."""
+    bench = subject.bench()
+    x = np.zeros((5, 1000), dtype=np.float32)
+    x[1, [999, 3, 500]], x[2, [700, 701]], x[3, 1:] = 2.5, 1.0, 4.0
+    x[4] = -np.inf
+    for dtype in ("float32", "float16"):
+        _expect_columns(bench.read(bench.ops.argmax(bench.floats(x, dtype))), [0, 3, 700, 1, 0], f"argmax of {dtype}")
+
+
+@check("device")
+def choosing_only_reads(subject: DeviceSubject) -> None:
+    """`argmax`, `topk` and `categorical` leave the array they choose from as it is."""
+    bench, x = subject.bench(), oracles.logits(59, 3, 40)
+    array = bench.floats(x)
+    for name in ("argmax", "topk", "categorical"):
+        if name == "argmax":
+            bench.ops.argmax(array)
+        elif name == "topk":
+            bench.ops.topk(array, 5)
+        else:
+            bench.ops.categorical(array, bench.array([0.25, 0.5, 0.75], np.float32))
+        expect_equal(bench.read(array), x, f"the array after {name}")
+
+
+@check("device")
+def unpack_bitmask_bits(subject: DeviceSubject) -> None:
+    """`unpack_bitmask` gives ``bool[rows, width]``: whether each token's bit is set."""
+    bench = subject.bench()
+    for seed, width in enumerate((1, 31, 32, 33, 100)):
+        words = oracles.bitmask(60 + seed, 4, -(-width // 32))
+        got = bench.read(bench.ops.unpack_bitmask(bench.ints(words), width))
+        expect(got.dtype == np.bool_, f"unpack_bitmask gives {got.dtype}")
+        wanted = ~oracles.forbidden(words.tolist(), range(4), (4, width))
+        expect_equal(got, wanted, f"unpack_bitmask of {words.shape[1]} words to {width} tokens")
+
+
+@check("device")
+def unpack_bitmask_widths(subject: DeviceSubject) -> None:
+    """`unpack_bitmask` forbids tokens past the last word and ignores bits past the width."""
+    bench = subject.bench()
+    words = oracles.bitmask(66, 3, 2)
+    words[:, -1] = -1
+    for width in (200, 96, 65, 40, 20):
+        got = bench.read(bench.ops.unpack_bitmask(bench.ints(words), width))
+        wanted = ~oracles.forbidden(words.tolist(), range(3), (3, width))
+        expect_equal(got, wanted, f"unpack_bitmask of 2 words to {width} tokens")
+
+
+def _expect_columns(got: Host, wanted: list[int], what: str) -> None:
+    expect(got.dtype.kind in "iu", f"{what} gives {got.dtype} instead of integers")
+    expect(got.shape == (len(wanted),), f"{what} has shape {got.shape} instead of {(len(wanted),)}")
+    expect(got.tolist() == wanted, f"{what} gives columns {got.tolist()} instead of {wanted}")

@@ -1,0 +1,218 @@
+"""What a backend says of itself, and arrays that go to its device and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from guideway.api import Payload
+from guideway.conformance.device import oracles
+from guideway.conformance.device.bench import Bench, Host, expect_bits, expect_equal
+from guideway.conformance.device.subject import DeviceSubject
+from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
+
+TOO_LARGE_FOR_INT32 = 2**62 + 1
+
+
+@check("device", tier="smoke")
+def says_whether_it_can_run(subject: DeviceSubject) -> None:
+    """`available` is None or the reason why the backend cannot run here, and never raises."""
+    try:
+        reason = subject.component.available()
+    except Exception as error:
+        raise AssertionError(f"available() raised {type(error).__name__}: {error}") from None
+    expect(reason is None or isinstance(reason, str), f"available() is {reason!r}, neither None nor a reason")
+    expect(reason is None or reason.strip(), "available() gives an empty reason")
+
+
+@check("device", tier="smoke")
+def arrays_go_and_come(subject: DeviceSubject) -> None:
+    """What `asarray` puts on the device `download` brings back."""
+    bench = subject.bench()
+    for host in _hosts().values():
+        expect_equal(bench.read(bench.ops.asarray(host.copy())), host, f"an array of {host.dtype}")
+
+
+@check("device")
+def names_itself(subject: DeviceSubject) -> None:
+    """A backend has a name, the name of its array library and that of its device."""
+    backend = subject.backend()
+    for attribute in ("name", "arrays", "device"):
+        value = getattr(backend, attribute, None)
+        expect(isinstance(value, str) and value, f"its `{attribute}` is {value!r}")
+
+
+@check("device")
+def asarray_of_any_memory(subject: DeviceSubject) -> None:
+    """`asarray` takes host arrays of any shape and memory layout, read-only ones among them."""
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    frozen = base.copy()
+    frozen.flags.writeable = False
+    bench = subject.bench()
+    for name, host in {
+        "every other column": base[:, ::2],
+        "columns": base[:, 1:4],
+        "a transposed array": base.T,
+        "a reversed array": base[::-1],
+        "a read-only array": frozen,
+        "a read-only row of it": frozen[2],
+        "a single number": np.array(2.5, dtype=np.float32),
+        "no rows": base[:0],
+        "three axes": base.reshape(2, 3, 4),
+        "one number for all": np.broadcast_to(np.float32(3), (2, 3)),
+    }.items():
+        expect_equal(bench.read(bench.ops.asarray(host)), host, name)
+
+
+@check("device")
+def asarray_keeps_dtypes(subject: DeviceSubject) -> None:
+    """Arrays of float32, float16, int32, int64 and bool are of the same dtype when they come back."""
+    bench = subject.bench()
+    for host in _hosts().values():
+        expect_bits(bench.read(bench.array(host)), host, f"an array of {host.dtype}")
+
+
+@check("device")
+def from_logits_keeps_values(subject: DeviceSubject) -> None:
+    """`from_logits` gives the model's logits with their values and shape."""
+    bench = subject.bench()
+    for dtype in ("float32", "float16"):
+        for rows, width in ((1, 1), (3, 40), (2, 1000)):
+            source = oracles.special(dtype, rows, width)
+            got = bench.read(bench.backend.from_logits(bench.array(source)))
+            expect_equal(got, source, f"logits of {dtype}[{rows}, {width}]")
+
+
+@check("device", trait=DeviceSubject.bfloat16)
+def from_logits_of_bfloat16(subject: DeviceSubject) -> None:
+    """`from_logits` takes logits of bfloat16, and `download` brings their values back."""
+    bench = subject.bench()
+    source = oracles.logits(80, 3, 40)
+    expect_equal(bench.read(bench.floats(source, "bfloat16")).astype(np.float32), source, "logits of bfloat16")
+
+
+@check("device")
+def upload_keeps_payloads(subject: DeviceSubject) -> None:
+    """`upload` gives a payload with the same rows, arrays and shared arrays by the same names, and leaves its
+    argument."""
+    bench = subject.bench()
+    payload = _payload()
+    uploaded = bench.backend.upload(payload)
+    _expect_payload(bench, uploaded, _payload())
+    for name, host in _flat(payload).items():
+        expect(isinstance(host, np.ndarray), f"`{name}` of the payload that was uploaded is {type(host).__name__} now")
+        expect_equal(host, _flat(_payload())[name], f"`{name}` of the payload that was uploaded")
+
+
+@check("device")
+def upload_takes_parts(subject: DeviceSubject) -> None:
+    """`upload` takes each part of a payload, as `Payload.take` cuts it, on its own, an empty one too."""
+    bench = subject.bench()
+    for rows in ([3], [0, 4], [0, 1, 3, 4], [2]):
+        chosen = np.array(rows, dtype=np.int32)
+        _expect_payload(bench, bench.backend.upload(_payload().take(chosen)), _payload().take(chosen))
+
+
+@check("device")
+def upload_reads_anew(subject: DeviceSubject) -> None:
+    """`upload` reads a payload's memory anew each time: a modifier writes its next step there."""
+    bench = subject.bench()
+    payload = _payload()
+    bench.read(bench.backend.upload(payload).arrays["value"])
+    payload.arrays["value"][:] = 0.125
+    payload.rows[:] = [7, 5, 6, 8]
+    uploaded = bench.backend.upload(payload)
+    expect_equal(bench.read(uploaded.arrays["value"]), payload.arrays["value"], "an array that was written anew")
+    expect_equal(bench.read(uploaded.rows), payload.rows, "rows that were written anew")
+
+
+def _payload() -> Payload:
+    return Payload(
+        rows=np.array([3, 0, 4, 1], dtype=np.int32),
+        arrays={
+            "value": np.array([[1.5, -np.inf], [0.0, 2.0], [4.0, 8.0], [-1.0, 0.5]], dtype=np.float32),
+            "seed": np.array([TOO_LARGE_FOR_INT32, 5, -1, 2**40]),
+            "words": np.array([[-1, 0], [-(2**31), 7], [1, 2], [3, 4]], dtype=np.int32),
+            "flag": np.array([True, False, False, True]),
+        },
+        shared={"scale": np.array(0.25, dtype=np.float32), "table": np.arange(6, dtype=np.int32).reshape(2, 3)[:, ::2]},
+    )
+
+
+def _flat(payload: Payload) -> Mapping[str, Host]:
+    named = {f"arrays/{name}": array for name, array in payload.arrays.items()}
+    return {"rows": payload.rows, **named, **{f"shared/{name}": array for name, array in payload.shared.items()}}
+
+
+def _expect_payload(bench: Bench, got: Payload, wanted: Payload) -> None:
+    for field in ("arrays", "shared"):
+        names, wanted_names = (sorted(getattr(payload, field)) for payload in (got, wanted))
+        expect(names == wanted_names, f"`{field}` of the uploaded payload has {names} instead of {wanted_names}")
+    back = bench.backend.download(_flat(got)).result()
+    for name, host in _flat(wanted).items():
+        expect_bits(np.array(back[name]), np.ascontiguousarray(host).reshape(host.shape), f"`{name}` of the payload")
+
+
+@check("device")
+def download_names_and_types(subject: DeviceSubject) -> None:
+    """`download` gives NumPy arrays of exactly the names it was given, each with its own values."""
+    bench = subject.bench()
+    hosts: dict[str, Host] = {
+        "b": np.array([1, 2], dtype=np.float32),
+        "a": np.array([[3], [4]], dtype=np.float32),
+        "a/b": np.array([5], dtype=np.int32),
+        "none": np.empty(0, dtype=np.float32),
+    }
+    back = bench.backend.download({name: bench.array(host) for name, host in hosts.items()}).result()
+    expect(sorted(back) == sorted(hosts), f"of {sorted(hosts)} it brought {sorted(back)}")
+    for name, host in hosts.items():
+        expect(isinstance(back[name], np.ndarray), f"{name!r} came back as {type(back[name]).__name__}")
+        expect_bits(np.array(back[name]), host, f"{name!r}")
+    nothing = bench.backend.download({}).result()
+    expect(len(nothing) == 0, f"the download of nothing brought {sorted(nothing)}")
+
+
+@check("device")
+def download_results_stay(subject: DeviceSubject) -> None:
+    """A download may be asked for its `result` twice, and its arrays stay as they were when it began."""
+    bench = subject.bench()
+    x, y = bench.floats(np.ones((2, 3))), bench.floats(np.full((2, 3), 4.0))
+    first, second = bench.backend.download({"x": x}), bench.backend.download({"x": y})
+    kept = first.result()["x"]
+    everything = bench.ints([0, 1])
+    twos = bench.array(np.full((2, 3), 2.0), np.float32)
+    for array in (x, y):
+        bench.read(bench.ops.where_rows(array, everything, True, twos))
+    expect_equal(kept, np.ones((2, 3)), "what was downloaded before the array was overwritten")
+    for _ in range(2):
+        expect_equal(first.result()["x"], np.ones((2, 3)), "the result, asked for again")
+        expect_equal(second.result()["x"], np.full((2, 3), 4.0), "what was on its way when the array was overwritten")
+
+
+@check("device")
+def backends_are_independent(subject: DeviceSubject) -> None:
+    """Two backends do not share state: what one does changes nothing of the other's arrays."""
+    one, other = subject.bench(), subject.bench()
+    rows = np.array([1, 0])
+    first, second = oracles.bitmask(81, 2, 2), oracles.bitmask(82, 2, 2)
+    x, y = one.floats(oracles.logits(83, 3, 64)), other.floats(oracles.logits(84, 3, 64))
+    before, before_other = one.read(x), other.read(y)
+    masks = one.ints(first), other.ints(second)
+    at = one.ints(rows), other.ints(rows)
+    x = one.backend.apply_bitmask(x, masks[0], at[0])
+    y = other.backend.apply_bitmask(y, masks[1], at[1])
+    downloads = one.backend.download({"x": x}), other.backend.download({"x": y})
+    one.expect_loop(before, np.array(downloads[0].result()["x"]), first, rows)
+    other.expect_loop(before_other, np.array(downloads[1].result()["x"]), second, rows)
+
+
+def _hosts() -> dict[str, Host]:
+    return {
+        "float32": np.array([[1.5, -np.inf, 1e30], [0.0, 2.0**-20, np.inf]], dtype=np.float32),
+        "float16": np.array([1.5, -2.0, 65504.0], dtype=np.float16),
+        "int32": np.array([[-1, 0], [-(2**31), 2**31 - 1]], dtype=np.int32),
+        "int64": np.array([TOO_LARGE_FOR_INT32, -5]),
+        "bool": np.array([True, False, True]),
+    }

@@ -1,0 +1,59 @@
+"""The correct backend that the others derive from, and one whose arrays can be of bfloat16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.steps import Array
+from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
+
+__all__ = ["BFloat16", "Sabotaged", "SabotagedTensors", "allowed_tokens"]
+
+
+class Sabotaged(NumpyDevice, NumpyOps):
+    """The NumPy device as one class, its own operations, so that a bug is one method."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.ops = self
+
+    def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
+        """Without `unpack_bitmask`, so that a bug of one is none of the other."""
+        allowed = allowed_tokens(bitmask, logits.shape[1])
+        for i, row in enumerate(rows):
+            logits[row, ~allowed[i]] = -np.inf
+        return logits
+
+
+def allowed_tokens(bitmask: Array, width: int) -> NDArray[np.bool_]:
+    """What `ArrayOps.unpack_bitmask` has to return."""
+    tokens = np.arange(width)
+    words = np.pad(bitmask, ((0, 0), (0, max(0, width // 32 + 1 - bitmask.shape[1]))))
+    allowed: NDArray[np.bool_] = (words[:, tokens // 32] >> (tokens % 32) & 1).astype(np.bool_)
+    return allowed
+
+
+class Tensor(np.ndarray[Any, Any]):
+    """A NumPy array with the cast torch tensors have."""
+
+    def bfloat16(self) -> BFloat16:
+        return (self.view(np.ndarray).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32).view(BFloat16)
+
+
+class BFloat16(Tensor):
+    """Values of bfloat16, held in float32."""
+
+
+class SabotagedTensors(Sabotaged):
+    """The same with arrays that pass for those of a library that has bfloat16."""
+
+    arrays = "torch"
+
+    def asarray(self, array: NDArray[Any]) -> Array:
+        return array.view(Tensor)
+
+    def from_logits(self, logits: Array) -> Array:
+        return logits if logits.flags.writeable else logits.copy()

@@ -1,0 +1,221 @@
+"""Bugs of the operations that compute something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.steps import Array
+from guideway.conformance.saboteurs import saboteur
+from guideway.conformance.saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors
+
+
+class Floored(np.ndarray[Any, Any]):
+    """Divides as integers do."""
+
+    def __truediv__(self, other: Any) -> Any:
+        return np.floor_divide(self, other)
+
+
+@saboteur("device.arithmetic")
+class Divides(Sabotaged):
+    """Its arrays round quotients."""
+
+    def asarray(self, array: NDArray[Any]) -> Array:
+        return array.view(Floored)
+
+
+class Columns(np.ndarray[Any, Any]):
+    """Keeps the axis that a sum is over."""
+
+    def sum(self, *args: Any, **kwargs: Any) -> Any:
+        return np.asarray(self).sum(*args, **{**kwargs, "keepdims": True})
+
+
+@saboteur("device.arithmetic")
+class Sums(Sabotaged):
+    """Sums of its arrays have an axis too many."""
+
+    def asarray(self, array: NDArray[Any]) -> Array:
+        return array.view(Columns)
+
+
+class Narrow(np.ndarray[Any, Any]):
+    """Adds in the precision of the left side."""
+
+    def __add__(self, other: Any) -> Any:
+        return np.add(self, other).astype(self.dtype)
+
+
+@saboteur("device.mixed_precision")
+class AddsInFloat16(Sabotaged):
+    """float16 and float32 make float16."""
+
+    def asarray(self, array: NDArray[Any]) -> Array:
+        return array.view(Narrow)
+
+
+@saboteur("device.cumsum_sums")
+class SumsBefore(Sabotaged):
+    """`cumsum` leaves out each column itself."""
+
+    def cumsum(self, x: Array) -> Array:
+        return super().cumsum(x) - x
+
+
+@saboteur("device.cumsum_precision")
+class SumsInFloat16(Sabotaged):
+    """`cumsum` of float16 is computed in float16."""
+
+    def cumsum(self, x: Array) -> Array:
+        return x.cumsum(axis=1, dtype=x.dtype)
+
+
+@saboteur("device.bfloat16_precision")
+class RoundsToBFloat16(SabotagedTensors):
+    """`log_softmax` of bfloat16 is rounded to bfloat16."""
+
+    def log_softmax(self, x: Array) -> Array:
+        exact = super().log_softmax(x)
+        return exact.bfloat16() if isinstance(x, BFloat16) else exact
+
+
+@saboteur("device.exp_elementwise")
+class ExpOfFloat16(Sabotaged):
+    """`exp` has the precision of float16."""
+
+    def exp(self, x: Array) -> Array:
+        return super().exp(x).astype(np.float16).astype(x.dtype)
+
+
+@saboteur("device.exp_elementwise")
+class ExpOfMatrices(Sabotaged):
+    """`exp` of anything has two axes."""
+
+    def exp(self, x: Array) -> Array:
+        return np.atleast_2d(super().exp(x))
+
+
+@saboteur("device.log_elementwise")
+class LogOfClamped(Sabotaged):
+    """`log` takes small numbers for 1e-10."""
+
+    def log(self, x: Array) -> Array:
+        return super().log(np.where(x == 0, x, np.maximum(x, np.float32(1e-10))))
+
+
+@saboteur("device.log_of_zero")
+class LogWarns(Sabotaged):
+    """`log` of 0 warns."""
+
+    def log(self, x: Array) -> Array:
+        return np.log(x)
+
+    def log_softmax(self, x: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return super().log_softmax(x)
+
+
+@saboteur("device.log_of_zero")
+class LogIsFinite(Sabotaged):
+    """`log` of 0 is a large negative number."""
+
+    def log(self, x: Array) -> Array:
+        return np.maximum(super().log(x), np.float32(-1e30))
+
+
+@saboteur("device.log_softmax_of_rows")
+class SoftmaxOfAll(Sabotaged):
+    """`log_softmax` normalizes all rows together."""
+
+    def log_softmax(self, x: Array) -> Array:
+        return super().log_softmax(x.reshape(1, -1)).reshape(x.shape)
+
+
+@saboteur("device.log_softmax_of_large_logits")
+class SoftmaxOverflows(Sabotaged):
+    """`log_softmax` takes the exponential of the logits as they are."""
+
+    def log_softmax(self, x: Array) -> Array:
+        x = x.astype(np.float32)
+        return x - self.log(self.exp(x).sum(axis=1, keepdims=True))
+
+
+@saboteur("device.log_softmax_of_one_token")
+class SoftmaxWithEpsilon(Sabotaged):
+    """`log_softmax` adds a millionth to the sum."""
+
+    def log_softmax(self, x: Array) -> Array:
+        return super().log_softmax(x) - np.float32(1e-6)
+
+
+@saboteur("device.log_softmax_precision")
+class SoftmaxOfFloat16(Sabotaged):
+    """`log_softmax` of float16 is rounded to float16."""
+
+    def log_softmax(self, x: Array) -> Array:
+        return super().log_softmax(x).astype(x.dtype)
+
+
+@saboteur("device.topk_values")
+class Ascending(Sabotaged):
+    """`topk` begins with the smallest of the k."""
+
+    def topk(self, x: Array, k: int) -> tuple[Array, Array]:
+        values, columns = super().topk(x, k)
+        return values[:, ::-1], columns[:, ::-1]
+
+
+@saboteur("device.topk_columns")
+class LooksValuesUp(Sabotaged):
+    """`topk` gives equal values the same column."""
+
+    def topk(self, x: Array, k: int) -> tuple[Array, Array]:
+        values, _ = super().topk(x, k)
+        return values, np.argmax(x[:, None, :] == values[:, :, None], axis=2)
+
+
+@saboteur("device.argmax_of_rows")
+class LargestMagnitude(Sabotaged):
+    """`argmax` forgets the sign."""
+
+    def argmax(self, x: Array) -> Array:
+        return np.argmax(np.abs(np.where(np.isneginf(x), 0, x)), axis=1)
+
+
+@saboteur("device.argmax_of_equals")
+class LastOfEquals(Sabotaged):
+    """`argmax` takes the last of equals."""
+
+    def argmax(self, x: Array) -> Array:
+        return x.shape[1] - 1 - np.argmax(x[:, ::-1], axis=1)
+
+
+@saboteur("device.choosing_only_reads")
+class SortsInPlace(Sabotaged):
+    """`topk` leaves the array sorted."""
+
+    def topk(self, x: Array, k: int) -> tuple[Array, Array]:
+        found = super().topk(x, k)
+        x.sort(axis=1)
+        return found
+
+
+@saboteur("device.unpack_bitmask_bits")
+class UnpacksIntegers(Sabotaged):
+    """`unpack_bitmask` gives 0 and 1 as integers."""
+
+    def unpack_bitmask(self, bitmask: Array, width: int) -> Array:
+        return super().unpack_bitmask(bitmask, width).astype(np.uint8)
+
+
+@saboteur("device.unpack_bitmask_widths")
+class AllowsWhatIsNotThere(Sabotaged):
+    """`unpack_bitmask` allows tokens past the last word."""
+
+    def unpack_bitmask(self, bitmask: Array, width: int) -> Array:
+        allowed = super().unpack_bitmask(bitmask, width)
+        allowed[:, bitmask.shape[1] * 32 :] = True
+        return allowed

@@ -1,0 +1,229 @@
+"""Bugs of moving arrays, and backends in each other's way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api import Payload
+from guideway.api.steps import Array
+from guideway.builtin.numpy_device import Downloaded
+from guideway.conformance.saboteurs import saboteur
+from guideway.conformance.saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors
+
+
+@saboteur("device.says_whether_it_can_run")
+class RaisesWhenAsked(Sabotaged):
+    """`available` raises where the device is missing."""
+
+    @classmethod
+    def available(cls) -> str | None:
+        raise RuntimeError("no driver")
+
+
+@saboteur("device.says_whether_it_can_run")
+class NoReason(Sabotaged):
+    """`available` gives an empty reason."""
+
+    @classmethod
+    def available(cls) -> str | None:
+        return ""
+
+
+@saboteur("device.says_whether_it_can_run")
+class SaysYes(Sabotaged):
+    """`available` answers True instead of None."""
+
+    @classmethod
+    def available(cls) -> Any:
+        return True
+
+
+@saboteur("device.arrays_go_and_come")
+class NarrowsIntegers(Sabotaged):
+    """`asarray` makes int32 of int64."""
+
+    def asarray(self, array: NDArray[Any]) -> Array:
+        return array.astype(np.int32) if array.dtype == np.int64 else array
+
+
+@saboteur("device.names_itself")
+class Nameless(Sabotaged):
+    """Has no name."""
+
+    name = ""
+
+
+@saboteur("device.asarray_of_any_memory")
+class AtLeastOneAxis(Sabotaged):
+    """`asarray` makes an array of one element of a single number."""
+
+    def asarray(self, array: NDArray[Any]) -> Array:
+        return np.ascontiguousarray(array)
+
+
+@saboteur("device.asarray_of_any_memory")
+class WholeMemory(Sabotaged):
+    """`asarray` reads the memory an array begins in without its strides."""
+
+    def asarray(self, array: NDArray[Any]) -> Array:
+        whole = array.base if isinstance(array.base, np.ndarray) and array.base.dtype == array.dtype else array
+        return np.resize(whole.reshape(-1), array.shape)
+
+
+@saboteur("device.asarray_keeps_dtypes")
+class WidensHalves(Sabotaged):
+    """`asarray` makes float32 of float16."""
+
+    def asarray(self, array: NDArray[Any]) -> Array:
+        return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+@saboteur("device.from_logits_keeps_values")
+class CleansLogits(Sabotaged):
+    """`from_logits` replaces what is not finite."""
+
+    def from_logits(self, logits: Array) -> Array:
+        return np.nan_to_num(super().from_logits(logits))
+
+
+@saboteur("device.from_logits_of_bfloat16")
+class RefusesBFloat16(SabotagedTensors):
+    """`from_logits` does not take bfloat16."""
+
+    def from_logits(self, logits: Array) -> Array:
+        if isinstance(logits, BFloat16):
+            raise TypeError("NumPy has no bfloat16")
+        return super().from_logits(logits)
+
+
+@saboteur("device.upload_keeps_payloads")
+class LosesShared(Sabotaged):
+    """`upload` drops what the rows share."""
+
+    def upload(self, payload: Payload) -> Payload:
+        return replace(super().upload(payload), shared={})
+
+
+@saboteur("device.upload_keeps_payloads")
+class SortsRowsOnly(Sabotaged):
+    """`upload` sorts the rows, and not what belongs to them."""
+
+    def upload(self, payload: Payload) -> Payload:
+        return replace(super().upload(payload), rows=np.sort(payload.rows))
+
+
+@saboteur("device.upload_keeps_payloads")
+class SharesItsArgument(Sabotaged):
+    """`upload` scales the host's own memory."""
+
+    def upload(self, payload: Payload) -> Payload:
+        uploaded = super().upload(replace(payload, arrays={k: v.copy() for k, v in payload.arrays.items()}))
+        for array in payload.arrays.values():
+            array[:] = 0
+        return uploaded
+
+
+@saboteur("device.upload_takes_parts")
+class WantsRows(Sabotaged):
+    """`upload` fails for a payload without rows."""
+
+    def upload(self, payload: Payload) -> Payload:
+        if not payload.rows.max() >= 0:
+            raise ValueError("no rows")
+        return super().upload(payload)
+
+
+@saboteur("device.upload_reads_anew")
+class UploadsOnce(Sabotaged):
+    """`upload` remembers the payloads it has seen."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.seen: dict[int, tuple[Payload, Payload]] = {}
+
+    def upload(self, payload: Payload) -> Payload:
+        if id(payload) not in self.seen:
+            copies = {name: array.copy() for name, array in payload.arrays.items()}
+            self.seen[id(payload)] = payload, replace(payload, rows=payload.rows.copy(), arrays=copies)
+        return self.seen[id(payload)][1]
+
+
+@saboteur("device.download_names_and_types")
+class ShortNames(Sabotaged):
+    """`download` drops what is before the slash in a name."""
+
+    def download(self, arrays: Mapping[str, Array]) -> Downloaded:
+        return super().download({name.rpartition("/")[2]: array for name, array in arrays.items()})
+
+
+@saboteur("device.download_names_and_types")
+class Lists(Sabotaged):
+    """`download` gives lists where there is one axis."""
+
+    def download(self, arrays: Mapping[str, Array]) -> Any:
+        found = super().download(arrays).result()
+        return Downloaded({name: array.tolist() if array.ndim == 1 else array for name, array in found.items()})
+
+
+@saboteur("device.download_results_stay")
+class DownloadsViews(Sabotaged):
+    """`download` gives the device's own memory."""
+
+    def download(self, arrays: Mapping[str, Array]) -> Downloaded:
+        return Downloaded({name: np.asarray(array) for name, array in arrays.items()})
+
+
+class _Once:
+    """A result that is gone once it was taken."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.arrays = dict(arrays)
+
+    def result(self) -> Mapping[str, NDArray[Any]]:
+        return {name: self.arrays.pop(name) for name in list(self.arrays)}
+
+
+@saboteur("device.download_results_stay")
+class DownloadsOnce(Sabotaged):
+    """A download's result is empty the second time."""
+
+    def download(self, arrays: Mapping[str, Array]) -> Any:
+        return _Once(super().download(arrays).result())
+
+
+class _Latest:
+    """A download whose arrays are those of the latest."""
+
+    arrays: ClassVar[Mapping[str, NDArray[Any]]] = {}
+
+    def result(self) -> Mapping[str, NDArray[Any]]:
+        return self.arrays
+
+
+@saboteur("device.backends_are_independent")
+class OneForAll(Sabotaged):
+    """All backends keep what they download in the same place."""
+
+    def download(self, arrays: Mapping[str, Array]) -> Any:
+        _Latest.arrays = super().download(arrays).result()
+        return _Latest()
+
+
+@saboteur("device.backends_in_two_threads")
+class FirstThreadOnly(Sabotaged):
+    """Works in the thread that came first."""
+
+    owner: ClassVar[int | None] = None
+
+    def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
+        here = threading.get_native_id()
+        if (FirstThreadOnly.owner or here) != here:
+            raise RuntimeError("another thread is using the device")
+        FirstThreadOnly.owner = here
+        return super().apply_bitmask(logits, bitmask, rows)
