@@ -137,6 +137,8 @@ class Host:
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None
+        if self._process.stdin.closed:
+            raise BrokenPipeError
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
         self._process.stdin.flush()
 
@@ -162,6 +164,8 @@ class Host:
             status = self._process.wait(1)  # it may have closed its end a moment before it ends
         except subprocess.TimeoutExpired:
             status = None
+        if self._noise.closed:
+            return "it was ended before"
         self._noise.seek(0)
         words = self._noise.read().decode(errors="replace").strip().splitlines()
         ended = "it did not answer in time" if status is None else f"it ended with status {status}"
