@@ -71,18 +71,17 @@ class _Host:
         }
 
     def serve(self, commands: int) -> None:
-        """Until standard input ends and no child is left."""
+        """Until standard input ends: nobody then waits for an answer."""
         self.selector.register(commands, selectors.EVENT_READ)
-        pending, is_open = b"", True
-        while is_open or self.children:
+        pending = b""
+        while True:
             for key, _ in self.selector.select(POLL_SECONDS if self.children else None):
                 if key.fd != commands:
                     self._read(self.children[key.fd])
                     continue
                 data = os.read(commands, 65536)
                 if not data:
-                    self.selector.unregister(commands)
-                    is_open = False
+                    return
                 *lines, pending = (pending + data).split(b"\n")
                 for line in lines:
                     self._start(**json.loads(line))
@@ -154,7 +153,6 @@ def _run_child(host: _Host, check: Check, mode: str, writer: int, noise: int) ->
     """The rest of a child's life."""
     code = 1
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setpgid(0, 0)  # so that whatever it starts ends with it
         os.dup2(noise, 1)
         os.dup2(noise, 2)
@@ -244,7 +242,6 @@ def main() -> None:
     send(channel, {"about": about})
     gc.collect()
     gc.freeze()  # children then share what is there
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         host.serve(commands)
     finally:  # also when interrupted

@@ -111,17 +111,17 @@ class Host:
 
     def close(self) -> None:
         """End the process, and the checks it still runs. Doing so again does nothing."""
-        if self._process.poll() is None:
-            self._process.terminate()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it ended before it had read everything
+            self._process.stdin.close()  # which ends it
         try:
             self._process.wait(CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:  # the plugin keeps signals from it
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._noise):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):  # it ended before it had read everything
-                    stream.close()
+        self._process.stdout.close()
+        self._noise.close()
 
     def __enter__(self) -> Self:
         return self
