@@ -1,0 +1,119 @@
+"""outlines-core's index under guideway's contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from guideway.api import CompiledGrammar, DeadEnd, Matcher
+from guideway.api.bitmask import num_words
+from outlines_core import Index  # type: ignore[import-untyped]
+
+if TYPE_CHECKING:
+    from guideway.api.bitmask import Bitmask
+    from numpy.typing import NDArray
+
+MAX_MASKS = 1024
+"""Masks a grammar keeps; 16 MB with a vocabulary of 131072 tokens."""
+BYTES_PER_SERIALIZED_BYTE = 3
+"""Hash tables in memory, against their entries in a row."""
+
+
+class OutlinesCompiled(CompiledGrammar):
+    """An index: the legal tokens of every state with the state each leads to. States are numbers, and nothing in it
+    changes but the masks it keeps; so matchers share it."""
+
+    def __init__(self, index: Index, start: int, num_tokens: int, serialized: bytes) -> None:
+        self.index = index
+        self.start = start
+        self.finals = frozenset(index.get_final_states())
+        self.num_tokens = num_tokens
+        self._serialized_nbytes = len(serialized)
+        self._masks: dict[int, NDArray[np.int32] | None] = {}
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> OutlinesMatcher:
+        return OutlinesMatcher(self, stop_token_ids, [self.start])
+
+    @property
+    def nbytes(self) -> int:
+        masks = MAX_MASKS * 4 * num_words(self.num_tokens)
+        return self._serialized_nbytes * BYTES_PER_SERIALIZED_BYTE + min(masks, self._serialized_nbytes)
+
+    def to_bytes(self) -> bytes:
+        return bytes(self.index.__reduce__()[1][0])
+
+    def mask(self, state: int) -> NDArray[np.int32]:
+        """The legal tokens of `state`, without stop tokens."""
+        mask = self._masks.get(state)
+        if mask is None:
+            legal = np.array(self.index.get_allowed_tokens(state) or (), dtype=np.int64)
+            bits = np.zeros(num_words(self.num_tokens) * 32, dtype=np.uint8)
+            bits[legal[legal < self.num_tokens]] = 1  # the rest are the plugin's own
+            mask = np.packbits(bits, bitorder="little").view("<i4").astype(np.int32)
+            if len(self._masks) >= MAX_MASKS:
+                self._masks.clear()
+            self._masks[state] = mask
+        return mask
+
+
+class OutlinesMatcher(Matcher):
+    """The states a sequence went through, one more than tokens; -1 after a stop token, which outlines-core never
+    sees."""
+
+    def __init__(self, compiled: OutlinesCompiled, stop_token_ids: frozenset[int], states: list[int]) -> None:
+        self._compiled = compiled
+        self._stop_token_ids = stop_token_ids
+        self._states = states
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        return self._walk(token_ids, self._states)
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        return self._walk(token_ids, self._states[-1:])
+
+    def _walk(self, token_ids: Sequence[int], states: list[int]) -> int:
+        compiled = self._compiled
+        for count, token_id in enumerate(token_ids):
+            state: int | None = None
+            if states[-1] == TERMINATED:
+                return count
+            if token_id in self._stop_token_ids:
+                state = TERMINATED if states[-1] in compiled.finals else None
+            elif 0 <= token_id < compiled.num_tokens:
+                state = compiled.index.get_next_state(states[-1], token_id)
+            if state is None:
+                return count
+            states.append(state)
+        return len(token_ids)
+
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        mask = self._compiled.mask(self._states[-1])
+        accepting = self.is_accepting()
+        if not accepting and not mask.any():
+            raise DeadEnd("the grammar allows no token of this vocabulary here")
+        words = bitmask[row]
+        words[: mask.size] = mask
+        words[mask.size :] = 0
+        if accepting:
+            for token_id in self._stop_token_ids:
+                words.view(np.uint32)[token_id >> 5] |= np.uint32(1 << (token_id & 31))
+
+    def is_terminated(self) -> bool:
+        return self._states[-1] == TERMINATED
+
+    def is_accepting(self) -> bool:
+        return self._states[-1] in self._compiled.finals
+
+    def rollback(self, num_tokens: int) -> None:
+        num_accepted = len(self._states) - 1
+        if not 0 <= num_tokens <= num_accepted:
+            raise ValueError(f"cannot roll back {num_tokens} tokens, {num_accepted} were accepted")
+        del self._states[len(self._states) - num_tokens :]
+
+    def fork(self) -> OutlinesMatcher:
+        return OutlinesMatcher(self._compiled, self._stop_token_ids, self._states.copy())
+
+
+TERMINATED = -1
+"""The state after a stop token."""

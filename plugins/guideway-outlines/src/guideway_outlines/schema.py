@@ -1,0 +1,137 @@
+"""A JSON Schema as a pattern.
+
+outlines-core writes the pattern. What it would write wrong is put right in the schema first, or refused: a
+``pattern`` or ``format`` that lets quotes and line feeds into a JSON string as they are, names of properties that need
+an escape, ``allOf``, of which it would write all branches one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NoReturn
+
+from guideway.api import UnsupportedGrammar
+from guideway.api.json_schema import Schema, resolve, subschemas
+from outlines_core import json_schema  # type: ignore[import-untyped]
+
+from guideway_outlines.regular import MAX_LENGTH, Node, in_json, parse, simplified, to_rust
+
+MAX_DEPTH = 40
+"""Of schemas inside schemas, references followed."""
+CHARACTERS_OF_ANY = 7_000
+"""What outlines-core writes for an object or array of anything."""
+
+FORMATS = {
+    "date": json_schema.DATE,
+    "date-time": json_schema.DATE_TIME,
+    "email": json_schema.EMAIL,
+    # its dot stands behind two backslashes, as if in a string of C: a backslash and anything
+    "time": json_schema.TIME.replace(r"\\.", r"\."),
+    "uri": json_schema.URI,
+    "uuid": json_schema.UUID,
+}
+"""The formats outlines-core knows, as patterns between quotes."""
+
+
+def to_node(schema: Schema, whitespace: str) -> Node:
+    """A checked schema, with the pattern `whitespace` between JSON tokens."""
+    if not isinstance(schema, Mapping):
+        _refuse("outlines does not compile the schema `true`", "true")
+    _check_size(schema)
+    try:
+        pattern = json_schema.build_regex_from_schema(json.dumps(_repaired(schema)), whitespace)
+    except ValueError as error:
+        message = str(error).split(" \nMake sure")[0][:300]
+        raise UnsupportedGrammar(f"outlines-core: {message}", feature="json_schema") from error
+    return parse(pattern)
+
+
+def _repaired(schema: Any) -> Any:
+    """A copy of a subschema that outlines-core gets right."""
+    if not isinstance(schema, Mapping):
+        return schema
+    new = dict(schema)
+    if len(schema.get("allOf", ())) > 1:
+        _refuse("outlines does not compile `allOf` of several schemas", "allOf")
+    for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
+        if keyword in schema:
+            new[keyword] = [_repaired(child) for child in schema[keyword]]
+    for keyword in ("items", "additionalProperties", "not"):
+        if keyword in schema and isinstance(schema[keyword], Mapping):
+            new[keyword] = _repaired(schema[keyword])
+    for keyword in ("$defs", "definitions"):
+        if keyword in schema:
+            new[keyword] = {name: _repaired(child) for name, child in schema[keyword].items()}
+    if "properties" in schema:
+        new["properties"] = {_escaped(name): _repaired(child) for name, child in schema["properties"].items()}
+    if "required" in schema:
+        new["required"] = [_escaped(name) for name in schema["required"]]
+    if "pattern" in schema:
+        new["pattern"] = _in_string(schema["pattern"], search=True)
+    elif schema.get("format") in FORMATS:
+        new["pattern"] = _in_string(FORMATS[schema["format"]][1:-1], search=False)
+        del new["format"]
+    return new
+
+
+@cache
+def _in_string(pattern: str, *, search: bool) -> str:
+    return f"^{to_rust(simplified(in_json(parse(pattern, search=search))))}$"
+
+
+def _escaped(name: str) -> str:
+    """A property's name as it stands between quotes."""
+    return json.dumps(name, ensure_ascii=False)[1:-1]
+
+
+def _check_size(schema: Mapping[str, Any]) -> None:
+    """Refuse a schema whose pattern would be too long. References are written out where they stand, items twice, and
+    optional properties once for each that could be the last."""
+    sizes: dict[int, int] = {}
+    entered: set[int] = set()
+
+    def size(node: Any, depth: int) -> int:
+        if not isinstance(node, Mapping):
+            return CHARACTERS_OF_ANY
+        if id(node) in sizes:
+            return sizes[id(node)]
+        if id(node) in entered:
+            _refuse("outlines does not compile recursive schemas", "$ref:recursive")
+        if depth > MAX_DEPTH:
+            _refuse(f"schemas may be nested {MAX_DEPTH} deep", "depth")
+        entered.add(id(node))
+        own = len(
+            json.dumps([node.get("enum"), node.get("const"), node.get("pattern"), list(node.get("properties", ()))])
+        )
+        total = 100 + 2 * own + sum(factor * size(child, depth + 1) for factor, child in _children(node, schema))
+        entered.remove(id(node))
+        if total > MAX_LENGTH:
+            _refuse("the pattern of this schema would be too long", "size")
+        sizes[id(node)] = total
+        return total
+
+    for _, subschema in subschemas(schema):
+        size(subschema, 0)
+
+
+def _children(node: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+    """The schemas written out inside `node`'s pattern, and how often."""
+    for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
+        yield from ((1, child) for child in node.get(keyword, ()))
+    types = node.get("type", ())
+    types = [types] if isinstance(types, str) else types
+    if "items" in node or ("array" in types and "prefixItems" not in node):
+        yield 2, node.get("items")
+    properties = node.get("properties", {})
+    optional = len(properties.keys() - set(node.get("required", ())))
+    yield from ((max(optional, 1), child) for child in properties.values())
+    if "object" in types and not properties:
+        yield 2, node.get("additionalProperties")
+    if isinstance(node.get("$ref"), str) and node["$ref"].startswith("#"):
+        yield 1, resolve(root, node["$ref"])
+
+
+def _refuse(message: str, feature: str) -> NoReturn:
+    raise UnsupportedGrammar(message, feature=feature)

@@ -1,0 +1,129 @@
+"""outlines-core as a grammar strategy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from guideway.api import (
+    Constraint,
+    GrammarStrategy,
+    InvalidConfiguration,
+    InvalidGrammar,
+    Support,
+    UnsupportedGrammar,
+    Vocabulary,
+    parse_options,
+)
+from guideway.api.json_schema import check_schema
+from guideway.api.json_schema_probe import support
+from outlines_core import Index  # type: ignore[import-untyped]
+from outlines_core import Vocabulary as NativeVocabulary
+
+from guideway_outlines import schema as schemas
+from guideway_outlines.matcher import OutlinesCompiled
+from guideway_outlines.regular import NEVER, Either, Node, literal, parse, simplified, to_rust
+from guideway_outlines.size import check_size, first_bytes
+from guideway_outlines.support import library, table
+
+
+@dataclass(frozen=True)
+class Options:
+    """What an operator may set under ``[grammar.outlines]``."""
+
+    whitespace: Literal["any", "single", "compact"] = "any"
+    """Between JSON tokens: any whitespace, at most one space, or none."""
+    max_entries: int = 1 << 25
+    """Legal tokens of a grammar, summed over its states. The default takes some five seconds and a gigabyte."""
+
+
+_WHITESPACE = {"any": r"[ \t\n\r]*", "single": "[ ]?", "compact": ""}
+
+START = "\x00"
+"""Stands before every pattern. outlines-core wants a pattern that begins alike wherever it stands, which one that may
+be empty and is anchored at its end does not; and without that anchor ``a|ab`` would match ``a`` only."""
+
+
+class Strategy(GrammarStrategy):
+    """One native vocabulary for all grammars.
+
+    It holds two kinds of tokens more, with ids past the real ones: `START`; and every byte that is no token by itself,
+    because outlines-core refuses a grammar if any of its states has no legal token.
+    """
+
+    name: ClassVar[str] = "outlines"
+    kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "regex", "choice"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "serialize"})
+    max_rollback: ClassVar[int | None] = None
+
+    def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
+        super().__init__(vocabulary, options)
+        self._options = parse_options(Options, options, where="grammar.outlines")
+        if self._options.max_entries < 1:
+            raise InvalidConfiguration(
+                f"option 'max_entries' of grammar.outlines must be at least 1, not {self._options.max_entries}",
+                field="grammar.outlines.max_entries",
+            )
+        size = len(vocabulary)
+        ids: dict[bytes, list[int]] = {}
+        for token_id, token in enumerate(vocabulary.tokens):
+            if token:
+                ids.setdefault(token, []).append(token_id)
+        for byte in range(256):
+            ids.setdefault(bytes([byte]), []).append(size + 1 + byte)
+        self._start_id = size + 1 + ord(START)
+        self._native = NativeVocabulary(size, ids)
+        self._first_bytes = first_bytes(vocabulary.tokens)
+
+    def supports(self, constraint: Constraint) -> Support:
+        if constraint.kind != "json_schema":
+            return Support(enforced=frozenset({constraint.kind}))
+        try:
+            schema = json.loads(constraint.source())
+            check_schema(schema)
+        except InvalidGrammar as error:
+            return Support(reason=str(error))
+        return support(schema, table(), library())
+
+    def compile(self, constraint: Constraint) -> OutlinesCompiled:
+        kind = constraint.kind
+        if kind not in self.kinds:
+            raise UnsupportedGrammar(f"{library()} has no constraints of kind {kind}", feature=kind)
+        try:
+            node = simplified(self._node(kind, constraint.source()))
+            if node == NEVER:
+                raise InvalidGrammar("no text matches the constraint")
+            check_size(node, self._first_bytes, self._options.max_entries)
+            pattern = rf"\x{{0}}(?:{to_rust(node)})\z"
+        except RecursionError as error:
+            raise UnsupportedGrammar("the constraint is nested too deeply", feature="depth") from error
+        try:
+            index = Index(pattern, self._native)
+        except ValueError as error:
+            raise UnsupportedGrammar(f"{library()}: {str(error)[:300]}", feature=kind) from error
+        compiled = self._compiled(index)
+        if compiled.start not in compiled.finals and not compiled.mask(compiled.start).any():
+            raise InvalidGrammar("no text of this vocabulary matches the constraint")
+        return compiled
+
+    def from_bytes(self, data: bytes) -> OutlinesCompiled:
+        return self._compiled(Index.from_binary(data))
+
+    def _compiled(self, index: Index) -> OutlinesCompiled:
+        start = index.get_next_state(index.get_initial_state(), self._start_id)
+        return OutlinesCompiled(index, start, len(self.vocabulary), index.__reduce__()[1][0])
+
+    def _node(self, kind: str, source: str) -> Node:
+        match kind:
+            case "json_schema":
+                schema = json.loads(source)
+                check_schema(schema)
+                if schema is False:
+                    raise InvalidGrammar("the schema `false` allows nothing")
+                return schemas.to_node(schema, _WHITESPACE[self._options.whitespace])
+            case "choice":
+                return Either(tuple(map(literal, json.loads(source))))
+            case _:
+                return parse(source)

@@ -1,0 +1,289 @@
+"""What is peculiar to outlines: the support table, repairs of what outlines-core gets wrong, sizes, types and terms."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+from guideway.api import (
+    Choice,
+    Constraint,
+    Grammar,
+    GrammarStrategy,
+    InvalidConfiguration,
+    InvalidGrammar,
+    JsonSchema,
+    Regex,
+    UnsupportedGrammar,
+    Vocabulary,
+)
+from guideway.api.bitmask import allocate, unpack
+from guideway.api.json_schema_probe import STOP, byte_vocabulary
+from guideway_outlines import constraint, guideway_grammar_strategy, support
+from pydantic import BaseModel
+
+
+def make(vocabulary: Vocabulary, **options: Any) -> GrammarStrategy:
+    return guideway_grammar_strategy()(vocabulary, options)
+
+
+@pytest.fixture(scope="module")
+def strategy() -> GrammarStrategy:
+    return make(byte_vocabulary(), whitespace="compact")
+
+
+@pytest.fixture(scope="module")
+def accepts(strategy: GrammarStrategy) -> Callable[[Constraint, str], bool]:
+    def accepts(wanted: Constraint, text: str) -> bool:
+        tokens = [*text.encode(), STOP]
+        return strategy.compile(wanted).matcher(frozenset({STOP})).accept(tokens) == len(tokens)
+
+    return accepts
+
+
+Accepts = Callable[[Constraint, str], bool]
+
+
+@pytest.fixture
+def installed() -> str:
+    return support.library().split()[1]
+
+
+def test_the_installed_version_has_a_table(installed: str) -> None:
+    assert installed in support.committed(), "a new version: run python -m guideway_outlines.probe"
+
+
+@pytest.mark.slow
+def test_the_committed_table_is_what_the_installed_version_does(installed: str) -> None:
+    assert support.committed()[installed] == support.measure()
+
+
+@pytest.mark.parametrize(
+    ("schema", "unenforced"),
+    [
+        ({"type": "object", "properties": {"x": {"type": "integer", "minimum": 1}}}, {"minimum"}),
+        ({"type": "string", "pattern": "^a+$", "maxLength": 3}, {"pattern+maxLength"}),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, set()),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "integer"}}}, set()),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, {"oneOf"}),
+    ],
+)
+def test_supports_names_what_it_would_lose(strategy: GrammarStrategy, schema: Any, unenforced: set[str]) -> None:
+    found = strategy.supports(JsonSchema(schema))
+    assert found.unenforced == unenforced and not found.refused
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {"title": "anything"},
+        {"$ref": "#/$defs/l", "$defs": {"l": {"type": "array", "items": {"$ref": "#/$defs/l"}}}},
+        {"allOf": [{"type": "string"}, {"type": "null"}]},
+        {"type": "string", "format": "ipv4"},
+        {"type": "string", "pattern": r"(a)\1"},
+        {"type": "string", "pattern": "^a|b$"},
+    ],
+)
+def test_what_outlines_core_lacks_is_unsupported(strategy: GrammarStrategy, schema: Any) -> None:
+    with pytest.raises(UnsupportedGrammar):
+        strategy.compile(JsonSchema(schema))
+
+
+def test_any_alternative_of_a_regex_may_match(accepts: Accepts) -> None:
+    for text in ("a", "ab", "abc"):
+        assert accepts(Regex("a|ab|abc"), text)
+    assert accepts(Regex("(a?)*"), "") and accepts(Regex("(a|ab)*?"), "aba")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        (r"^\d\w\s$", ["1a\n", "0_ "], ["٣a ", "1é ", "11"]),
+        (r".", ["a", "é", "\x00", "\r"], ["\n", "", "ab"]),
+        (r"[^a-c\]]", ["d", "[", "\n"], ["a", "]", "dd"]),
+        (r"[]a]+[a-]", ["]]-", "aa"], ["b-"]),
+        (r"\x41\u00e9\x{1F600}\u{7a}\.\\", ["Aé\U0001f600z.\\"], ["Aé\U0001f600zx\\"]),
+        (r"a{2}b{1,}c{0,2}{", ["aab{", "aabbcc{"], ["ab{", "aabccc{"]),
+        (r"(?:x|(?P<n>y)|(?<m>z))+?", ["x", "xyz"], [""]),
+        (r"a\$", ["a$"], ["a"]),
+        (r"[\b]|a\t", ["\b", "a\t"], ["a"]),
+    ],
+)
+def test_the_dialect(accepts: Accepts, pattern: str, yes: list[str], no: list[str]) -> None:
+    assert [text for text in yes if not accepts(Regex(pattern), text)] == []
+    assert [text for text in no if accepts(Regex(pattern), text)] == []
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(",
+        "a)",
+        "[a",
+        "[b-a]",
+        r"[\d-z]",
+        "*",
+        "a**",
+        "a{2}{3}",
+        "a{2,1}",
+        "{2}",
+        "a\\",
+        r"\y",
+        r"\x{110000}",
+        r"\ud800",
+    ],
+)
+def test_malformed_patterns_are_invalid(strategy: GrammarStrategy, pattern: str) -> None:
+    with pytest.raises(InvalidGrammar):
+        strategy.compile(Regex(pattern))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "feature"),
+    [
+        ("(?=a)b", "lookaround"),
+        (r"(a)\1", "backreference"),
+        (r"\bb", "boundary"),
+        (r"\p{L}", "property"),
+        ("(?i)a", "flags"),
+        ("a*+", "possessive"),
+        ("a^b", "anchor"),
+        ("^a|b", "anchor"),
+        (r"a\z", "anchor"),
+        ("[[:alpha:]]", "class"),
+        ("[a&&b]", "class"),
+        ("(" * 500 + ")" * 500, "depth"),
+    ],
+)
+def test_what_the_dialect_lacks_is_unsupported(strategy: GrammarStrategy, pattern: str, feature: str) -> None:
+    with pytest.raises(UnsupportedGrammar) as refused:
+        strategy.compile(Regex(pattern))
+    assert refused.value.feature == f"regex:{feature}"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "[a-z]{1000000000}",
+        "(a|b)*a(a|b){20}",
+        "(((((a{9}){9}){9}){9}){9}){9}",
+        "(a?){3000}",
+        "((a*)*b?){4000}",
+        "(a|aa){5000}",
+        "(" * 91 + "a*" + ")*" * 90 + "){99999}",
+        "".join(f"[{chr(i)}-{chr(i + 3000)}]" for i in range(256, 3000)),
+    ],
+)
+def test_what_would_not_end_is_refused_at_once(strategy: GrammarStrategy, pattern: str) -> None:
+    with pytest.raises(UnsupportedGrammar) as refused:
+        strategy.compile(Regex(pattern))
+    assert refused.value.feature == "regex:size"
+
+
+def test_a_schema_whose_pattern_would_be_huge_is_refused_at_once(strategy: GrammarStrategy) -> None:
+    lists: Any = {"type": "null"}
+    for _ in range(30):
+        lists = {"type": "array", "items": lists}
+    doubled = {f"d{i}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(30)}
+    doubled["d30"] = {"type": "null"}
+    for schema in (lists, {"$ref": "#/$defs/d0", "$defs": doubled}, {"type": "array", "items": {}, "minItems": 10**9}):
+        with pytest.raises(UnsupportedGrammar):
+            strategy.compile(JsonSchema(schema))
+
+
+def test_the_size_limit_counts_legal_tokens() -> None:
+    vocabulary = Vocabulary([b"", *(b"a%d" % i for i in range(1000))], frozenset({0}), {0: "</s>"})
+    for options, refused in (({}, False), ({"max_entries": 3000}, True)):
+        strategy = make(vocabulary, **options)
+        if refused:
+            with pytest.raises(UnsupportedGrammar, match="3000 entries"):
+                strategy.compile(Regex("(a[0-9]*){4}"))
+        else:
+            strategy.compile(Regex("(a[0-9]*){4}"))
+    with pytest.raises(InvalidConfiguration, match="max_entries"):
+        make(vocabulary, max_entries=0)
+
+
+def test_strings_stay_json(accepts: Accepts) -> None:
+    schema = JsonSchema({"type": "string", "pattern": '^.["\\\\]\n.*$'})
+    assert accepts(schema, json.dumps('x"\ny')) and accepts(schema, json.dumps("\t\\\n"))
+    assert not accepts(schema, '"x"\ny"')
+    email = JsonSchema({"type": "string", "format": "email"})
+    assert accepts(email, '"a@b.de"') and accepts(email, json.dumps('"q"@b.de')) and not accepts(email, '""q"@b.de"')
+    names = JsonSchema({"type": "object", "properties": {'a"\n': {"type": "null"}}, "required": ['a"\n']})
+    assert accepts(names, '{"a\\"\\n":null}') and not accepts(names, '{"a"\n":null}')
+
+
+def test_a_pattern_is_searched_for(accepts: Accepts) -> None:
+    for pattern, yes, no in (("b", "abc", "ac"), ("^b", "bc", "ab"), ("b$", "ab", "bc"), ("a|b", "xb", "xx")):
+        schema = JsonSchema({"type": "string", "pattern": pattern})
+        assert accepts(schema, f'"{yes}"') and not accepts(schema, f'"{no}"')
+
+
+@pytest.mark.parametrize(
+    ("whitespace", "accepted"),
+    [("any", ['{ "a":\n\t1}', '{"a": 1}', '{"a":1}']), ("single", ['{"a": 1}', '{"a":1}']), ("compact", ['{"a":1}'])],
+)
+def test_whitespace(whitespace: str, accepted: list[str]) -> None:
+    compiled = make(byte_vocabulary(), whitespace=whitespace).compile(
+        JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+    )
+    for text in ('{ "a":\n\t1}', '{"a": 1}', '{"a":1}'):
+        tokens = [*text.encode(), STOP]
+        assert (compiled.matcher(frozenset({STOP})).accept(tokens) == len(tokens)) == (text in accepted)
+
+
+def test_bytes_that_are_no_tokens_are_not_offered() -> None:
+    vocabulary = Vocabulary([b"", b"a", b"ab", b"c"], frozenset({0}), {0: "</s>"}, 300)
+    matcher = make(vocabulary).compile(Regex("(ab|c)*")).matcher(frozenset({0}))
+    bitmask = allocate(1, 300)
+    matcher.fill_bitmask(bitmask, 0)
+    assert unpack(bitmask, 300)[0].nonzero()[0].tolist() == [0, 1, 2, 3]
+    assert [t for t in range(-2, 300) if matcher.validate([t])] == [0, 1, 2, 3]
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+@dataclass
+class Point:
+    x: int
+
+
+def test_types_and_terms_are_constraints(accepts: Accepts) -> None:
+    from outlines.types import dsl, email, integer
+
+    number = dsl.String("No. ") + integer
+
+    assert constraint(Literal["a", "b"]) == constraint(dsl.either("a", "b")) == Choice(["a", "b"])
+    assert constraint(Color, strategy="outlines") == Choice(["red", "blue"], strategy="outlines")
+    assert accepts(constraint(number), "No. 12") and not accepts(constraint(number), "No. x")
+    assert accepts(constraint(email), "a@b.de")
+    assert accepts(constraint(dsl.Choice(["a.b", 1])), "a.b") and not accepts(constraint(dsl.Choice(["a.b", 1])), "axb")
+    assert accepts(constraint(list[int]), "[1, 2]")
+    person = constraint(Person)
+    assert isinstance(person, JsonSchema) and accepts(person, '{"name":"é","age":3}') and not accepts(person, "{}")
+    assert accepts(constraint(Point), '{"x":1}')
+    assert accepts(constraint(dsl.regex("[ab]").between(2, 3) + dsl.optional("c")), "abac")
+    assert constraint(dsl.CFG("start: A")) == Grammar("start: A", "lark")
+
+
+def test_other_things_are_no_constraints() -> None:
+    from outlines.types import dsl
+
+    with pytest.raises(InvalidGrammar, match="output type"):
+        constraint(object())
+    with pytest.raises(UnsupportedGrammar, match="whitespace"):
+        constraint(dsl.JsonSchema({"type": "string"}, whitespace_pattern=" *"))
