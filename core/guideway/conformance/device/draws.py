@@ -76,6 +76,7 @@ def _uniform(
 @check("device", tier="stress")
 def uniform_of_two_processes(subject: DeviceSubject) -> None:
     """Two processes get the same numbers from `uniform`."""
+    subject.require_hardware()
     told = [_told_by_a_process(subject) for _ in range(2)]
     wanted = oracles.uniforms([77], [3], [9], 1, 64).tobytes()
     for number, heard in enumerate(told):
@@ -91,13 +92,15 @@ def _told_by_a_process(subject: DeviceSubject) -> bytes:
             os.close(reader)
             os.write(writer, _uniform(subject.bench(), [77], [3], [9], 1, 64).tobytes())
             code = 0
+        except BaseException as error:
+            os.write(writer, f"{type(error).__name__}: {error}".encode())
         finally:
             os._exit(code)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         heard = pipe.read()
     _, status = os.waitpid(pid, 0)
-    expect(status == 0, f"a process that only asks for random numbers ended with status {status}")
+    expect(status == 0, f"in a process of its own uniform failed (status {status}): {heard.decode(errors='replace')}")
     return heard
 
 

@@ -29,11 +29,15 @@ class DeviceSubject(Subject):
         float16 and float32 stand for all three."""
         return frozenset({cls.bfloat16} if getattr(component, "arrays", None) in BFLOAT16 else ())
 
-    def backend(self) -> DeviceBackend:
-        """A new backend. Raises `HardwareAbsent` if it says that it cannot run here."""
+    def require_hardware(self) -> None:
+        """Raises `HardwareAbsent` if the backend says that it cannot run here."""
         reason = self.component.available()
         if reason is not None:
             raise HardwareAbsent(reason)
+
+    def backend(self) -> DeviceBackend:
+        """A new backend. Raises `HardwareAbsent` if it says that it cannot run here."""
+        self.require_hardware()
         if self.settings.device is not None:
             return self.component(self.settings.device)
         refused: list[str] = []

@@ -1,0 +1,287 @@
+"""Correct device backends of unusual make, which have to be certified, and the oracles they are held against."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from guideway.api import ArrayOps, DeviceBackend
+from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
+from guideway.conformance.device import oracles
+from guideway.conformance.device.golden import GOLDEN
+from guideway.conformance.runner import run
+from guideway.conformance.saboteurs.device.base import Sabotaged, SabotagedTensors
+from guideway.conformance.subjects import Settings
+from guideway.conformance.target import Target
+from numpy.typing import NDArray
+
+from tests.support.jax_device import JaxDevice
+
+# A device whose arrays nobody can write to. It shares no code with the reference, computes in float64 where it may,
+# gives indices as it likes, orders equals as it likes, and is found by its own default device.
+
+
+def frozen(array: Any) -> Any:
+    array = np.array(array)
+    array.flags.writeable = False
+    return array
+
+
+class AbacusOps(ArrayOps):
+    def asarray(self, array: NDArray[Any]) -> Any:
+        return frozen(array)
+
+    def add_at(self, x: Any, rows: Any, columns: Any, values: Any) -> Any:
+        lines = x.tolist()
+        for row, column, value in zip(rows.tolist(), columns.tolist(), values.tolist(), strict=True):
+            lines[row][column] += value
+        return frozen(np.array(lines).reshape(x.shape).astype(x.dtype))
+
+    def scale_rows(self, x: Any, rows: Any, factors: Any) -> Any:
+        every = np.ones((len(x), 1))
+        every[rows, 0] = factors
+        return frozen((x * every).astype(x.dtype))
+
+    def where_rows(self, x: Any, rows: Any, condition: Any, values: Any) -> Any:
+        conditions = np.broadcast_to(condition, (len(rows), x.shape[1]))
+        wanted = np.broadcast_to(values, conditions.shape)
+        lines = list(x)
+        for i, row in enumerate(rows.tolist()):
+            lines[row] = np.choose(conditions[i], [lines[row], wanted[i].astype(x.dtype)])
+        return frozen(np.stack(lines))
+
+    def gather(self, x: Any, rows: Any, columns: Any = None) -> Any:
+        taken = np.take(x, rows, axis=0)
+        return frozen(taken if columns is None else np.take_along_axis(taken, columns.astype(np.int64), axis=1))
+
+    def scatter(self, x: Any, rows: Any, columns: Any, values: Any) -> Any:
+        changed = x.copy()
+        for row, line, some in zip(rows, columns, values, strict=True):
+            changed[row, line] = some
+        return frozen(changed)
+
+    def cumsum(self, x: Any) -> Any:
+        return frozen(np.add.accumulate(x.astype(np.float64), axis=1))
+
+    def forbid_from(self, x: Any, column: int) -> Any:
+        return frozen(np.concatenate([x[:, :column], np.full_like(x[:, column:], -np.inf)], axis=1))
+
+    def exp(self, x: Any) -> Any:
+        return frozen(np.power(np.e, x, dtype=np.float64))
+
+    def log(self, x: Any) -> Any:
+        return frozen(np.where(x > 0, np.log2(np.where(x > 0, x, 1), dtype=np.float64) * np.log(2), -np.inf))
+
+    def log_softmax(self, x: Any) -> Any:
+        x = x.astype(np.float64)
+        return frozen(x - np.logaddexp.reduce(x, axis=1, keepdims=True))
+
+    def topk(self, x: Any, k: int) -> tuple[Any, Any]:
+        columns = np.argsort(x, axis=1, kind="stable")[:, ::-1][:, :k].astype(np.int16 if x.shape[1] < 99 else np.int32)
+        return frozen(np.take_along_axis(x, columns.astype(np.int64), axis=1)), frozen(columns)
+
+    def argmax(self, x: Any) -> Any:
+        return frozen(np.array([row.index(max(row)) for row in x.tolist()], dtype=np.uint32))
+
+    def categorical(self, logprobs: Any, uniforms: Any) -> Any:
+        drawn = []
+        for row, uniform in zip(logprobs.astype(np.float64), uniforms.astype(np.float64), strict=True):
+            columns = np.flatnonzero(np.isfinite(row))
+            sums = np.exp(row[columns] - row.max()).cumsum()
+            drawn.append(columns[np.searchsorted(sums, uniform * sums[-1], side="right")])
+        return frozen(np.array(drawn, dtype=np.int32))
+
+    def uniform(self, seeds: Any, sequences: Any, positions: Any, purpose: int, width: int) -> Any:
+        blocks = np.arange(-(-width // 4), dtype=np.uint64)
+        lines = []
+        for seed, sequence, position in zip(seeds.tolist(), sequences.tolist(), positions.tolist(), strict=True):
+            a, b, c, d = blocks, *(np.full_like(blocks, word) for word in (position, sequence, purpose))
+            low, high = seed % 2**32, (seed >> 32) % 2**32
+            for _ in range(10):
+                left, right = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
+                a, c = right // 2**32 ^ b ^ np.uint64(low), left // 2**32 ^ d ^ np.uint64(high)
+                b, d = right % 2**32, left % 2**32
+                low, high = (low + 0x9E3779B9) % 2**32, (high + 0xBB67AE85) % 2**32
+            lines.append(np.stack([a, b, c, d], axis=1).ravel()[:width])
+        return frozen(((np.array(lines) // 2**9 + 0.5) / 2**23).astype(np.float32))
+
+    def unpack_bitmask(self, bitmask: Any, width: int) -> Any:
+        allowed = np.zeros((len(bitmask), width), dtype=np.bool_)
+        for token in range(min(width, 32 * bitmask.shape[1])):
+            allowed[:, token] = bitmask[:, token // 32] & np.int32(np.uint32(1 << token % 32).view(np.int32)) != 0
+        return frozen(allowed)
+
+
+class Lazy:
+    """Arrays that nobody can write to may be read whenever they are asked for."""
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self.arrays = arrays
+
+    def result(self) -> Mapping[str, NDArray[Any]]:
+        return {name: np.asarray(array) for name, array in self.arrays.items()}
+
+
+class Abacus(DeviceBackend):
+    name = "beads"
+    arrays = "beads"
+
+    def __init__(self, device: str = "abacus:0") -> None:
+        if not device.startswith("abacus"):
+            raise ValueError(f"{device!r} is no abacus")
+        super().__init__(device)
+        self.ops = AbacusOps()
+
+    def from_logits(self, logits: Any) -> Any:
+        return frozen(logits)
+
+    def apply_bitmask(self, logits: Any, bitmask: Any, rows: Any) -> Any:
+        forbidden = np.zeros(logits.shape, dtype=np.bool_)
+        forbidden[rows] = ~self.ops.unpack_bitmask(bitmask, logits.shape[1])
+        return frozen(np.where(forbidden, np.array(-np.inf, dtype=logits.dtype), logits))
+
+    def download(self, arrays: Mapping[str, Any]) -> Lazy:
+        return Lazy(dict(arrays))
+
+
+# A device with arrays of its own, which are no NumPy arrays, lie column by column, and of which a part is a copy. Its
+# device is called as the backend is.
+
+
+class Sheet:
+    def __init__(self, values: Any) -> None:
+        self.memory = np.asfortranarray(values) if np.ndim(values) else np.array(values)
+
+    dtype = property(lambda self: self.memory.dtype)
+    shape = property(lambda self: self.memory.shape)
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    def __getitem__(self, index: Any) -> Sheet:
+        return Sheet(self.memory[plain(index)].copy())
+
+    def sum(self, axis: int) -> Sheet:
+        return Sheet(self.memory.sum(axis=axis))
+
+
+def plain(value: Any) -> Any:
+    return value.memory if isinstance(value, Sheet) else value
+
+
+for word in ("add", "sub", "mul", "truediv", "lt", "le", "gt", "ge", "eq", "ne"):
+    function = getattr(operator, word)
+    setattr(Sheet, f"__{word}__", lambda x, y, f=function: Sheet(f(plain(x), plain(y))))
+    setattr(Sheet, f"__r{word}__", lambda x, y, f=function: Sheet(f(plain(y), plain(x))))
+
+
+def lifted(name: str) -> Any:
+    def call(_: Any, *arguments: Any) -> Any:
+        found = getattr(NumpyOps(), name)(*map(plain, arguments))
+        return tuple(map(Sheet, found)) if isinstance(found, tuple) else Sheet(found)
+
+    return call
+
+
+class SheetOps(ArrayOps):
+    add_at, scale_rows, where_rows, gather = map(lifted, ("add_at", "scale_rows", "where_rows", "gather"))
+    scatter, cumsum, forbid_from, exp = map(lifted, ("scatter", "cumsum", "forbid_from", "exp"))
+    log, log_softmax, topk, argmax = map(lifted, ("log", "log_softmax", "topk", "argmax"))
+    categorical, uniform, unpack_bitmask = map(lifted, ("categorical", "uniform", "unpack_bitmask"))
+
+    def asarray(self, array: NDArray[Any]) -> Sheet:
+        return Sheet(array.copy())
+
+
+class Sheets(DeviceBackend):
+    name = "sheets"
+    arrays = "sheets"
+
+    def __init__(self, device: str) -> None:
+        if device != "sheets":
+            raise RuntimeError(f"there is no {device}")
+        super().__init__(device)
+        self.ops = SheetOps()
+
+    def from_logits(self, logits: Any) -> Sheet:
+        return logits if isinstance(logits, Sheet) else Sheet(logits)
+
+    def apply_bitmask(self, logits: Sheet, bitmask: Sheet, rows: Sheet) -> Sheet:
+        return Sheet(NumpyDevice().apply_bitmask(logits.memory, bitmask.memory, rows.memory))
+
+    def download(self, arrays: Mapping[str, Sheet]) -> Lazy:
+        return Lazy({name: sheet.memory.copy() for name, sheet in arrays.items()})
+
+
+class Elsewhere(Abacus):
+    """Only on a device that nobody can guess."""
+
+    def __init__(self, device: str) -> None:
+        if device != "abacus:7":
+            raise ValueError(f"{device!r} is not the seventh abacus")
+        super().__init__(device)
+
+
+class Absent(Abacus):
+    @classmethod
+    def available(cls) -> str | None:
+        return "there is no abacus in this room"
+
+
+def failures(cls: type, settings: Settings | None = None) -> list[str]:
+    report = run(Target.of_class(cls, settings))
+    found = [f"{r.obligation.check}: {r.outcome}: {r.detail}" for r in report.results if r.outcome != "pass"]
+    assert (report.verdict == "certified") == (not found)
+    return found
+
+
+@pytest.mark.parametrize("cls", [Abacus, Sheets, Sabotaged, SabotagedTensors])
+def test_correct_backends_are_certified(cls: type) -> None:
+    assert not failures(cls)
+
+
+@pytest.mark.slow
+def test_a_backend_on_jax_is_certified() -> None:
+    assert not failures(JaxDevice)
+
+
+def test_a_device_is_taken_from_the_settings() -> None:
+    assert not failures(Elsewhere, Settings(device="abacus:7"))
+
+
+def test_a_device_nobody_can_guess_has_to_be_named() -> None:
+    found = failures(Elsewhere)
+    assert "conformance.toml" in found[0]
+    assert "'cpu' is not the seventh abacus" in found[0]
+
+
+def test_nothing_is_certified_without_the_hardware() -> None:
+    report = run(Target.of_class(Absent))
+    outcomes = {result.obligation.check: result.outcome for result in report.results}
+    assert outcomes.pop("device.says_whether_it_can_run") == "pass"
+    assert set(outcomes.values()) == {"not_run"}
+    assert report.verdict == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "answer"),
+    [
+        ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+)
+def test_the_oracle_knows_the_published_answers(counter: str, key: str, answer: str) -> None:
+    (first, *rest), (low, high), wanted = ([int(word, 16) for word in text.split()] for text in (counter, key, answer))
+    assert list(oracles.philox((first, *rest), (low, high))) == wanted
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_the_oracle_agrees_with_what_was_written_by_hand(case: Any) -> None:
+    forbidden = oracles.forbidden(case.words, case.rows, (case.num_rows, case.width))
+    for row in range(case.num_rows):
+        allowed = tuple(np.flatnonzero(~forbidden[row]).tolist())
+        assert allowed == (case.allowed[case.rows.index(row)] if row in case.rows else tuple(range(case.width)))
