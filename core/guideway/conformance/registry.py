@@ -20,9 +20,23 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 Mode: TypeAlias = Literal["positive", "refusal"]
 
 KIND_MODULES = {
-    "grammar": (),
+    "grammar": (
+        *("alive", "accepting", "masks", "stopping", "undoing", "batches", "languages", "compiling", "supporting"),
+        *("extras", "sizes", "machines", "load"),
+    ),
     "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "stress"),
-    "modifier": ("declarations",),
+    "modifier": (
+        "declarations",
+        "states",
+        "payloads",
+        "transforms",
+        "company",
+        "samplers",
+        "needs",
+        "devices",
+        "machine",
+        "stress",
+    ),
     "worker": ("mixins",),
     "hooks": ("validators", "observers"),
 }

@@ -40,7 +40,7 @@ _MALFORMED: tuple[Constraint, ...] = (
     Regex("b\udc80"),
     JsonSchema("{"),
     JsonSchema({"type": "strin"}),
-    JsonSchema({"type": "object", "properties": []}),  # type: ignore[dict-item]
+    JsonSchema({"type": "object", "properties": []}),
     Choice([]),
     Choice([1]),  # type: ignore[list-item]
     StructuralTag("{"),

@@ -45,8 +45,9 @@ class Session(Matcher):
         compiled: CompiledGrammar,
         vocabulary: Vocabulary,
         stop_token_ids: frozenset[int] | None = None,
+        name: str = "",
     ) -> None:
-        self.strategy, self.compiled, self.vocabulary = strategy, compiled, vocabulary
+        self.strategy, self.compiled, self.vocabulary, self.name = strategy, compiled, vocabulary, name
         self.stop_token_ids = vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
         self.matcher = compiled.matcher(self.stop_token_ids)
         self.token_ids: list[int] = []
@@ -80,7 +81,7 @@ class Session(Matcher):
         count = self.accept(token_ids)
         expect(
             count == len(token_ids),
-            f"{place}, accept of {show(self.vocabulary, token_ids)} returned {count}, although all of them are legal",
+            f"{self.name}: {place}, accept of {show(self.vocabulary, token_ids)} returned {count}, although all of them are legal",
         )
         return self
 
@@ -127,7 +128,7 @@ class Session(Matcher):
         return self._new()
 
     def _new(self) -> Session:
-        return Session(self.strategy, self.compiled, self.vocabulary, self.stop_token_ids)
+        return Session(self.strategy, self.compiled, self.vocabulary, self.stop_token_ids, self.name)
 
     def _replay(self, token_ids: list[int]) -> None:
         self.matcher, self.token_ids, self._undoable = self.compiled.matcher(self.stop_token_ids), [], 0

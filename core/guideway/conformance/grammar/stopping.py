@@ -76,12 +76,12 @@ def matchers_with_other_stop_tokens_are_independent(subject: GrammarSubject) -> 
         mine = frozenset({min(case.vocabulary.stop_token_ids)})
         before = case.session(mine).take(token_ids)
         seen = observe(before)
-        case.session(frozenset({max(case.vocabulary.stop_token_ids)})).take(token_ids)
-        after = case.session(mine).take(token_ids)
-        for session in (before, after):
-            expect_same(
-                session, seen, case.vocabulary, f"{case.name}: a matcher with other stop tokens changed this one's"
-            )
+        theirs = case.session(frozenset({max(case.vocabulary.stop_token_ids)}))
+        when = f"{case.name}: a matcher with other stop tokens changed this one's"
+        expect_same(before, seen, case.vocabulary, when)
+        theirs.take(token_ids)
+        expect_same(before, seen, case.vocabulary, when)
+        expect_same(case.session(mine).take(token_ids), seen, case.vocabulary, when)
 
 
 @check("grammar", trait="known-kind")

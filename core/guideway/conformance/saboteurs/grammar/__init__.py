@@ -1,0 +1,7 @@
+"""Grammar strategies that break one rule each."""
+
+from __future__ import annotations
+
+from guideway.conformance.saboteurs.grammar import accepting, extras, fills, languages, load, masks, undoing
+
+__all__ = ["accepting", "extras", "fills", "languages", "load", "masks", "undoing"]

@@ -1,0 +1,173 @@
+"""A correct strategy in small pieces, for saboteurs to break one of."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from guideway.api import CompiledGrammar, Constraint, DeadEnd, GrammarStrategy, Matcher, Support, Vocabulary
+from guideway.api.bitmask import allow_only
+from guideway.builtin.reference.expressions import Expression
+from guideway.builtin.reference.strategy import ReferenceCompiled
+from guideway.builtin.reference.strategy import Strategy as Reference
+
+if TYPE_CHECKING:
+    from guideway.api.bitmask import Bitmask
+
+__all__ = ["Compiled", "Full", "FullPlace", "Place", "Sane"]
+
+
+class Place(Matcher):
+    """The expressions after each token so far, None once it stopped."""
+
+    def __init__(
+        self, compiled: Compiled, stop_token_ids: frozenset[int], states: Sequence[Expression | None] = ()
+    ) -> None:
+        self.compiled, self.stop_token_ids = compiled, stop_token_ids
+        self.states = list(states or [compiled.inner.start])
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.compiled.inner.vocabulary
+
+    @property
+    def state(self) -> Expression | None:
+        return self.states[-1]
+
+    def after(self, token_id: int) -> Expression:
+        """NOTHING if the token is no text that may come next."""
+        language, state = self.compiled.inner.language, self.state
+        token = self.vocabulary.tokens[token_id]
+        if state is None or not token:
+            return language.NOTHING
+        for byte in token:
+            state = language.derive(state, byte)
+        return state
+
+    def is_legal(self, token_id: int) -> bool:
+        if token_id in self.stop_token_ids:
+            return self.is_accepting()
+        return self.after(token_id) is not self.compiled.inner.language.NOTHING
+
+    def legal(self) -> list[int]:
+        return [token_id for token_id in range(len(self.vocabulary)) if self.is_legal(token_id)]
+
+    def push(self, token_id: int) -> None:
+        self.states.append(None if token_id in self.stop_token_ids else self.after(token_id))
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        for count, token_id in enumerate(token_ids):
+            if not self.is_legal(token_id):
+                return count
+            self.push(token_id)
+        return len(token_ids)
+
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        legal = self.legal()
+        if not legal:
+            raise DeadEnd("no token is legal here")
+        allow_only(bitmask, row, legal)
+
+    def is_terminated(self) -> bool:
+        return self.state is None
+
+    def is_accepting(self) -> bool:
+        return self.state is not None and self.state.has_empty
+
+    def rollback(self, num_tokens: int) -> None:
+        if not 0 <= num_tokens < len(self.states):
+            raise ValueError(f"cannot roll back {num_tokens} of {len(self.states) - 1} tokens")
+        self.states = self.states[: len(self.states) - num_tokens]
+
+    def fork(self) -> Place:
+        return type(self)(self.compiled, self.stop_token_ids, self.states)
+
+
+class Compiled(CompiledGrammar):
+    """The reference's grammar, and what it was compiled from."""
+
+    def __init__(self, inner: ReferenceCompiled, constraint: Constraint, state: type[Place]) -> None:
+        self.inner, self.constraint, self.state = inner, constraint, state
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+        return self.state(self, stop_token_ids)
+
+    @property
+    def nbytes(self) -> int:
+        return self.inner.nbytes
+
+
+class Sane(GrammarStrategy):
+    """It can fork and roll back."""
+
+    name: ClassVar[str] = "sane"
+    kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "json_object", "regex", "choice"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"fork"})
+    max_rollback: ClassVar[int | None] = None
+    State: ClassVar[type[Place]] = Place
+    Grammar: ClassVar[type[Compiled]] = Compiled
+
+    def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
+        super().__init__(vocabulary, options)
+        self.reference = Reference(vocabulary, options)
+
+    def supports(self, constraint: Constraint) -> Support:
+        return self.reference.supports(constraint)
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        return self.Grammar(self.reference.compile(constraint), constraint, self.State)
+
+
+class FullPlace(Place):
+    """With everything a matcher may have."""
+
+    def forced_tokens(self) -> Sequence[int]:
+        # what follows a text that may go on could change its last tokens: so only whole outputs
+        if self.is_terminated() or self.vocabulary.encoder is None:
+            return ()
+        ahead, text = self.fork(), b""
+        while not ahead.is_accepting():
+            following = {self.vocabulary.tokens[t][0]: t for t in ahead.legal() if len(self.vocabulary.tokens[t]) == 1}
+            if len(following) != 1:
+                return ()
+            ((byte, token_id),) = following.items()
+            ahead.push(token_id)
+            text += bytes([byte])
+        return () if ahead.legal() != sorted(self.stop_token_ids) else tuple(self.vocabulary.encode(text) or ())
+
+    def shortest_completion(self, limit: int) -> Sequence[int] | None:
+        layer: list[tuple[Place, tuple[int, ...]]] = [(self.fork(), ())]
+        seen = {self.state}
+        for _ in range(limit):
+            following = []
+            for here, token_ids in layer:
+                if here.is_accepting():
+                    return (*token_ids, min(self.stop_token_ids))
+                for token_id in here.legal():
+                    ahead = here.fork()
+                    ahead.push(token_id)
+                    if ahead.state not in seen:
+                        seen.add(ahead.state)
+                        following.append((ahead, (*token_ids, token_id)))
+            layer = following
+        return None
+
+
+class FullCompiled(Compiled):
+    """Its bytes are those of the constraint."""
+
+    def to_bytes(self) -> bytes:
+        return pickle.dumps(self.constraint)
+
+
+class Full(Sane):
+    """With every capability."""
+
+    capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "forced_tokens", "shortest_completion", "serialize"})
+    State: ClassVar[type[Place]] = FullPlace
+    Grammar: ClassVar[type[Compiled]] = FullCompiled
+
+    def from_bytes(self, data: bytes) -> CompiledGrammar:
+        constraint: Constraint = pickle.loads(data)
+        return self.compile(constraint)

@@ -1,0 +1,258 @@
+"""What is allowed, what compiles, and what supports says of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from guideway.api import (
+    Choice,
+    CompiledGrammar,
+    Constraint,
+    InvalidGrammar,
+    JsonSchema,
+    Regex,
+    Support,
+    Vocabulary,
+)
+from guideway.api.json_schema import subschemas
+from guideway.builtin.reference.expressions import Language
+from guideway.builtin.reference.strategy import ReferenceCompiled
+from guideway.conformance.saboteurs import saboteur
+from guideway.conformance.saboteurs.grammar.base import Compiled, Place, Sane
+
+
+@saboteur("grammar.a_regex_allows_exactly_its_matches")
+class WholeCharactersOnly(Sane):
+    """Tokens that end inside a character are refused."""
+
+    class State(Place):
+        def is_legal(self, token_id: int) -> bool:
+            token = self.vocabulary.tokens[token_id]
+            return super().is_legal(token_id) and token == token.decode(errors="ignore").encode()
+
+
+@saboteur("grammar.a_choice_allows_exactly_its_strings")
+class ChoicesThatBeginOthers(Sane):
+    """A choice that another one begins with is lost."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, Choice) and constraint.source():
+            kept = [c for c in constraint.choices if not any(o != c and o.startswith(c) for o in constraint.choices)]
+            constraint = Choice(kept)
+        return super().compile(constraint)
+
+
+@saboteur("grammar.outputs_of_the_language_are_accepted")
+class NoNegativeNumbers(Sane):
+    """A minus sign is never legal in JSON."""
+
+    class State(Place):
+        def is_legal(self, token_id: int) -> bool:
+            is_json = isinstance(self.compiled.constraint, JsonSchema)
+            return super().is_legal(token_id) and not (is_json and b"-" in self.vocabulary.tokens[token_id])
+
+
+@saboteur("grammar.outputs_of_the_language_are_accepted")
+class LongTokensOfJsonOnly(Sane):
+    """In JSON a token of several bytes that ends a value is refused."""
+
+    class State(Place):
+        def is_legal(self, token_id: int) -> bool:
+            is_json = isinstance(self.compiled.constraint, JsonSchema)
+            token = self.vocabulary.tokens[token_id]
+            return super().is_legal(token_id) and not (is_json and len(token) > 1 and token[-1:] in b'}]"')
+
+
+@saboteur("grammar.other_texts_are_refused")
+class NothingIsRequired(Sane):
+    """`required` is ignored without a word."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, JsonSchema):
+            schema = json.loads(constraint.source())
+            for _, subschema in subschemas(schema) if isinstance(schema, dict) else ():
+                if isinstance(subschema, dict):
+                    subschema.pop("required", None)
+            constraint = JsonSchema(schema)
+        return super().compile(constraint)
+
+
+@saboteur("grammar.walks_end_in_the_language")
+class EndsInsideAnObject(Sane):
+    """JSON may end after any quotation mark."""
+
+    class State(Place):
+        last = b""
+
+        def push(self, token_id: int) -> None:
+            super().push(token_id)
+            self.last = self.vocabulary.tokens[token_id]
+
+        def is_accepting(self) -> bool:
+            cut = isinstance(self.compiled.constraint, JsonSchema) and self.last == b'"'
+            return super().is_accepting() or (cut and not self.is_terminated())
+
+
+@saboteur("grammar.every_declared_kind_compiles")
+class DeclaresTooMuch(Sane):
+    """It declares structural tags and compiles none."""
+
+    kinds: ClassVar[frozenset[str]] = Sane.kinds | {"structural_tag"}
+
+    def supports(self, constraint: Constraint) -> Support:
+        if constraint.kind == "structural_tag":
+            return Support(enforced=frozenset({"structural_tag"}))
+        return super().supports(constraint)
+
+
+@saboteur("grammar.a_valid_constraint_is_not_called_invalid")
+class CallsItInvalid(Sane):
+    """What it does not support is called invalid."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if "anyOf" in constraint.source():
+            raise InvalidGrammar("anyOf is too hard")
+        return super().compile(constraint)
+
+
+@saboteur("grammar.compile_raises_its_two_errors_only")
+class ErrorsOfItsLibrary(Sane):
+    """A pattern with a NUL raises ValueError."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if "\x00" in constraint.source():
+            raise ValueError("embedded null character")
+        return super().compile(constraint)
+
+
+@saboteur("grammar.malformed_constraints_are_refused")
+class TakesItLiterally(Sane):
+    """A pattern that is no regular expression is taken for its own text."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        try:
+            return super().compile(constraint)
+        except InvalidGrammar:
+            if not isinstance(constraint, Regex):
+                raise
+            return super().compile(Choice([constraint.source()]))
+
+
+@saboteur("grammar.an_empty_language_is_refused")
+class CompilesNothing(Sane):
+    """A schema that allows nothing compiles to a matcher that is dead from the start."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if constraint == JsonSchema(False):
+            language = Language()
+            inner = ReferenceCompiled(language, language.NOTHING, self.vocabulary, self.reference._tree)
+            return Compiled(inner, constraint, self.State)
+        return super().compile(constraint)
+
+
+@saboteur("grammar.other_kinds_are_refused")
+class TakesAnything(Sane):
+    """A constraint of a kind it does not know is no constraint."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        return super().compile(constraint if constraint.kind in self.kinds else Regex("[a-z]*"))
+
+
+@saboteur("grammar.compiling_twice_gives_the_same")
+class CompilesOnce(Sane):
+    """What was compiled before is compiled without its last token."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        known: set[str] = self.__dict__.setdefault("known", set())
+        source = constraint.source()
+        self.State = _LacksTheLast if source in known else Place  # type: ignore[misc]
+        known.add(source)
+        return super().compile(constraint)
+
+
+class _LacksTheLast(Place):
+    def is_legal(self, token_id: int) -> bool:
+        return super().is_legal(token_id) and self.vocabulary.tokens[token_id][-1:] not in (b"a", b"1", b"e", b"}")
+
+
+@saboteur("grammar.nbytes_is_a_number_of_bytes")
+class CostsNothing(Sane):
+    """nbytes is 0, so that no cache ever lets go of it."""
+
+    class Grammar(Compiled):
+        @property
+        def nbytes(self) -> int:
+            return 0
+
+
+@saboteur("grammar.nbytes_is_a_number_of_bytes")
+class CostsMegabytes(Sane):
+    """nbytes is a number of megabytes."""
+
+    class Grammar(Compiled):
+        @property
+        def nbytes(self) -> Any:
+            return super().nbytes / 2**20
+
+
+@saboteur("grammar.the_constructor_raises_its_error_only")
+class KeyErrors(Sane):
+    """An unknown option is a KeyError."""
+
+    def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
+        for option in options:
+            raise KeyError(option)
+        super().__init__(vocabulary, options)
+
+
+@saboteur("grammar.supports_never_raises")
+class SupportsRaises(Sane):
+    """An unknown keyword is not in its table."""
+
+    def supports(self, constraint: Constraint) -> Support:
+        if "x-unknown" in constraint.source():
+            raise KeyError("x-unknown")
+        return super().supports(constraint)
+
+
+@saboteur("grammar.supports_never_raises")
+class RefusesWithoutAReason(Sane):
+    """The reason of a refusal is empty."""
+
+    def supports(self, constraint: Constraint) -> Support:
+        found = super().supports(constraint)
+        return replace(found, reason="") if found.refused else found
+
+
+@saboteur("grammar.supports_names_every_keyword")
+class SaysNothing(Sane):
+    """Supports says that all is well, and names nothing."""
+
+    def supports(self, constraint: Constraint) -> Support:
+        found = super().supports(constraint)
+        return found if found.refused else Support()
+
+
+@saboteur("grammar.enforced_keywords_are_enforced")
+class DropsMaxLength(Sane):
+    """`maxLength` is called enforced and ignored."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, JsonSchema):
+            source = re.sub(r',?"maxLength":\d+', "", constraint.source())
+            constraint = JsonSchema(source.replace("{,", "{"))
+        return super().compile(constraint)
+
+
+@saboteur("grammar.constraints_are_not_changed")
+class ChangesSchemas(Sane):
+    """It writes into the schema it is given."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, JsonSchema) and isinstance(constraint.schema, dict):
+            constraint.schema.setdefault("title", "untitled")
+        return super().compile(constraint)
