@@ -104,6 +104,15 @@ def test_a_plugin_that_cannot_be_loaded(site: Path, capsys: pytest.CaptureFixtur
     assert "cannot be loaded" in (err := capsys.readouterr().err) and "no such library" in err
 
 
+def test_absent_hardware_grants_no_level_and_blames_nobody(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    install(site, f"{GOOD}\nDevice.available = classmethod(lambda cls: 'there is no such chip here')\n")
+    assert main([*CORE, "--report", "r.json", "--record"]) == 2
+    out = capsys.readouterr().out
+    assert "not run device.zero_bits_forbid" in out and "there is no such chip here" in out
+    assert "hardware is absent" in out and "FAILED" not in out.replace("  FAILED  ", "")
+    assert not {"core", "smoke"} & set(Report.read("r.json").levels)
+
+
 def test_a_broken_report_is_rejected(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("r.json").write_text("{}")
     assert main(["conform", "verify", "r.json"]) == 1

@@ -145,6 +145,12 @@ def test_a_known_failure_is_expected_and_no_certificate(project: Path) -> None:
     assert status == 1 and "remove that entry" in output and summary(output).endswith("FAILED")
 
 
+def test_absent_hardware_is_expected_and_no_certificate(project: Path) -> None:
+    install(project, f"{GOOD}\nDevice.available = classmethod(lambda cls: 'there is no such chip here')\n")
+    status, output = run_pytest(project, "-rx")
+    assert status == 0 and "there is no such chip here" in output and summary(output).endswith("INCOMPLETE")
+
+
 def test_a_bare_class(project: Path, core_report: Report) -> None:
     Path("test_mine.py").write_text(BARE)
     status, output = run_pytest(project)

@@ -37,7 +37,8 @@ def test_list_for_people(zoo: Environment, bare: Environment) -> None:
     done = zoo.guideway("plugins", "list")
     header, *rows = done.stdout.splitlines()
     assert header.split() == ["KIND", "NAME", "DISTRIBUTION", "VERSION", "STATE", "CONFORMANCE", "WHERE"]
-    assert ["grammar", "good", "gwt-good", "1.0", "discovered", "unproven", str(zoo.site)] in [row.split() for row in rows]
+    good = ["grammar", "good", "gwt-good", "1.0", "discovered", "unproven", str(zoo.site)]
+    assert good in [row.split() for row in rows]
     assert "guideway plugins doctor" in done.stderr and done.returncode == 0
     assert bare.guideway("plugins", "list").stderr == ""
 
@@ -304,3 +305,9 @@ def test_what_an_output_cannot_encode_is_escaped(encoding: str) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     charset = encoding.partition(":")[0]
     assert done.stdout == "Zo\xeb \u4f60 \udcff\n".encode(charset, "backslashreplace")
+
+
+def test_conform_says_how_to_install_what_it_needs(bare: Environment) -> None:
+    done = bare.guideway("conform", "device.numpy")
+    assert done.returncode == 2 and "pip install 'guideway[conformance]'" in done.stderr
+    assert bare.guideway("conform", "--help").returncode == 0

@@ -11,14 +11,14 @@ from collections import Counter
 from typing import TextIO
 
 from guideway.conformance.formats.rules import WORDS, rule_of
-from guideway.conformance.outcomes import Result
+from guideway.conformance.outcomes import Outcome, Result
 from guideway.conformance.registry import TIERS, Obligation
 from guideway.conformance.report import Report, by_tier
 
 __all__ = ["Terminal"]
 
 COLORS = {"certified": "32", "failed": "31", "incomplete": "33", "known failures": "33"}
-COLUMNS = ("pass", "fail", "known_failure", "not_run", "error")
+COLUMNS: tuple[Outcome, ...] = ("pass", "fail", "known_failure", "not_run", "error")
 
 
 class Terminal:
