@@ -286,6 +286,9 @@ class Bench:
             payload is None or isinstance(payload, Payload),
             f"prepare returned a {type(payload).__name__}, neither a Payload nor None",
         )
+        rows = np.array([]) if payload is None else np.asarray(payload.rows)
+        outside = rows[(rows < 0) | (rows >= work.batch.num_rows)]
+        expect(len(outside) == 0, f"it speaks of row {outside[:1]}; the batch has rows 0..{work.batch.num_rows - 1}")
         return payload
 
     def apply(

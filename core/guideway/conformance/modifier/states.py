@@ -239,7 +239,7 @@ def _is_token(bench: Bench, value: object) -> bool:
 def _under_way(bench: Bench, steps: range = range(1, 3)) -> list[Running]:
     """For each example a sequence after each of these numbers of steps."""
     found = []
-    for number in range(len(bench.examples)):
+    for number in range(max(3, len(bench.examples))):
         for num_steps in steps:
             sequence = bench.start(number + 10 * num_steps * len(bench.examples))
             for _ in range(num_steps):

@@ -51,6 +51,8 @@ class ModifierSubject(Subject):
             found.add("forecasts")
         if not getattr(transform, "arrays", None):
             found.add("ops")
+        else:
+            device_classes()  # imports the array library once, here, and not in the process of every check
         return frozenset(found)
 
     def modifier(self, vocabulary: Vocabulary) -> LogitModifier[Any]:

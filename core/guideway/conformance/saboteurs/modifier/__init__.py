@@ -1,0 +1,12 @@
+"""Logit modifiers, transforms and samplers that break one rule each."""
+
+from guideway.conformance.saboteurs.modifier import (
+    declarations,
+    devices,
+    payloads,
+    samplers,
+    states,
+    transforms,
+)
+
+__all__ = ["declarations", "devices", "payloads", "samplers", "states", "transforms"]

@@ -1,0 +1,161 @@
+"""Classes that say something wrong of themselves, or do not work at all."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from guideway.api import Array, InvalidRequest, LogitTransform, Payload, Request, SequenceInfo, Stage, Step
+from guideway.conformance.saboteurs import saboteur
+from guideway.conformance.saboteurs.modifier.references import (
+    Draw,
+    DrawSampler,
+    Mass,
+    MassTransform,
+    Repetition,
+    RepetitionTransform,
+    Watermark,
+    WatermarkTransform,
+)
+
+_ONES = np.ones((1, 2048), dtype=np.float32)
+
+
+@saboteur("modifier.says_what_it_is")
+class NamedAsTheMask(Repetition):
+    """Takes the name of the grammar mask."""
+
+    name = "grammar"
+
+
+@saboteur("modifier.says_what_it_is")
+class NeedsAsTexts(Watermark):
+    """Names its needs instead of giving them."""
+
+    needs: ClassVar[Any] = frozenset({"history"})
+
+
+@saboteur("modifier.says_what_it_is")
+class StageAsText(Repetition):
+    """Names its stage instead of giving it."""
+
+    stage: ClassVar[Any] = "pre_warp"
+
+
+@saboteur("modifier.gives_examples")
+class NoExample(Repetition):
+    """Gives no example."""
+
+    examples = ()
+
+
+@saboteur("modifier.gives_examples")
+class RefusesItsExamples(Repetition):
+    """Gives an example that it refuses."""
+
+    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+        raise InvalidRequest("strength must be positive")
+
+
+@saboteur("modifier.takes_a_step")
+class CannotApply(Repetition):
+    """Its transform fails."""
+
+    class Broken(LogitTransform):
+        """Always fails."""
+
+        def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+            raise RuntimeError("not ready")
+
+    transform = Broken
+
+
+@saboteur("modifier.a_sampler_owns_the_draw")
+class SamplerTooEarly(Draw):
+    """Has a sampler at a stage where nothing is drawn."""
+
+    stage = Stage.POST_WARP
+
+
+@saboteur("modifier.a_sampler_owns_the_draw")
+class NoSampler(Repetition):
+    """Acts at the stage of the draw without a sampler."""
+
+    stage = Stage.SAMPLE
+
+
+@saboteur("modifier.arrays_are_names")
+class ArraysAsText(Repetition):
+    """Names one library instead of a set of them."""
+
+    class Transform(RepetitionTransform):
+        """As its base."""
+
+        arrays: ClassVar[Any] = "numpy"
+
+    transform = Transform
+
+
+@saboteur("modifier.emits_fits")
+class EmitsTooMuch(Mass):
+    """Emits 8 KiB per row."""
+
+    class Transform(MassTransform):
+        """With a wide array."""
+
+        emits: ClassVar[Any] = {"mass": ((), "float32"), "wide": ((2048,), "float32")}
+
+        def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+            step.emit("wide", step.ops.gather(logits, payload.rows)[:, :1] * step.ops.asarray(_ONES))
+            return super().apply(logits, payload, step)
+
+    transform = Transform
+
+
+@saboteur("modifier.history_has_a_length")
+class HistoryOfNothing(Watermark):
+    """Needs the history, of which it reads nothing."""
+
+    class Transform(WatermarkTransform):
+        """Without history."""
+
+        history_length = 0
+
+        def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+            raised = step.ops.gather(logits, payload.rows) + payload.arrays["delta"][:, None]
+            return step.ops.where_rows(logits, payload.rows, True, raised)
+
+    transform = Transform
+
+
+@saboteur("modifier.reads_what_it_declares")
+class SecretHistory(Watermark):
+    """Reads the history without declaring it, where there is more than one row."""
+
+    needs = frozenset()
+
+    class Transform(WatermarkTransform):
+        """Reads it now and then."""
+
+        def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+            return logits if len(payload) == 1 else super().apply(logits, payload, step)
+
+    transform = Transform
+
+
+@saboteur("modifier.reads_what_it_declares")
+class SecretNoise(Draw):
+    """Reads random numbers without declaring it, where there is more than one row."""
+
+    needs = frozenset()
+
+    class Transform(DrawSampler):
+        """Greedy for one row."""
+
+        def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+            if len(payload) == 1:
+                return step.ops.argmax(step.ops.gather(logprobs, payload.rows))
+            return super().sample(logprobs, payload, step)
+
+    transform = Transform

@@ -1,0 +1,76 @@
+"""Samplers that draw what they must not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from guideway.api import Array, Payload, Step
+from guideway.conformance.saboteurs import saboteur
+from guideway.conformance.saboteurs.modifier.references import Draw, DrawSampler
+
+
+@saboteur("modifier.draws_one_token_per_entry")
+class DrawsForAllRows(Draw):
+    """Draws a token for every row of the logits."""
+
+    class Transform(DrawSampler):
+        """Ignores whose rows they are."""
+
+        def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+            return step.ops.argmax(logprobs)
+
+    transform = Transform
+
+
+@saboteur("modifier.draws_one_token_per_entry")
+class DrawsFractions(Draw):
+    """Draws token ids as float."""
+
+    class Transform(DrawSampler):
+        """Halves and doubles."""
+
+        def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+            return super().sample(logprobs, payload, step) / 2 * 2
+
+    transform = Transform
+
+
+@saboteur("modifier.draws_no_forbidden_token")
+class DrawsFromNoise(Draw):
+    """Draws the neighbor of the likeliest token half of the time."""
+
+    class Transform(DrawSampler):
+        """Off by one."""
+
+        def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+            drawn = super().sample(logprobs, payload, step)
+            return (drawn + drawn % 2) % self.context.vocabulary_size
+
+    transform = Transform
+
+
+@saboteur("modifier.draws_the_only_token")
+class NeverTheLast(Draw):
+    """Never draws the last token of the vocabulary."""
+
+    class Transform(DrawSampler):
+        """Clamps."""
+
+        def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+            drawn = super().sample(logprobs, payload, step)
+            return drawn - (drawn == self.context.vocabulary_size - 1) * 1
+
+    transform = Transform
+
+
+@saboteur("modifier.a_sampler_leaves_the_logits")
+class SamplerThatApplies(Draw):
+    """Has an `apply` that does something."""
+
+    class Transform(DrawSampler):
+        """Forbids the first token."""
+
+        def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+            return step.ops.where_rows(logits, payload.rows, True, -np.inf)
+
+    transform = Transform

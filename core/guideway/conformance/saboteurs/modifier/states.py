@@ -1,0 +1,312 @@
+"""Modifiers that lose, share or move states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from guideway.api import (
+    CONTINUE,
+    Companion,
+    Feedback,
+    Outcome,
+    Payload,
+    Request,
+    SequenceInfo,
+    StepBatch,
+)
+from guideway.conformance.saboteurs import saboteur
+from guideway.conformance.saboteurs.modifier.references import Guide, Mass, Repetition, RepetitionState, Watermark
+
+
+@saboteur("modifier.start_leaves_the_request_alone")
+class TakesItsOptions(Repetition):
+    """Takes its options out of the request."""
+
+    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+        state = super().start(request, sequence)
+        if state is not None:
+            wanted: Any = request.params.modifiers[self.name]
+            wanted.pop("strength")
+        return state
+
+
+@saboteur("modifier.start_takes_every_request")
+class ExpectsToBeSelected(Repetition):
+    """Looks for its options in every request."""
+
+    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+        strength = request.params.modifiers[self.name]["strength"]
+        return RepetitionState(strength, list(sequence.prompt_token_ids))
+
+
+@saboteur("modifier.sequences_have_a_state_each")
+class OneStatePerRequest(Repetition):
+    """Gives all sequences of a request the same state."""
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        self.states: dict[str, Any] = {}
+
+    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+        return self.states.setdefault(request.request_id, super().start(request, sequence))
+
+
+@saboteur("modifier.sequences_have_a_state_each")
+class ClassWideState(Repetition):
+    """Counts tokens of all sequences together."""
+
+    heard = 0
+
+    def accept(self, state: RepetitionState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        self.heard += len(token_ids)
+        return super().accept(state, token_ids, feedback)
+
+    def fill(self, state: RepetitionState, drafts: list[int], ids: Any, values: Any) -> None:
+        super().fill(state, drafts, ids, values)
+        values *= 1 + self.heard
+
+
+@saboteur("modifier.derived_states_do_not_move")
+class DerivedWithMemory(Watermark):
+    """Says that its state is derived, and counts steps in it."""
+
+    def prepare(self, batch: StepBatch, states: Sequence[Any]) -> Payload | None:
+        for state in states:
+            if state is not None:
+                state[1] += 0.5
+        return super().prepare(batch, states)
+
+
+@saboteur("modifier.derived_states_do_not_move")
+class DerivedByIndex(Watermark):
+    """Says that its state is derived, and makes it from the sequence's index, which forks do not share."""
+
+    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+        state = super().start(request, sequence)
+        return None if state is None else [state[0] + sequence.index, state[1]]
+
+
+@saboteur("modifier.replay_rebuilds_the_state")
+class CountsStarts(Repetition):
+    """Gives each sequence another strength."""
+
+    started = 0
+
+    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+        state = super().start(request, sequence)
+        if state is not None:
+            self.started += 1
+            state.strength += self.started
+        return state
+
+
+@saboteur("modifier.replay_rebuilds_the_state")
+class LearnsInPrepare(Repetition):
+    """Keeps in the state what only prepare saw."""
+
+    def prepare(self, batch: StepBatch, states: Sequence[RepetitionState | None]) -> Payload | None:
+        for state in states:
+            if state is not None:
+                state.strength += 0.25
+        return super().prepare(batch, states)
+
+
+@saboteur("modifier.accept_gives_an_outcome")
+class TellsNothing(Repetition):
+    """Forgets to answer after some tokens."""
+
+    def accept(self, state: RepetitionState, token_ids: Sequence[int], feedback: Feedback | None) -> Any:
+        state.tokens += token_ids
+        return CONTINUE if len(state.tokens) < 10 else None
+
+
+@saboteur("modifier.forced_keeps_its_limit")
+class ForcesTooMuch(Repetition):
+    """Forces three tokens whatever the limit is."""
+
+    def forced(self, state: RepetitionState, limit: int) -> Sequence[int]:
+        return [97, 98, 99]
+
+
+@saboteur("modifier.forced_keeps_its_limit")
+class ForcesNoToken(Repetition):
+    """Forces a token of the padding."""
+
+    def forced(self, state: RepetitionState, limit: int) -> Sequence[int]:
+        return [len(self.context.vocabulary)][:limit]
+
+
+@saboteur("modifier.forced_moves_nothing")
+class ForcedConsumes(Repetition):
+    """Takes forced tokens as heard."""
+
+    def forced(self, state: RepetitionState, limit: int) -> Sequence[int]:
+        ids = [97][:limit]
+        state.tokens += ids
+        return ids
+
+
+@saboteur("modifier.validate_counts")
+class CountsTheBonus(Repetition):
+    """Counts the token after the drafts as well."""
+
+    def validate(self, state: RepetitionState, token_ids: Sequence[int]) -> int:
+        return len(token_ids) + 1
+
+
+@saboteur("modifier.validate_counts")
+class FindsNothing(Repetition):
+    """Says -1 where it lets no draft pass."""
+
+    def validate(self, state: RepetitionState, token_ids: Sequence[int]) -> int:
+        return -1 if 98 in token_ids else len(token_ids)
+
+
+@saboteur("modifier.validate_moves_nothing")
+class ValidateAccepts(Repetition):
+    """Takes drafts as final."""
+
+    def validate(self, state: RepetitionState, token_ids: Sequence[int]) -> int:
+        state.tokens += token_ids
+        return len(token_ids)
+
+
+@saboteur("modifier.forks_go_on_as_their_parent")
+class ForkForgets(Repetition):
+    """A fork has forgotten all tokens."""
+
+    def fork(self, state: RepetitionState) -> RepetitionState:
+        return RepetitionState(state.strength)
+
+
+@saboteur("modifier.forks_go_on_as_their_parent")
+class ForkTakes(Repetition):
+    """A fork takes the tokens with it."""
+
+    def fork(self, state: RepetitionState) -> RepetitionState:
+        tokens, state.tokens = state.tokens, []
+        return RepetitionState(state.strength, tokens)
+
+
+@saboteur("modifier.forks_are_independent")
+class ForkIsTheSame(Repetition):
+    """A fork is the state itself, which accept changes."""
+
+    def fork(self, state: RepetitionState) -> RepetitionState:
+        return state
+
+
+@saboteur("modifier.forks_are_independent")
+class ShallowFork(Mass):
+    """A fork with feedback shares its list."""
+
+    def fork(self, state: list[float]) -> list[float]:
+        return state
+
+
+class _SecretFork(Watermark):
+    derived = False
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        secret: Any = self
+        secret.fork = lambda state: state
+
+
+@saboteur("modifier.forks_go_on_as_their_parent", mode="refusal")
+class ForksInSecret(_SecretFork):
+    """Can fork, but its class does not say so."""
+
+
+@saboteur("modifier.forks_are_independent", mode="refusal")
+class ForksInSecretToo(_SecretFork):
+    """Can fork, but its class does not say so."""
+
+
+@saboteur("modifier.release_takes_every_end")
+class ReleaseNeedsAState(Repetition):
+    """Cannot release a sequence whose start failed."""
+
+    def release(self, state: Any) -> None:
+        state.tokens.clear()
+
+
+@saboteur("modifier.release_ends_one_sequence")
+class ReleasesAll(Repetition):
+    """Lets go of every sequence at once."""
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        self.states: list[RepetitionState] = []
+
+    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+        state = super().start(request, sequence)
+        self.states += [] if state is None else [state]
+        return state
+
+    def release(self, state: RepetitionState | None) -> None:
+        for known in self.states if state else ():
+            known.tokens.clear()
+
+
+class _ByFirstSight(Repetition):
+    """Remembers by slot."""
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        self.strengths: dict[int, float] = {}
+
+    def prepare(self, batch: StepBatch, states: Sequence[RepetitionState | None]) -> Payload | None:
+        known = [
+            state and RepetitionState(self.strengths.setdefault(slot, state.strength + state.tokens[0]), state.tokens)
+            for slot, state in zip(batch.slots.tolist(), states, strict=True)
+        ]
+        return super().prepare(batch, known)
+
+
+@saboteur("modifier.release_ends_one_sequence")
+class SlotsKeepTheirTenant(_ByFirstSight):
+    """Gives a sequence what the one before it in its slot had asked for."""
+
+
+@saboteur("modifier.any_history")
+class SlotsRemember(_ByFirstSight):
+    """Gives a sequence what the one before it in its slot had asked for."""
+
+
+@saboteur("modifier.companions_are_prompts")
+class CompanionOutside(Guide):
+    """Starts its companion with a token that there is not."""
+
+    def companions(self, request: Request) -> Sequence[Companion]:
+        return [Companion((len(self.context.vocabulary), 97))] if self.name in request.params.modifiers else []
+
+
+@saboteur("modifier.no_companions_for_others")
+class CompanionsForAll(Guide):
+    """Wants companions for requests it leaves alone."""
+
+    def companions(self, request: Request) -> Sequence[Companion]:
+        return [Companion((101, 102))]
+
+
+@saboteur("modifier.long_sequences")
+class FixedBuffer(Repetition):
+    """Has room for 512 tokens."""
+
+    def accept(self, state: RepetitionState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        if len(state.tokens) + len(token_ids) > 512:
+            raise IndexError("the buffer is full")
+        return super().accept(state, token_ids, feedback)
+
+
+@saboteur("modifier.any_process")
+class HashesText(Repetition):
+    """Takes a number from `hash` of a text, which is another one in each process."""
+
+    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+        state = super().start(request, sequence)
+        if state is not None:
+            state.strength += hash(request.request_id) % 7
+        return state

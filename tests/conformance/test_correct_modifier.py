@@ -1,0 +1,297 @@
+"""Correct modifiers of unusual make: the suite has nothing to say against any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+from guideway.api import (
+    CONTINUE,
+    FINISH,
+    Array,
+    Feedback,
+    InvalidRequest,
+    LogitModifier,
+    LogitTransform,
+    Need,
+    Outcome,
+    Payload,
+    Request,
+    Sampler,
+    SequenceInfo,
+    Stage,
+    Step,
+    StepBatch,
+    UnsupportedCapability,
+    WorkerContext,
+)
+from guideway.conformance.modifier.subject import ModifierSubject
+from guideway.conformance.registry import checks, plan
+from guideway.conformance.runner import run
+from guideway.conformance.saboteurs.modifier import references
+from guideway.conformance.subjects import Settings
+from guideway.conformance.target import Target
+
+from tests.support.probes import Aligned, GreenList, Guidance, Gumbel
+
+
+class LengthTransform(LogitTransform):
+    """Adds a number to the logits of the stop tokens, by position."""
+
+    arrays = frozenset({"torch"})
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        import torch
+
+        rows = payload.rows.long()
+        past = step.positions[rows] - payload.arrays["start"]
+        logits = logits.clone()
+        stops = payload.shared["stops"].long()
+        logits[rows[:, None], stops[None]] += (0.1 * past)[:, None].to(torch.float32)
+        return logits
+
+
+class Length(LogitModifier[int]):
+    """Needs torch, acts on every request that does not ask it to be off, and has immutable states."""
+
+    name, stage, transform = "length", Stage.PRE_WARP, LengthTransform
+    examples = ({}, {"off": True})
+
+    def start(self, request: Request, sequence: SequenceInfo) -> int | None:
+        if request.params.modifiers.get(self.name, {}).get("off"):
+            return None
+        return len(sequence.prompt_token_ids)
+
+    def prepare(self, batch: StepBatch, states: Sequence[int | None]) -> Payload | None:
+        if not any(state is not None for state in states):
+            return None
+        rows, sequences = batch.select(states)
+        starts = np.array([state or 0 for state in states], dtype=np.int64)
+        stops = np.array(sorted(self.context.vocabulary.stop_token_ids), dtype=np.int64)
+        # in reverse, int64 among arrays, and views that are not contiguous
+        both = np.stack([starts[sequences], rows], axis=1)[::-1].copy()
+        return Payload(both[:, 1].astype(np.int32), {"start": both[:, 0]}, {"stops": stops})
+
+    def fork(self, state: int) -> int:
+        return state
+
+
+class BudgetState:
+    """Slots, and no equality."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+class BudgetTransform(LogitTransform):
+    """Leaves one token."""
+
+    def __init__(self, context: WorkerContext, options: Mapping[str, Any]) -> None:
+        super().__init__(context, options)
+        columns = np.arange(context.logits_width)[None]
+        self.columns = context.device.ops.asarray(columns.astype(np.int32))
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        others = self.columns != payload.arrays["token"][:, None]
+        return step.ops.where_rows(logits, payload.rows, others, -np.inf)
+
+
+class Budget(LogitModifier[BudgetState]):
+    """Speaks every verb: forces tokens, takes no drafts but those, finishes, and has no payload until it must.
+
+    Two sets of buffers are used in turn. It refuses some requests, and forks with a message of its own.
+    """
+
+    name, stage, transform, order = "budget", Stage.MASK, BudgetTransform, -3
+    examples = ({"tokens": 6}, {"tokens": -1}, {"tokens": 2}, {"tokens": 900})
+    SCRIPT = (97, 98, 99)
+
+    def __init__(self, options: Mapping[str, Any], context: Any) -> None:
+        super().__init__(options, context)
+        self.buffers = [np.zeros((2, 4096), dtype=np.int32) for _ in range(2)]
+        self.turn = 0
+        self.live = 0
+
+    def start(self, request: Request, sequence: SequenceInfo) -> BudgetState | None:
+        wanted = request.params.modifiers.get(self.name)
+        if wanted is None:
+            return None
+        if wanted["tokens"] < 0:
+            raise InvalidRequest("a budget is 0 or more")
+        self.live += 1
+        return BudgetState(wanted["tokens"])
+
+    def prepare(self, batch: StepBatch, states: Sequence[BudgetState | None]) -> Payload | None:
+        self.turn = 1 - self.turn
+        rows, tokens = self.buffers[self.turn]
+        m = 0
+        for i, state in enumerate(states):
+            if state is None:
+                continue
+            for k, row in enumerate(range(batch.row_start[i], batch.row_start[i + 1])):
+                place = k - state.left
+                if 0 <= place < len(self.SCRIPT):
+                    rows[m], tokens[m] = row, self.SCRIPT[place]
+                    m += 1
+        return Payload(rows[:m], {"token": tokens[:m]}) if m else None
+
+    def accept(self, state: BudgetState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        state.left -= len(token_ids)
+        return FINISH if state.left <= -len(self.SCRIPT) else CONTINUE
+
+    def forced(self, state: BudgetState, limit: int) -> Sequence[int]:
+        return self.SCRIPT[-state.left :][:limit] if state.left <= 0 else ()
+
+    def validate(self, state: BudgetState, token_ids: Sequence[int]) -> int:
+        for k, token_id in enumerate(token_ids):
+            place = k - state.left
+            if place >= len(self.SCRIPT) or (place >= 0 and token_id != self.SCRIPT[place]):
+                return k
+        return len(token_ids)
+
+    def fork(self, state: BudgetState) -> BudgetState:
+        raise UnsupportedCapability("a budget is not shared", field="fork")
+
+    def release(self, state: BudgetState | None) -> None:
+        if state is not None:
+            self.live -= 1
+
+
+class Mirostat(NamedTuple):
+    """A state that is replaced inside a list."""
+
+    surprise: float
+    target: float
+
+
+class SurpriseTransform(LogitTransform):
+    """Forbids what would surprise too much, and tells how much the likeliest would."""
+
+    emits: ClassVar = {"top": ((2,), "float32")}
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        ops = step.ops
+        gathered = ops.gather(logits, payload.rows)
+        best = ops.topk(gathered, 2)[0]
+        step.emit("top", best)
+        return ops.where_rows(logits, payload.rows, gathered < best[:, :1] - payload.arrays["most"][:, None], -np.inf)
+
+
+class Surprise(LogitModifier[list[Mirostat]]):
+    """Hears from the worker after the warp, and lets no draft pass, because it could not know what they tell."""
+
+    name, stage, transform = "surprise", Stage.POST_WARP, SurpriseTransform
+    needs = frozenset({Need.FEEDBACK})
+
+    def start(self, request: Request, sequence: SequenceInfo) -> list[Mirostat] | None:
+        return [Mirostat(4.0, 3.0)] if self.name in request.params.modifiers else None
+
+    def prepare(self, batch: StepBatch, states: Sequence[list[Mirostat] | None]) -> Payload | None:
+        rows, sequences = batch.select(states)
+        most = np.array([0 if state is None else state[0].surprise for state in states], dtype=np.float32)
+        return Payload(rows, {"most": most[sequences]})
+
+    def accept(self, state: list[Mirostat], token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        if feedback is not None:
+            for top, _ in feedback["top"]:
+                state[0] = state[0]._replace(surprise=state[0].surprise + 0.1 * (state[0].target + float(top)))
+        return CONTINUE
+
+    def validate(self, state: list[Mirostat], token_ids: Sequence[int]) -> int:
+        return 0
+
+
+class GreedySampler(Sampler):
+    """Draws nothing at random."""
+
+    def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+        return step.ops.argmax(step.ops.gather(logprobs, payload.rows))
+
+
+class Greedy(LogitModifier[Any]):
+    """Owns the draw of every row, needs nothing, hears nothing and still says that its states are not derived."""
+
+    name, stage, transform = "greedy", Stage.SAMPLE, GreedySampler
+
+    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+        return ()
+
+    def prepare(self, batch: StepBatch, states: Sequence[Any]) -> Payload | None:
+        return Payload(batch.select(states)[0])
+
+    def fork(self, state: Any) -> Any:
+        return state
+
+
+class ProbeTransform(LogitTransform):
+    """Weighs by a random projection of the hidden states."""
+
+    history_length = 3
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        ops, rows = step.ops, payload.rows
+        score = step.hidden_states(rows).sum(axis=1) * 0.05 + (step.history(rows) * payload.shared["weights"]).sum(
+            axis=1
+        )
+        allowed = step.bitmask(rows)
+        lifted = ops.gather(logits, rows) + score[:, None] * step.uniform("noise", rows, self.context.logits_width)
+        return ops.where_rows(logits, rows, allowed, lifted)
+
+
+class Probe(LogitModifier[str]):
+    """Needs almost everything. Its state is a text, shared by forks, and it acts on the first row of a step alone when
+    there are no drafts: rows after drafts are drawn without it, so it takes none."""
+
+    name, stage, transform = "probe", Stage.PRE_WARP, ProbeTransform
+    needs = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.UNIFORM})
+
+    def start(self, request: Request, sequence: SequenceInfo) -> str | None:
+        return sequence.prompt_token_ids.__repr__() if self.name in request.params.modifiers else None
+
+    def prepare(self, batch: StepBatch, states: Sequence[str | None]) -> Payload | None:
+        rows = [int(batch.row_start[i]) for i, state in enumerate(states) if state is not None]
+        weights = np.array([[1e-4, 1e-3, 1e-2]], dtype=np.float32)
+        return Payload(np.array(rows, dtype=np.int32), shared={"weights": weights})
+
+    def validate(self, state: str, token_ids: Sequence[int]) -> int:
+        return 0
+
+
+REQUESTS: dict[type, tuple[Mapping[str, Any], ...]] = {
+    GreenList: ({"key": 3, "delta": 2.0}, {"key": 9, "delta": -4.0}),
+    Guidance: ({"scale": 2.0, "negative_prompt": (101, 102)},),
+}
+
+
+@pytest.mark.parametrize(
+    "modifier",
+    [
+        *(Length, Budget, Surprise, Greedy, Probe),
+        *(GreenList, Gumbel, Guidance, Aligned),
+    ],
+)
+def test_a_correct_modifier_is_certified(modifier: type[LogitModifier[Any]]) -> None:
+    settings = Settings(requests=REQUESTS.get(modifier, ()))
+    report = run(Target.of_class(modifier, settings))
+    assert [(r.obligation.check, r.detail) for r in report.results if r.outcome != "pass"] == []
+    assert report.verdict == "certified"
+
+
+@pytest.mark.parametrize(
+    "modifier",
+    [
+        *(references.Repetition, references.Watermark, references.Ban, references.Draw, references.Mass),
+        references.Guide,
+    ],
+)
+def test_what_saboteurs_are_made_of_is_correct(modifier: type[LogitModifier[Any]]) -> None:
+    known = {check.id: check for check in checks("modifier")}
+    for obligation in plan("modifier", ModifierSubject.declared(modifier), ModifierSubject.traits(modifier)):
+        found = known[obligation.check]
+        function = found.positive if obligation.mode == "positive" else found.refusal
+        assert function is not None
+        function(ModifierSubject(modifier, Settings()))
