@@ -104,6 +104,13 @@ def test_a_plugin_that_cannot_be_loaded(site: Path, capsys: pytest.CaptureFixtur
     assert "cannot be loaded" in (err := capsys.readouterr().err) and "no such library" in err
 
 
+def test_the_report_says_how_the_plugin_was_built(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("conformance.toml").write_text('[subjects."device.mine"]\ndevice = "cpu"\n')
+    assert main(["conform", "mine", "--up-to", "smoke", "--report", "r.json", "--markdown", "r.md"]) == 2
+    assert Report.read("r.json").settings == {"device": "cpu"}
+    assert '{"device": "cpu"}' in capsys.readouterr().out and '{"device": "cpu"}' in Path("r.md").read_text()
+
+
 def test_absent_hardware_grants_no_level_and_blames_nobody(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     install(site, f"{GOOD}\nDevice.available = classmethod(lambda cls: 'there is no such chip here')\n")
     assert main([*CORE, "--report", "r.json", "--record"]) == 2

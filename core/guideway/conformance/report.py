@@ -8,7 +8,7 @@ import os
 import platform
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -49,6 +49,8 @@ class Report:
     traits: tuple[str, ...]
     results: tuple[Result, ...]
     """One for each planned obligation, in the order of the plan."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """How it was built and used, as in ``conformance.toml``; empty: as a host does by default."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
@@ -70,6 +72,7 @@ class Report:
             declared=declared,
             traits=traits,
             results=tuple(Result(obligation, "error", NOT_PERFORMED) for obligation in owed),
+            settings={name: value for name, value in asdict(target.settings).items() if value},
             environment=environment(record.requires if record else ()),
         )
 
@@ -136,6 +139,7 @@ class Report:
             "up_to": self.up_to,
             "declared": list(self.declared),
             "traits": list(self.traits),
+            "settings": dict(self.settings),
             "environment": dict(self.environment),
             "planned": [[obligation.check, obligation.mode] for obligation in self.planned],
             "results": [
@@ -196,6 +200,7 @@ class Report:
                     Result(Obligation(line["check"], line["mode"]), line["outcome"], line["detail"], line["seconds"])
                     for line in data["results"]
                 ),
+                settings=data["settings"],
                 environment=data["environment"],
             )
             if _digest({key: value for key, value in data.items() if key != "sha256"}) != data["sha256"]:

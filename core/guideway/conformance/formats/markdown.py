@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from guideway.conformance.formats.rules import WORDS, rule_of
 from guideway.conformance.registry import TIERS
 from guideway.conformance.report import Report, by_tier
@@ -11,11 +13,12 @@ __all__ = ["cell", "markdown", "rule_cell"]
 
 def markdown(report: Report) -> str:
     """The verdict, a line per tier, and each obligation that was not met."""
+    settings = f" Settings: `{json.dumps(report.settings)}`." if report.settings else ""
     lines = [
         f"## {report.plugin}{f' {report.version}' if report.version else ''}: {report.verdict}",
         "",
         f"Contract {report.contract}; {report.met} of {len(report.results)} obligations met; "
-        f"levels: {', '.join(report.levels) or 'none'}.",
+        f"levels: {', '.join(report.levels) or 'none'}.{settings}",
         "",
         "| tier | obligations | met | failed | known failures | not run | not performed | granted |",
         "|---|---|---|---|---|---|---|---|",

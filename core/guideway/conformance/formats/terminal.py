@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -43,6 +44,8 @@ class Terminal:
         version = f" {report.version}" if report.version else ""
         self._print(f"{report.plugin}{version}, contract {report.contract}: {self._total} obligations")
         self._print(f"declares: {', '.join(report.declared) or 'no capabilities'}")
+        if report.settings:
+            self._print(f"settings: {json.dumps(report.settings)}")
         self._progress()
 
     def result(self, result: Result) -> None:
