@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from guideway.api.errors import PluginUnavailable
 from guideway.cli import main
+from guideway.conformance import command
 from guideway.conformance.outcomes import Result
 from guideway.conformance.report import Report
 from guideway.conformance.runner import run
@@ -155,6 +156,16 @@ def test_a_verdict_is_recorded_and_enforced(site: Path, capsys: pytest.CaptureFi
     assert main([*CORE, "--record"]) == 1
     with pytest.raises(PluginUnavailable):
         Plugins(settings=certified).resolve("device", "mine")
+
+
+def test_a_plugin_that_changes_while_it_is_tested_is_not_recorded(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(site, f"{GOOD}\nclass Changing(Device):\n    pass\n")
+    report = run(Target.installed("mine"), up_to="core")
+    install(site, GOOD)
+    assert not command._record(report, Target.installed("mine"), "guideway.lock")
+    assert "changed while it was tested" in capsys.readouterr().err and not Path("guideway.lock").exists()
 
 
 def test_recording_keeps_what_else_the_lock_file_has(site: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from guideway.api.errors import InvalidConfiguration
 from guideway.conformance.known_failures import KnownFailure, Preferences
-from guideway.conformance.outcomes import Result
+from guideway.conformance.outcomes import Outcome, Result
 from guideway.conformance.registry import Obligation
 
 CHECK = "device.zero_bits_forbid"
@@ -52,7 +52,7 @@ def test_a_known_failure_that_passes_is_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["error", "not_run"])
-def test_nothing_else_is_excused(tmp_path: Path, outcome: str) -> None:
+def test_nothing_else_is_excused(tmp_path: Path, outcome: Outcome) -> None:
     preferences = read(tmp_path, known())
     result = replace(FAILED, outcome=outcome)
     assert preferences.applied([result], TODAY) == (result,)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from guideway.api import CONTRACT
-from guideway.api.errors import GuidewayError, InvalidConfiguration, PluginConflict, PluginError
+from guideway.api.errors import GuidewayError, InvalidConfiguration, PluginConflict, PluginError, PluginUnavailable
 from guideway.conformance.isolation import CannotLoad
 from guideway.conformance.known_failures import Preferences
 from guideway.conformance.registry import TIERS
@@ -156,8 +156,8 @@ def _conform(args: Namespace) -> int:
     terminal.end(report)
     for path, text in files:
         path.write_text(text(report), encoding="utf-8")
-    if args.record:
-        _record(report, target, args.lock)
+    if args.record and not _record(report, target, args.lock):
+        return EXIT_STATUS["incomplete"] if report.verdict == "certified" else EXIT_STATUS[report.verdict]
     return EXIT_STATUS[report.verdict]
 
 
@@ -170,19 +170,26 @@ def _formats() -> dict[str, Callable[[Report], str]]:
     return {"report": Report.to_text, "markdown": markdown, "junit": junit, "badge": badge}
 
 
-def _record(report: Report, target: Target, path: str) -> None:
+def _record(report: Report, target: Target, path: str) -> bool:
+    """Write the verdict into the lock file, if it is one that can be; otherwise say why not."""
     from guideway.plugins.lock import Lock, Verdict
 
     record = target.record()
     if report.verdict != "certified":
         print(f"not recorded in {path}: the verdict is {report.verdict}", file=sys.stderr)
-        return
+        return False
     assert record is not None, "the command tests installed plugins"
     assert report.digest is not None
     verdict = Verdict(report.sha256, report.digest, report.contract, report.levels)
     earlier = Lock.read(path) if Path(path).exists() else Lock({})
-    earlier.certified(record, verdict).write(path)
+    try:
+        lock = earlier.certified(record, verdict)
+    except PluginUnavailable as error:
+        print(f"not recorded in {path}: {error}", file=sys.stderr)
+        return False
+    lock.write(path)
     print(f"recorded in {path}")
+    return True
 
 
 def _matrix(args: Namespace) -> int:
