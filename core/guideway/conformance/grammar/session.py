@@ -77,11 +77,11 @@ class Session(Matcher):
 
     def take(self, token_ids: Sequence[int]) -> Session:
         """Accept all of them."""
-        place = self.place
+        here = self.place
         count = self.accept(token_ids)
         expect(
             count == len(token_ids),
-            f"{self.name}: {place}, accept of {show(self.vocabulary, token_ids)} returned {count}, although all of them are legal",
+            f"{self.name}: {here}, accept of {show(self.vocabulary, token_ids)} returned {count}, though all are legal",
         )
         return self
 

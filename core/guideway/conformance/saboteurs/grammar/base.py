@@ -137,21 +137,29 @@ class FullPlace(Place):
         return () if ahead.legal() != sorted(self.stop_token_ids) else tuple(self.vocabulary.encode(text) or ())
 
     def shortest_completion(self, limit: int) -> Sequence[int] | None:
-        layer: list[tuple[Place, tuple[int, ...]]] = [(self.fork(), ())]
-        seen = {self.state}
+        if self.state is None:
+            return None
+        layer: dict[Expression, tuple[int, ...]] = {self.state: ()}
+        seen = set(layer)
         for _ in range(limit):
-            following = []
-            for here, token_ids in layer:
-                if here.is_accepting():
+            following: dict[Expression, tuple[int, ...]] = {}
+            for state, token_ids in layer.items():
+                if state.has_empty:
                     return (*token_ids, min(self.stop_token_ids))
-                for token_id in here.legal():
-                    ahead = here.fork()
-                    ahead.push(token_id)
-                    if ahead.state not in seen:
-                        seen.add(ahead.state)
-                        following.append((ahead, (*token_ids, token_id)))
+                for after, token_id in self.ways(state).items():
+                    if after not in seen:
+                        following[after] = (*token_ids, token_id)
+            seen |= following.keys()
             layer = following
         return None
+
+    def ways(self, state: Expression) -> dict[Expression, int]:
+        """The states a token leads to, and such a token."""
+        known: dict[Expression, dict[Expression, int]] = vars(self.compiled).setdefault("ways", {})
+        if state not in known:
+            here = type(self)(self.compiled, self.stop_token_ids, [state])
+            known[state] = {here.after(t): t for t in here.legal() if t not in self.stop_token_ids}
+        return known[state]
 
 
 class FullCompiled(Compiled):

@@ -1,0 +1,262 @@
+"""Correct strategies of unusual make: every one of them has to be certified, in full."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from guideway.api import (
+    Choice,
+    CompiledGrammar,
+    Constraint,
+    DeadEnd,
+    Example,
+    FillJob,
+    Grammar,
+    GrammarStrategy,
+    InvalidConfiguration,
+    InvalidGrammar,
+    JsonSchema,
+    Matcher,
+    Support,
+    UnsupportedGrammar,
+    Vocabulary,
+)
+from guideway.conformance.runner import run
+from guideway.conformance.saboteurs.grammar.base import Full, Sane
+from guideway.conformance.target import Target
+
+
+class TextMatcher(Matcher):
+    """Knows nothing but the text so far, and asks its grammar. Neither rollback nor fork nor validate."""
+
+    def __init__(self, grammar: TextGrammar, stop: frozenset[int]) -> None:
+        self.grammar, self.stop, self.text, self.over = grammar, stop, b"", False
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        for count, token_id in enumerate(token_ids):
+            token = self.grammar.vocabulary.tokens[token_id]
+            if self.over:
+                return count
+            if token_id in self.stop and self.grammar.is_whole(self.text):
+                self.over = True
+            elif token and self.grammar.may_begin(self.text + token):
+                self.text += token
+            else:
+                return count
+        return len(token_ids)
+
+    def fill_bitmask(self, bitmask: Any, row: int) -> None:
+        tokens = self.grammar.vocabulary.tokens
+        bits = np.zeros(32 * bitmask.shape[1], dtype=np.uint8)
+        for token_id, token in enumerate(tokens):
+            bits[token_id] = bool(token) and self.grammar.may_begin(self.text + token)
+        if self.grammar.is_whole(self.text):
+            bits[sorted(self.stop)] = 1
+        if not bits.any():
+            raise DeadEnd(f"nothing follows {self.text!r}")
+        bitmask[row] = np.packbits(bits, bitorder="little").view(np.int32)
+
+    def is_terminated(self) -> bool:
+        return self.over
+
+    def is_accepting(self) -> bool:
+        return self.over or self.grammar.is_whole(self.text)
+
+
+class TextGrammar(CompiledGrammar):
+    """A finite language."""
+
+    def __init__(
+        self, texts: Sequence[bytes], vocabulary: Vocabulary, matcher: type[TextMatcher] = TextMatcher
+    ) -> None:
+        self.texts, self.vocabulary, self.type = frozenset(texts), vocabulary, matcher
+        self.beginnings = frozenset(text[:i] for text in texts for i in range(len(text) + 1))
+
+    def may_begin(self, text: bytes) -> bool:
+        return text in self.beginnings
+
+    def is_whole(self, text: bytes) -> bool:
+        return text in self.texts
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+        return self.type(self, stop_token_ids)
+
+    @property
+    def nbytes(self) -> int:
+        return 100 + sum(map(len, self.beginnings))
+
+
+class Minimal(GrammarStrategy):
+    """Choices, and nothing that is optional; says nothing of them until it compiles them."""
+
+    name: ClassVar[str] = "minimal"
+    kinds: ClassVar[frozenset[str]] = frozenset({"choice"})
+
+    def supports(self, constraint: Constraint) -> Support:
+        return Support(enforced=frozenset({"choice"}))
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if constraint.kind != "choice":
+            raise UnsupportedGrammar("choices only", feature=constraint.kind)
+        return TextGrammar([text.encode() for text in json.loads(constraint.source())], self.vocabulary)
+
+
+class RecentMatcher(TextMatcher):
+    """Remembers three states."""
+
+    def __init__(self, grammar: TextGrammar, stop: frozenset[int]) -> None:
+        super().__init__(grammar, stop)
+        self.recent: deque[tuple[bytes, bool]] = deque(maxlen=3)
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        for count, token_id in enumerate(token_ids):
+            before = (self.text, self.over)
+            if not super().accept([token_id]):
+                return count
+            self.recent.append(before)
+        return len(token_ids)
+
+    def rollback(self, num_tokens: int) -> None:
+        if not 0 <= num_tokens <= len(self.recent):
+            raise IndexError(f"{num_tokens} tokens are not remembered")
+        for _ in range(num_tokens):
+            self.text, self.over = self.recent.pop()
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        other = RecentMatcher(self.grammar, self.stop)
+        other.text, other.over = self.text, self.over
+        return other.accept(token_ids)
+
+
+class ThreeBack(Minimal):
+    """Rolls back three tokens; looks ahead, and leaves out choices the vocabulary cannot spell; fills on its own."""
+
+    name: ClassVar[str] = "three-back"
+    max_rollback: ClassVar[int | None] = 3
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        found = super().compile(constraint)
+        assert isinstance(found, TextGrammar)
+        known = {token for token in self.vocabulary.tokens if len(token) == 1}
+        spelled = [text for text in found.texts if all(text[i : i + 1] in known for i in range(len(text)))]
+        if not spelled:
+            raise InvalidGrammar("the vocabulary spells none of the choices")
+        return TextGrammar(spelled, self.vocabulary, RecentMatcher)
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Any) -> Any:
+        results = []
+        for job in jobs:
+            row, count = bitmask[job.first_row : job.first_row + 1], 0
+            try:
+                job.matcher.fill_bitmask(row, 0)
+                count = job.matcher.validate(job.draft_token_ids)
+                for i in range(count):
+                    job.matcher.accept(job.draft_token_ids[i : i + 1])
+                    if not job.matcher.is_terminated():
+                        job.matcher.fill_bitmask(bitmask, job.first_row + i + 1)
+                job.matcher.rollback(count)
+                results.append(count)
+            except DeadEnd as error:
+                job.error = error
+                results.append(-1)
+        return np.array(results, dtype=np.int32)
+
+
+class FiniteJson(GrammarStrategy):
+    """Schemas with few instances, always written with a space after a comma, by trying all; refuses all others."""
+
+    name: ClassVar[str] = "finite-json"
+    kinds: ClassVar[frozenset[str]] = frozenset({"json_schema"})
+
+    def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
+        if len(vocabulary) < 200 or vocabulary.encoder is None:
+            raise InvalidConfiguration("needs a real vocabulary", field="vocabulary")
+        super().__init__(vocabulary, options)
+
+    def supports(self, constraint: Constraint) -> Support:
+        try:
+            schema = json.loads(constraint.source())
+            list(_instances(schema))
+        except (InvalidGrammar, UnsupportedGrammar) as error:
+            return Support(reason=str(error))
+        return Support(enforced=frozenset(schema))
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if not isinstance(constraint, JsonSchema):
+            raise UnsupportedGrammar("schemas only", feature=constraint.kind)
+        texts = [
+            json.dumps(value, ensure_ascii=False).encode() for value in _instances(json.loads(constraint.source()))
+        ]
+        return TextGrammar(texts, self.vocabulary)
+
+
+def _instances(schema: Any) -> list[Any]:
+    if schema is False:
+        raise InvalidGrammar("nothing")
+    values = schema.get("enum", [schema["const"]] if "const" in schema else []) if isinstance(schema, dict) else []
+    if values and len(schema) == 1:
+        return list(values)
+    match schema:
+        case {"type": "boolean"} if len(schema) == 1:
+            return [True, False]
+        case {"type": "null"} if len(schema) == 1:
+            return [None]
+        case {"type": "array", "items": {"type": "boolean"}, "minItems": int(low), "maxItems": int(high)}:
+            if len(schema) == 4 and len(schema["items"]) == 1 and high < 5:
+                return [list(p) for n in range(low, high + 1) for p in itertools.product([True, False], repeat=n)]
+    raise UnsupportedGrammar("only enum, const, boolean, null and short lists of booleans", feature="json_schema")
+
+
+class Words(GrammarStrategy):
+    """A dialect of its own, of which the suite knows only the examples: so many words of a list, apart by a space."""
+
+    name: ClassVar[str] = "words"
+    kinds: ClassVar[frozenset[str]] = frozenset({"grammar:words"})
+    examples: ClassVar[Sequence[Example]] = (
+        Example(Grammar("2 ab é", "words"), (b"ab ab", "é ab".encode()), (b"ab", b"ab  ab", b"ab x")),
+        Example(Grammar("1 foo", "words"), (b"foo",)),
+    )
+
+    def supports(self, constraint: Constraint) -> Support:
+        if re.fullmatch(r"[1-3]( [^\W\d]+)+", constraint.source()) is None:
+            return Support(reason="a number up to 3, and words")
+        return Support(enforced=frozenset({"grammar:words"}))
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if constraint.kind not in self.kinds or self.supports(constraint).refused:
+            raise UnsupportedGrammar("it is no list of words", feature="words")
+        count, *words = constraint.source().split()
+        texts = [" ".join(chosen).encode() for chosen in itertools.product(words, repeat=int(count))]
+        return TextGrammar(texts, self.vocabulary)
+
+
+class Everything(Full):
+    """Every capability."""
+
+
+class LooksAhead(Sane):
+    """No token that leads to a dead end is legal; everything else as usual, and refused where it is not supported."""
+
+    kinds: ClassVar[frozenset[str]] = frozenset({"regex", "choice"})
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, Choice) and len(constraint.choices) > 100:
+            raise UnsupportedGrammar("too many choices", feature="choice")
+        if constraint.kind not in self.kinds:
+            raise UnsupportedGrammar(f"no {constraint.kind}", feature=constraint.kind)
+        return super().compile(constraint)
+
+
+@pytest.mark.parametrize("strategy", [Minimal, ThreeBack, FiniteJson, Words, Everything, LooksAhead])
+def test_is_certified(strategy: type[GrammarStrategy]) -> None:
+    report = run(Target.of_class(strategy))
+    wrong = [f"{r.obligation}: {r.detail}" for r in report.results if r.outcome != "pass"]
+    assert not wrong
+    assert report.verdict == "certified"
