@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from guideway.conformance.device import oracles
 from guideway.conformance.device.bench import Bench, Host, expect_bits, expect_close
-from guideway.conformance.device.golden import KNOWN_ANSWERS
+from guideway.conformance.device.golden import EXTREMES, KNOWN_ANSWERS
 from guideway.conformance.device.subject import DeviceSubject
 from guideway.conformance.registry import check
 from guideway.conformance.subjects import expect
@@ -41,6 +41,15 @@ def uniform_words(subject: DeviceSubject) -> None:
         got = _uniform(bench, seeds, sequences, positions, purpose, 9)
         wanted = oracles.uniforms(seeds, sequences, positions, purpose, 9)
         expect_bits(got, wanted, f"uniform of purpose {purpose}")
+
+
+@check("device")
+def uniform_extremes(subject: DeviceSubject) -> None:
+    """`uniform` reaches 2**-24 and 1 - 2**-24, and neither 0 nor 1."""
+    bench = subject.bench()
+    for seed, column, wanted in EXTREMES:
+        got = _uniform(bench, [seed], [0], [0], 0, column + 1)[0, column]
+        expect(got == wanted, f"uniform of seed {seed} is {float(got)!r} in column {column} instead of {wanted!r}")
 
 
 @check("device")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GOLDEN", "KNOWN_ANSWERS", "Golden"]
+__all__ = ["EXTREMES", "GOLDEN", "KNOWN_ANSWERS", "Golden"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +41,6 @@ KNOWN_ANSWERS = (
     ((0, 0, 0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
 )
 """Seed, sequence, position, purpose, and the words of their first block."""
+
+EXTREMES = ((347, 11_093, 2.0**-24), (707, 2935, 1 - 2.0**-24))
+"""Seeds that at sequence, position and purpose 0 give the smallest or largest number there is, at which column."""

@@ -90,6 +90,7 @@ def from_logits_of_bfloat16(subject: DeviceSubject) -> None:
     """`from_logits` takes logits of bfloat16, and `download` brings their values back."""
     bench = subject.bench()
     source = oracles.logits(80, 3, 40)
+    source[0, :4] = [2.0**100, 2.0**-100, -(2.0**100), 1 + 2.0**-7]  # what float16 or fewer bits do not hold
     expect_equal(bench.read(bench.floats(source, "bfloat16")).astype(np.float32), source, "logits of bfloat16")
 
 

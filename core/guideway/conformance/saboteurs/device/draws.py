@@ -19,6 +19,14 @@ class NotHalfway(Sabotaged):
         return super().uniform(seeds, sequences, positions, purpose, width) - np.float32(2**-24)
 
 
+@saboteur("device.uniform_extremes")
+class KeepsAwayFromZero(Sabotaged):
+    """`uniform` gives nothing below 2**-23."""
+
+    def uniform(self, seeds: Array, sequences: Array, positions: Array, purpose: int, width: int) -> Array:
+        return np.maximum(super().uniform(seeds, sequences, positions, purpose, width), np.float32(2**-23))
+
+
 @saboteur("device.uniform_words")
 class LowWordOnly(Sabotaged):
     """`uniform` uses the low word of a seed alone."""
