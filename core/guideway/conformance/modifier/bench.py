@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -34,75 +33,16 @@ from guideway.api import (
     WorkerContext,
 )
 from guideway.conformance.modifier.model import Model
+from guideway.conformance.modifier.records import Applied, Running, Work
 from guideway.conformance.modifier.step import OracleStep, StepArrays
 from guideway.conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
 from guideway.conformance.modifier.vocabulary import synthetic
 from guideway.conformance.subjects import expect
 
-__all__ = ["REFUSALS", "Applied", "Bench", "Running", "Work", "alike"]
+__all__ = ["REFUSALS", "Bench"]
 
 REFUSALS = (InvalidRequest, InvalidConfiguration)
 """How `start` says no to a request."""
-TOLERANCE = 1e-4
-"""Sums over a row may round otherwise in another batch."""
-
-
-@dataclass(eq=False, slots=True)
-class Running:
-    """A sequence."""
-
-    request: Request
-    info: SequenceInfo
-    slot: int
-    state: Any
-    companions: tuple[Companion, ...] = ()
-    tokens: list[int] = field(default_factory=list)
-    journal: list[tuple[list[int], Feedback | None]] = field(default_factory=list)
-    outcome: str = "continue"
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One step before anything is applied."""
-
-    batch: StepBatch
-    sequences: Sequence[Running]
-    logits: NDArray[Any]
-    """``[num_rows + companions, width]``"""
-    arrays: StepArrays
-
-    @property
-    def states(self) -> list[Any]:
-        return [sequence.state for sequence in self.sequences]
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """One step after it."""
-
-    work: Work
-    rows: NDArray[np.int32]
-    """The rows that were acted on."""
-    logits: NDArray[Any]
-    """``[num_rows + companions, width]``"""
-    token_ids: NDArray[np.int64] | None
-    """``[num_rows]``: what a sampler drew, -1 at rows it does not own."""
-    emitted: Mapping[str, NDArray[Any]]
-    """In the order of `rows`."""
-
-    def of(self, index: int) -> NDArray[Any]:
-        """What came of the rows of the `index`-th sequence: logits, or with a sampler token ids."""
-        values = self.logits if self.token_ids is None else self.token_ids
-        return values[self.work.batch.row_start[index] : self.work.batch.row_start[index + 1]]
-
-
-def alike(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Whether two results of `Applied.of` say the same."""
-    if a.shape != b.shape:
-        return False
-    if a.dtype.kind == "i":
-        return bool(np.array_equal(a, b))
-    return bool(np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True))
 
 
 class Bench:
@@ -124,6 +64,7 @@ class Bench:
         self.modifier = subject.modifier(self.vocabulary)
         self.transform = self.new_transform()
         self.model = Model(self.vocabulary, self.cls.stage)
+        self._companions: dict[str, tuple[Companion, ...]] = {}
 
     def new_transform(self, device: DeviceBackend | None = None) -> LogitTransform:
         """The worker's half."""
@@ -151,9 +92,9 @@ class Bench:
     def begin(self, request: Request, slot: int = 0, index: int = 0) -> Running:
         """A sequence of `request`; raises one of `REFUSALS` if the modifier refuses it, and has it released then."""
         info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
-        companions: tuple[Companion, ...] = ()
-        if Need.COMPANIONS in self.cls.needs:
-            companions = tuple(self.modifier.companions(request))
+        companions = self._companions.get(request.request_id, ())
+        if Need.COMPANIONS in self.cls.needs and request.request_id not in self._companions:
+            companions = self._companions[request.request_id] = tuple(self.modifier.companions(request))
         try:
             state = self.modifier.start(request, info)
         except BaseException:
@@ -191,6 +132,13 @@ class Bench:
         """The `number`-th sequence: examples in turn, a prompt of its own."""
         request = self.request(self.examples[number % len(self.examples)], number)
         return self.begin(request, (7 * number + 3) % MAX_NUM_SEQUENCES if slot is None else slot, index)
+
+    def leave_one_alone(self, number: int) -> None:
+        """A request without the modifier comes and goes."""
+        try:
+            self.release(self.begin(self.request(None, number)))
+        except REFUSALS:
+            return
 
     def bystander(self, number: int) -> Running | None:
         """A sequence the modifier leaves alone, if there is such a thing."""

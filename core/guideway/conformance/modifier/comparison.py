@@ -7,21 +7,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.conformance.modifier.bench import Applied, alike
+from guideway.api import Payload
+from guideway.conformance.modifier.records import Applied
 
-__all__ = ["bits", "expect_alike", "expect_same_steps"]
+__all__ = ["bits", "copied", "expect_alike", "expect_same_steps"]
+
+TOLERANCE = 1e-4
+"""Sums over a row may round otherwise in another batch."""
 
 
 def expect_alike(found: NDArray[Any], wanted: NDArray[Any], what: str) -> None:
     """Fail with `what` and the first difference, unless two results of `Applied.of` say the same."""
-    if alike(found, wanted):
+    if _alike(found, wanted):
         return
     if found.shape != wanted.shape:
         difference = f"{found.shape} instead of {wanted.shape}"
     elif found.dtype.kind == "i":
         difference = f"it drew {found.tolist()} instead of {wanted.tolist()}"
     else:
-        place = np.unravel_index(int(np.argmax(~np.isclose(found, wanted, 1e-4, 1e-4, equal_nan=True))), found.shape)
+        place = np.unravel_index(
+            int(np.argmax(~np.isclose(found, wanted, TOLERANCE, TOLERANCE, equal_nan=True))), found.shape
+        )
         difference = f"{found[place]:.5g} instead of {wanted[place]:.5g} for token {place[-1]}"
     raise AssertionError(f"{what}: {difference}")
 
@@ -35,3 +41,18 @@ def expect_same_steps(found: Applied, wanted: Applied, what: str) -> None:
 def bits(array: NDArray[Any]) -> bytes:
     """What is the same only bit for bit."""
     return array.tobytes()
+
+
+def copied(payload: Payload) -> Payload:
+    """A payload that its modifier cannot reuse."""
+    arrays = {name: array.copy() for name, array in payload.arrays.items()}
+    return Payload(payload.rows.copy(), arrays, {name: array.copy() for name, array in payload.shared.items()})
+
+
+def _alike(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Whether two results of `Applied.of` say the same."""
+    if a.shape != b.shape:
+        return False
+    if a.dtype.kind == "i":
+        return bool(np.array_equal(a, b))
+    return bool(np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True))

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from guideway.api import UnsupportedCapability
-from guideway.conformance.modifier.bench import Bench, Running
+from guideway.conformance.modifier.bench import Bench
 from guideway.conformance.modifier.comparison import expect_alike
+from guideway.conformance.modifier.records import Running
 from guideway.conformance.modifier.subject import ModifierSubject
 from guideway.conformance.registry import check
 
@@ -20,7 +21,9 @@ MOST = 5
 @check("modifier", tier="stateful", seconds=120)
 def any_history(subject: ModifierSubject) -> None:
     """Whatever happened, a sequence gets what a new state that heard the same tokens gets alone."""
-    can_fork = "fork" in subject.declared(subject.component) and not subject.transform_class().emits
+    can_fork = subject.cls.derived or (
+        "fork" in subject.declared(subject.component) and not subject.transform_class().emits
+    )
 
     class Histories(RuleBasedStateMachine):
         def __init__(self) -> None:
@@ -69,8 +72,9 @@ def any_history(subject: ModifierSubject) -> None:
             self.bench.release(old)
 
         @rule()
-        def refuse(self) -> None:
-            self.bench.modifier.release(None)
+        def leave_one_alone(self) -> None:
+            self.bench.leave_one_alone(1000 + self.count)
+            self.count += 1
 
         def end(self, sequence: Running) -> None:
             self.running.remove(sequence)

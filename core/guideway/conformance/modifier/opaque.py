@@ -155,15 +155,16 @@ _OpaqueOps: Any = type("_OpaqueOps", (_Delegating, ArrayOps), _OPERATIONS)
 
 
 class OpaqueDevice(DeviceBackend):
-    """See the module. `may_wait`: whether looking at values is let pass."""
+    """See the module."""
 
     name = "opaque"
     arrays = "opaque"
 
-    def __init__(self, device: str = "opaque", *, may_wait: bool = True) -> None:
+    def __init__(self, device: str = "opaque") -> None:
         super().__init__(device)
         self.ops = _OpaqueOps(self)
-        self.may_wait = may_wait
+        self.may_wait = True
+        """Whether looking at values is let pass."""
         self.count = 0
         """Operations so far."""
 

@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from guideway.api import Payload
-from guideway.conformance.modifier.bench import Bench, Running, Work
-from guideway.conformance.modifier.comparison import expect_same_steps
+from guideway.conformance.modifier.bench import Bench
+from guideway.conformance.modifier.comparison import copied, expect_same_steps
+from guideway.conformance.modifier.records import Running, Work
 from guideway.conformance.modifier.subject import ModifierSubject
 from guideway.conformance.registry import check
 from guideway.conformance.subjects import expect
@@ -84,6 +85,24 @@ def prepare_moves_nothing(subject: ModifierSubject) -> None:
 
 
 @check("modifier")
+def prepare_leaves_the_batch_alone(subject: ModifierSubject) -> None:
+    """The batch is shared by every modifier: `prepare` changes nothing of it."""
+    bench = Bench(subject)
+    for work in _works(bench):
+        batch, states = work.batch, work.states
+        before = [array.copy() for array in (batch.slots, batch.row_start, batch.draft_token_ids, batch.positions)]
+        given = list(states)
+        bench.modifier.prepare(batch, given)
+        after = (batch.slots, batch.row_start, batch.draft_token_ids, batch.positions)
+        for name, left, right in zip(
+            ("slots", "row_start", "draft_token_ids", "positions"), before, after, strict=True
+        ):
+            expect(np.array_equal(left, right), f"prepare changed {name}: {right.tolist()} instead of {left.tolist()}")
+        same = len(given) == len(states) and all(a is b for a, b in zip(given, states, strict=True))
+        expect(same, "prepare changed the list of states")
+
+
+@check("modifier")
 def payload_holds_a_step(subject: ModifierSubject) -> None:
     """The arrays of a payload stay as they are until the second prepare after."""
     bench = Bench(subject)
@@ -111,7 +130,7 @@ def any_partition_of_rows(subject: ModifierSubject) -> None:
     """A payload may be applied in several calls on disjoint rows: each entry is treated on its own."""
     bench = Bench(subject)
     works = [bench.work(sequences, drafts) for sequences, drafts in _situations(bench)]
-    payloads = [_copy(bench.prepare(work)) for work in works]
+    payloads = [_kept(bench.prepare(work)) for work in works]
     whole = [bench.apply(work, payload) for work, payload in zip(works, payloads, strict=True)]
 
     @settings(
@@ -149,11 +168,8 @@ def _works(bench: Bench) -> list[Work]:
     return [bench.work(sequences, drafts) for sequences, drafts in _situations(bench) if sequences]
 
 
-def _copy(payload: Payload | None) -> Payload | None:
-    if payload is None:
-        return None
-    arrays = {name: array.copy() for name, array in payload.arrays.items()}
-    return Payload(payload.rows.copy(), arrays, {name: array.copy() for name, array in payload.shared.items()})
+def _kept(payload: Payload | None) -> Payload | None:
+    return None if payload is None else copied(payload)
 
 
 def _content(payload: Payload) -> list[bytes]:

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api import Payload
-from guideway.conformance.modifier.bench import Bench, Work
-from guideway.conformance.modifier.comparison import bits
+from guideway.conformance.modifier.bench import Bench
+from guideway.conformance.modifier.comparison import bits, copied
+from guideway.conformance.modifier.records import Work
 from guideway.conformance.modifier.subject import ModifierSubject
 from guideway.conformance.registry import check
 from guideway.conformance.subjects import expect
@@ -77,7 +78,7 @@ def _works(bench: Bench) -> list[tuple[Work, Payload]]:
         work = bench.work(crowd, drafts)
         payload = bench.prepare(work)
         if payload is not None and len(payload):
-            found.append((work, Payload(payload.rows.copy(), dict(payload.arrays), dict(payload.shared))))
+            found.append((work, copied(payload)))
     expect(found, "it has no payload for sequences that use it, so it does not own their draw")
     return found
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from guideway.api import UnsupportedCapability
-from guideway.conformance.modifier.bench import REFUSALS, Bench, Running
+from guideway.conformance.modifier.bench import REFUSALS, Bench
 from guideway.conformance.modifier.comparison import expect_alike
+from guideway.conformance.modifier.records import Running
 from guideway.conformance.modifier.subject import ModifierSubject
 from guideway.conformance.registry import check
 from guideway.conformance.subjects import expect
@@ -51,8 +52,8 @@ def sequences_have_a_state_each(subject: ModifierSubject) -> None:
     learns = bench.transform.emits  # what it learns from the worker it may keep for all
     request = bench.start(0).request
     second = bench.request(bench.examples[0], 1) if learns else request
-    active, quiet = bench.begin(request, slot=1), bench.begin(second, slot=2)
-    alone = other.begin(second, slot=2)
+    active, quiet = bench.begin(request, slot=1), bench.begin(second, slot=2, index=1)
+    alone = other.begin(second, slot=2, index=1)
     for _ in range(NUM_STEPS):
         if active.outcome != "continue" or quiet.outcome != "continue":
             break
@@ -68,7 +69,7 @@ def sequences_have_a_state_each(subject: ModifierSubject) -> None:
 @check("modifier", trait="derived")
 def derived_states_do_not_move(subject: ModifierSubject) -> None:
     """A derived state is a function of request and token ids: it hears nothing, and one serves every fork."""
-    bench, fresh = Bench(subject), Bench(subject)
+    bench = Bench(subject)
     first = bench.start(0)
     forks = [first, bench.fork(first, slot=50, index=1), bench.fork(first, slot=51, index=2)]
     for fork, tokens in zip(forks, ([], [300, 301, 302], [400, 97]), strict=True):
@@ -76,9 +77,42 @@ def derived_states_do_not_move(subject: ModifierSubject) -> None:
     for _ in range(NUM_STEPS):
         applied = bench.step(forks)
         for i, fork in enumerate(forks):
+            fresh = Bench(subject)
             copied = fresh.again(fork)
             copied.tokens = fork.tokens[: -len(fork.journal[-1][0])]
             expect_alike(applied.of(i), fresh.peek([copied]).of(0), "a state shared by forks is not what a new one is")
+
+
+@check("modifier", trait="derived")
+def derived_states_hear_nothing(subject: ModifierSubject) -> None:
+    """A derived state needs to hear no tokens: it gives the same with them and without."""
+    hearing, deaf = Bench(subject), Bench(subject)
+    for number in range(len(hearing.examples)):
+        pair = hearing.start(number), deaf.start(number)
+        for _ in range(NUM_STEPS):
+            found, wanted = hearing.step([pair[0]]), deaf.step([pair[1]])
+            expect_alike(found.of(0), wanted.of(0), "it says that its state is derived, but accept changes it")
+            token_ids, feedback = pair[0].journal[-1]
+            hearing.modifier.accept(pair[0].state, list(token_ids), copy.deepcopy(feedback))
+
+
+@check("modifier")
+def hearing_changes_nothing_else(subject: ModifierSubject) -> None:
+    """Token ids and feedback that a modifier hears or is asked about are shared, so it leaves them as they are."""
+    bench = Bench(subject)
+    for sequence in _under_way(bench):
+        applied = bench.peek([sequence])
+        given = bench.final(applied, 0)
+        feedback = bench.feedback(applied, 0, len(given))
+        heard = copy.deepcopy((given, feedback))
+        bench.modifier.validate(sequence.state, given)
+        expect(given == heard[0], f"validate made {given} of the drafts {heard[0]}")
+        if not bench.cls.derived:
+            bench.modifier.accept(sequence.state, given, feedback)
+            expect(given == heard[0], f"accept made {given} of the tokens {heard[0]}")
+            for name, array in (heard[1] or {}).items():
+                assert feedback is not None
+                expect(np.array_equal(feedback[name], array, equal_nan=True), f"accept changed the feedback {name!r}")
 
 
 @check("modifier", trait="stateful")
@@ -196,6 +230,22 @@ def forks_are_independent(subject: ModifierSubject) -> None:
             )
 
 
+@check("modifier", capability="fork", refusal=_no_fork, trait="stateful")
+def forks_end_alone(subject: ModifierSubject) -> None:
+    """To let go of a fork is nothing to its parent, nor the other way round."""
+    for ending in ("fork", "parent"):
+        bench = Bench(subject)
+        for sequence in _under_way(bench):
+            fork = _forked(bench, sequence)
+            if fork is None:
+                bench.modifier.release(None)
+                continue
+            gone, left = (fork, sequence) if ending == "fork" else (sequence, fork)
+            before = bench.peek([left])
+            bench.release(gone)
+            expect_alike(bench.peek([left]).of(0), before.of(0), f"letting go of the {ending} changed what is left")
+
+
 @check("modifier")
 def release_takes_every_end(subject: ModifierSubject) -> None:
     """A sequence is released with its state, or with None if it has none."""
@@ -205,7 +255,7 @@ def release_takes_every_end(subject: ModifierSubject) -> None:
         if number % 2:
             bench.step([sequence])
         bench.release(sequence)
-    bench.modifier.release(None)
+    bench.leave_one_alone(50)
 
 
 @check("modifier")
@@ -215,11 +265,11 @@ def release_ends_one_sequence(subject: ModifierSubject) -> None:
     for of in (bench, other):
         kept = of.start(0)
         if of is bench:
-            gone = [of.start(number, slot=9) for number in (1, 2)]
-            for sequence in gone:
+            for number in (1, 2):
+                sequence = of.start(number, slot=9)
                 of.step([sequence])
                 of.release(sequence)
-            of.modifier.release(None)
+            of.leave_one_alone(50)
             heir = of.start(3, slot=9)
             found = [of.step([kept, heir]) for _ in range(2) if "continue" == kept.outcome == heir.outcome]
         else:
@@ -239,9 +289,10 @@ def _is_token(bench: Bench, value: object) -> bool:
 def _under_way(bench: Bench, steps: range = range(1, 3)) -> list[Running]:
     """For each example a sequence after each of these numbers of steps."""
     found = []
-    for number in range(max(3, len(bench.examples))):
-        for num_steps in steps:
-            sequence = bench.start(number + 10 * num_steps * len(bench.examples))
+    size = max(3, len(bench.examples))
+    for number in range(size):
+        for turn, num_steps in enumerate(steps):
+            sequence = bench.start(number + turn * size)
             for _ in range(num_steps):
                 if sequence.outcome == "continue":
                     bench.step([sequence])

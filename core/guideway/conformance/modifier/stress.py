@@ -8,17 +8,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from guideway.conformance.modifier.bench import Bench
 from guideway.conformance.modifier.comparison import expect_alike
-from guideway.conformance.modifier.subject import ModifierSubject
+from guideway.conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
 from guideway.conformance.modifier.vocabulary import synthetic
 from guideway.conformance.registry import check
 from guideway.conformance.subjects import expect
 from guideway.conformance.target import Target
 
 LONG = 1000
+LONG_PROMPT = 10_000
 WIDE = 131_072
 
 
@@ -38,6 +40,26 @@ def wide_vocabularies(subject: ModifierSubject) -> None:
     bench.peek(bench.crowd(3, num_steps=1))
 
 
+@check("modifier", tier="stress", seconds=60)
+def full_batches(subject: ModifierSubject) -> None:
+    """As many sequences as the context says may run at once, each with drafts."""
+    bench = Bench(subject)
+    sequences = [bench.start(number) for number in range(MAX_NUM_SEQUENCES)]
+    bench.step(sequences, [[97, 300, 301][: i % 4] for i in range(MAX_NUM_SEQUENCES)])
+
+
+@check("modifier", tier="stress", seconds=60)
+def long_prompts(subject: ModifierSubject) -> None:
+    """A prompt may have ten thousand tokens."""
+    bench = Bench(subject)
+    for number, example in enumerate(bench.examples):
+        request = bench.request(example, number)
+        long = tuple(97 + i % 26 for i in range(LONG_PROMPT))
+        sequence = bench.begin(replace(request, prompt_token_ids=long))
+        while sequence.outcome == "continue" and len(sequence.tokens) < 3:
+            bench.step([sequence])
+
+
 @check("modifier", tier="stress", seconds=120)
 def long_sequences(subject: ModifierSubject) -> None:
     """A sequence may have a thousand tokens, and is rebuilt from them."""
@@ -55,7 +77,10 @@ def any_process(subject: ModifierSubject) -> None:
     """In another process the same requests and tokens lead to the same, so that state can be rebuilt anywhere."""
     try:
         target = Target.of_class(subject.cls, subject.settings)
-    except TypeError:  # a class made by a function: no other process can find it by its name
+        found_by_name = target.load() is subject.cls
+    except (TypeError, AttributeError):
+        found_by_name = False
+    if not found_by_name:  # a class made by a function: another process cannot find it so
         return
     path = [entry or str(Path.cwd()) for entry in sys.path]
     program = f"from {__name__} import report; report()"

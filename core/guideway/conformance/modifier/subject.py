@@ -36,8 +36,9 @@ class ModifierSubject(Subject):
 
     @classmethod
     def traits(cls, component: Any) -> frozenset[str]:
-        """``derived`` or ``stateful``, ``sampler`` or ``logits``, ``ops``, ``stage:...``, ``need:...`` and
-        ``forecasts``: what rows after drafts get does not wait for feedback."""
+        """``derived`` or ``stateful``, ``sampler`` or ``logits``, ``ops``, ``stage:...``, ``need:...``,
+        ``raw`` for logits of the model's own type, and ``forecasts``: what rows after drafts get waits for no feedback.
+        """
         transform = getattr(component, "transform", None)
         is_class = isinstance(transform, type)
         stage, needs = getattr(component, "stage", None), getattr(component, "needs", ())
@@ -45,6 +46,8 @@ class ModifierSubject(Subject):
         found.add("sampler" if is_class and issubclass(cast("type", transform), Sampler) else "logits")
         if isinstance(stage, Stage):
             found.add(f"stage:{stage.value}")
+        if stage in (Stage.PRE_WARP, Stage.MASK):
+            found.add("raw")
         if isinstance(needs, frozenset | set | list | tuple):
             found |= {f"need:{need.value}" for need in needs if isinstance(need, Need)}
         if "need:feedback" not in found:

@@ -192,3 +192,22 @@ class ShortIds(_Altered):
     def alter(self, payload: Payload, batch: StepBatch) -> Payload:
         last = np.array([len(self.context.vocabulary) - 1], dtype=np.uint16)
         return replace(payload, shared={"last": last.astype(np.int32)})
+
+
+@saboteur("modifier.prepare_leaves_the_batch_alone")
+class SortsSlots(Repetition):
+    """Sorts the batch's slots in place."""
+
+    def prepare(self, batch: StepBatch, states: Sequence[RepetitionState | None]) -> Payload | None:
+        payload = super().prepare(batch, states)
+        batch.slots.sort()
+        return payload
+
+
+@saboteur("modifier.full_batches")
+class RoomForFew(_Altered):
+    """Has room for 48 rows."""
+
+    def alter(self, payload: Payload, batch: StepBatch) -> Payload:
+        np.zeros(48)[len(payload) - 1] = 1
+        return payload

@@ -310,3 +310,67 @@ class HashesText(Repetition):
         if state is not None:
             state.strength += hash(request.request_id) % 7
         return state
+
+
+@saboteur("modifier.long_prompts")
+class ShortPrompts(Repetition):
+    """Has room for prompts of 4096 tokens."""
+
+    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+        state = super().start(request, sequence)
+        if state is not None and len(state.tokens) > 4096:
+            raise IndexError("the buffer is full")
+        return state
+
+
+@saboteur("modifier.derived_states_hear_nothing")
+class DerivedThatHears(Repetition):
+    """Says that its state is derived, and keeps in it what it hears."""
+
+    derived = True
+
+
+@saboteur("modifier.hearing_changes_nothing_else")
+class EatsTokens(Repetition):
+    """Takes the tokens it hears out of the host's list."""
+
+    def accept(self, state: RepetitionState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        given: Any = token_ids
+        while given:
+            state.tokens.append(given.pop(0))
+        return CONTINUE
+
+
+@saboteur("modifier.hearing_changes_nothing_else")
+class NormalizesFeedback(Mass):
+    """Works in the arrays of its feedback."""
+
+    def accept(self, state: list[float], token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        outcome = super().accept(state, token_ids, feedback)
+        for array in (feedback or {}).values():
+            array *= 0.5
+        return outcome
+
+
+@saboteur("modifier.forks_end_alone")
+class ReleasesTheFamily(Repetition):
+    """Lets go of parent and forks together."""
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        self.relatives: list[tuple[RepetitionState, RepetitionState]] = []
+
+    def fork(self, state: RepetitionState) -> RepetitionState:
+        child = super().fork(state)
+        self.relatives += [(state, child), (child, state)]
+        return child
+
+    def release(self, state: RepetitionState | None) -> None:
+        for one, other in self.relatives:
+            if one is state:
+                other.tokens.clear()
+
+
+@saboteur("modifier.forks_end_alone", mode="refusal")
+class ForksInSecretAgain(_SecretFork):
+    """Can fork, but its class does not say so."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from guideway.api import Array, Payload, Step, WorkerContext
+from guideway.api import Array, Payload, Stage, Step, WorkerContext
 from guideway.conformance.saboteurs import saboteur
 from guideway.conformance.saboteurs.modifier.references import (
     Ban,
@@ -120,6 +120,8 @@ class ClipsToFinite(Watermark):
 @saboteur("modifier.numbers_stay_numbers")
 class TimesZero(Watermark):
     """Multiplies with zero what may be -inf."""
+
+    stage = Stage.POST_WARP
 
     class Transform(WatermarkTransform):
         """Weighs."""
