@@ -147,8 +147,10 @@ def a_completion_is_found_if_there_is_one(subject: GrammarSubject) -> None:
 
 
 def _shortest(case: Case, session: Session, most: int = 4) -> int | None:
-    """Tokens of the shortest completion with its stop token, by trying all; None if it is longer than `most`."""
-    if case.sample.constraint.kind in ("regex", "choice") and not case.support.unenforced:
+    """Tokens of the shortest completion with its stop token, by trying all; None if that takes too long."""
+    is_exact = case.sample.constraint.kind in ("regex", "choice") and not case.support.unenforced
+    texts_left = 2000 if is_exact else 200
+    if is_exact:
         session = oracle(case).take(session.token_ids)
     layer, seen = [session], set[bytes]()
     for length in range(1, most + 1):
@@ -156,12 +158,13 @@ def _shortest(case: Case, session: Session, most: int = 4) -> int | None:
             return length
         following = []
         for here in layer:
-            texts = {here.vocabulary.tokens[t]: t for t in legal(here)}
-            for token_id in texts.values():
-                text = here.text + here.vocabulary.tokens[token_id]
-                if text not in seen and len(seen) < 3000:
-                    seen.add(text)
-                    following.append(here.fork().take([token_id]))
+            ways = {here.text + here.vocabulary.tokens[t]: t for t in legal(here)}
+            new = ways.keys() - seen
+            texts_left -= len(new)
+            if texts_left < 0:
+                return None
+            seen |= new
+            following += [here.fork().take([ways[text]]) for text in sorted(new)]
         layer = following
     return None
 
