@@ -43,6 +43,8 @@ def test_it_reads_what_it_wrote(core_report: Report, tmp_path: Path) -> None:
         lambda data: data["results"][0].update(outcome="passed"),
         lambda data: data["results"][0].update(mode="x"),
         lambda data: data.update(up_to="x"),
+        lambda data: data.update(declared=[["x"]]),
+        lambda data: data.update(kind=None),
         lambda data: data.update(format="x"),
         lambda data: data.pop("environment"),
         lambda data: data.clear(),

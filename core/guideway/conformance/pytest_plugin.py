@@ -129,7 +129,8 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     account = config.stash[_ACCOUNT]
     lost = sorted(account.found.keys() - account.begun.keys())
-    if not account.begun and not lost:
+    file = config.getoption("--conformance-report")
+    if not account.begun and not lost and not file:
         return
     terminalreporter.section("conformance")
     for plugin in lost:
@@ -139,7 +140,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     reports = account.reports()
     for report in reports:
         terminalreporter.line(_summary(report), green=report.verdict == "certified", red=report.verdict == "failed")
-    file = config.getoption("--conformance-report")
+    if file and not reports:
+        terminalreporter.line(f"no report {file}: there were no conformance tests", red=True)
     for report in reports if file else ():
         path = Path(file)
         if len(reports) > 1:

@@ -190,6 +190,9 @@ class Report:
             for line in data["results"]:
                 if line["outcome"] not in get_args(Outcome) or line["mode"] not in get_args(Mode):
                     raise ValueError(f"{line['check']} has the outcome {line['outcome']!r} in mode {line['mode']!r}")
+            names = [data["kind"], data["plugin"], data["contract"], *data["declared"], *data["traits"]]
+            if not all(isinstance(name, str) for name in [*names, *(line["detail"] for line in data["results"])]):
+                raise ValueError("it has something else where a text belongs")
             if data["up_to"] not in TIERS:
                 raise ValueError(f"there is no tier {data['up_to']!r}")
             report = Report(

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guideway.api.errors import GuidewayError, PluginNotFound
+from guideway.api.errors import GuidewayError, PluginError, PluginNotFound
 from guideway.conformance.isolation import CannotLoad, Host
 from guideway.conformance.registry import KIND_MODULES, Obligation, plan
 from guideway.conformance.report import Report, Verdict
@@ -90,12 +90,15 @@ def _compare_with_installed(report: Report, found: Verification) -> None:
         return
     try:
         target = Target.installed(report.plugin)
+        record = target.record()
+        assert record is not None
+        now = PlannedPlugin.of(record)
     except PluginNotFound:
         found.notes.append(f"{report.plugin} is not installed here: its files were not compared")
         return
-    record = target.record()
-    assert record is not None
-    now = PlannedPlugin.of(record)
+    except PluginError as error:
+        found.problems.append(str(error))
+        return
     if now.version != report.version:
         found.problems.append(f"it is about version {report.version}, and {now.version} is installed here")
     if now.digest != report.digest:
