@@ -7,7 +7,7 @@ put into other company, and has to get the same.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,7 @@ from guideway.api import (
     Vocabulary,
     WorkerContext,
 )
+from guideway.conformance.modifier.comparison import copied
 from guideway.conformance.modifier.model import Model
 from guideway.conformance.modifier.records import Applied, Running, Work
 from guideway.conformance.modifier.step import OracleStep, StepArrays
@@ -39,10 +40,13 @@ from guideway.conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSub
 from guideway.conformance.modifier.vocabulary import synthetic
 from guideway.conformance.subjects import expect
 
-__all__ = ["REFUSALS", "Bench"]
+__all__ = ["DRAFTS", "REFUSALS", "Bench"]
 
 REFUSALS = (InvalidRequest, InvalidConfiguration)
 """How `start` says no to a request."""
+
+DRAFTS: tuple[list[int], ...] = ([], [97, 300], [], [98], [301, 99, 302], [], [100])
+"""Of the sequences of a crowd in turn."""
 
 
 class Bench:
@@ -85,7 +89,7 @@ class Bench:
         return Request(
             request_id=f"request-{number}",
             prompt_token_ids=tuple(letters.tolist()),
-            params=SamplingParams(temperature=1.0, seed=number, modifiers=modifiers),
+            params=SamplingParams(max_tokens=4096, temperature=1.0, seed=number, modifiers=modifiers),
             seed=number,
         )
 
@@ -155,10 +159,25 @@ class Bench:
         """Sequences of all examples, somewhat under way, with some among them that the modifier leaves alone."""
         found = [self.start(number) for number in range(max(size, len(self.examples)))]
         for _ in range(num_steps):
-            self.step([sequence for sequence in found if sequence.outcome == "continue"])
-        found = [sequence for sequence in found if sequence.outcome == "continue"]
+            if running := [sequence for sequence in found if sequence.outcome == "continue"]:
+                self.step(running)
+        for place, ended in enumerate(found):
+            if ended.outcome != "continue":
+                self.release(ended)
+                found[place] = self.start(place + 16 * len(self.examples), slot=ended.slot)
         bystanders = [sequence for number in (40, 41) if (sequence := self.bystander(number)) is not None]
         return [*bystanders[:1], *found[:2], *bystanders[1:], *found[2:]]
+
+    @staticmethod
+    def stages(subject: ModifierSubject) -> Iterator[tuple[Bench, Work, Payload]]:
+        """A crowd at its start and later, with drafts, and a payload that can be kept, where there is one."""
+        for num_steps in (0, 3, 9):
+            bench = Bench(subject)
+            crowd = bench.crowd(num_steps=num_steps)
+            work = bench.work(crowd, [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))])
+            payload = bench.prepare(work)
+            if payload is not None and len(payload):
+                yield bench, work, copied(payload)
 
     def again(self, sequence: Running, *, slot: int | None = None) -> Running:
         """`sequence` rebuilt here by replaying its journal."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from guideway.conformance.modifier.bench import Bench
+from guideway.conformance.modifier.bench import DRAFTS, Bench
 from guideway.conformance.modifier.comparison import expect_alike
 from guideway.conformance.modifier.records import Applied
 from guideway.conformance.modifier.subject import ModifierSubject
 from guideway.conformance.registry import check
 
 NUM_STEPS = 4
-DRAFTS: tuple[list[int], ...] = ([], [97, 300], [98], [301, 99, 302], [])
 
 
 @check("modifier")

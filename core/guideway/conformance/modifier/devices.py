@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from guideway.api import DeviceBackend
-from guideway.conformance.modifier.bench import Bench
+from guideway.conformance.modifier.bench import DRAFTS, Bench
 from guideway.conformance.modifier.comparison import expect_same_steps
 from guideway.conformance.modifier.opaque import OpaqueDevice
 from guideway.conformance.modifier.records import Applied
@@ -13,7 +13,6 @@ from guideway.conformance.modifier.subject import ModifierSubject, device_classe
 from guideway.conformance.registry import check
 from guideway.conformance.subjects import expect
 
-DRAFTS: tuple[list[int], ...] = ([], [97, 300], [98], [], [301, 99, 302])
 FEW, MANY = 8, 40
 
 

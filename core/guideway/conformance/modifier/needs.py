@@ -10,16 +10,13 @@ from guideway.conformance.modifier.subject import ModifierSubject
 from guideway.conformance.registry import check
 from guideway.conformance.subjects import expect
 
-DRAFTS: tuple[list[int], ...] = ([], [97, 300], [98], [], [301, 99, 302])
-
 
 @check("modifier")
 def reads_what_it_declares(subject: ModifierSubject) -> None:
     """Of the step a transform reads nothing but `ops`, `positions` and what its modifier declares in `needs`."""
-    bench = Bench(subject)
     try:
-        crowd = bench.crowd()
-        bench.peek(crowd, [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))])
+        for bench, work, payload in Bench.stages(subject):
+            bench.apply(work, payload)
     except UnsupportedCapability as error:
         raise AssertionError(str(error)) from error
 
@@ -27,41 +24,31 @@ def reads_what_it_declares(subject: ModifierSubject) -> None:
 @check("modifier", trait="need:feedback")
 def emits_what_it_declares(subject: ModifierSubject) -> None:
     """A transform emits all of its `emits` for each entry of the payload, of the declared shape and dtype."""
-    bench = Bench(subject)
-    crowd = bench.crowd()
-    work = bench.work(crowd, [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))])
-    payload = bench.prepare(work)
-    if payload is None:
-        return
-    halves = [payload.rows[::2], payload.rows[1::2]]
-    for parts in (None, halves, [payload.rows[:1]]):
-        applied = bench.apply(work, payload, parts=parts)
-        for name, (_, dtype) in bench.transform.emits.items():
-            emitted = applied.emitted[name].dtype
-            expect(
-                np.can_cast(emitted, np.dtype(dtype), "same_kind"),
-                f"it declares {name!r} as {dtype} and emits {emitted}",
-            )
+    for bench, work, payload in Bench.stages(subject):
+        halves = [payload.rows[::2], payload.rows[1::2]]
+        for parts in (None, halves, [payload.rows[:1]]):
+            applied = bench.apply(work, payload, parts=parts)
+            for name, (_, dtype) in bench.transform.emits.items():
+                emitted = applied.emitted[name].dtype
+                expect(
+                    np.can_cast(emitted, np.dtype(dtype), "same_kind"),
+                    f"it declares {name!r} as {dtype} and emits {emitted}",
+                )
 
 
 @check("modifier", trait="need:feedback")
 def feedback_is_of_its_row(subject: ModifierSubject) -> None:
     """What is emitted for an entry depends on that entry alone, whatever else is in the call."""
-    bench = Bench(subject)
-    crowd = bench.crowd()
-    work = bench.work(crowd, [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))])
-    payload = bench.prepare(work)
-    if payload is None:
-        return
-    whole = bench.apply(work, payload)
-    for parts in ([payload.rows[1::2], payload.rows[::2]], [payload.rows[i : i + 1] for i in range(len(payload))]):
-        found = bench.apply(work, payload, parts=parts)
-        for name, array in whole.emitted.items():
-            order, wanted = np.argsort(found.rows), np.argsort(whole.rows)
-            expect(
-                np.allclose(found.emitted[name][order], array[wanted], rtol=1e-3, atol=1e-4, equal_nan=True),
-                f"applied in {len(parts)} calls it emits another {name!r}",
-            )
+    for bench, work, payload in Bench.stages(subject):
+        whole = bench.apply(work, payload)
+        for parts in ([payload.rows[1::2], payload.rows[::2]], [payload.rows[i : i + 1] for i in range(len(payload))]):
+            found = bench.apply(work, payload, parts=parts)
+            for name, array in whole.emitted.items():
+                order, wanted = np.argsort(found.rows), np.argsort(whole.rows)
+                expect(
+                    np.allclose(found.emitted[name][order], array[wanted], rtol=1e-3, atol=1e-4, equal_nan=True),
+                    f"applied in {len(parts)} calls it emits another {name!r}",
+                )
 
 
 @check("modifier", trait="need:companions")

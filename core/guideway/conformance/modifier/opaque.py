@@ -64,7 +64,7 @@ class OpaqueArray:
             self._device.wait(f".{name}()")
         value = getattr(self._array, name)
         if not callable(value):
-            return self._device.made(value)
+            return self._device.made(value) if isinstance(value, np.ndarray) else value
 
         def method(*args: Any, **kwargs: Any) -> Any:
             plain = value(*map(_plain, args), **{key: _plain(arg) for key, arg in kwargs.items()})

@@ -7,14 +7,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from guideway.api import Payload
-from guideway.conformance.modifier.bench import Bench
+from guideway.conformance.modifier.bench import DRAFTS, Bench
 from guideway.conformance.modifier.comparison import copied, expect_same_steps
 from guideway.conformance.modifier.records import Running, Work
 from guideway.conformance.modifier.subject import ModifierSubject
 from guideway.conformance.registry import check
 from guideway.conformance.subjects import expect
 
-DRAFTS: tuple[list[int], ...] = ([], [97, 300], [], [98], [301, 99, 302], [], [100])
 NUM_STEPS = 4
 
 

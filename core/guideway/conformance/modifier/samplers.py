@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from guideway.api import Payload
 from guideway.conformance.modifier.bench import Bench
-from guideway.conformance.modifier.comparison import bits, copied
+from guideway.conformance.modifier.comparison import bits
 from guideway.conformance.modifier.records import Work
 from guideway.conformance.modifier.subject import ModifierSubject
 from guideway.conformance.registry import check
@@ -19,8 +19,7 @@ from guideway.conformance.subjects import expect
 @check("modifier", trait="sampler")
 def draws_one_token_per_entry(subject: ModifierSubject) -> None:
     """`sample` returns one token id for each entry of the payload, whole numbers in an array of the device."""
-    bench = Bench(subject)
-    for work, payload in _works(bench):
+    for bench, work, payload in Bench.stages(subject):
         for piece in (payload, payload.take(payload.rows[:1]), payload.take(payload.rows[1:])):
             if len(piece) == 0:
                 continue
@@ -35,8 +34,7 @@ def draws_one_token_per_entry(subject: ModifierSubject) -> None:
 @check("modifier", trait="sampler")
 def draws_no_forbidden_token(subject: ModifierSubject) -> None:
     """A token whose log-probability is -inf is not drawn."""
-    bench = Bench(subject)
-    for work, payload in _works(bench):
+    for bench, work, payload in Bench.stages(subject):
         for seed in range(6):
             rng = np.random.default_rng(seed)
             logprobs = work.logits.copy()
@@ -50,8 +48,7 @@ def draws_no_forbidden_token(subject: ModifierSubject) -> None:
 @check("modifier", trait="sampler")
 def draws_the_only_token(subject: ModifierSubject) -> None:
     """Where one token alone is left it is drawn, be it the first or the last of the vocabulary."""
-    bench = Bench(subject)
-    for work, payload in _works(bench):
+    for bench, work, payload in Bench.stages(subject):
         for token_id in (0, 1, 500, len(bench.vocabulary) - 1):
             logprobs = np.full_like(work.logits, -np.inf)
             logprobs[:, token_id] = 0
@@ -62,25 +59,12 @@ def draws_the_only_token(subject: ModifierSubject) -> None:
 @check("modifier", trait="sampler")
 def a_sampler_leaves_the_logits(subject: ModifierSubject) -> None:
     """`apply` of a sampler leaves the logits alone."""
-    bench = Bench(subject)
-    work, payload = _works(bench)[0]
-    transform: Any = bench.transform
-    step = bench.step_of(work, transform, len(payload))
-    array = bench.device.from_logits(work.logits.copy())
-    after = bench.host(transform.apply(array, bench.device.upload(payload), step))
-    expect(bits(after) == bits(work.logits), f"apply changed {int((after != work.logits).sum())} log-probabilities")
-
-
-def _works(bench: Bench) -> list[tuple[Work, Payload]]:
-    crowd = bench.crowd()
-    found = []
-    for drafts in (None, [[97, 300][: i % 3] for i in range(len(crowd))]):
-        work = bench.work(crowd, drafts)
-        payload = bench.prepare(work)
-        if payload is not None and len(payload):
-            found.append((work, copied(payload)))
-    expect(found, "it has no payload for sequences that use it, so it does not own their draw")
-    return found
+    for bench, work, payload in Bench.stages(subject):
+        transform: Any = bench.transform
+        step = bench.step_of(work, transform, len(payload))
+        array = bench.device.from_logits(work.logits.copy())
+        after = bench.host(transform.apply(array, bench.device.upload(payload), step))
+        expect(bits(after) == bits(work.logits), f"apply changed {int((after != work.logits).sum())} log-probabilities")
 
 
 def _sampled(bench: Bench, work: Work, payload: Payload, logprobs: NDArray[Any]) -> NDArray[Any]:

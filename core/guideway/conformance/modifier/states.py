@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from guideway.api import UnsupportedCapability
+from guideway.api import LogitModifier, UnsupportedCapability
 from guideway.conformance.modifier.bench import REFUSALS, Bench
 from guideway.conformance.modifier.comparison import expect_alike
 from guideway.conformance.modifier.records import Running
@@ -86,6 +86,8 @@ def derived_states_do_not_move(subject: ModifierSubject) -> None:
 @check("modifier", trait="derived")
 def derived_states_hear_nothing(subject: ModifierSubject) -> None:
     """A derived state needs to hear no tokens: it gives the same with them and without."""
+    if subject.cls.accept is LogitModifier.accept:
+        return
     hearing, deaf = Bench(subject), Bench(subject)
     for number in range(len(hearing.examples)):
         pair = hearing.start(number), deaf.start(number)
@@ -93,7 +95,10 @@ def derived_states_hear_nothing(subject: ModifierSubject) -> None:
             found, wanted = hearing.step([pair[0]]), deaf.step([pair[1]])
             expect_alike(found.of(0), wanted.of(0), "it says that its state is derived, but accept changes it")
             token_ids, feedback = pair[0].journal[-1]
-            hearing.modifier.accept(pair[0].state, list(token_ids), copy.deepcopy(feedback))
+            try:
+                hearing.modifier.accept(pair[0].state, list(token_ids), copy.deepcopy(feedback))
+            except Exception:  # which is never called, so it may say so
+                return
 
 
 @check("modifier")

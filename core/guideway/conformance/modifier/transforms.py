@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,128 +12,106 @@ from guideway.api import Payload, Stage
 from guideway.conformance.modifier.bench import Bench
 from guideway.conformance.modifier.comparison import bits
 from guideway.conformance.modifier.records import Applied, Work
+from guideway.conformance.modifier.step import OracleStep
 from guideway.conformance.modifier.subject import ModifierSubject
 from guideway.conformance.registry import check
 from guideway.conformance.subjects import expect
-
-DRAFTS: tuple[list[int], ...] = ([], [97, 300], [], [98], [301, 99, 302], [], [100])
 
 
 @check("modifier", trait="logits")
 def apply_returns_the_logits(subject: ModifierSubject) -> None:
     """`apply` returns the logits: an array of the same library, shape and dtype, to which the next can write."""
-    bench = Bench(subject)
-    work, payload = _prepared(bench)
-    if len(payload):
+    for bench, work, payload in Bench.stages(subject):
         _check_result(bench, work, payload)
 
 
 @check("modifier", tier="extended", trait="raw")
 def half_precision_stays(subject: ModifierSubject) -> None:
     """Logits of float16 stay float16, and become no NaN."""
-    bench = Bench(subject, dtype=np.float16)
-    work, payload = _prepared(bench)
-    if len(payload) == 0:
-        return
-    result = _check_result(bench, work, payload)
-    expect(not np.isnan(result).any(), "of float16 numbers it made NaN")
+    for bench, work, payload in Bench.stages(subject):
+        half = replace(work, logits=work.logits.astype(np.float16))
+        result = _check_result(bench, half, payload)
+        expect(not np.isnan(result).any(), "of float16 numbers it made NaN")
 
 
 @check("modifier")
 def other_rows_stay(subject: ModifierSubject) -> None:
     """All rows but those of the payload keep their bits."""
-    bench = Bench(subject)
-    work, payload = _prepared(bench)
-    pieces = [payload, payload.take(payload.rows[::2]), payload.take(payload.rows[:1])]
-    for piece in pieces:
-        for logits in (work.logits, _forbidding(work)):
-            applied = bench.apply(work, piece, logits=logits)
-            for row in sorted({*range(len(logits))} - {*piece.rows.tolist()}):
-                expect(
-                    bits(applied.logits[row]) == bits(logits[row]),
-                    f"with a payload of rows {piece.rows.tolist()} it changed row {row} of {len(logits)}",
-                )
+    for bench, work, payload in Bench.stages(subject):
+        pieces = [payload, payload.take(payload.rows[::2]), payload.take(payload.rows[:1])]
+        for piece in pieces:
+            for logits in (work.logits, _forbidding(work)):
+                applied = bench.apply(work, piece, logits=logits)
+                for row in sorted({*range(len(logits))} - {*piece.rows.tolist()}):
+                    expect(
+                        bits(applied.logits[row]) == bits(logits[row]),
+                        f"with a payload of rows {piece.rows.tolist()} it changed row {row} of {len(logits)}",
+                    )
 
 
 @check("modifier", trait="logits")
 def forbidden_stays_forbidden(subject: ModifierSubject) -> None:
     """-inf is never made finite."""
-    bench = Bench(subject)
-    work, payload = _prepared(bench)
-    logits = _forbidding(work)
-    after = bench.apply(work, payload, logits=logits).logits
-    freed = np.argwhere(np.isneginf(logits) & ~np.isneginf(after) & ~np.isnan(after))
-    expect(len(freed) == 0, f"{len(freed)} tokens that were at -inf are finite after it")
+    for bench, work, payload in Bench.stages(subject):
+        logits = _forbidding(work)
+        after = bench.apply(work, payload, logits=logits).logits
+        freed = np.argwhere(np.isneginf(logits) & ~np.isneginf(after) & ~np.isnan(after))
+        expect(len(freed) == 0, f"{len(freed)} tokens that were at -inf are finite after it")
 
 
 @check("modifier", trait="logits")
 def numbers_stay_numbers(subject: ModifierSubject) -> None:
     """What comes out are logits, or log-probabilities: numbers or -inf, no NaN."""
-    bench = Bench(subject)
-    work, payload = _prepared(bench)
-    may_be_forbidden = bench.cls.stage is not Stage.PRE_WARP
-    for logits in (work.logits, _forbidding(work))[: 1 + may_be_forbidden]:
-        after = bench.apply(work, payload, logits=logits).logits
-        expect(not np.isnan(after).any(), f"it made NaN of {int(np.isnan(after).sum())} numbers")
+    for bench, work, payload in Bench.stages(subject):
+        may_be_forbidden = bench.cls.stage is not Stage.PRE_WARP
+        for logits in (work.logits, _forbidding(work))[: 1 + may_be_forbidden]:
+            after = bench.apply(work, payload, logits=logits).logits
+            expect(not np.isnan(after).any(), f"it made NaN of {int(np.isnan(after).sum())} numbers")
 
 
 @check("modifier", trait="stage:mask")
 def a_mask_only_forbids(subject: ModifierSubject) -> None:
     """At Stage.MASK a modifier only forbids: a logit keeps its value or becomes -inf."""
-    bench = Bench(subject)
-    work, payload = _prepared(bench)
-    after = bench.apply(work, payload).logits
-    changed = (after != work.logits) & ~np.isneginf(after)
-    expect(not changed.any(), f"it changed {int(changed.sum())} logits without forbidding them")
+    for bench, work, payload in Bench.stages(subject):
+        after = bench.apply(work, payload).logits
+        changed = (after != work.logits) & ~np.isneginf(after)
+        expect(not changed.any(), f"it changed {int(changed.sum())} logits without forbidding them")
 
 
 @check("modifier")
 def transforms_are_pure(subject: ModifierSubject) -> None:
     """What a transform returns depends on its arguments alone, not on what it was called with before."""
-    bench = Bench(subject)
-    work, payload = _prepared(bench)
-    crowd = [sequence for sequence in work.sequences if sequence.state is not None]
-    first = bench.apply(work, payload)
-    between = bench.work(crowd[:1])
-    bench.apply(between, bench.prepare(between))
-    _expect_equal(bench.apply(work, payload), first, "called again with the same arguments, after another batch")
-    for transform in (bench.transform, bench.new_transform()):
-        found = bench.apply(work, payload, transform=transform)
-        _expect_equal(found, first, "another instance, or the same one a third time, with the same arguments")
+    for bench, work, payload in Bench.stages(subject):
+        crowd = [sequence for sequence in work.sequences if sequence.state is not None]
+        first = bench.apply(work, payload)
+        between = bench.work(crowd[:1])
+        bench.apply(between, bench.prepare(between))
+        _expect_equal(bench.apply(work, payload), first, "called again with the same arguments, after another batch")
+        for transform in (bench.transform, bench.new_transform()):
+            found = bench.apply(work, payload, transform=transform)
+            _expect_equal(found, first, "another instance, or the same one a third time, with the same arguments")
 
 
 @check("modifier")
 def arguments_stay(subject: ModifierSubject) -> None:
     """A transform changes nothing of the payload or the step."""
-    bench = Bench(subject)
-    work, payload = _prepared(bench)
-    if len(payload) == 0:
-        return
-    uploaded = bench.device.upload(payload)
-    step = bench.step_of(work, bench.transform, len(payload))
-    transform: Any = bench.transform
-    act = transform.apply if "logits" in subject.traits(subject.component) else transform.sample
-
-    def content() -> dict[str, bytes]:
-        arrays = {"rows": uploaded.rows, **uploaded.arrays, **{f"shared {k}": v for k, v in uploaded.shared.items()}}
-        return {name: bits(bench.host(array)) for name, array in {**arrays, "positions": step.positions}.items()}
-
-    before, names = content(), (set(uploaded.arrays), set(uploaded.shared))
-    act(bench.device.from_logits(work.logits.copy()), uploaded, step)
-    expect((set(uploaded.arrays), set(uploaded.shared)) == names, "it added or removed arrays of the payload")
-    after = content()
-    changed = [name for name, value in before.items() if after[name] != value]
-    expect(not changed, f"it changed the array {changed[:1]} of its arguments")
+    for bench, work, payload in Bench.stages(subject):
+        uploaded = bench.device.upload(payload)
+        step = bench.step_of(work, bench.transform, len(payload))
+        transform: Any = bench.transform
+        act = transform.apply if "logits" in subject.traits(subject.component) else transform.sample
+        before, names = _content(bench, uploaded, step), (set(uploaded.arrays), set(uploaded.shared))
+        act(bench.device.from_logits(work.logits.copy()), uploaded, step)
+        expect((set(uploaded.arrays), set(uploaded.shared)) == names, "it added or removed arrays of the payload")
+        after = _content(bench, uploaded, step)
+        changed = [name for name, value in before.items() if after[name] != value]
+        expect(not changed, f"it changed the array {changed[:1]} of its arguments")
 
 
-def _prepared(bench: Bench) -> tuple[Work, Payload]:
-    """A step of a crowd with drafts, and a payload that can be kept."""
-    crowd = bench.crowd()
-    work = bench.work(crowd, [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))])
-    payload = bench.prepare(work)
-    if payload is None:
-        payload = Payload(np.empty(0, dtype=np.int32))
-    return work, payload
+def _content(bench: Bench, payload: Payload, step: OracleStep) -> dict[str, bytes]:
+    arrays = {"rows": payload.rows, "positions": step.positions, **payload.arrays}
+    arrays |= {f"shared {name}": array for name, array in payload.shared.items()}
+    return {name: bits(bench.host(array)) for name, array in arrays.items()}
 
 
 def _forbidding(work: Work) -> NDArray[Any]:
