@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,12 @@ def test_a_page_that_is_not_up_to_date_is_named(tmp_path: Path, capsys: pytest.C
     assert main(["--check", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "device.md is not" in out and "hooks.md is not" in out and "worker.md" not in out
+
+
+def test_the_checks_that_the_guide_names_exist() -> None:
+    text = (PAGES.parent / "conformance.md").read_text("utf-8")
+    named = set(re.findall(r"\b(?:grammar|device|modifier)\.(?!mine|md)\w+", text))
+    known = {check.id: check.rule for kind in KIND_MODULES for check in checks(kind)}
+    assert named <= known.keys()
+    (told,) = re.findall(r"^FAILED (\S+)\n  rule: (.*)$", text, re.MULTILINE)
+    assert known[told[0]] == told[1]
