@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,19 @@ from guideway.plugins import Plugins, PluginSettings
 from tests.conformance.packages import BROKEN, GOOD, UNLOADABLE, install
 
 CORE = ["conform", "device.mine", "--up-to", "core"]
+HANGING = f"""\
+{GOOD}
+
+def apply_bitmask(self, logits, bitmask, rows):
+    import os, signal
+    with open("begun", "w") as pipe:
+        pipe.write(str(os.getpid()))
+    while True:
+        signal.pause()
+
+
+Device.apply_bitmask = apply_bitmask
+"""
 KNOWN = """\
 [known_failures]
 "device.zero_bits_forbid" = {{ reason = "r", issue = "i", until = {until} }}
@@ -184,6 +198,23 @@ def test_an_interrupted_run_is_incomplete(site: Path) -> None:
     report = run(Target.installed("mine"), on_result=interrupt)
     assert report.verdict == "incomplete" and report.performed == 1
     assert "interrupted" in report.results[-1].detail
+
+
+def test_an_interrupt_from_the_keyboard_leaves_a_report_and_no_process(site: Path) -> None:
+    install(site, HANGING)
+    os.mkfifo("begun")
+    command = [sys.executable, "-m", "guideway", "conform", "mine", "--jobs=1", "--report", "r.json"]
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
+        pid = int(Path("begun").read_text())  # returns once a check has begun
+        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate()
+    assert process.returncode == 2 and "INCOMPLETE" in out
+    assert Report.read("r.json").verdict == "incomplete"
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_a_terminal_sees_progress_and_color(site: Path) -> None:
