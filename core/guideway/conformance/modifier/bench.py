@@ -182,7 +182,8 @@ class Bench:
     def again(self, sequence: Running, *, slot: int | None = None) -> Running:
         """`sequence` rebuilt here by replaying its journal."""
         slot = sequence.slot if slot is None else slot
-        copied = self.begin(sequence.request, slot, sequence.info.index)
+        copied = self.begin(sequence.request, slot, (sequence.started_as or sequence.info).index)
+        copied.info, copied.started_as = sequence.info, sequence.started_as
         for token_ids, feedback in sequence.journal:
             self.hear(copied, token_ids, feedback)
         return copied
@@ -192,7 +193,9 @@ class Bench:
         info = SequenceInfo(index=index, seed=parent.info.seed, prompt_token_ids=parent.info.prompt_token_ids)
         state = parent.state if parent.state is None or self.cls.derived else self.modifier.fork(parent.state)
         journal = list(parent.journal)
-        return Running(parent.request, info, slot, state, parent.companions, list(parent.tokens), journal)
+        started_as = parent.started_as or parent.info
+        tokens = list(parent.tokens)
+        return Running(parent.request, info, slot, state, parent.companions, tokens, journal, started_as=started_as)
 
     def release(self, sequence: Running) -> None:
         """The end of a sequence."""

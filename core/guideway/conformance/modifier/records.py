@@ -27,6 +27,8 @@ class Running:
     tokens: list[int] = field(default_factory=list)
     journal: list[tuple[list[int], Feedback | None]] = field(default_factory=list)
     outcome: str = "continue"
+    started_as: SequenceInfo | None = None
+    """Of a fork: what `start` was told, for its state is a copy of one that was started for another sequence."""
 
 
 @dataclass(frozen=True, slots=True)

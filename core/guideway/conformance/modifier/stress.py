@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from guideway.conformance.isolation import HOST_VARIABLE
 from guideway.conformance.modifier.bench import Bench
 from guideway.conformance.modifier.comparison import expect_alike
 from guideway.conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
@@ -86,7 +87,12 @@ def any_process(subject: ModifierSubject) -> None:
     program = f"from {__name__} import report; report()"
     found = []
     for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONHASHSEED": hash_seed}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path),
+            "PYTHONHASHSEED": hash_seed,
+            HOST_VARIABLE: "1",
+        }
         done = subprocess.run(
             [sys.executable, "-P", "-c", program],
             input=json.dumps(target.to_json()),
