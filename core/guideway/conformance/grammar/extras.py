@@ -107,7 +107,7 @@ def completing_is_refused(subject: GrammarSubject) -> None:
         expect_refused("shortest_completion", lambda session=session: session.matcher.shortest_completion(LIMIT))
 
 
-@check("grammar", capability="shortest_completion", refusal=completing_is_refused, seconds=120)
+@check("grammar", capability="shortest_completion", refusal=completing_is_refused, seconds=240)
 def a_completion_completes(subject: GrammarSubject) -> None:
     """A completion has at most `limit` tokens, a stop token last, is accepted, and asking for it leaves the state."""
     for case in subject.few(most=3):
@@ -130,7 +130,7 @@ def a_completion_completes(subject: GrammarSubject) -> None:
                 expect(over.is_terminated(), f"{said}, after which is_terminated is false")
 
 
-@check("grammar", capability="shortest_completion", refusal=completing_is_refused, seconds=120)
+@check("grammar", capability="shortest_completion", refusal=completing_is_refused, seconds=240)
 def a_completion_is_found_if_there_is_one(subject: GrammarSubject) -> None:
     """Shortest_completion returns None only if no completion is as short as `limit`."""
     for case in subject.few(most=3):

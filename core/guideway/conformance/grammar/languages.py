@@ -72,11 +72,11 @@ def is_output(matcher: Matcher, token_ids: list[int], stop: int) -> bool:
     return matcher.accept([*token_ids, stop]) == len(token_ids) + 1 and bool(matcher.is_terminated())
 
 
-def _expect_accepted(case: Case, ways: Spellings) -> None:
+def _is_accepted(case: Case, ways: Spellings) -> bool:
+    """Whether one of the spellings is."""
     stop = max(case.vocabulary.stop_token_ids)
     verdicts = {text: _verdict(case, text, stop) for text in ways}
-    shown = " nor ".join(repr(text.decode(errors="replace")) for text in ways[:2])
-    expect(any(verdicts.values()), f"{case.name}: refused {shown}, an output of its language")
+    return any(verdicts.values())
 
 
 def _verdict(case: Case, text: bytes, stop: int) -> bool:
@@ -87,10 +87,13 @@ def _verdict(case: Case, text: bytes, stop: int) -> bool:
 
 @check("grammar", seconds=60)
 def outputs_of_the_language_are_accepted(subject: GrammarSubject) -> None:
-    """An output of the language is accepted to its end, however it is cut into tokens; JSON in a usual spacing."""
+    """Outputs of the language are accepted, however they are cut into tokens; JSON in a usual spacing, of a schema with
+    keywords that a strategy may take too narrowly at least one."""
     for case in subject.cases():
-        for ways in case.sample.accepted:
-            _expect_accepted(case, ways)
+        refused = [ways for ways in case.sample.accepted if not _is_accepted(case, ways)]
+        shown = " and ".join(repr(ways[0].decode(errors="replace")) for ways in refused[:3])
+        is_wrong = refused and (case.sample.is_plain or len(refused) == len(case.sample.accepted))
+        expect(not is_wrong, f"{case.name}: refused {shown}, in every spelling; it is an output of its language")
 
 
 @check("grammar", seconds=60)

@@ -128,7 +128,7 @@ def _same_place(case: Case, length: int) -> int:
     return begins + period + (length - begins) % period
 
 
-@check("grammar", tier="stress", seconds=170)
+@check("grammar", tier="stress", seconds=300)
 def large_vocabularies_work(subject: GrammarSubject) -> None:
     """With 131,072 tokens the masks are right, or the vocabulary is refused with InvalidConfiguration."""
     vocabulary = large()

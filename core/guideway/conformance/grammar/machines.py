@@ -135,19 +135,19 @@ def _run_against_the_reference(subject: GrammarSubject, kind: str) -> None:
     _run(found, exact=True)
 
 
-@check("grammar", tier="stateful", trait="kind:regex", seconds=120)
+@check("grammar", tier="stateful", trait="kind:regex", seconds=240)
 def regexes_follow_the_reference(subject: GrammarSubject) -> None:
     """Accept, validate, rollback, fork and fill in any order leave a regex where brute force says."""
     _run_against_the_reference(subject, "regex")
 
 
-@check("grammar", tier="stateful", trait="kind:choice", seconds=120)
+@check("grammar", tier="stateful", trait="kind:choice", seconds=240)
 def choices_follow_the_reference(subject: GrammarSubject) -> None:
     """Accept, validate, rollback, fork and fill in any order leave a choice where brute force says."""
     _run_against_the_reference(subject, "choice")
 
 
-@check("grammar", tier="stateful", seconds=120)
+@check("grammar", tier="stateful", seconds=240)
 def any_order_of_calls_is_replay(subject: GrammarSubject) -> None:
     """Accept, validate, rollback, fork and fill in any order leave what a new matcher is after the same tokens."""
     _run(subject.few(most=3), exact=False)

@@ -154,14 +154,6 @@ class CompilesNothing(Sane):
         return super().compile(constraint)
 
 
-@saboteur("grammar.other_kinds_are_refused")
-class TakesAnything(Sane):
-    """A constraint of a kind it does not know is no constraint."""
-
-    def compile(self, constraint: Constraint) -> CompiledGrammar:
-        return super().compile(constraint if constraint.kind in self.kinds else Regex("[a-z]*"))
-
-
 @saboteur("grammar.compiling_twice_gives_the_same")
 class CompilesOnce(Sane):
     """What was compiled before is compiled without its last token."""
