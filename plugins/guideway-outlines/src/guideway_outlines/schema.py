@@ -8,11 +8,11 @@ an escape, ``allOf``, of which it would write all branches one after the other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NoReturn
 
-from guideway.api import UnsupportedGrammar
+from guideway.api import InvalidGrammar, UnsupportedGrammar
 from guideway.api.json_schema import Schema, resolve, subschemas
 from outlines_core import json_schema  # type: ignore[import-untyped]
 
@@ -25,10 +25,11 @@ CHARACTERS_OF_ANY = 7_000
 
 FORMATS = {
     "date": json_schema.DATE,
-    "date-time": json_schema.DATE_TIME,
+    # RFC 3339 wants four digits for the year, and an offset
+    "date-time": json_schema.DATE_TIME.replace(r"-?(?:[1-9][0-9]*)?[0-9]{4}", "[0-9]{4}").replace("(Z)?", "Z"),
     "email": json_schema.EMAIL,
     # its dot stands behind two backslashes, as if in a string of C: a backslash and anything
-    "time": json_schema.TIME.replace(r"\\.", r"\."),
+    "time": json_schema.TIME.replace(r"\\.", r"\.").replace("(Z)?", "Z"),
     "uri": json_schema.URI,
     "uuid": json_schema.UUID,
 }
@@ -52,6 +53,8 @@ def _repaired(schema: Any) -> Any:
     """A copy of a subschema that outlines-core gets right."""
     if not isinstance(schema, Mapping):
         return schema
+    if "const" in schema or "enum" in schema:
+        return _values(schema)
     new = dict(schema)
     if len(schema.get("allOf", ())) > 1:
         _refuse("outlines does not compile `allOf` of several schemas", "allOf")
@@ -74,6 +77,32 @@ def _repaired(schema: Any) -> Any:
         new["pattern"] = _in_string(FORMATS[schema["format"]][1:-1], search=False)
         del new["format"]
     return new
+
+
+def _values(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of ``const`` or ``enum`` that have the type of the schema. outlines-core would look at other keywords
+    instead."""
+    values = [schema["const"]] if "const" in schema else schema["enum"]
+    types = schema.get("type", ())
+    kept = [value for value in values if not types or _is_of(value, [types] if isinstance(types, str) else types)]
+    if not kept:
+        raise InvalidGrammar("no value of `enum` or `const` has the `type` of its schema", field="constraint.schema")
+    return {"enum": kept}
+
+
+def _is_of(value: Any, types: Sequence[str]) -> bool:
+    match value:
+        case bool():
+            return "boolean" in types
+        case int():
+            return "integer" in types or "number" in types
+        case float():
+            return "number" in types or ("integer" in types and value.is_integer())
+        case str():
+            return "string" in types
+        case None:
+            return "null" in types
+    return ("array" if isinstance(value, list) else "object") in types
 
 
 @cache

@@ -1,0 +1,179 @@
+"""lm-format-enforcer's JSON parser, without what it gets wrong.
+
+It would count some items of arrays twice, and allow a comma before ``}``, ``1.e5``, fractions and negative exponents of
+integers, raw control characters in strings, and whitespace without end after the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from guideway.api import UnsupportedGrammar
+from guideway.api.json_schema import Schema
+from lmformatenforcer import JsonSchemaParser  # type: ignore[import-untyped]
+from lmformatenforcer.characterlevelparser import (  # type: ignore[import-untyped]
+    CharacterLevelParser,
+    CharacterLevelParserConfig,
+    SequenceParser,
+    UnionParser,
+)
+from lmformatenforcer.consts import BACKSLASH  # type: ignore[import-untyped]
+from lmformatenforcer.external.jsonschemaobject import JsonSchemaObject  # type: ignore[import-untyped]
+from lmformatenforcer.jsonschemaparser import (  # type: ignore[import-untyped]
+    ListParsingState,
+    NumberParsingState,
+    ObjectParsingStage,
+    ObjectParsingState,
+    StringParsingState,
+)
+from lmformatenforcer.regexparser import RegexParser  # type: ignore[import-untyped]
+
+from guideway_lmfe.places import Language, Place, other_than
+from guideway_lmfe.regex_language import regex_parser
+from guideway_lmfe.schema import patterns, rewritten
+from guideway_lmfe.tokens import Ids, JsonTokens
+
+ASCII = "".join(map(chr, range(32, 128)))
+WHITESPACE = frozenset(" \t\n\r")
+CONTROLS = frozenset(map(chr, range(32)))
+NO_LIMIT = 1 << 30
+
+
+def json_language(schema: Schema, source: str, max_whitespace: int | None) -> Language:
+    """A checked schema. Raises `InvalidGrammar` and `UnsupportedGrammar`."""
+    written = rewritten(schema)
+    cache: dict[str, RegexParser] = {}
+    named = {character for character in source if ord(character) > 127}
+    for pattern in patterns(written):
+        cache[pattern] = regex_parser(pattern)
+        named |= {c for c in cache[pattern].context.pattern.alphabet if isinstance(c, str) and ord(c) > 127}
+    config = CharacterLevelParserConfig(
+        alphabet="".join([*ASCII, *sorted(named), other_than(named)]),
+        max_consecutive_whitespaces=NO_LIMIT if max_whitespace is None else max_whitespace,
+        force_json_field_order=False,
+        max_json_array_length=0,
+    )
+    for parser in cache.values():
+        parser.config = config
+    context = JsonSchemaParser._Context()
+    context.regex_parser_cache = cache  # by itself one for all schemas, whatever their alphabets
+    context.alphabet_without_quotes = config.alphabet.replace('"', "")
+    try:
+        context.model_class = JsonSchemaObject(**written)
+        parser = JsonSchemaParser(context, config)
+        parser.get_allowed_characters()
+    except Exception as error:
+        message = f"lm-format-enforcer does not compile this schema: {type(error).__name__}: {str(error)[:200]}"
+        raise UnsupportedGrammar(message, feature="json_schema") from error
+    return Language(parser, named, legal, can_end, read)
+
+
+def legal(parser: CharacterLevelParser) -> frozenset[str]:
+    """The characters `parser` may read."""
+    match parser:
+        case JsonSchemaParser():
+            return _of_stack(parser)
+        case UnionParser(parsers=parsers):
+            return _of_either(parsers)
+        case SequenceParser(parsers=parsers):
+            found: set[str] = set()
+            for part in parsers:
+                found |= legal(part)
+                if not part.can_end():
+                    break
+            return frozenset(found)
+    allowed = set(parser.get_allowed_characters())
+    match parser:
+        case NumberParsingState(parsed_string=text, allow_floating_point=fraction):
+            if not fraction:
+                allowed -= set(".eE")
+            elif text.endswith("."):
+                allowed -= set("eE")
+        case StringParsingState(seen_opening_quote=True, seen_closing_quote=False, require_opening_quote=True):
+            allowed -= CONTROLS
+        case ObjectParsingState(current_stage=ObjectParsingStage.PARSING_KEY_OR_END, existing_keys=keys) if keys:
+            allowed.discard("}")  # it stands after a comma
+    return frozenset(allowed)
+
+
+def _of_either(parsers: Sequence[CharacterLevelParser]) -> frozenset[str]:
+    found = frozenset[str]().union(*map(legal, parsers))
+    # each string would put a parser of its own for the rest of an escape on the one stack they share
+    strings = [parser for parser in parsers if isinstance(parser, StringParsingState) and BACKSLASH in legal(parser)]
+    return found - {BACKSLASH} if len(strings) > 1 else found
+
+
+def read(parser: CharacterLevelParser, character: str) -> CharacterLevelParser:
+    """`parser` after `character`, which is legal."""
+    if isinstance(parser, UnionParser):
+        after = [read(part, character) for part in parser.parsers if character in legal(part)]
+        return after[0] if len(after) == 1 else UnionParser(after)
+    following = parser.add_character(character)
+    if (
+        character == ","
+        and isinstance(parser, JsonSchemaParser)
+        and isinstance(parser.object_stack[-1], ListParsingState)
+    ):
+        _count_once(following)
+    return following
+
+
+def _count_once(parser: CharacterLevelParser) -> None:
+    """An item that ends by itself, as ``true`` does and ``1`` does not, is counted there, and again at its comma."""
+    parsers = parser.parsers if isinstance(parser, UnionParser) else [parser]
+    lists = {id(part.object_stack[-2]): part.object_stack[-2] for part in parsers}
+    for counted in lists.values():
+        counted.num_items_seen -= 1
+
+
+def _of_stack(parser: JsonSchemaParser) -> frozenset[str]:
+    parser.context.active_parser = parser
+    found: set[str] = set()
+    for part in reversed(parser.object_stack):
+        found |= legal(part)
+        if not part.can_end():
+            break
+    if parser.num_consecutive_whitespaces >= parser.config.max_consecutive_whitespaces:
+        found -= WHITESPACE
+    return frozenset(found)
+
+
+def can_end(parser: CharacterLevelParser) -> bool:
+    return bool(parser.can_end())
+
+
+def legal_tokens(language: Language, place: Place, tokens: JsonTokens) -> Iterator[Ids]:
+    """Ids of the tokens that are legal at `place`. Inside a string that anything may stand in, only what a token has
+    after its plain characters is tried."""
+    if place.pending:
+        yield from tokens.begun.legal(language, place)
+        return
+    string = _free_string(place.parser)
+    if string is None:
+        yield from tokens.all.legal(language, place)
+        return
+    length = len(string.parsed_string)
+    low = max((string.min_length or 0) - length, 0)
+    high = NO_LIMIT if string.max_length is None else string.max_length - length
+    yield from (ids for count, ids in tokens.plain.items() if count <= high)
+    if low == 0 and high > tokens.longest:
+        yield from tokens.rest_of_any.legal(language, place)
+        return
+    for count, rest in tokens.rest.items():
+        if count <= high:
+            after = language.walk(place, b"a" * count)
+            if after is not None:
+                yield from rest.legal(language, after)
+
+
+def _free_string(parser: CharacterLevelParser) -> StringParsingState | None:
+    """The string `parser` is in, if nothing but its length matters."""
+    if not isinstance(parser, JsonSchemaParser) or not parser.object_stack:
+        return None
+    # elsewhere more than one count of whitespace goes by
+    if parser.config.max_consecutive_whitespaces != NO_LIMIT:
+        return None
+    top = parser.object_stack[-1]
+    if not isinstance(top, StringParsingState) or top.allowed_strings or top.regex_parser:
+        return None
+    return top if top.seen_opening_quote and not top.seen_closing_quote else None

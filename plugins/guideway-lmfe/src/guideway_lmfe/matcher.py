@@ -1,0 +1,118 @@
+"""lm-format-enforcer's parsers under guideway's contract.
+
+Its own `TokenEnforcer` is not used: it keeps a state for every prefix of an output, allows stop tokens where it failed,
+and takes any token it is offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from guideway.api import CompiledGrammar, DeadEnd, Matcher
+from guideway.api.bitmask import num_words
+
+from guideway_lmfe.places import Language, Place
+from guideway_lmfe.tokens import Ids
+
+if TYPE_CHECKING:
+    from guideway.api import Vocabulary
+    from guideway.api.bitmask import Bitmask
+    from numpy.typing import NDArray
+
+
+class LmfeCompiled(CompiledGrammar):
+    """A language with the search for the tokens that are legal at a place of it."""
+
+    def __init__(
+        self, language: Language, vocabulary: Vocabulary, legal: Callable[[Place], Iterator[Ids]], nbytes: int
+    ) -> None:
+        self.language = language
+        self.vocabulary = vocabulary
+        self._legal = legal
+        self._nbytes = nbytes
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> LmfeMatcher:
+        return LmfeMatcher(self, stop_token_ids, [self.language.start])
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    def mask(self, place: Place) -> NDArray[np.int32]:
+        """The legal tokens at `place`, without stop tokens."""
+        bits = np.zeros(num_words(len(self.vocabulary)) * 32, dtype=np.uint8)
+        with self.language.lock:
+            for ids in self._legal(place):
+                bits[ids] = 1
+        return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32)
+
+
+class LmfeMatcher(Matcher):
+    """The places a sequence went through, one more than tokens; None after a stop token. The mask of the last one is
+    kept."""
+
+    def __init__(self, compiled: LmfeCompiled, stop_token_ids: frozenset[int], places: list[Place | None]) -> None:
+        self._compiled = compiled
+        self._stop_token_ids = stop_token_ids
+        self._places = places
+        self._mask: tuple[Place | None, NDArray[np.int32]] | None = None
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        return self._walk(token_ids, self._places)
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        return self._walk(token_ids, self._places[-1:])
+
+    def _walk(self, token_ids: Sequence[int], places: list[Place | None]) -> int:
+        language, tokens = self._compiled.language, self._compiled.vocabulary.tokens
+        with language.lock:
+            for count, token_id in enumerate(token_ids):
+                place = places[-1]
+                if place is None:
+                    return count
+                if token_id in self._stop_token_ids:
+                    if not language.ends(place):
+                        return count
+                    places.append(None)
+                    continue
+                text = tokens[token_id] if 0 <= token_id < len(tokens) else b""
+                after = language.walk(place, text) if text else None
+                if after is None:
+                    return count
+                places.append(after)
+        return len(token_ids)
+
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        place = self._places[-1]
+        assert place is not None  # never called once terminated
+        if self._mask is None or self._mask[0] is not place:
+            self._mask = place, self._compiled.mask(place)
+        mask = self._mask[1]
+        accepting = self.is_accepting()
+        if not accepting and not mask.any():
+            raise DeadEnd("the grammar allows no token of this vocabulary here")
+        words = bitmask[row]
+        words[: mask.size] = mask
+        words[mask.size :] = 0
+        if accepting:
+            for token_id in self._stop_token_ids:
+                words.view(np.uint32)[token_id >> 5] |= np.uint32(1 << (token_id & 31))
+
+    def is_terminated(self) -> bool:
+        return self._places[-1] is None
+
+    def is_accepting(self) -> bool:
+        place = self._places[-1]
+        with self._compiled.language.lock:
+            return place is not None and self._compiled.language.ends(place)
+
+    def rollback(self, num_tokens: int) -> None:
+        num_accepted = len(self._places) - 1
+        if not 0 <= num_tokens <= num_accepted:
+            raise ValueError(f"cannot roll back {num_tokens} tokens, {num_accepted} were accepted")
+        del self._places[len(self._places) - num_tokens :]
+
+    def fork(self) -> LmfeMatcher:
+        return LmfeMatcher(self._compiled, self._stop_token_ids, self._places.copy())
