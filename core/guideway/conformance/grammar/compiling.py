@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 from guideway.api import (
     Choice,
@@ -27,6 +29,7 @@ from guideway.conformance.subjects import expect
 
 __all__ = ["hostile"]
 
+STACK_BYTES = 64 << 20
 _DEEP = 5000
 _NESTED: dict[str, object] = {"type": "null"}
 for _ in range(200):
@@ -87,15 +90,33 @@ def hostile(subject: GrammarSubject) -> Iterator[Constraint]:
 
 def _compile(strategy: GrammarStrategy, constraint: Constraint) -> object:
     """The compiled grammar, or the error of the contract it raised; fails for any other."""
-    what = f"compile of {constraint.kind} {str(constraint)[:80]}"
     try:
-        return strategy.compile(constraint)
+        return _in_compile_thread(lambda: strategy.compile(constraint))
     except (InvalidGrammar, UnsupportedGrammar) as error:
         return error
     except BaseException as error:
         raise AssertionError(
-            f"{what} raised {type(error).__qualname__} ({str(error)[:200]}), not InvalidGrammar or UnsupportedGrammar"
+            f"compile of {constraint.kind} {str(constraint)[:80]} raised {type(error).__qualname__} "
+            f"({str(error)[:200]}), not InvalidGrammar or UnsupportedGrammar"
         ) from error
+
+
+def _in_compile_thread(work: Callable[[], object]) -> object:
+    """What `work` returns or raises in a thread like those hosts compile in, whose stack is large."""
+    future: Future[object] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    previous = threading.stack_size(STACK_BYTES)
+    try:
+        threading.Thread(target=run, daemon=True).start()
+    finally:
+        threading.stack_size(previous)
+    return future.result()
 
 
 @check("grammar")
