@@ -117,6 +117,21 @@ class ClipsToFinite(Watermark):
     transform = Transform
 
 
+@saboteur("modifier.forbidden_stays_forbidden")
+class WeighsByZero(Watermark):
+    """Multiplies by 0, which makes NaN of -inf."""
+
+    class Transform(WatermarkTransform):
+        """Multiplies the rows by 1 in even and 0 in odd columns."""
+
+        def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+            weights = step.ops.asarray(np.arange(1, self.context.logits_width + 1, dtype=np.float32)[None] % 2)
+            weighed = step.ops.gather(logits, payload.rows) * weights
+            return super().apply(step.ops.where_rows(logits, payload.rows, True, weighed), payload, step)
+
+    transform = Transform
+
+
 @saboteur("modifier.numbers_stay_numbers")
 class TimesZero(Watermark):
     """Multiplies with zero what may be -inf."""
