@@ -15,12 +15,14 @@ from lmformatenforcer.regexparser import RegexParser  # type: ignore[import-unty
 
 from guideway_lmfe.places import Language, other_than
 
-MAX_CALLS = 3_000_000
+MAX_CALLS = 500_000
 """Calls of functions while one pattern compiles, about a second."""
 MAX_REPETITIONS = 1_000
 MAX_LENGTH = 100_000
 ASCII = "".join(map(chr, range(128)))
 _COUNT = re.compile(r"\{(\d*)(?:,(\d*))?\}")
+_HIDDEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""Escapes and classes."""
 
 Result = TypeVar("Result")
 
@@ -52,11 +54,9 @@ def regex_parser(pattern: str) -> RegexParser:
 
 def regex_language(pattern: str) -> Language:
     """Texts that match `pattern` as a whole."""
-    outside_groups = "|" not in pattern
-    if pattern.startswith("^") and outside_groups:
-        pattern = pattern[1:]
-    if pattern.endswith("$") and not pattern.endswith("\\$") and outside_groups:
-        pattern = pattern[:-1]
+    if not _has_alternatives(pattern):
+        pattern = pattern.removeprefix("^")
+        pattern = pattern if pattern.endswith("\\$") else pattern.removesuffix("$")
     parser = regex_parser(pattern)
     automaton = parser.context.pattern
     named = {c for c in automaton.alphabet if isinstance(c, str) and ord(c) > 127}
@@ -65,6 +65,16 @@ def regex_language(pattern: str) -> Language:
     if automaton.initial not in states.live:
         raise InvalidGrammar("no text matches the pattern")
     return Language(parser, named, states.legal, lambda at: at.current_state in automaton.finals)
+
+
+def _has_alternatives(pattern: str) -> bool:
+    """Whether a ``|`` stands outside all groups and classes; an anchor then belongs to one side of it."""
+    depth = 0
+    for character in _HIDDEN.sub("", pattern):
+        depth += (character == "(") - (character == ")")
+        if character == "|" and depth == 0:
+            return True
+    return False
 
 
 class _States:
