@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
+import shlex
+import site
+import subprocess
+import venv
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import guideway
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,3 +31,73 @@ def run_block(source: str, page: str, namespace: dict[str, Any]) -> str:
     with contextlib.redirect_stdout(printed):
         exec(compile(source, page, "exec"), namespace)
     return printed.getvalue()
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: ``text`` is the output of the one before it, one with a title is a file."""
+
+    language: str
+    title: str
+    code: str
+    line: int
+
+
+def fenced(page: str) -> list[Block]:
+    """All blocks of the page at `page`, in order. Raises AssertionError for a fence of another make."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = [
+        Block(match[1], match[2] or "", match[3], text[: match.start()].count("\n") + 1)
+        for match in re.finditer(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', text, re.MULTILINE | re.DOTALL)
+    ]
+    assert 2 * len(found) == len(re.findall("^```", text, re.MULTILINE)), f"{page}: a fence is overlooked"
+    return found
+
+
+def matches(expected: str, output: str) -> bool:
+    """Whether `output` is what a page shows; ``...`` stands for anything, spaces for any number of spaces."""
+    parts = [re.escape(re.sub(r"[ ]+", " ", part)) for part in expected.strip().split("...")]
+    return re.fullmatch(".*".join(parts), re.sub(r"[ ]+", " ", output.strip()), re.DOTALL) is not None
+
+
+class Reader:
+    """Follows a page in one shell, in a virtual environment that borrows all but the reader's package from this one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._state = folder / "state"
+        start = folder / "start"
+        start.mkdir()
+        environment = folder / "venv"
+        venv.create(environment, symlinks=True)
+        (target,) = environment.glob("lib/python*/site-packages")
+        borrowed = "".join(f"import site; site.addsitedir({path!r})\n" for path in site.getsitepackages())
+        (target / "zz_borrowed.pth").write_text(f"{Path(guideway.__file__).parents[1]}\n{borrowed}", encoding="utf-8")
+        programs = environment / "bin"
+        for name in ("pip", "guideway"):
+            program = programs / name
+            program.write_text(f'#!/bin/sh\nexec "{programs}/python" -m {name} "$@"\n', encoding="utf-8")
+            program.chmod(0o755)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_", "GUIDEWAY_", "COV_"))}
+        # what an index would give is here already; 0 in this variable means no isolation, as pip has it
+        offline = {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1"}
+        offline |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        path = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PWD": str(start)}
+        subprocess.run(["bash", "-c", f"export -p > '{self._state}'"], cwd=start, env=kept | offline | path, check=True)
+
+    @property
+    def here(self) -> Path:
+        """The folder the reader is in."""
+        found = re.search(r'^declare -x PWD="(.*)"$', self._state.read_text(encoding="utf-8"), re.MULTILINE)
+        assert found
+        return Path(found[1])
+
+    def run(self, block: Block) -> str:
+        """The standard output of a bash or python block that must succeed; folder and variables are kept for the
+        next one."""
+        code = block.code if block.language == "bash" else f"python -c {shlex.quote(block.code)}"
+        shell = f'. "{self._state}"; cd "$PWD"; trap \'export -p > "{self._state}"\' EXIT\n{code}'
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", shell], env={}, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"the block at line {block.line} failed:\n{done.stdout}\n{done.stderr}"
+        return done.stdout

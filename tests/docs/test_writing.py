@@ -1,0 +1,57 @@
+"""The pages on writing plugins, followed to the letter: what a reader gets in the end is certified."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, Reader, fenced, matches
+
+PAGES = {kind: f"docs/writing/{kind}.md" for kind in ("grammar", "device", "modifier", "worker", "hooks")}
+
+
+def test_there_is_a_page_per_kind_that_can_be_begun() -> None:
+    from guideway.plugins.scaffold import KINDS_TO_WRITE
+
+    assert PAGES.keys() == KINDS_TO_WRITE.keys()
+    assert sorted(PAGES.values()) == sorted(f"docs/writing/{p.name}" for p in (ROOT / "docs/writing").iterdir())
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_its_blocks_are_programs_files_and_outputs(page: str) -> None:
+    for before, block in itertools.pairwise(fenced(page)):
+        assert block.language in {"bash", "python", "text", "toml"}, block
+        assert block.language != "toml" or block.title, f"{page}:{block.line} is no file"
+        assert block.language != "text" or (before.language in ("bash", "python") and not before.title), block
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_a_reader_ends_with_a_certified_plugin(kind: str, tmp_path: Path) -> None:
+    page, reader, output, everything = PAGES[kind], Reader(tmp_path), "", ""
+    for block in fenced(page):
+        if block.title:
+            (reader.here / block.title).write_text(block.code, encoding="utf-8")
+        elif block.language == "text":
+            assert matches(block.code, output), f"{page}:{block.line} shows\n{block.code}\nbut it is\n{output}"
+        else:
+            output = reader.run(block)
+            everything += output
+    assert f"/{kind}." in everything
+    assert ": CERTIFIED, " in everything.partition("recorded in guideway.lock")[0].rpartition("contract 1.0: ")[2]
+    assert "recorded in guideway.lock" in everything
+
+
+def test_the_code_is_in_style(tmp_path: Path) -> None:
+    for kind, page in PAGES.items():
+        for block in fenced(page):
+            if block.language == "python":
+                (tmp_path / f"{kind}_{block.line}.py").write_text(block.code, encoding="utf-8")
+    ruff = [sys.executable, "-m", "ruff"]
+    config = ["--no-cache", "--config", str(ROOT / "pyproject.toml"), str(tmp_path)]
+    own = 'lint.isort.known-first-party = ["guideway_jnp"]'
+    subprocess.run([*ruff, "check", *config, "--config", own, "--ignore", "T201,INP001"], check=True)
+    subprocess.run([*ruff, "format", "--check", *config], check=True)
