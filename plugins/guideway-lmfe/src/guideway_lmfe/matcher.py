@@ -6,7 +6,7 @@ and takes any token it is offered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+MAX_MASKS = 1024
+"""Masks a pattern keeps; 16 MB with a vocabulary of 131072 tokens."""
+
+
 class LmfeCompiled(CompiledGrammar):
     """A language with the search for the tokens that are legal at a place of it."""
 
@@ -32,6 +36,7 @@ class LmfeCompiled(CompiledGrammar):
         self.vocabulary = vocabulary
         self._legal = legal
         self._nbytes = nbytes
+        self._masks: dict[Hashable, NDArray[np.int32]] = {}
 
     def matcher(self, stop_token_ids: frozenset[int]) -> LmfeMatcher:
         return LmfeMatcher(self, stop_token_ids, [self.language.start])
@@ -42,11 +47,18 @@ class LmfeCompiled(CompiledGrammar):
 
     def mask(self, place: Place) -> NDArray[np.int32]:
         """The legal tokens at `place`, without stop tokens."""
+        state = place.parser.cache_key()  # of a pattern; other places do not come again
+        mask = None if state is None else self._masks.get((state, place.pending))
+        if mask is not None:
+            return mask
         bits = np.zeros(num_words(len(self.vocabulary)) * 32, dtype=np.uint8)
         with self.language.lock:
             for ids in self._legal(place):
                 bits[ids] = 1
-        return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32)
+        mask = np.packbits(bits, bitorder="little").view("<i4").astype(np.int32)
+        if state is not None and len(self._masks) < MAX_MASKS:
+            self._masks[state, place.pending] = mask
+        return mask
 
 
 class LmfeMatcher(Matcher):
