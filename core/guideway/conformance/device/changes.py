@@ -106,6 +106,9 @@ def where_rows_broadcasts(subject: DeviceSubject) -> None:
     ):
         condition = rng.random(condition_shape) < 0.5
         _expect_chosen(bench, condition, np.asarray(rng.integers(-9, 9, values_shape), dtype=np.float32))
+    x, line = oracles.logits(47, 3, 3), np.array([1, -np.inf, 2], dtype=np.float32)
+    got = bench.ops.where_rows(bench.floats(x), bench.ints([2, 0, 1]), True, bench.array(line))
+    expect_equal(bench.read(got), np.stack([line] * 3), "where_rows of 3 values in 3 rows of 3 columns")
 
 
 @check("device")

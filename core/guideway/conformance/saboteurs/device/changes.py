@@ -80,6 +80,15 @@ class RepeatsInOrder(Sabotaged):
         return super().where_rows(x, rows, condition, np.resize(values, (len(rows), x.shape[1])))
 
 
+@saboteur("device.where_rows_broadcasts")
+class OneValuePerRow(Sabotaged):
+    """`where_rows` takes as many values as there are rows for a column of them."""
+
+    def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
+        column = values.ndim == 1 and len(values) == len(rows)
+        return super().where_rows(x, rows, condition, values[:, None] if column else values)
+
+
 @saboteur("device.where_rows_plain_condition")
 class AnyBoolIsTrue(Sabotaged):
     """`where_rows` takes a plain condition for one that holds."""
