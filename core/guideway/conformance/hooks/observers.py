@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from inspect import isawaitable
 
 from guideway.api import GuidewayError, Request
 from guideway.conformance.hooks.subject import HooksSubject, as_bytes, requests, results
@@ -41,6 +42,20 @@ def hears_of_every_failure(subject: HooksSubject) -> None:
             subject.call("request_failed", request=request, error=error)
             expect(as_bytes(request) == before, f"it changed request {request.request_id!r}")
             _finish(subject, request)
+
+
+@check("hooks", trait="observes")
+def an_observer_has_heard(subject: HooksSubject) -> None:
+    """An observer has heard when it returns: it is an ordinary function, for nobody awaits what it returns."""
+    request = requests()[0]
+    told = {"request": request, "error": GuidewayError("a plugin failed"), "result": results(request)[0]}
+    for hook, names in (
+        ("request_started", ("request",)),
+        ("request_failed", ("request", "error")),
+        ("request_finished", ("request", "result")),
+    ):
+        for returned in subject.call(hook, **{name: told[name] for name in names}):
+            expect(not isawaitable(returned), f"guideway_{hook} returned a {type(returned).__name__}, to be awaited")
 
 
 @check("hooks", trait="observes", tier="extended")

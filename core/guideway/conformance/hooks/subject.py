@@ -44,8 +44,17 @@ class HooksSubject(Subject):
     def traits(cls, component: Any) -> frozenset[str]:
         """The hooks it implements, such as ``validate_request``."""
         plugin = component() if isinstance(component, type) else component
-        heard = {name for name, caller in _callers(plugin) if caller.get_hookimpls()}
+        heard = {name for name, caller in _callers(plugin) if caller.has_spec() and caller.get_hookimpls()}
         return frozenset(heard | {"observes"} if any(name.startswith("request_") for name in heard) else heard)
+
+    @property
+    def unknown(self) -> list[str]:
+        """The hooks it implements that guideway does not have."""
+        return [
+            PREFIX + name
+            for name, caller in _callers(self._plugin)
+            if not caller.has_spec() and not all(impl.optionalhook for impl in caller.get_hookimpls())
+        ]
 
     def call(self, hook: str, **arguments: Any) -> list[Any]:
         """What its implementations of `hook` returned, None apart."""
@@ -95,6 +104,13 @@ def results(request: Request) -> list[GenerationResult]:
         )
         for reason in FinishReason
     ]
+    made.append(
+        GenerationResult(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            outputs=(Completion(finish_reason=FinishReason.INTERNAL_ERROR, error=GuidewayError("it failed")),),
+        )
+    )
     made.append(
         GenerationResult(
             request_id=request.request_id,

@@ -19,6 +19,19 @@ class ForgetsTheMarker:
         return
 
 
+@saboteur("hooks.implements_guideways_hooks")
+class Misspells:
+    """Has one of guideway's hooks, and one that is none."""
+
+    @hookimpl
+    def guideway_request_started(self, request: Request) -> None:
+        return
+
+    @hookimpl
+    def guideway_request_ended(self, request: Request) -> None:
+        return
+
+
 @saboteur("hooks.passes_or_refuses")
 class RaisesWhatItMet:
     """Lets a library's exception out."""
@@ -72,6 +85,25 @@ class KnowsTwoReasons:
     @hookimpl
     def guideway_request_finished(self, request: Request, result: GenerationResult) -> None:
         {"stop": 0, "length": 1}[result.outputs[0].finish_reason]
+
+
+@saboteur("hooks.hears_of_every_end")
+class ExpectsNoError:
+    """Takes for granted that what ends has no error."""
+
+    @hookimpl
+    def guideway_request_finished(self, result: GenerationResult) -> None:
+        if result.error is not None:
+            raise result.error
+
+
+@saboteur("hooks.an_observer_has_heard")
+class Coroutine:
+    """Is a coroutine, which nobody awaits."""
+
+    @hookimpl
+    async def guideway_request_started(self, request: Request) -> None:
+        return
 
 
 @saboteur("hooks.hears_of_every_failure")
