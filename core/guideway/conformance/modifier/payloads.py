@@ -54,9 +54,10 @@ def payload_arrays_are_aligned(subject: ModifierSubject) -> None:
 @check("modifier")
 def none_leaves_rows_alone(subject: ModifierSubject) -> None:
     """A payload speaks of no row of a sequence without a state."""
-    bench = Bench(subject)
-    crowd = bench.crowd()
-    for sequences in (crowd, crowd[::-1], crowd[:2]):
+    first, later = Bench(subject), Bench(subject)
+    crowd = first.crowd()
+    siblings = [later.start(number, slot=number, index=number % 4) for number in range(8)]
+    for bench, sequences in ((first, crowd), (first, crowd[::-1]), (first, crowd[:2]), (later, siblings)):
         work = bench.work(sequences, [DRAFTS[i % len(DRAFTS)] for i in range(len(sequences))])
         payload = bench.prepare(work)
         if payload is None:

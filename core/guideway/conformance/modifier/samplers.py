@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api import Payload
+from guideway.api import Array, ArrayOps, LogitModifier, LogitTransform, Payload
 from guideway.conformance.modifier.bench import Bench
 from guideway.conformance.modifier.comparison import bits
 from guideway.conformance.modifier.records import Work
+from guideway.conformance.modifier.step import OracleStep, StepArrays
 from guideway.conformance.modifier.subject import ModifierSubject
 from guideway.conformance.registry import check
 from guideway.conformance.subjects import expect
@@ -46,6 +47,49 @@ def draws_no_forbidden_token(subject: ModifierSubject) -> None:
 
 
 @check("modifier", trait="sampler")
+def draws_nothing_forbidden_at_the_extremes(subject: ModifierSubject) -> None:
+    """No uniform numbers in (0, 1) make it draw a token at -inf, be they the least, the greatest or far apart."""
+    for bench, work, payload in Bench.stages(subject):
+        size = len(bench.vocabulary)
+        for name, far in (("the least", 0.0), ("the greatest", 1.0), ("the least and the greatest", 0.5)):
+            for spread in (0.01, 3.0):
+                rng = np.random.default_rng(7)
+                logprobs = (spread * work.logits.clip(-9, 9)).astype(np.float32)
+                logprobs[rng.random(logprobs.shape) < 0.5] = -np.inf
+                logprobs[:, [*range(3), *range(size - 3, logprobs.shape[1])]] = -np.inf
+                logprobs[:, size // 2] = 0
+                logprobs = _normalized(logprobs)
+                step = ExtremeStep(work.arrays, bench.device.ops, bench.cls, bench.transform, len(payload), far)
+                drawn = _sampled(bench, work, payload, logprobs, step)
+                wrong = drawn[np.isneginf(logprobs[payload.rows, drawn])]
+                expect(
+                    len(wrong) == 0,
+                    f"with uniform numbers that are {name} it drew token {wrong[:1]}, whose log-probability is -inf",
+                )
+
+
+class ExtremeStep(OracleStep):
+    """Its uniform numbers are the least and the greatest there are, the greatest in a share `far` of places."""
+
+    def __init__(
+        self,
+        arrays: StepArrays,
+        ops: ArrayOps,
+        modifier: type[LogitModifier[Any]],
+        transform: LogitTransform,
+        num_entries: int,
+        far: float,
+    ) -> None:
+        super().__init__(arrays, ops, modifier, transform, num_entries)
+        self._far = far
+
+    def uniform(self, purpose: str, rows: Array, width: int = 1) -> Array:
+        usual = super().uniform(purpose, rows, width)
+        greatest = np.random.default_rng(3).random(tuple(usual.shape)) < self._far
+        return self.ops.asarray(np.where(greatest, 1 - 2**-24, 2**-24).astype(np.float32))
+
+
+@check("modifier", trait="sampler")
 def draws_the_only_token(subject: ModifierSubject) -> None:
     """Where one token alone is left it is drawn, be it the first or the last of the vocabulary."""
     for bench, work, payload in Bench.stages(subject):
@@ -67,10 +111,12 @@ def a_sampler_leaves_the_logits(subject: ModifierSubject) -> None:
         expect(bits(after) == bits(work.logits), f"apply changed {int((after != work.logits).sum())} log-probabilities")
 
 
-def _sampled(bench: Bench, work: Work, payload: Payload, logprobs: NDArray[Any]) -> NDArray[Any]:
+def _sampled(
+    bench: Bench, work: Work, payload: Payload, logprobs: NDArray[Any], step: OracleStep | None = None
+) -> NDArray[Any]:
     transform: Any = bench.transform
     array = bench.device.from_logits(logprobs.copy())
-    step = bench.step_of(work, transform, len(payload))
+    step = step or bench.step_of(work, transform, len(payload))
     drawn = transform.sample(array, bench.device.upload(payload), step)
     expect(isinstance(drawn, type(array)), f"sample returned a {type(drawn).__name__}, not a {type(array).__name__}")
     return bench.host(drawn)

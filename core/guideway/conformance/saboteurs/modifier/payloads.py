@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from guideway.api import Feedback, Outcome, Payload, StepBatch
+from guideway.api import Feedback, Outcome, Payload, Request, SequenceInfo, StepBatch
 from guideway.conformance.saboteurs import saboteur
 from guideway.conformance.saboteurs.modifier.references import Repetition, RepetitionState, Watermark
 
@@ -73,6 +73,14 @@ class EveryRow(Watermark):
 
     def prepare(self, batch: StepBatch, states: Sequence[Any]) -> Payload | None:
         return super().prepare(batch, [[0, 1.0] if state is None else state for state in states])
+
+
+@saboteur("modifier.none_leaves_rows_alone")
+class EverySibling(EveryRow):
+    """Leaves a request's second sequence alone, and speaks of it."""
+
+    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+        return None if sequence.index % 2 else super().start(request, sequence)
 
 
 @saboteur("modifier.prepare_moves_nothing")

@@ -49,6 +49,37 @@ class DrawsFromNoise(Draw):
     transform = Transform
 
 
+@saboteur("modifier.draws_nothing_forbidden_at_the_extremes")
+class FirstWhereNoneIsFound(Draw):
+    """Inverts the cumulative distribution, whose sum in float32 may be less than the number drawn."""
+
+    class Transform(DrawSampler):
+        """Takes the first column then."""
+
+        def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+            below = step.ops.cumsum(step.ops.exp(step.ops.gather(logprobs, payload.rows)))
+            return step.ops.argmax((below > step.uniform("draw", payload.rows)) * 1.0)
+
+    transform = Transform
+
+
+@saboteur("modifier.draws_nothing_forbidden_at_the_extremes")
+class FloorsProbabilities(Draw):
+    """Adds noise to log-probabilities that are floored."""
+
+    class Transform(DrawSampler):
+        """Takes -12 for little enough."""
+
+        def sample(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+            mine = step.ops.gather(logprobs, payload.rows)
+            floored = step.ops.where_rows(
+                logprobs, payload.rows, mine < -12, step.ops.asarray(np.full((1, 1), -12.0, np.float32))
+            )
+            return super().sample(floored, payload, step)
+
+    transform = Transform
+
+
 @saboteur("modifier.draws_the_only_token")
 class NeverTheLast(Draw):
     """Never draws the last token of the vocabulary."""
