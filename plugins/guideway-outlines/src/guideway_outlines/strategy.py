@@ -36,7 +36,7 @@ class Options:
     whitespace: Literal["any", "single", "compact"] = "any"
     """Between JSON tokens: any whitespace, at most one space, or none."""
     max_entries: int = 1 << 25
-    """Legal tokens of a grammar, summed over its states. The default takes three to five seconds and half a gigabyte."""
+    """Legal tokens of a grammar, summed over its states. The default takes up to five seconds and half a gigabyte."""
 
 
 _WHITESPACE = {"any": r"[ \t\n\r]*", "single": "[ ]?", "compact": ""}
