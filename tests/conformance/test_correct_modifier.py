@@ -227,6 +227,67 @@ class Greedy(LogitModifier[Any]):
         return state
 
 
+class FollowTransform(LogitTransform):
+    """Copies the logits and adds to one of each row, entry by entry."""
+
+    arrays = frozenset({"numpy"})
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        changed = logits.copy()
+        for row, token, bonus in zip(payload.rows, payload.arrays["token"], payload.arrays["bonus"], strict=True):
+            changed[row, token] += bonus
+        return changed
+
+
+class Follow(LogitModifier[int]):
+    """Raises the token before. Its states are numbers, the first one 0, of entries in a table of its own; it serves
+    every second sequence of a request, which a fork need not be; two payload buffers take turns; its rows descend."""
+
+    name, stage, transform = "follow", Stage.PRE_WARP, FollowTransform
+    examples: ClassVar[Sequence[Mapping[str, Any]]] = ({"bonus": 2}, {"bonus": -1.5})
+
+    def __init__(self, options: Mapping[str, Any], context: Any) -> None:
+        super().__init__(options, context)
+        self.table: dict[int, tuple[int, float]] = {}
+        self.free = list(range(255, -1, -1))
+        self.buffers = [np.empty(2048, dtype=np.int32) for _ in range(2)]
+
+    def start(self, request: Request, sequence: SequenceInfo) -> int | None:
+        mine = request.params.modifiers.get(self.name)
+        if mine is None or sequence.index % 2:
+            return None
+        return self.enter(sequence.prompt_token_ids[-1], mine["bonus"] + 0.01 * sequence.index)
+
+    def enter(self, token_id: int, bonus: float) -> int:
+        number = self.free.pop()
+        self.table[number] = (token_id, bonus)
+        return number
+
+    def prepare(self, batch: StepBatch, states: Sequence[int | None]) -> Payload | None:
+        rows, owners = (array[::-1] for array in batch.select(states))
+        self.buffers.reverse()
+        tokens, bonuses = self.buffers[0][: len(rows)], []
+        for i, (row, owner) in enumerate(zip(rows.tolist(), owners.tolist(), strict=True)):
+            state = states[owner]
+            assert state is not None
+            last, bonus = self.table[state]
+            tokens[i] = last if row == batch.row_start[owner] else batch.draft_token_ids[row - owner - 1]
+            bonuses.append(bonus)
+        return Payload(rows, {"token": tokens, "bonus": np.array(bonuses, dtype=np.float32)})
+
+    def accept(self, state: int, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        self.table[state] = (token_ids[-1], self.table[state][1])
+        return CONTINUE
+
+    def fork(self, state: int) -> int:
+        return self.enter(*self.table[state])
+
+    def release(self, state: int | None) -> None:
+        if state is not None:
+            del self.table[state]
+            self.free.append(state)
+
+
 class ProbeTransform(LogitTransform):
     """Weighs by a random projection of the hidden states."""
 
@@ -270,7 +331,7 @@ REQUESTS: dict[type, tuple[Mapping[str, Any], ...]] = {
 @pytest.mark.parametrize(
     "modifier",
     [
-        *(Length, Budget, Surprise, Greedy, Probe),
+        *(Length, Budget, Surprise, Greedy, Follow, Probe),
         *(GreenList, Gumbel, Guidance, Aligned),
     ],
 )
