@@ -24,6 +24,9 @@ class OneWorker:
     rank: int = 0
     num_workers: int = 1
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"of its worker it used {name!r}, which the contract does not offer")
+
 
 @dataclass(frozen=True)
 class OneStep:
@@ -32,6 +35,9 @@ class OneStep:
     num_sequences: int = 2
     num_tokens: int = 7
     num_rows: int = 3
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"of a step it used {name!r}, which the contract does not offer")
 
 
 class WorkerSubject(Subject):
