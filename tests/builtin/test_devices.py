@@ -580,3 +580,15 @@ def test_a_download_is_of_the_moment_it_began(library: Library) -> None:
 def test_bfloat16_is_downloaded_with_its_values(library: Library) -> None:
     array = library.make(np.array([1.5, -np.inf, 3.140625]), "bfloat16")
     assert library.device.download({"x": array}).result()["x"].astype(np.float64).tolist() == [1.5, -np.inf, 3.140625]
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_no_rows_and_odd_strides(name: str) -> None:
+    device = LIBRARIES[name].device
+    ops = device.ops
+    seeds, numbers = ops.asarray(np.empty(0, dtype=np.int64)), ops.asarray(np.empty(0, dtype=np.int32))
+    drawn = ops.uniform(seeds, numbers, numbers, 1, 5)
+    backwards = ops.asarray(np.arange(3)[::-3])  # one element, and a negative stride
+    found = device.download({"drawn": drawn, "backwards": backwards}).result()
+    assert found["drawn"].shape == (0, 5)
+    assert found["backwards"].tolist() == [2]

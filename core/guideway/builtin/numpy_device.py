@@ -87,7 +87,7 @@ class NumpyOps(ArrayOps):
         blocks = np.arange(-(-width // 4), dtype=np.uint64)[None, :]
         counter = (blocks, positions & WORD, sequences & WORD, np.uint64(purpose & WORD))
         block = philox4x32(counter, (seeds & WORD, seeds >> 32), multiply_64)
-        words = np.stack(block, axis=2).reshape(len(seeds), -1)[:, :width]
+        words = np.stack(block, axis=2).reshape(len(seeds), 4 * blocks.size)[:, :width]
         return ((words >> 9).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
 
     def unpack_bitmask(self, bitmask: Array, width: int) -> Array:

@@ -33,8 +33,9 @@ class TorchOps(ArrayOps):
         self.device = device
 
     def asarray(self, array: NDArray[Any]) -> Tensor:
-        if not array.flags.writeable or not array.flags.c_contiguous:
-            array = array.copy()  # torch warns of read-only memory and refuses negative strides
+        # torch warns of read-only memory and refuses negative strides, which a contiguous array of one element may have
+        if not array.flags.writeable or not array.flags.c_contiguous or min(array.strides, default=0) < 0:
+            array = array.copy()
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     def add_at(self, x: Tensor, rows: Tensor, columns: Tensor, values: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ class TorchOps(ArrayOps):
         blocks = torch.arange(-(-width // 4), device=seeds.device)[None, :]
         counter = (blocks, positions & WORD, sequences & WORD, purpose & WORD)
         block = philox4x32(counter, (seeds & WORD, (seeds >> 32) & WORD), multiply_64)
-        words = torch.stack(block, dim=2).reshape(len(seeds), -1)[:, :width]
+        words = torch.stack(block, dim=2).reshape(len(seeds), 4 * blocks.numel())[:, :width]
         return ((words >> 9).float() + 0.5) * 2**-23
 
     def unpack_bitmask(self, bitmask: Tensor, width: int) -> Tensor:
