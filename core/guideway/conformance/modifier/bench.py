@@ -193,7 +193,7 @@ class Bench:
         info = SequenceInfo(index=index, seed=parent.info.seed, prompt_token_ids=parent.info.prompt_token_ids)
         state = parent.state if parent.state is None or self.cls.derived else self.modifier.fork(parent.state)
         journal = list(parent.journal)
-        started_as = parent.started_as or parent.info
+        started_as = None if self.cls.derived else parent.started_as or parent.info  # one derived state serves all
         tokens = list(parent.tokens)
         return Running(parent.request, info, slot, state, parent.companions, tokens, journal, started_as=started_as)
 
