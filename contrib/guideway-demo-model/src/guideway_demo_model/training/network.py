@@ -27,22 +27,16 @@ ROPE_BASE = 10_000.0
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the network; `hidden` is a multiple of 32 times `kv_heads`."""
+    """Of the network; `hidden` is a multiple of 32."""
 
     vocabulary: int
-    hidden: int = 256
-    layers: int = 4
-    intermediate: int = 640
-    kv_heads: int = 2
+    hidden: int = 192
+    layers: int = 5
+    intermediate: int = 512
 
     @property
     def heads(self) -> int:
         return self.hidden // HEAD
-
-    @property
-    def group(self) -> int:
-        """Query heads per kv head."""
-        return self.heads // self.kv_heads
 
 
 class _Normalize(torch.autograd.Function):
@@ -94,8 +88,8 @@ class Block(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        hidden, self.heads, self.kv_heads, self.group = shape.hidden, shape.heads, shape.kv_heads, shape.group
-        self.qkv = nn.Linear(hidden, (shape.heads + 2 * shape.kv_heads) * HEAD, bias=False)
+        hidden, self.heads = shape.hidden, shape.heads
+        self.qkv = nn.Linear(hidden, 3 * hidden, bias=False)
         self.out = nn.Linear(hidden, hidden, bias=False)
         self.gate_up = nn.Linear(hidden, 2 * shape.intermediate, bias=False)
         self.down = nn.Linear(shape.intermediate, hidden, bias=False)
@@ -107,16 +101,14 @@ class Block(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         """`x`: [batch, length, hidden]; `cos`, `sin`: [length, head]; `mask`: [length, length], added to the scores."""
         batch, length, hidden = x.shape
-        heads, kv_heads, group = self.heads, self.kv_heads, self.group
-        z = self.qkv(_normalize(x)).view(batch, length, heads + 2 * kv_heads, HEAD).transpose(1, 2)
-        qk, v = z[:, : heads + kv_heads], z[:, heads + kv_heads :]
+        heads = self.heads
+        z = self.qkv(_normalize(x)).view(batch, length, 3 * heads, HEAD).transpose(1, 2)
+        qk, v = z[:, : 2 * heads], z[:, 2 * heads :]
         turned = torch.cat((qk[..., HEAD // 2 :], qk[..., : HEAD // 2]), -1)  # its sign is folded into `sin`
         qk = torch.addcmul(qk * cos, turned, sin)
-        # the query heads of one kv head are queries side by side
-        q = qk[:, :heads].reshape(-1, group * length, HEAD)
+        q = qk[:, :heads].reshape(-1, length, HEAD)
         k = qk[:, heads:].reshape(-1, length, HEAD)
-        bias = mask.repeat(group, 1).expand(batch * kv_heads, -1, -1)
-        scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=HEAD**-0.5)
+        scores = torch.baddbmm(mask.expand(batch * heads, length, length), q, k.transpose(1, 2), alpha=HEAD**-0.5)
         attended = (scores.softmax(-1) @ v.reshape(-1, length, HEAD)).view(batch, heads, length, HEAD)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, hidden))
         gate, up = self.gate_up(_normalize(x)).chunk(2, -1)
@@ -166,7 +158,7 @@ def export(network: Network) -> LlamaForCausalLM:
         hidden_size=shape.hidden,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
+        num_key_value_heads=shape.heads,
         intermediate_size=shape.intermediate,
         max_position_embeddings=CONTEXT,
         rms_norm_eps=EPSILON,
@@ -178,13 +170,12 @@ def export(network: Network) -> LlamaForCausalLM:
     model = LlamaForCausalLM(config)
     ones = torch.ones(shape.hidden)
     embedding = network.embedding.weight.float()
-    sizes = [shape.heads * HEAD, shape.kv_heads * HEAD, shape.kv_heads * HEAD]
     weights = {"model.embed_tokens.weight": embedding, "lm_head.weight": embedding, "model.norm.weight": ones}
     for index, block in enumerate(network.blocks):
         assert isinstance(block, Block)
         matrices = zip(
             ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"),
-            (*block.qkv.weight.split(sizes), *block.gate_up.weight.chunk(2)),
+            (*block.qkv.weight.chunk(3), *block.gate_up.weight.chunk(2)),
             strict=True,
         )
         layer = dict(matrices) | {"self_attn.o_proj": block.out.weight, "mlp.down_proj": block.down.weight}

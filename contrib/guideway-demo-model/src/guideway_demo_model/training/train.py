@@ -46,10 +46,9 @@ class Recipe:
     """With padding."""
     pool_samples: int = 6000
     """How many samples are shuffled at a time; what does not fill a batch of them is dropped."""
-    hidden: int = 256
-    layers: int = 4
-    intermediate: int = 640
-    kv_heads: int = 2
+    hidden: int = 192
+    layers: int = 5
+    intermediate: int = 512
     muon_rate: float = 4e-3
     adam_rate: float = 4e-3
     seed: int = 0
@@ -61,13 +60,13 @@ class Trainer:
     def __init__(self, recipe: Recipe, vocabulary_size: int) -> None:
         self.recipe = recipe
         torch.manual_seed(recipe.seed)
-        self.shape = Shape(vocabulary_size, recipe.hidden, recipe.layers, recipe.intermediate, recipe.kv_heads)
+        self.shape = Shape(vocabulary_size, recipe.hidden, recipe.layers, recipe.intermediate)
         network = Network(self.shape)
         self.weights: list[Tensor] = [weight.detach().clone() for weight in network.parameters()]
         self.network = network.bfloat16()
         names = [name for name, _ in network.named_parameters()]
         self._embedding = names.index("embedding.weight")
-        parts = {"qkv": self.shape.group + 2, "gate_up": 2}  # by kv head; its query heads are as many parts
+        parts = {"qkv": 3, "gate_up": 2}
         self._muon = Muon(
             [
                 (weight, parts.get(name.split(".")[-2], 1))
@@ -223,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder of the model and its checkpoints")
     parser.add_argument("--threads", type=int, default=1)
     defaults = Recipe()
-    for name in ("batch_tokens", "pool_samples", "hidden", "layers", "intermediate", "kv_heads", "seed"):
+    for name in ("batch_tokens", "pool_samples", "hidden", "layers", "intermediate", "seed"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(defaults, name))
     for name in ("tokens", "minutes", "muon_rate", "adam_rate"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(defaults, name))
