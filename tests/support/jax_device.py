@@ -87,7 +87,7 @@ def _uniform(key: Array, sequences: Array, positions: Array, purpose: Array, wid
     blocks = jnp.arange(-(-width // 4), dtype=jnp.uint32)[None, :]
     counter = (blocks, positions.astype(jnp.uint32)[:, None], sequences.astype(jnp.uint32)[:, None], purpose)
     block = philox4x32(counter, (key[:, :1], key[:, 1:]), multiply_32, jnp.uint32)
-    words = jnp.stack(jnp.broadcast_arrays(*block), axis=2).reshape(key.shape[0], -1)[:, :width]
+    words = jnp.stack(jnp.broadcast_arrays(*block), axis=2).reshape(key.shape[0], 4 * blocks.size)[:, :width]
     return ((words >> 9).astype(jnp.float32) + 0.5) * 2**-23
 
 

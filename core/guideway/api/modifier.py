@@ -160,7 +160,8 @@ class LogitModifier(ABC, Generic[State]):
     @abstractmethod
     def prepare(self, batch: StepBatch, states: Sequence[State | None]) -> Payload | None:
         """This step's payload; ``states[i]`` belongs to ``batch.slots[i]``. None: nothing to apply. Runs beside the
-        forward pass, sees every earlier final token, and must not change a state."""
+        forward pass, sees every earlier final token, and must not change a state. The row after a draft is treated as
+        if that draft were final (`StepBatch.drafts`), or drafts would change the output."""
 
     def accept(self, state: State, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         """Hear the final tokens of a step (never drafts), in order, with what the transform emitted at the rows
