@@ -47,6 +47,7 @@ class Hello(LogitModifier[Wish]):
     """In the scheduler: knows what each request wants, and says so for each row."""
 
     name, stage, transform, derived = "hello", Stage.PRE_WARP, HelloTransform, True
+    examples = ({"letter": "e"}, {"letter": "a", "strength": 7.5})
 
     def __init__(self, options: Mapping[str, Any], context: ModifierContext) -> None:
         super().__init__(options, context)
