@@ -41,7 +41,7 @@ class Original:
 
 ORIGINALS = {
     "strategy": Original(
-        "grammar", "guideway.builtin.reference", "strategy", "ReferenceStrategy", ("strategy.py", "expressions.py")
+        "grammar", "guideway.builtin.reference", "strategy", "Strategy", ("strategy.py", "expressions.py")
     ),
     "device": Original("device", "guideway.builtin", "numpy_device", "NumpyDevice", ("numpy_device.py", "philox.py")),
     "modifier": Original("modifier", "guideway_hello", "__init__", "Hello", ("__init__.py",)),
@@ -57,6 +57,12 @@ def sample(original: Original, share: float) -> Iterator[tuple[str, Mutant]]:
         for mutant in mutants(files(original.package).joinpath(file).read_text("utf-8")):
             if zlib.crc32(f"{file} {mutant.name}".encode()) % 1000 < 1000 * share:
                 yield file, mutant
+
+
+def unchanged(original: Original) -> tuple[str, Mutant]:
+    """One that nothing may catch, else what catches the others says nothing of them."""
+    file = original.changed[0]
+    return file, Mutant(0, "nothing", files(original.package).joinpath(file).read_text("utf-8"))
 
 
 def killer(original: Original, file: str, mutant: Mutant, folder: Path) -> str | None:
@@ -95,6 +101,7 @@ def killer(original: Original, file: str, mutant: Mutant, folder: Path) -> str |
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_mutants_are_caught(name: str, tmp_path: Path) -> None:
     original = ORIGINALS[name]
+    assert killer(original, *unchanged(original), tmp_path) is None
     chosen = list(sample(original, 0.2))
     assert chosen
     survivors = [f"{file}, {mutant.name}" for file, mutant in chosen if not killer(original, file, mutant, tmp_path)]
