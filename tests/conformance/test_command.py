@@ -94,6 +94,7 @@ def test_known_failures_have_a_status_of_their_own(site: Path, capsys: pytest.Ca
     ("arguments", "status", "said"),
     [
         (["no.such"], 4, "no installed plugin is called 'no.such'"),
+        (["mime"], 4, "did you mean mine"),
         (["executor.local"], 4, "not settled"),
         (["mine", "--contract", "9.0"], 2, "newer than this guideway's"),
         (["mine", "--contract", "0.1"], 2, "no checks of device plugins for contract 0.1"),
@@ -124,6 +125,18 @@ def test_the_report_says_how_the_plugin_was_built(site: Path, capsys: pytest.Cap
     assert main(["conform", "mine", "--up-to", "smoke", "--report", "r.json", "--markdown", "r.md"]) == 2
     assert Report.read("r.json").settings == {"device": "cpu"}
     assert '{"device": "cpu"}' in capsys.readouterr().out and '{"device": "cpu"}' in Path("r.md").read_text()
+
+
+def test_an_editable_install_brings_its_file_unless_there_is_one_here(site: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "conformance.toml").write_text('[subjects."device.mine"]\ndevice = "there"\n')
+    (folder,) = site.glob("*.dist-info")
+    (folder / "direct_url.json").write_text(json.dumps({"url": source.as_uri(), "dir_info": {"editable": True}}))
+    target = Target.installed("mine")
+    assert command._preferences(target).settings("device.mine").device == "there"
+    Path("conformance.toml").write_text('[subjects."device.mine"]\ndevice = "here"\n')
+    assert command._preferences(target).settings("device.mine").device == "here"
 
 
 def test_absent_hardware_grants_no_level_and_blames_nobody(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,6 +183,19 @@ def test_a_verdict_is_recorded_and_enforced(site: Path, capsys: pytest.CaptureFi
     assert main([*CORE, "--record"]) == 1
     with pytest.raises(PluginUnavailable):
         Plugins(settings=certified).resolve("device", "mine")
+
+
+def test_the_lock_file_may_lie_elsewhere_and_may_be_broken(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*CORE, "--record", "--lock", "my.lock"]) == 0
+    capsys.readouterr()
+    main(["plugins", "show", "device.mine", "--lock", "my.lock"])
+    assert "certified: core" in capsys.readouterr().out
+    Path("my.lock").write_text("{")
+    assert main(["plugins", "doctor", "--lock", "my.lock"]) == 1
+    assert "[unreadable-lock]" in capsys.readouterr().out
+    assert main([*CORE, "--record", "--lock", "my.lock"]) == 2
+    told = capsys.readouterr()
+    assert "my.lock is not a lock file" in told.err and not told.out, "it is known before the run"
 
 
 def test_a_plugin_that_changes_while_it_is_tested_is_not_recorded(

@@ -73,6 +73,7 @@ def test_nothing_else_is_excused(tmp_path: Path, outcome: Outcome) -> None:
         known("1"),
         known("'soon'"),
         '[subjects."device.mine"]\ncolor = "red"',
+        '[subjects."mine"]\ndevice = "cpu"',
         '[subjects."device.mine"]\ndevice = 1',
         '[subjects]\n"device.mine" = 1',
         "x =",

@@ -19,6 +19,7 @@ from guideway.conformance.registry import TIERS
 from guideway.conformance.report import Report
 from guideway.conformance.runner import require_extra, run
 from guideway.conformance.target import Target
+from guideway.plugins.lock import Lock, Verdict
 
 __all__ = ["CANNOT_LOAD", "EXIT_STATUS", "add_conform"]
 
@@ -27,13 +28,13 @@ CANNOT_LOAD = 4
 
 EPILOG = """\
 'guideway conform matrix' compares reports, 'guideway conform verify' checks them.
-A plugin of that name is meant by KIND.NAME. conformance.toml, in this folder or above it, names known failures and
-how to build the plugin.
+A plugin that is called matrix or verify is written KIND.NAME. conformance.toml, in this folder or above it, else in the
+folder of an editable install, names known failures and how to build the plugin.
 
 exit status:
   0    certified, and recorded if that was asked for
   1    failed: the plugin broke a rule
-  2    incomplete: something was not performed; also a run up to a tier, a contract without checks, wrong usage
+  2    incomplete: something was not performed; also a run up to smoke, a contract without checks, wrong usage
   3    known failures, and no others
   4    the plugin cannot be loaded, or there is none"""
 
@@ -136,8 +137,10 @@ def _conform(args: Namespace) -> int:
     for path, _ in files:
         if not path.absolute().parent.is_dir():
             raise InvalidConfiguration(f"cannot write {path}: there is no folder {path.parent}", field="report")
-    preferences = Preferences.near(".")
+    if args.record and Path(args.lock).exists():
+        Lock.read(args.lock)  # an unreadable one is better known before the run than after it
     target = Target.installed(args.plugin)
+    preferences = _preferences(target)
     target = Target.installed(args.plugin, preferences.settings(target.name.rpartition("/")[2]))
     terminal = Terminal()
     try:
@@ -161,6 +164,14 @@ def _conform(args: Namespace) -> int:
     return EXIT_STATUS[report.verdict]
 
 
+def _preferences(target: Target) -> Preferences:
+    """Of the nearest ``conformance.toml``: from here, or else from where an editable install has its sources."""
+    here = Preferences.find(".")
+    record = target.record()
+    file = here or (Preferences.find(record.editable) if record and record.editable else None)
+    return Preferences.read(file) if file else Preferences()
+
+
 def _formats() -> dict[str, Callable[[Report], str]]:
     """What writes a report, by the option that asks for it."""
     from guideway.conformance.formats.badge import badge
@@ -172,8 +183,6 @@ def _formats() -> dict[str, Callable[[Report], str]]:
 
 def _record(report: Report, target: Target, path: str) -> bool:
     """Write the verdict into the lock file, if it is one that can be; otherwise say why not."""
-    from guideway.plugins.lock import Lock, Verdict
-
     record = target.record()
     if report.verdict != "certified":
         print(f"not recorded in {path}: the verdict is {report.verdict}", file=sys.stderr)

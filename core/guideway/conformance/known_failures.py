@@ -66,14 +66,20 @@ class Preferences:
         return Preferences(failures, subjects)
 
     @staticmethod
-    def near(folder: str | os.PathLike[str]) -> Preferences:
-        """Of the file in `folder` or the nearest folder above it, no further than one with a ``pyproject.toml``."""
+    def find(folder: str | os.PathLike[str]) -> Path | None:
+        """The file in `folder` or the nearest folder above it, no further than one with a ``pyproject.toml``."""
         for candidate in (Path(folder).resolve(), *Path(folder).resolve().parents):
             if (candidate / FILE_NAME).is_file():
-                return Preferences.read(candidate / FILE_NAME)
+                return candidate / FILE_NAME
             if (candidate / "pyproject.toml").is_file():
                 break
-        return Preferences()
+        return None
+
+    @staticmethod
+    def near(folder: str | os.PathLike[str]) -> Preferences:
+        """What the file that `find` finds says."""
+        file = Preferences.find(folder)
+        return Preferences.read(file) if file else Preferences()
 
     def settings(self, name: str) -> Settings:
         """Of the plugin ``kind.name``."""
@@ -116,6 +122,8 @@ def _known_failure(path: str | os.PathLike[str], check_id: str, entry: Any) -> K
 
 
 def _settings(path: str | os.PathLike[str], name: str, entry: Any) -> Settings:
+    if name.partition(".")[0] not in KIND_MODULES:
+        raise _wrong(path, f"[subjects.{name!r}] is no plugin with checks: write kind.name, as in 'grammar.mine'")
     kinds = {"options": dict, "requests": list, "device": str}
     if not isinstance(entry, dict) or not entry.keys() <= kinds.keys():
         raise _wrong(path, f"[subjects.{name!r}] may have {', '.join(kinds)} and nothing else")

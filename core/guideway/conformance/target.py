@@ -16,7 +16,8 @@ from guideway.conformance.registry import KIND_MODULES
 from guideway.conformance.subjects import Settings
 from guideway.plugins import loading
 from guideway.plugins.index import PluginIndex, PluginRecord
-from guideway.plugins.kinds import HOOKS, KINDS, normalize
+from guideway.plugins.kinds import HOOKS, KINDS
+from guideway.plugins.selection import matching
 
 __all__ = ["Target"]
 
@@ -45,12 +46,7 @@ class Target:
 
         Raises `PluginNotFound` if there is none, `PluginConflict` if there are several, both saying what to write.
         """
-        records = [record for record in PluginIndex.scan().records if _means(address, record)]
-        if not records:
-            raise PluginNotFound(
-                f"no installed plugin is called {address!r}; guideway plugins list names what is installed",
-                plugin=address,
-            )
+        records = matching(PluginIndex.scan(), address)
         if len(records) > 1:
             choices = " or ".join(record.id for record in records)
             raise PluginConflict(f"{address!r} means {len(records)} plugins; write {choices}", plugin=address)
@@ -109,14 +105,6 @@ class Target:
     def from_json(data: dict[str, Any]) -> Target:
         settings = data.pop("settings")
         return Target(**data, settings=Settings(**{**settings, "requests": tuple(settings["requests"])}))
-
-
-def _means(address: str, record: PluginRecord) -> bool:
-    distribution, _, rest = address.rpartition("/")
-    return rest in (record.name, f"{record.kind}.{record.name}") and normalize(distribution) in (
-        "",
-        record.distribution,
-    )
 
 
 def _module(name: str, file: str) -> Any:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from guideway.api import CONTRACT
-from guideway.api.errors import PluginNotFound
 from guideway.plugins.index import PluginIndex, PluginRecord, Problem, distribution_of
 from guideway.plugins.kinds import KINDS, normalize
 from guideway.plugins.lock import LOCK_FILE, Lock, Standing, certifying_command
 from guideway.plugins.manager import Plugins
+from guideway.plugins.selection import PluginSettings, matching
 
 __all__ = ["add_plugins"]
 
@@ -40,7 +40,7 @@ def add_plugins(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         parser.set_defaults(run=run)
         return parser
 
-    add("list", _list, "list the installed plugins, without importing any")
+    list_ = add("list", _list, "list the installed plugins, without importing any")
     show = add("show", _show, "show all that is known of one plugin, without importing it")
     show.add_argument("plugin", metavar="ID", help="NAME, KIND.NAME, DISTRIBUTION/NAME or DISTRIBUTION/KIND.NAME")
     doctor = add(
@@ -56,6 +56,10 @@ def add_plugins(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     doctor.add_argument(
         "--timeout", metavar="SECONDS", type=_seconds, default=60.0, help="how long one import may take (default: 60)"
     )
+    for parser in (list_, show, doctor):
+        parser.add_argument(
+            "--lock", metavar="PATH", default=LOCK_FILE, help="what says which are certified; default: %(default)s"
+        )
     lock = add("lock", _lock, "record the installed plugins, by digest, in the lock file")
     lock.add_argument(
         "plugin",
@@ -93,7 +97,7 @@ def _seconds(text: str) -> float:
 
 
 def _list(args: Namespace) -> int:
-    plugins = Plugins()
+    plugins = Plugins(settings=PluginSettings(lock=args.lock))
     records, problems = plugins.index.records, plugins.index.problems
     if args.json:
         _print_json(
@@ -123,8 +127,8 @@ def _list(args: Namespace) -> int:
 
 
 def _show(args: Namespace) -> int:
-    plugins = Plugins()
-    records = _matching(plugins.index, args.plugin)
+    plugins = Plugins(settings=PluginSettings(lock=args.lock))
+    records = matching(plugins.index, args.plugin)
     found = [{**_facts(plugins, record), **_about(record)} for record in records]
     if args.json:
         concerned = {name for r in records for name in (r.id, r.distribution, r.location)}
@@ -151,9 +155,12 @@ def _doctor(args: Namespace) -> int:
         return 2
     index = PluginIndex.scan()
     problems = [] if args.plugin else list(examine(index))
-    plugins = Plugins(index)
+    plugins = Plugins(index, PluginSettings(lock=args.lock))
     standings = {record.id: plugins.standing(record) for record in _chosen(index, args.plugin)}
-    problems += _stale(index, standings)
+    if plugins.lock_problem:
+        fix = f"remove {args.lock}, then lock and certify plugins anew"
+        problems.append(Problem("unreadable-lock", args.lock, plugins.lock_problem, fix, "error"))
+    problems += _stale(index, standings, args.lock)
     if args.imports:
         problems += _import_all(_chosen(index, args.plugin), args.timeout, quiet=args.json)
     failed = any(problem.severity == "error" for problem in problems)
@@ -168,20 +175,20 @@ def _doctor(args: Namespace) -> int:
         "imported, each in a process of its own" if args.imports else "not imported; --import also tries to import them"
     )
     print(f"{_count(serious, 'problem')} found ({checked}, {how})")
-    if Path(LOCK_FILE).exists():
+    if Path(args.lock).exists() and not plugins.lock_problem:
         states = Counter(standing.state for standing in standings.values())
-        print(f"{LOCK_FILE}: {', '.join(f'{number} {state}' for state, number in sorted(states.items()))}")
+        print(f"{args.lock}: {', '.join(f'{number} {state}' for state, number in sorted(states.items()))}")
     return int(failed)
 
 
-def _stale(index: PluginIndex, standings: Mapping[str, Standing]) -> list[Problem]:
-    """The plugins that were certified once, in the lock file in this folder."""
+def _stale(index: PluginIndex, standings: Mapping[str, Standing], lock: str) -> list[Problem]:
+    """The plugins that were certified once, in the lock file at `lock`."""
     return [
         Problem(
             "stale-verdict",
             record.id,
-            f"{record} no longer stands as {LOCK_FILE} says: {standings[record.id].reason}",
-            certifying_command(record),
+            f"{record} no longer stands as {lock} says: {standings[record.id].reason}",
+            certifying_command(record, lock),
             "warning",
         )
         for record in index.records
@@ -313,25 +320,7 @@ def _chosen(index: PluginIndex, addresses: Sequence[str]) -> list[PluginRecord]:
     """The records these addresses mean, each of which must mean some; without addresses all of them."""
     if not addresses:
         return list(index.records)
-    return list(dict.fromkeys(record for address in addresses for record in _matching(index, address)))
-
-
-def _matching(index: PluginIndex, address: str) -> list[PluginRecord]:
-    distribution, _, rest = address.rpartition("/")
-    found = [
-        record
-        for record in index.records
-        if rest in (record.name, f"{record.kind}.{record.name}")
-        and normalize(distribution) in ("", record.distribution)
-    ]
-    if not found:
-        import difflib
-
-        every = {text for r in index.records for text in (r.name, f"{r.kind}.{r.name}", r.id)}
-        close = difflib.get_close_matches(address, sorted(every), n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "guideway plugins list names what is installed"
-        raise PluginNotFound(f"no installed plugin is called {address!r}; {hint}", plugin=address)
-    return found
+    return list(dict.fromkeys(record for address in addresses for record in matching(index, address)))
 
 
 def _lines(value: object) -> list[str]:

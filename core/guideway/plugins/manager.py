@@ -98,6 +98,11 @@ class Plugins:
         lock, problem = self._lock_if_any
         return Standing("unproven", problem) if problem else lock.standing(record)
 
+    @property
+    def lock_problem(self) -> str:
+        """Why the lock file cannot be read; empty if it can, or if there is none."""
+        return self._lock_if_any[1]
+
     def plan(self, selection: Iterable[tuple[str, str]], configuration: Mapping[str, Any]) -> PluginPlan:
         """The plan for the selected (kind, address) pairs and the enabled hooks. `configuration` is whatever else
         workers have to agree on, as plain JSON values."""
@@ -115,8 +120,8 @@ class Plugins:
         unproven = [
             r.id for r in dict.fromkeys(records) if not KINDS[r.kind].provisional and not self.standing(r).accepted
         ]
-        if self._lock_if_any[1]:
-            _warn(self._lock_if_any[1])
+        if self.lock_problem:
+            _warn(self.lock_problem)
         elif unproven:
             _warn(f"not certified: {', '.join(unproven)} (guideway conform PLUGIN --record certifies a plugin)")
 

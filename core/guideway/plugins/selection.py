@@ -17,7 +17,7 @@ from guideway.api.errors import (
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS, normalize
 
-__all__ = ["PluginSettings", "denial", "resolve"]
+__all__ = ["PluginSettings", "denial", "matching", "resolve"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +78,21 @@ def denial(settings: PluginSettings, record: PluginRecord) -> str | None:
 def _matches(record: PluginRecord, glob: str) -> bool:
     distribution, slash, rest = glob.partition("/")
     return fnmatchcase(record.id, normalize(distribution) + slash + rest)
+
+
+def matching(index: PluginIndex, address: str) -> list[PluginRecord]:
+    """The records of any kind that ``[DISTRIBUTION/][KIND.]NAME`` means, whether or not they are allowed to run. Raises
+    `PluginNotFound` if there is none, with names that are close."""
+    distribution, _, rest = address.rpartition("/")
+    found = [r for r in index.records if rest in (r.name, f"{r.kind}.{r.name}") and _is_of(r, distribution)]
+    if not found:
+        import difflib
+
+        every = {text for r in index.records for text in (r.name, f"{r.kind}.{r.name}", r.id)}
+        close = difflib.get_close_matches(address, sorted(every), n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "guideway plugins list names what is installed"
+        raise PluginNotFound(f"no installed plugin is called {address!r}; {hint}", plugin=address)
+    return found
 
 
 def resolve(index: PluginIndex, settings: PluginSettings, kind: str, address: str) -> PluginRecord:
