@@ -53,12 +53,19 @@ def test_the_page_has_a_row_per_rule_and_a_column_per_plugin(reports: list[Repor
     text = html(Matrix.of(reports))
     page = Page(text)
     assert page.open == []
-    rows = [row for row in page.cells if row]
+    summary, rows = page.cells[1:4], [row for row in page.cells[4:] if row]
+    assert [row[0] for row in summary] == ["certified", "failed", "incomplete"]
+    owed = sum(
+        check.tier == "core"
+        for check in checks("device")
+        if check.id in {r.obligation.check for r in reports[0].results}
+    )
+    assert [row[2] for row in summary[:2]] == [f"{owed} of {owed}", f"{owed - 1} of {owed}"]
     assert len(rows) == len(checks("device")) + len(checks("worker"))
     of_devices = rows[: len(checks("device"))]
     assert {len(row) for row in of_devices} == {2}
     assert sum("✗" in row for row in of_devices) == 1
-    assert page.tags.count("table") == 2
+    assert page.tags.count("table") == 3
 
 
 def test_the_page_needs_nothing_else(reports: list[Report]) -> None:

@@ -10,7 +10,7 @@ from guideway.conformance.outcomes import Outcome, Result
 from guideway.conformance.registry import KIND_MODULES, TIERS, Check, Tier, checks
 from guideway.conformance.report import Report
 
-__all__ = ["LEGEND", "Matrix", "Row", "Table", "markdown", "sign"]
+__all__ = ["LEGEND", "NOT_OWED", "Matrix", "Row", "Table", "markdown", "sign"]
 
 SIGNS: dict[Outcome, str] = {"pass": "✓", "fail": "✗", "known_failure": "~", "not_run": "○", "error": "?"}
 REFUSED = "R"

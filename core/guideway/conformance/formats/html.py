@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from html import escape
 
 from guideway.conformance.formats.rules import WORDS, rule_of
-from guideway.conformance.matrix import LEGEND, Matrix, Table, sign
+from guideway.conformance.matrix import LEGEND, NOT_OWED, Matrix, Table, sign
 from guideway.conformance.outcomes import Result
-from guideway.conformance.report import Report
+from guideway.conformance.registry import TIERS
+from guideway.conformance.report import Report, by_tier
 
 __all__ = ["html"]
 
@@ -46,7 +48,29 @@ def html(matrix: Matrix) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>guideway conformance</title>\n'
         f"<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>guideway conformance</h1>\n"
-        f'<p class="legend">{legend}</p>\n{body}\n</body>\n</html>\n'
+        f'{_summary(matrix)}\n<p class="legend">{legend}</p>\n{body}\n</body>\n</html>\n'
+    )
+
+
+def _summary(matrix: Matrix) -> str:
+    """A line per plugin: its verdict, and what it met of what it owes in each tier."""
+    heads = "".join(f'<th scope="col">{word}</th>' for word in ("plugin", "verdict", *TIERS))
+    lines = "\n".join(_line(report) for table in matrix.tables for report in table.reports)
+    return f'<div class="table"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{lines}\n</tbody></table></div>'
+
+
+def _line(report: Report) -> str:
+    outcome = {result.obligation: result.outcome for result in report.results}
+    cells = []
+    for owed in by_tier(report.kind, report.declared, report.traits, report.contract).values():
+        count = Counter(outcome.get(obligation, "error") for obligation in owed)
+        worst = next((o for o in ("fail", "known_failure", "not_run", "error") if count[o]), "pass" if owed else "none")
+        words = f"{count['pass']} of {len(owed)}" if owed else NOT_OWED
+        cells.append(f'<td class="{worst}">{words}</td>')
+    version = f" {report.version}" if report.version else ""
+    return (
+        f'<tr><th scope="row">{escape(report.plugin)}{escape(version)}</th>'
+        f'<td class="{report.verdict.partition(" ")[0]}">{report.verdict}</td>{"".join(cells)}</tr>'
     )
 
 
