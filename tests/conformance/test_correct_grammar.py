@@ -25,11 +25,13 @@ from guideway.api import (
     JsonSchema,
     Matcher,
     Support,
+    UnsupportedCapability,
     UnsupportedGrammar,
     Vocabulary,
 )
+from guideway.api.bitmask import allow_only
 from guideway.conformance.runner import run
-from guideway.conformance.saboteurs.grammar.base import Full, Sane
+from guideway.conformance.saboteurs.grammar.base import Full, FullPlace, Place, Sane
 from guideway.conformance.target import Target
 
 
@@ -237,14 +239,29 @@ class Words(GrammarStrategy):
         return TextGrammar(texts, self.vocabulary)
 
 
+class RemembersMasks(Place):
+    """Its grammar remembers what is legal in each state, for all matchers."""
+
+    def legal(self) -> list[int]:
+        known: dict[Any, list[int]] = vars(self.compiled).setdefault("known", {})
+        place = (self.state, self.stop_token_ids)
+        if place not in known:
+            known[place] = super().legal()
+        return known[place]
+
+
 class Everything(Full):
     """Every capability."""
+
+    class State(RemembersMasks, FullPlace):
+        pass
 
 
 class LooksAhead(Sane):
     """No token that leads to a dead end is legal; everything else as usual, and refused where it is not supported."""
 
     kinds: ClassVar[frozenset[str]] = frozenset({"regex", "choice"})
+    State: ClassVar[type[Place]] = RemembersMasks
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         if isinstance(constraint, Choice) and len(constraint.choices) > 100:
@@ -254,7 +271,110 @@ class LooksAhead(Sane):
         return super().compile(constraint)
 
 
-@pytest.mark.parametrize("strategy", [Minimal, ThreeBack, FiniteJson, Words, Everything, LooksAhead])
+class PlainLetters(RemembersMasks):
+    """JSON beyond ASCII is written in escapes."""
+
+    def is_legal(self, token_id: int) -> bool:
+        return self.vocabulary.tokens[token_id].isascii() and super().is_legal(token_id)
+
+
+class AsciiJson(Sane):
+    """JSON in ASCII."""
+
+    kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "json_object"})
+    State: ClassVar[type[Place]] = PlainLetters
+
+
+class NestingMatcher(Matcher):
+    """Its states, how deep it is and whether it is over, never change; it remembers two of them."""
+
+    def __init__(self, grammar: Nesting, stop: frozenset[int], states: tuple[tuple[int, bool], ...] = ((0, False),)):
+        self.grammar, self.stop, self.states = grammar, stop, states
+
+    def after(self, token_id: int) -> tuple[int, bool] | None:
+        depth, over = self.states[-1]
+        if over or (token_id in self.stop and depth):
+            return None
+        if token_id in self.stop:
+            return depth, True
+        token = self.grammar.vocabulary.tokens[token_id]
+        for byte in token:
+            depth += {self.grammar.pair[0]: 1, self.grammar.pair[1]: -1}.get(byte, -depth - 1)
+            if depth < 0:
+                return None
+        return (depth, False) if token else None
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        for count, token_id in enumerate(token_ids):
+            state = self.after(token_id)
+            if state is None:
+                return count
+            self.states = (*self.states[-2:], state)
+        return len(token_ids)
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        return self.fork().accept(token_ids)
+
+    def fork(self) -> Matcher:
+        return NestingMatcher(self.grammar, self.stop, self.states)
+
+    def rollback(self, num_tokens: int) -> None:
+        if not 0 <= num_tokens < len(self.states):
+            raise UnsupportedCapability(f"{num_tokens} tokens are not remembered", field="rollback")
+        self.states = self.states[: len(self.states) - num_tokens]
+
+    def fill_bitmask(self, bitmask: Any, row: int) -> None:
+        legal = [t for t in range(len(self.grammar.vocabulary)) if self.after(t) is not None]
+        if not legal:
+            raise DeadEnd("no token is a bracket")
+        allow_only(bitmask, row, legal)
+
+    def is_terminated(self) -> bool:
+        return self.states[-1][1]
+
+    def is_accepting(self) -> bool:
+        return self.states[-1] == (0, False)
+
+
+class Nesting(CompiledGrammar):
+    """A pair of brackets, nested."""
+
+    def __init__(self, pair: bytes, vocabulary: Vocabulary) -> None:
+        self.pair, self.vocabulary = pair, vocabulary
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+        return NestingMatcher(self, stop_token_ids)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.pair)
+
+
+class Brackets(GrammarStrategy):
+    """A language that is not regular, in a dialect of its own; rolls back two tokens, and forks."""
+
+    name: ClassVar[str] = "brackets"
+    kinds: ClassVar[frozenset[str]] = frozenset({"grammar:brackets"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"fork"})
+    max_rollback: ClassVar[int | None] = 2
+    examples: ClassVar[Sequence[Example]] = (
+        Example(Grammar("()", "brackets"), (b"", b"()", b"(())()"), (b"(", b")", b"())", b"x")),
+        Example(Grammar("[]", "brackets"), (b"[]", b"[[]]"), (b"[", b"]]", b"()")),
+    )
+
+    def supports(self, constraint: Constraint) -> Support:
+        return Support(enforced=frozenset({"grammar:brackets"}))
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        pair = constraint.source()
+        if len(pair) != 2 or not pair.isascii() or pair[0] == pair[1]:
+            raise InvalidGrammar("two characters")
+        return Nesting(pair.encode(), self.vocabulary)
+
+
+@pytest.mark.parametrize(
+    "strategy", [Minimal, ThreeBack, FiniteJson, Words, Brackets, Everything, LooksAhead, AsciiJson]
+)
 def test_is_certified(strategy: type[GrammarStrategy]) -> None:
     report = run(Target.of_class(strategy))
     wrong = [f"{r.obligation}: {r.detail}" for r in report.results if r.outcome != "pass"]

@@ -67,7 +67,8 @@ class Example:
 class Matcher(ABC):
     """Where one sequence stands in its grammar. Used by one thread at a time.
 
-    Token ids are ints the host has checked to lie inside the vocabulary.
+    Token ids are ints the host has checked to lie inside the vocabulary; they come in lists or tuples. What counts of
+    an output is its bytes: however they are cut into tokens, every way is legal and leads to the same state.
     """
 
     @abstractmethod
@@ -88,7 +89,8 @@ class Matcher(ABC):
 
     @abstractmethod
     def is_accepting(self) -> bool:
-        """Whether the output is complete as it stands; exactly then stop tokens are legal."""
+        """Whether the output is complete as it stands; exactly then stop tokens are legal. Not asked once
+        terminated."""
 
     def validate(self, token_ids: Sequence[int]) -> int:
         """How many of `token_ids` `accept` would take. The state does not move. By default accepts and rolls back."""
@@ -97,9 +99,9 @@ class Matcher(ABC):
         return count
 
     def rollback(self, num_tokens: int) -> None:
-        """Undo the last `num_tokens` accepted tokens, also over a termination; 0 is a no-op. The state, and every
-        bitmask it fills, is then what it was before them. A strategy that overrides this says so in
-        `GrammarStrategy.max_rollback`; for others the host replays instead."""
+        """Undo the last `num_tokens` accepted tokens, also over a termination; 0 is a no-op, and a negative number
+        raises or changes nothing. The state, and every bitmask it fills, is then what it was before those tokens. A
+        strategy that overrides this says so in `GrammarStrategy.max_rollback`; for others the host replays instead."""
         if num_tokens:
             raise UnsupportedCapability(f"{type(self).__name__} cannot roll back", field="rollback")
 

@@ -192,21 +192,33 @@ def fill_of_no_jobs_is_nothing(subject: GrammarSubject) -> None:
 def a_failed_job_fails_alone(subject: GrammarSubject) -> None:
     """The result of a job whose matcher failed is -1, its `error` says why, and all other jobs are filled right."""
     for dead in dead_ends(subject):
-        parts = []
-        for i in range(3):
-            session = dead.twin() if i == 1 else dead.fresh()
-            parts.append(Part(session, [1] if i == 1 else dead.token_ids[:1], 1 + 4 * i))
-        failed = parts[1]
-        result, bitmask = fill(parts, "a dead end among the jobs", num_rows=14)
-        expect(result[1] == -1, f"{failed.what}, where no token is legal: fill returned {result[1]}, not -1")
-        told = isinstance(failed.job.error, BaseException)
-        expect(told, f"{failed.what}: its result is -1, but its error is {failed.job.error!r}")
-        for part, count in ((parts[0], result[0]), (parts[2], result[2])):
-            accepted, rows = part.wanted()
-            expect(count == accepted, f"{part.what}, beside one that failed: fill returned {count}, not {accepted}")
-            for i, row in enumerate(rows):
-                same = (bitmask[part.first_row + i] == row).all()
-                expect(same, f"{part.what}, beside one that failed: row {i} of its rows is wrong")
+        for failing in range(3):
+            # later jobs have earlier rows
+            rows = (5, 3, 1)
+            drafts = dead.token_ids[:1]
+            parts = [Part(dead.twin() if i == failing else dead.fresh(), drafts, rows[i]) for i in range(3)]
+            _expect_failed_alone(parts, failing, f"{dead.name}: three jobs")
+
+
+def _expect_failed_alone(parts: Sequence[Part], failing: int, name: str) -> None:
+    result, bitmask = fill(parts, name, num_rows=8)
+    failed = parts[failing]
+    expect(
+        result[failing] == -1,
+        f"{name}, {failed.what}, where no token is legal: fill returned {result[failing]}, not -1",
+    )
+    told = isinstance(failed.job.error, BaseException)
+    expect(told, f"{name}, {failed.what}: its result is -1, but its error is {failed.job.error!r}")
+    for part, count in zip(parts, result.tolist(), strict=True):
+        if part is failed:
+            continue
+        said = f"{name}, {part.what}, beside one that failed"
+        accepted, rows = part.wanted()
+        expect(count == accepted, f"{said}: fill returned {count}, not {accepted}")
+        for i, row in enumerate(rows):
+            expect((bitmask[part.first_row + i] == row).all(), f"{said}: row {i} of its rows is wrong")
+    changed = [row for row in (0, 7) if (bitmask[row] != POISON).any()]
+    expect(not changed, f"{name}, one of which failed: fill changed rows {changed}, which are none of theirs")
 
 
 @check("grammar", trait="known-kind")
@@ -217,4 +229,4 @@ def a_draft_into_a_dead_end_is_refused(subject: GrammarSubject) -> None:
         last = dead.token_ids[-1:]
         for drafts in (last, [*last, *last]):
             parts = [Part(session.twin(), drafts, 0), Part(session.twin(), [], 5)]
-            expect_filled(parts, "a draft into a dead end", 7)
+            expect_filled(parts, f"{dead.name}: a draft into a dead end", 7)

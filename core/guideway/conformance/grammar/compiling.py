@@ -15,14 +15,15 @@ from guideway.api import (
     GrammarStrategy,
     InvalidConfiguration,
     InvalidGrammar,
+    JsonObject,
     JsonSchema,
     Regex,
     StructuralTag,
     UnsupportedGrammar,
 )
-from guideway.conformance.grammar.samples import SAMPLES
+from guideway.conformance.grammar.samples import SAMPLES, Sample
 from guideway.conformance.grammar.session import expect_same, row_of, walk
-from guideway.conformance.grammar.subject import GrammarSubject
+from guideway.conformance.grammar.subject import GrammarSubject, compiled_case
 from guideway.conformance.grammar.vocabularies import standard
 from guideway.conformance.registry import check
 from guideway.conformance.subjects import expect
@@ -193,6 +194,35 @@ def compiling_twice_gives_the_same(subject: GrammarSubject) -> None:
         for _ in range(4):
             expect_same(again, session, case.vocabulary, f"{case.name}: compiled again, {session.place}")
             again.take(walk(session, case.name, 1))
+
+
+_EQUAL_SOURCES: tuple[tuple[Constraint, Constraint], ...] = (
+    (Regex('["a","b"]'), Choice(["a", "b"])),
+    (JsonSchema({}), JsonObject()),
+    (Regex("{}"), JsonObject()),
+)
+
+
+@check("grammar", trait="known-kind")
+def equal_texts_of_two_kinds_are_two_constraints(subject: GrammarSubject) -> None:
+    """Constraints of different kinds are different, though their sources be the same text."""
+    for pair in _EQUAL_SOURCES:
+        for first, second in (pair, pair[::-1]):
+            if not {first.kind, second.kind} <= frozenset(subject.component.kinds):
+                continue
+            alone = compiled_case(subject.build(), standard(), Sample(second))
+            strategy = subject.build()
+            after = compiled_case(strategy, standard(), Sample(first)) and compiled_case(
+                strategy, standard(), Sample(second)
+            )
+            if alone is None or after is None:
+                continue
+            wanted = alone.session()
+            for _ in range(4):
+                session = after.session().take(wanted.token_ids)
+                said = f"{second.kind} {second.source()} compiled after {first.kind} {first.source()}, {session.place}"
+                expect_same(session, wanted, standard(), said)
+                walk(wanted, second.kind, 1)
 
 
 @check("grammar")

@@ -29,8 +29,10 @@ def forcing_is_refused(subject: GrammarSubject) -> None:
 
 
 def _places(case: Case, walks: int = 3) -> list[Session]:
-    """Some states that are not over."""
-    found = [case.session()]
+    """Some states that are not over, one of them of a matcher with a stop token that is none of the vocabulary's."""
+    stops = case.vocabulary.stop_token_ids
+    other = min(frozenset(case.vocabulary.special_tokens) - stops)
+    found = [case.session(), case.session(frozenset({other}))]
     for seed in range(walks):
         session = case.session()
         for token_id in walk(session.twin(), seed, 8):
@@ -182,7 +184,7 @@ def a_serialized_grammar_is_the_same(subject: GrammarSubject) -> None:
     for case in subject.cases():
         data = case.compiled.to_bytes()
         expect(isinstance(data, bytes), f"{case.name}: to_bytes returned a {type(data).__name__}, no bytes")
-        again = Session(other, other.from_bytes(data), case.vocabulary)
+        again = Session(other, other.from_bytes(data), case.vocabulary, f"{case.name}: read from bytes")
         for seed in range(2):
             session, read = case.session(), again.fresh()
             for token_id in [*walk(case.session(), seed, 8), None]:

@@ -18,7 +18,7 @@ from guideway.conformance.subjects import expect
 def oracle(case: Case) -> Session:
     """The reference strategy's matcher of the same constraint."""
     strategy = Reference(case.vocabulary, {})
-    return Session(strategy, strategy.compile(case.sample.constraint), case.vocabulary)
+    return Session(strategy, strategy.compile(case.sample.constraint), case.vocabulary, f"the reference, {case.name}")
 
 
 def _expect_exact(subject: GrammarSubject, kind: str) -> None:

@@ -15,7 +15,7 @@ from guideway.conformance.grammar.languages import oracle
 from guideway.conformance.grammar.samples import Sample
 from guideway.conformance.grammar.session import Seen, Session, difference, expect_same, legal, new_rows, observe, walk
 from guideway.conformance.grammar.subject import Case, GrammarSubject, compiled_case
-from guideway.conformance.grammar.vocabularies import large, standard
+from guideway.conformance.grammar.vocabularies import large, show, standard
 from guideway.conformance.registry import check
 from guideway.conformance.subjects import expect
 
@@ -54,7 +54,8 @@ def compile_is_thread_safe(subject: GrammarSubject) -> None:
     def compile_one(number: int) -> tuple[int, list[Seen]]:
         index = number % len(cases)
         case = cases[index]
-        session = Session(case.strategy, case.strategy.compile(case.sample.constraint), case.vocabulary)
+        name = f"{case.name}: compiled beside other threads"
+        session = Session(case.strategy, case.strategy.compile(case.sample.constraint), case.vocabulary, name)
         return index, _seen_along(session, walks[index])
 
     for index, seen in _at_once(compile_one, max(4 * NUM_THREADS, 2 * len(cases))):
@@ -105,7 +106,8 @@ def _long(subject: GrammarSubject) -> Sequence[tuple[Case, list[int]]]:
 
 @check("grammar", tier="stress", trait="known-kind", seconds=120)
 def long_outputs_work(subject: GrammarSubject) -> None:
-    """After 10,000 tokens a matcher is as right as after ten, whether they came at once or one by one."""
+    """After 10,000 tokens a matcher is as right as after ten, whether they came at once or one by one, and rolls back
+    all it says it can."""
     for case, token_ids in _long(subject):
         at_once = case.session().take(token_ids)
         one_by_one = case.session()
@@ -120,6 +122,12 @@ def long_outputs_work(subject: GrammarSubject) -> None:
         at_once.take(legal(at_once)[:1])
         at_once.rollback(1)
         expect_same(at_once, before, case.vocabulary, f"{name}, after one more and a rollback")
+        for count in {_same_place(case, len(token_ids)), len(token_ids) // 2, len(token_ids)}:
+            if count <= one_by_one.undoable:
+                session = case.session().take(token_ids)
+                session.rollback(count)
+                wanted = case.session().take(token_ids[: len(token_ids) - count])
+                expect_same(session, wanted, case.vocabulary, f"{name}, after a rollback of {count}")
 
 
 def _same_place(case: Case, length: int) -> int:
@@ -169,26 +177,35 @@ def _expect_some_right(session: Session, name: str) -> None:
 
 @check("grammar", tier="stress", seconds=60)
 def batches_of_many_jobs_work(subject: GrammarSubject) -> None:
-    """A fill of hundreds of jobs gives each the masks it gets alone."""
+    """A fill of hundreds of jobs gives each the masks it gets alone, and counts its drafts."""
     for case in subject.few(most=1):
         sessions = []
         for seed in range(150):
             session = case.session()
             walk(session, seed % 10, seed % 7)
             sessions.append(session if not session.is_terminated() else case.session())
-        bitmask = new_rows(2 * len(sessions), case.vocabulary, 0)
-        jobs = [FillJob(session.hosted(), (), 2 * i) for i, session in enumerate(sessions)]
+        drafts = [[] if i % 3 else _live_draft(session) for i, session in enumerate(sessions)]
+        bitmask = new_rows(3 * len(sessions), case.vocabulary, 0)
+        jobs = [FillJob(session.hosted(), drafts[i], 3 * i) for i, session in enumerate(sessions)]
         result = case.strategy.fill(jobs, bitmask)
-        expect(
-            (result == 0).all(),
-            f"{case.name}: fill of {len(jobs)} jobs without drafts returned {result[result != 0][:5]}",
-        )
+        name = f"{case.name}: in a fill of {len(jobs)} jobs"
         for i, session in enumerate(sessions):
-            same = bitmask[2 * i].tobytes() == observe(session)[2]
-            expect(
-                same, f"{case.name}: in a fill of {len(jobs)} jobs, job {i} {session.place} got another mask than alone"
-            )
-        expect(not bitmask[1::2].any(), f"{case.name}: a fill of {len(jobs)} jobs changed rows of none")
+            what = f"{name}, job {i} {session.place} with drafts {show(case.vocabulary, drafts[i])}"
+            expect(result[i] == len(drafts[i]), f"{what}, all legal: the result is {result[i]}")
+            for row, ahead in enumerate((session, session.twin().take(drafts[i]))[: 1 + len(drafts[i])]):
+                same = bitmask[3 * i + row].tobytes() == observe(ahead)[2]
+                expect(same, f"{what}: row {row} of its rows is not the mask it gets alone")
+                bitmask[3 * i + row] = 0
+        expect(not bitmask.any(), f"{name}, rows of none were changed")
+
+
+def _live_draft(session: Session) -> list[int]:
+    """A legal token after which another one is, if there is one."""
+    for token_id in legal(session)[:3]:
+        ahead = session.twin().take([token_id])
+        if not ahead.is_terminated() and legal(ahead):
+            return [token_id]
+    return []
 
 
 @check("grammar", tier="stress", seconds=90)
@@ -211,7 +228,7 @@ def a_serialized_grammar_goes_to_other_processes(subject: GrammarSubject) -> Non
     def read(data: bytes) -> list[list[Seen]]:
         strategy = subject.build()
         return [
-            _seen_along(Session(strategy, strategy.from_bytes(grammar), standard()), token_ids)
+            _seen_along(Session(strategy, strategy.from_bytes(grammar), standard(), "read from bytes"), token_ids)
             for grammar, token_ids in pickle.loads(data)
         ]
 

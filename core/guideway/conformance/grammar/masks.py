@@ -31,11 +31,10 @@ def accepted_one_by_one(session: Session) -> list[int]:
 def expect_exact(session: Session, name: str) -> None:
     """Fail unless the mask is what accept takes, token by token."""
     mask, taken = set(legal(session)), set(accepted_one_by_one(session))
-    expect(
-        mask == taken,
-        f"{name}: {session.place}, the bits of {show(session.vocabulary, sorted(mask - taken))} are set, but they are "
-        f"refused; {show(session.vocabulary, sorted(taken - mask))} are accepted, but their bits not set",
-    )
+    refused, unset = (show(session.vocabulary, sorted(ids)) for ids in (mask - taken, taken - mask))
+    said = f"{name}: {session.place}, accept"
+    expect(mask <= taken, f"{said} refuses {refused}, whose bits are set")
+    expect(taken <= mask, f"{said} takes {unset}, whose bits are not set")
 
 
 @check("grammar", seconds=120)
@@ -127,34 +126,30 @@ def filling_moves_nothing(subject: GrammarSubject) -> None:
 def a_dead_end_is_raised(subject: GrammarSubject) -> None:
     """Where no token is legal, filling raises DeadEnd and leaves the row untouched."""
     for dead in dead_ends(subject):
+        said = f"{dead.name}: {dead.place}, where no token is legal"
         for _ in range(2):
             bitmask = new_rows(3, dead.vocabulary, POISON)
             try:
                 dead.matcher.fill_bitmask(bitmask, 1)
             except DeadEnd:
                 rows = "the row" if (bitmask[1] != POISON).any() else "other rows" if (bitmask != POISON).any() else ""
-                expect(not rows, f"{dead.place}, where no token is legal, DeadEnd was raised, but {rows} changed")
+                expect(not rows, f"{said}, DeadEnd was raised, but {rows} changed")
                 continue
             set_bits = np.flatnonzero(unpack(bitmask, len(dead.vocabulary))[1]).tolist()
-            expect(
-                False, f"{dead.place}, where no token is legal, a mask was filled: {show(dead.vocabulary, set_bits)}"
-            )
+            expect(False, f"{said}, a mask was filled: {show(dead.vocabulary, set_bits)}")
 
 
 @check("grammar", trait="known-kind")
 def a_dead_end_accepts_nothing(subject: GrammarSubject) -> None:
     """Where no token is legal, none is accepted, not even a stop token, and the output is neither complete nor over."""
     for dead in dead_ends(subject):
-        place = dead.place
+        said = f"{dead.name}: {dead.place}, where no token is legal"
         offered = [*dead.stop_token_ids, *range(0, len(dead.vocabulary), 7)]
         for token_id in offered:
             count = dead.matcher.accept([token_id])
-            expect(
-                count == 0,
-                f"{place}, where no token is legal, accept of {show(dead.vocabulary, [token_id])} returned {count}",
-            )
-        expect(not dead.is_accepting(), f"{place}, where no token is legal, is_accepting is true")
-        expect(not dead.is_terminated(), f"{place}, where no token is legal, is_terminated is true")
+            expect(count == 0, f"{said}, accept of {show(dead.vocabulary, [token_id])} returned {count}")
+        expect(not dead.is_accepting(), f"{said}, is_accepting is true")
+        expect(not dead.is_terminated(), f"{said}, is_terminated is true")
 
 
 __all__ = ["POISON", "accepted_one_by_one", "expect_exact"]

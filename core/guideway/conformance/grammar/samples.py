@@ -47,7 +47,8 @@ def spellings(value: Any) -> Spellings:
         {"indent": 2},
         {"indent": 4},
     ]
-    return tuple(dict.fromkeys(json.dumps(value, ensure_ascii=False, **way).encode() for way in ways))
+    texts = (json.dumps(value, ensure_ascii=escaped, **way).encode() for escaped in (False, True) for way in ways)
+    return tuple(dict.fromkeys(texts))
 
 
 def of_example(example: Example) -> Sample:
@@ -67,8 +68,8 @@ def _text(constraint: Constraint, accepted: Sequence[str], rejected: Sequence[st
     return Sample(constraint, tuple((t.encode(),) for t in accepted), tuple(t.encode() for t in rejected))
 
 
-def _schema(schema: Any, accepted: Sequence[Any], rejected: Sequence[Any]) -> Sample:
-    wrong = tuple(text for value in rejected for text in spellings(value))
+def _schema(schema: Any, accepted: Sequence[Any], rejected: Sequence[Any], malformed: Sequence[bytes] = ()) -> Sample:
+    wrong = (*(text for value in rejected for text in spellings(value)), *malformed)
     is_plain = not _HARD & keywords(schema)
     return Sample(
         JsonSchema(schema), tuple(map(spellings, accepted)), wrong, lambda text: _json_flaw(schema, text), is_plain
@@ -96,6 +97,7 @@ def _no_constant(text: str) -> None:
 
 
 _HARD = frozenset({"anyOf", "$ref", "pattern", "minItems", "maxItems", "minimum", "maximum"})
+_NO_STRINGS = (b'"a\nb"', b'"\x00"', b'"\x1f"', b'"\\x"', b'"\\u12"', b'"a', b"'a'", b'"a" "b"')
 _NULL = {"type": "null"}
 _INTEGER = {"type": "integer"}
 _PERSON = {
@@ -126,6 +128,7 @@ _REGEX = (
     _regex("-?(0|[1-9][0-9]*)", ["0", "-12", "100"], ["01", "-", "1-"]),
     _regex("x{3}", ["xxx"], ["xx", "xxxx"]),
     _regex("a{2,}", ["aa", "aaaaa"], ["a", "aab"]),
+    _regex("(a|ab)(c|bcd)", ["ac", "abc", "abcd", "abbcd"], ["a", "ab", "abcc"]),
 )
 
 _CHOICE = (
@@ -133,6 +136,10 @@ _CHOICE = (
     _choice("a", "ab", "abc", rejected=["b", "abcd", ""]),
     _choice("é", "è", "中文", rejected=["中", "e"]),
     _choice('a"b', "[x]", "a\\b", "a.b", rejected=["ab", "x", "a/b", "axb"]),
+    _choice("a.b", "x+y", "[n]", "(z)", rejected=["axb", "xy", "xxy", "n", "z"]),
+    _choice("<unk>", "</s>a", "<|tool|>", rejected=["<", "</s>", "a"]),
+    _choice("", "ab", rejected=["a", "b", "abab"]),
+    _choice(" a", "b ", "\n", "c", rejected=["a", "b", "", " c", "c "]),
     _choice(*(f"{i:03}" for i in range(200)), rejected=["200", "00", "0000"]),
 )
 
@@ -141,12 +148,19 @@ _JSON_SCHEMA = (
         _PERSON, [{"name": "Ann", "age": 3}, {"name": "", "age": -10}], [{"name": "Ann"}, {"name": 1, "age": 3}, [], 1]
     ),
     _schema({"type": "boolean"}, [True, False], [1, "true", None, [True]]),
-    _schema(_OPTIONAL, [{"b": 1}, {"a": True, "b": 0, "c": None}], [{}, {"a": 1, "b": 1}, {"b": 1, "d": 1}]),
+    _schema(
+        _OPTIONAL,
+        [{"b": 1}, {"a": True, "b": 0, "c": None}],
+        [{}, {"a": 1, "b": 1}, {"b": 1, "d": 1}],
+        [b'{"b":1,}', b"{b:1}", b'{"b":1 "c":null}'],
+    ),
     _schema({"enum": ["red", "green", 1]}, ["red", "green", 1], ["blue", "re", 2, None]),
     _schema(_INTEGER, [0, 12, -3], [1.5, "1", None, [1]]),
-    _schema({"type": "string"}, ["", "abc", "é中", 'a"b'], [1, None, ["a"]]),
-    _schema({"type": "number"}, [0, 1.5, -2], ["1", True]),
-    _schema({"type": "array", "items": _INTEGER}, [[], [1], [1, 2, 3]], [["a"], {}, [1, None]]),
+    _schema({"type": "string"}, ["", "abc", "é中", 'a"b'], [1, None, ["a"]], _NO_STRINGS),
+    _schema({"type": "number"}, [0, 1.5, -2], ["1", True], [b"01", b"1.", b"+1", b".5", b"1e", b"NaN"]),
+    _schema(
+        {"type": "array", "items": _INTEGER}, [[], [1], [1, 2, 3]], [["a"], {}, [1, None]], [b"[1,]", b"[,1]", b"[1 2]"]
+    ),
     _schema(
         {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
         [[True], [True, False, True]],

@@ -44,8 +44,8 @@ class Session(Matcher):
         strategy: GrammarStrategy,
         compiled: CompiledGrammar,
         vocabulary: Vocabulary,
+        name: str,
         stop_token_ids: frozenset[int] | None = None,
-        name: str = "",
     ) -> None:
         self.strategy, self.compiled, self.vocabulary, self.name = strategy, compiled, vocabulary, name
         self.stop_token_ids = vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
@@ -128,7 +128,7 @@ class Session(Matcher):
         return self._new()
 
     def _new(self) -> Session:
-        return Session(self.strategy, self.compiled, self.vocabulary, self.stop_token_ids, self.name)
+        return Session(self.strategy, self.compiled, self.vocabulary, self.name, self.stop_token_ids)
 
     def _replay(self, token_ids: list[int]) -> None:
         self.matcher, self.token_ids, self._undoable = self.compiled.matcher(self.stop_token_ids), [], 0
@@ -183,9 +183,10 @@ def difference(found: Seen, wanted: Seen, vocabulary: Vocabulary) -> str:
         words.append(f"the mask has {show(vocabulary, sorted(has - needs))} too many")
     if needs - has:
         words.append(f"the mask lacks {show(vocabulary, sorted(needs - has))}")
-    if not words:
-        words.append("no token is legal in one of them" if found[2] != wanted[2] else "they are the same")
-    return " and ".join(words)
+    if not words and found[2] != wanted[2]:
+        is_dead_end = found[2] is None or wanted[2] is None
+        words.append("no token is legal in one of them" if is_dead_end else "the masks differ past the vocabulary")
+    return " and ".join(words) or "they are the same"
 
 
 def expect_same(found: Session | Seen, wanted: Session | Seen, vocabulary: Vocabulary, when: str) -> None:

@@ -42,7 +42,7 @@ class Case:
 
     def session(self, stop_token_ids: frozenset[int] | None = None) -> Session:
         """A new matcher."""
-        return Session(self.strategy, self.compiled, self.vocabulary, stop_token_ids, self.name)
+        return Session(self.strategy, self.compiled, self.vocabulary, self.name, stop_token_ids)
 
     def output(self) -> list[int] | None:
         """Tokens of a whole output, without the stop token; None if none is found."""

@@ -42,7 +42,7 @@ def rollback_restores_masks(subject: GrammarSubject) -> None:
             for count in range(1, session.undoable + 1):
                 session = case.session().take(token_ids)
                 session.rollback(count)
-                when = f"{case.name}: {count} tokens rolled back to {session.place}"
+                when = f"{case.name}: {count} tokens rolled back, {session.place}"
                 expect_same(session, seen[len(token_ids) - count], case.vocabulary, when)
 
 
@@ -61,7 +61,7 @@ def rollback_goes_over_a_termination(subject: GrammarSubject) -> None:
                 if count > session.undoable:
                     continue
                 session.rollback(count)
-                when = f"{case.name}: {count} tokens, the last one stop token {stop}, rolled back to {session.place}"
+                when = f"{case.name}: {count} tokens, the last one stop token {stop}, rolled back, {session.place}"
                 expect_same(session, before, case.vocabulary, when)
                 session.take([*token_ids, stop][len(session.token_ids) :])
                 expect(
@@ -158,7 +158,7 @@ def rollback_works_at_every_position(subject: GrammarSubject) -> None:
                 session.take([token_id])
                 count = min(1 + position * 7 % 11, position, session.undoable)
                 session.rollback(count)
-                when = f"{case.name}: {count} tokens rolled back from the {position}th to {session.place}"
+                when = f"{case.name}: {count} tokens rolled back from the {position}th, {session.place}"
                 expect_same(session, seen[position - count], case.vocabulary, when)
                 session.take(token_ids[position - count : position])
                 expect_same(session, seen[position], case.vocabulary, f"{case.name}: {count} tokens taken again")
@@ -172,10 +172,11 @@ def fork_is_refused(subject: GrammarSubject) -> None:
 
 @check("grammar", capability="fork", refusal=fork_is_refused)
 def a_fork_is_in_the_same_state(subject: GrammarSubject) -> None:
-    """A fork is in the state of its matcher, anywhere, also once terminated."""
+    """A fork is in the state of its matcher, anywhere, also once terminated, with the same stop tokens."""
     for case in subject.few():
-        for seed in range(2):
-            session = case.session()
+        other = min(frozenset(case.vocabulary.special_tokens) - case.vocabulary.stop_token_ids)
+        for seed, stops in enumerate((None, None, frozenset({other}))):
+            session = case.session(stops)
             for token_id in [*walk(session.twin(), seed, 8), None]:
                 fork = session.fork()
                 expect(fork.matcher is not session.matcher, f"{case.name}: fork returned the matcher itself")

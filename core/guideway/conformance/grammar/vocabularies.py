@@ -43,6 +43,8 @@ _MERGES: tuple[bytes, ...] = (
     # whole characters, characters split over tokens in several ways, and bytes that no text holds
     *("é".encode(), "中".encode(), "中文".encode(), "\U0001f600".encode(), "è".encode()),
     *(b"\xe4\xb8", b"\xb8\xad", b"\xa9x", b"a\xc3", b"\xad\xc3", b"\xf0\x9f", b"\x98\x80", b"\x9f\x98", b"\xff\xfe"),
+    # longer than a word of 16, 32 or 64 bytes
+    *(40 * b"a", 24 * b"ab" + b"b", 70 * b" ", 9 * b"foo,"),
     # the same bytes under a second id
     *(b"a", b"ab", b'"', b'{"', b"1", b"true", "é".encode()),
 )

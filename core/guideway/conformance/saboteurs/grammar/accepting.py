@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from guideway.api import Matcher
+from guideway.builtin.reference.expressions import Expression
 from guideway.conformance.saboteurs import saboteur
 from guideway.conformance.saboteurs.grammar.base import Compiled, Place, Sane
 
@@ -264,3 +265,18 @@ class SpecialTokensAreEmptyText(Sane):
                 super().push(token_id)
             else:
                 self.states.append(self.state)
+
+
+@saboteur("grammar.special_tokens_are_no_text")
+class SpecialTokensAreTheirNames(Sane):
+    """A special token is accepted where its name would be, as text."""
+
+    class State(Place):
+        def after(self, token_id: int) -> Expression:
+            language, state = self.compiled.inner.language, self.state
+            name = self.vocabulary.special_tokens.get(token_id)
+            if state is None or name is None:
+                return super().after(token_id)
+            for byte in name.encode():
+                state = language.derive(state, byte)
+            return state

@@ -89,6 +89,16 @@ class CompletesBeyondTheLimit(Full):
             return super().shortest_completion(limit + 1)
 
 
+@saboteur("grammar.a_completion_completes")
+class CompletesWithTheVocabularysStop(Full):
+    """A completion ends with a stop token of the vocabulary's, whichever the matcher was given."""
+
+    class State(FullPlace):
+        def shortest_completion(self, limit: int) -> Sequence[int] | None:
+            found = super().shortest_completion(limit)
+            return found and (*found[:-1], min(self.vocabulary.stop_token_ids))
+
+
 @saboteur("grammar.a_completion_is_found_if_there_is_one")
 class GivesUp(Full):
     """Within less than ten tokens it does not look."""

@@ -196,3 +196,24 @@ class FillsAHundred(Sane):
         result = np.zeros(len(jobs), dtype=np.int32)
         result[:100] = super().fill(jobs[:100], bitmask)
         return result
+
+
+@saboteur("grammar.batches_of_many_jobs_work")
+class DraftsOfTheFirstHundred(Sane):
+    """Drafts of jobs past the first hundred are not looked at."""
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> Result:
+        bare = [FillJob(job.matcher, (), job.first_row) for job in jobs[100:]]
+        return super().fill([*jobs[:100], *bare], bitmask)
+
+
+@saboteur("grammar.a_failed_job_fails_alone")
+class FailuresClearTheNextRow(Sane):
+    """When a job fails, a row too many is cleared after its own."""
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> Result:
+        result = super().fill(jobs, bitmask)
+        for job, count in zip(jobs, result.tolist(), strict=True):
+            if count < 0:
+                bitmask[job.first_row : job.first_row + len(job.draft_token_ids) + 2] = 0
+        return result

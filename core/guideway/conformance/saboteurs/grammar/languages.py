@@ -16,10 +16,11 @@ from guideway.api import (
     JsonSchema,
     Regex,
     Support,
+    UnsupportedGrammar,
     Vocabulary,
 )
 from guideway.api.json_schema import subschemas
-from guideway.builtin.reference.expressions import Language
+from guideway.builtin.reference.expressions import Expression, Language
 from guideway.builtin.reference.strategy import ReferenceCompiled
 from guideway.conformance.saboteurs import saboteur
 from guideway.conformance.saboteurs.grammar.base import Compiled, Place, Sane
@@ -43,6 +44,29 @@ class ChoicesThatBeginOthers(Sane):
         if isinstance(constraint, Choice) and constraint.source():
             kept = [c for c in constraint.choices if not any(o != c and o.startswith(c) for o in constraint.choices)]
             constraint = Choice(kept)
+        return super().compile(constraint)
+
+
+@saboteur("grammar.a_choice_allows_exactly_its_strings")
+class StripsChoices(Sane):
+    """White space around a choice is lost."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, Choice) and constraint.source():
+            constraint = Choice([choice.strip() for choice in constraint.choices])
+        return super().compile(constraint)
+
+
+@saboteur("grammar.a_choice_allows_exactly_its_strings")
+class ChoicesArePatterns(Sane):
+    """Choices that are regular expressions, all of them, are read as such."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, Choice) and constraint.source():
+            try:
+                return super().compile(Regex("|".join(f"({choice})" for choice in constraint.choices)))
+            except (InvalidGrammar, UnsupportedGrammar):
+                pass
         return super().compile(constraint)
 
 
@@ -79,6 +103,22 @@ class NothingIsRequired(Sane):
                     subschema.pop("required", None)
             constraint = JsonSchema(schema)
         return super().compile(constraint)
+
+
+@saboteur("grammar.other_texts_are_refused")
+class TakesLineBreaks(Sane):
+    """In a JSON string a line break may stand as it is."""
+
+    class State(Place):
+        def after(self, token_id: int) -> Expression:
+            language, found = self.compiled.inner.language, super().after(token_id)
+            constraint = self.compiled.constraint
+            is_string = isinstance(constraint, JsonSchema) and constraint.schema == {"type": "string"}
+            is_break = self.vocabulary.tokens[token_id] == b"\n"
+            if found is language.NOTHING and is_string and is_break and self.state is not None:
+                begun = language.derive(self.state, ord("a"))
+                return self.state if begun is not language.NOTHING else found
+            return found
 
 
 @saboteur("grammar.walks_end_in_the_language")
@@ -164,6 +204,32 @@ class CompilesOnce(Sane):
         self.State = _LacksTheLast if source in known else Place  # type: ignore[misc]
         known.add(source)
         return super().compile(constraint)
+
+
+@saboteur("grammar.equal_texts_of_two_kinds_are_two_constraints")
+class CachesBySource(Sane):
+    """What was compiled is found by its text alone."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        known: dict[str, CompiledGrammar] = self.__dict__.setdefault("known", {})
+        if constraint.source() not in known:
+            known[constraint.source()] = super().compile(constraint)
+        return known[constraint.source()]
+
+
+@saboteur("grammar.a_regex_allows_exactly_its_matches")
+class TokensOf32Bytes(Sane):
+    """Of a token it looks at the first 32 bytes."""
+
+    class State(Place):
+        def after(self, token_id: int) -> Expression:
+            language, state = self.compiled.inner.language, self.state
+            token = self.vocabulary.tokens[token_id][:32]
+            if state is None or not token:
+                return language.NOTHING
+            for byte in token:
+                state = language.derive(state, byte)
+            return state
 
 
 class _LacksTheLast(Place):

@@ -54,6 +54,17 @@ class ForgetsTheBeginning(Sane):
                 self.states = self.states[:1]
 
 
+@saboteur("grammar.long_outputs_work")
+class RemembersAThousand(Sane):
+    """It declares that it can roll back all tokens, but remembers the last thousand states."""
+
+    class State(Place):
+        def push(self, token_id: int) -> None:
+            super().push(token_id)
+            if len(self.states) > 2000:
+                self.states = self.states[-1000:]
+
+
 @saboteur("grammar.large_vocabularies_work")
 class TokenIdsOf16Bits(Sane):
     """Of a token id it looks at the lower 16 bits."""

@@ -131,6 +131,15 @@ class ForksComeAlive(Sane):
             return type(self)(self.compiled, self.stop_token_ids, [s for s in self.states if s is not None])
 
 
+@saboteur("grammar.a_fork_is_in_the_same_state")
+class ForksStopLikeTheVocabulary(Sane):
+    """A fork has the vocabulary's stop tokens, not those of its matcher."""
+
+    class State(Place):
+        def fork(self) -> Place:
+            return type(self)(self.compiled, self.vocabulary.stop_token_ids, self.states)
+
+
 @saboteur("grammar.a_fork_is_independent")
 class ForksShareStates(Sane):
     """A fork and its matcher have one list of states."""
