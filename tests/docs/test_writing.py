@@ -22,7 +22,12 @@ def test_there_is_a_page_per_kind_that_can_be_begun() -> None:
     assert sorted(PAGES.values()) == sorted(f"docs/writing/{p.name}" for p in (ROOT / "docs/writing").iterdir())
 
 
-@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+@pytest.mark.parametrize(
+    "page",
+    # a device of jax compiles anew in each check's process
+    [pytest.param(page, marks=pytest.mark.slow if kind == "device" else ()) for kind, page in PAGES.items()],
+    ids=PAGES,
+)
 def test_its_blocks_are_programs_files_and_outputs(page: str) -> None:
     for before, block in itertools.pairwise(fenced(page)):
         assert block.language in {"bash", "python", "text", "toml"}, block
