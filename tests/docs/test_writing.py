@@ -22,12 +22,7 @@ def test_there_is_a_page_per_kind_that_can_be_begun() -> None:
     assert sorted(PAGES.values()) == sorted(f"docs/writing/{p.name}" for p in (ROOT / "docs/writing").iterdir())
 
 
-@pytest.mark.parametrize(
-    "page",
-    # a device of jax compiles anew in each check's process
-    [pytest.param(page, marks=pytest.mark.slow if kind == "device" else ()) for kind, page in PAGES.items()],
-    ids=PAGES,
-)
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 def test_its_blocks_are_programs_files_and_outputs(page: str) -> None:
     for before, block in itertools.pairwise(fenced(page)):
         assert block.language in {"bash", "python", "text", "toml"}, block
@@ -35,7 +30,11 @@ def test_its_blocks_are_programs_files_and_outputs(page: str) -> None:
         assert block.language != "text" or (before.language in ("bash", "python") and not before.title), block
 
 
-@pytest.mark.parametrize("kind", PAGES)
+@pytest.mark.parametrize(
+    "kind",
+    # a device of jax compiles anew in each check's process
+    [pytest.param(kind, marks=pytest.mark.slow if kind == "device" else ()) for kind in PAGES],
+)
 def test_a_reader_ends_with_a_certified_plugin(kind: str, tmp_path: Path) -> None:
     page, reader, output, everything = PAGES[kind], Reader(tmp_path), "", ""
     for block in fenced(page):
