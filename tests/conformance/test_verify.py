@@ -103,6 +103,13 @@ def test_an_honest_report_of_a_broken_plugin_is_sound(site: Path, tmp_path: Path
     assert (found.problems, found.verdict) == ([], "failed")
 
 
+def test_another_environment_is_named(report: Path) -> None:
+    forge(report, lambda data: data["environment"].update(numpy="0.1"))
+    found = verify(report)
+    assert found.problems == []
+    assert any("another environment: numpy 0.1, here" in note for note in found.notes)
+
+
 def test_a_bare_class(core_report: Report, tmp_path: Path) -> None:
     replace(core_report, plugin="device.Device", version=None, digest=None).write(tmp_path / "r.json")
     assert "bare class" in verify(tmp_path / "r.json").notes[0]

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from guideway.api.errors import PluginError
+from guideway.api.errors import InvalidConfiguration, PluginError
 from guideway.conformance.registry import Check, checks
 from guideway.conformance.subjects import HardwareAbsent, Subject, subject_class
 from guideway.conformance.target import Target
@@ -185,6 +185,8 @@ def _told(error: BaseException) -> str:
         frame = traceback.extract_tb(error.__traceback__)[-1:]
         where = "".join(f" (at {Path(f.filename).name}:{f.lineno} in {f.name})" for f in frame)
         told = f"{type(error).__name__}: {text}{where}"
+        if isinstance(error, InvalidConfiguration):
+            told += "; the options it is built with are those conformance.toml gives, or none"
     cause = f"; caused by {_told(error.__cause__)}" if error.__cause__ else ""
     return f"{told}{cause}"[:MAX_DETAIL]
 

@@ -43,7 +43,7 @@ def run(
     require_contract(target.kind, contract)
     preferences = preferences or Preferences()
     today = datetime.datetime.now(datetime.UTC).date()
-    jobs = jobs or os.cpu_count() or 1
+    jobs = jobs or _processors()
     found: dict[Obligation, Result] = {}
     with Host(target, memory=memory) as host:
         report = Report.begun(target, host.declared, host.traits, contract=contract, up_to=up_to)
@@ -61,6 +61,11 @@ def run(
         except KeyboardInterrupt:
             return report.with_results(_unperformed(report, found, "not performed: the run was interrupted"))
     return report.with_results(_unperformed(report, found, "not performed, because a smoke check failed"))
+
+
+def _processors() -> int:
+    """How many this process may use, which in a container can be few of those there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _unperformed(report: Report, found: dict[Obligation, Result], why: str) -> list[Result]:

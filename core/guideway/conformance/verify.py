@@ -10,7 +10,7 @@ from pathlib import Path
 from guideway.api.errors import GuidewayError, PluginError, PluginNotFound
 from guideway.conformance.isolation import CannotLoad, Host
 from guideway.conformance.registry import KIND_MODULES, Obligation, plan
-from guideway.conformance.report import Report, Verdict
+from guideway.conformance.report import Report, Verdict, environment
 from guideway.conformance.runner import require_contract
 from guideway.conformance.target import Target
 from guideway.plugins.plan import PlannedPlugin
@@ -114,5 +114,13 @@ def _compare_with_installed(report: Report, found: Verification) -> None:
         changes += [f"now {name}" for name in today if name not in then]
         if changes:
             found.problems.append(f"what it {what} is not the same here: {', '.join(changes)}")
+    here = environment(record.requires)
+    changed = [
+        f"{name} {then}, here {here.get(name, 'none')}"
+        for name, then in report.environment.items()
+        if here.get(name) != then
+    ]
+    if changed:
+        found.notes.append(f"it was made in another environment: {'; '.join(changed)}")
     if not found.problems:
         found.notes.append("version, files and declarations are those of what is installed here")
