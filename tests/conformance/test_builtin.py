@@ -1,0 +1,9 @@
+"""What ships with guideway keeps the contracts: what certification needs, of each built-in of a kind with checks."""
+
+from __future__ import annotations
+
+from guideway.conformance import conformance
+
+TestNumpy = conformance("guideway/device.numpy", up_to="core")
+TestReference = conformance("guideway/grammar.reference", up_to="core")
+TestTorch = conformance("guideway/device.torch", up_to="core")
