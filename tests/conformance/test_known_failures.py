@@ -51,6 +51,21 @@ def test_a_known_failure_that_passes_is_a_failure(tmp_path: Path) -> None:
     assert passed.outcome == "fail" and "remove that entry" in passed.detail
 
 
+def test_an_entry_may_be_about_one_plugin_of_a_package(tmp_path: Path) -> None:
+    about_one = known().replace(" }", ', plugins = ["device.mine"] }')
+    preferences = read(tmp_path, about_one)
+    assert CHECK in preferences.concerning("device.mine").known_failures
+    assert preferences.concerning("device.other").known_failures == {}
+    assert read(tmp_path, known()).concerning("grammar.mine").known_failures == {}
+
+
+def test_an_entry_for_a_check_the_plugin_does_not_owe_is_an_error(tmp_path: Path) -> None:
+    preferences = read(tmp_path, known()).concerning("device.mine")
+    preferences.require_owed([FAILED.obligation])
+    with pytest.raises(InvalidConfiguration, match="does not concern this plugin"):
+        preferences.require_owed([Obligation("device.other")])
+
+
 @pytest.mark.parametrize("outcome", ["error", "not_run"])
 def test_nothing_else_is_excused(tmp_path: Path, outcome: Outcome) -> None:
     preferences = read(tmp_path, known())

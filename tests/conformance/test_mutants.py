@@ -46,9 +46,32 @@ ORIGINALS = {
     "device": Original("device", "guideway.builtin", "numpy_device", "NumpyDevice", ("numpy_device.py", "philox.py")),
     "modifier": Original("modifier", "guideway_hello", "__init__", "Hello", ("__init__.py",)),
 }
+WISHED = 'wished = step.ops.gather(logits, payload.rows) + holds_letter * payload.arrays["strength"][:, None]'
+HOLDING = "holding = [i for i, token in enumerate(vocabulary.tokens) if letter.encode() in token.lower()]"
+ONLY_MEMORY = "memory held, which can be told only roughly"
+OTHER_ARRAYS = "logits of another library, of which the suite has none for a device of NumPy"
+OTHER_WISH = "what a request may wish for, and what comes of it, is the modifier's own affair"
 SURVIVORS = {
-    # file, line of the change and why nobody could tell
+    ("strategy.py", "return NBYTES_PER_ENTRY * len(self.language)"): ONLY_MEMORY,
+    ("expressions.py", "return len(self._known) + len(self._derivatives)"): ONLY_MEMORY,
+    ("numpy_device.py", "blocks = np.arange(-(-width // 4), dtype=np.uint64)[None, :]"): "more numbers than are used",
+    (
+        "numpy_device.py",
+        "return np.where(np.isneginf(largest), 0, largest)",
+    ): "rows that allow nothing",
+    ("numpy_device.py", 'if device != "cpu":'): "which names of devices are refused",
+    ("numpy_device.py", "logits = logits.detach().cpu()"): OTHER_ARRAYS,
+    ("numpy_device.py", 'if str(logits.dtype) == "torch.bfloat16":'): OTHER_ARRAYS,
+    ("numpy_device.py", "logits = logits.float()"): OTHER_ARRAYS,
+    ("__init__.py", WISHED): OTHER_WISH,
+    ("__init__.py", "return step.ops.where_rows(logits, payload.rows, True, wished)"): OTHER_WISH,
+    ("__init__.py", 'if not re.fullmatch("[a-z]", wish.letter) or not -100 <= wish.strength <= 100:'): OTHER_WISH,
+    ("__init__.py", "wishes = [wish for i in sequences if (wish := states[i]) is not None]"): "None has no rows here",
+    ("__init__.py", "if not wishes:"): "an empty payload does as little as none",
+    ("__init__.py", HOLDING): OTHER_WISH,
+    ("__init__.py", "self.tables[letter][holding] = 1"): OTHER_WISH,
 }
+"""By file and line, why no check can tell."""
 
 
 def sample(original: Original, share: float) -> Iterator[tuple[str, Mutant]]:
@@ -59,6 +82,11 @@ def sample(original: Original, share: float) -> Iterator[tuple[str, Mutant]]:
                 yield file, mutant
 
 
+def line_of(original: Original, file: str, mutant: Mutant) -> str:
+    """The line of the original that `mutant` changes."""
+    return files(original.package).joinpath(file).read_text("utf-8").splitlines()[mutant.line - 1].strip()
+
+
 def unchanged(original: Original) -> tuple[str, Mutant]:
     """One that nothing may catch, else what catches the others says nothing of them."""
     file = original.changed[0]
@@ -67,7 +95,7 @@ def unchanged(original: Original) -> tuple[str, Mutant]:
 
 def killer(original: Original, file: str, mutant: Mutant, folder: Path) -> str | None:
     """The first check that catches `mutant`, or None."""
-    name = f"mutant_{zlib.crc32(f'{file} {mutant.name} {mutant.line}'.encode()):x}"
+    name = f"mutant_{zlib.crc32(f'{file} {mutant.source}'.encode()):x}"
     package = folder / name
     package.mkdir()
     for source in files(original.package).iterdir():
@@ -102,11 +130,23 @@ def killer(original: Original, file: str, mutant: Mutant, folder: Path) -> str |
 def test_mutants_are_caught(name: str, tmp_path: Path) -> None:
     original = ORIGINALS[name]
     assert killer(original, *unchanged(original), tmp_path) is None
-    chosen = list(sample(original, 0.2))
+    chosen = [
+        (file, mutant)
+        for file, mutant in sample(original, 0.3)
+        if (file, line_of(original, file, mutant)) not in SURVIVORS
+    ]
     assert chosen
     survivors = [f"{file}, {mutant.name}" for file, mutant in chosen if not killer(original, file, mutant, tmp_path)]
-    unexplained = [survivor for survivor in survivors if survivor not in SURVIVORS]
-    assert len(unexplained) <= (1 - AT_LEAST) * len(chosen), unexplained
+    assert len(survivors) <= (1 - AT_LEAST) * len(chosen), survivors
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_what_explains_survivors_is_still_there(name: str) -> None:
+    original = ORIGINALS[name]
+    for file, line in SURVIVORS:
+        if file in original.changed:
+            lines = files(original.package).joinpath(file).read_text("utf-8").splitlines()
+            assert line in [text.strip() for text in lines], f"{file} has no line {line!r} any more"
 
 
 def main() -> None:
@@ -118,7 +158,8 @@ def main() -> None:
                 number += 1
                 if killer(original, file, mutant, Path(folder)) is None:
                     survived += 1
-                    print(f"survived: {file}, {mutant.name}", flush=True)
+                    reason = SURVIVORS.get((file, line_of(original, file, mutant)), "unexplained")
+                    print(f"survived: {file}, {mutant.name} ({reason})", flush=True)
         print(f"{name}: {number - survived} of {number} caught, {1 - survived / number:.1%}", flush=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from guideway.conformance.isolation import Host
 from guideway.conformance.registry import KIND_MODULES, Obligation, checks, plan
+from guideway.conformance.runner import run
 from guideway.conformance.saboteurs import Saboteur, saboteurs
 from guideway.conformance.target import Target
 
@@ -26,3 +27,13 @@ def test_a_saboteur_is_caught_by_its_check(saboteur: Saboteur) -> None:
         (result,) = host.run([obligation])
     assert result.outcome == "fail"
     assert result.detail
+
+
+@pytest.mark.parametrize("kind", KIND_MODULES)
+def test_a_saboteur_does_not_break_the_suite(kind: str) -> None:
+    of_core = {check.id for check in checks(kind) if check.tier == "core"}
+    saboteur = next(saboteur for saboteur in saboteurs(kind) if saboteur.killer in of_core)
+    report = run(Target.of_class(saboteur.component), up_to="core")
+    assert report.verdict == "failed"
+    assert {result.outcome for result in report.results} == {"pass", "fail"}
+    assert saboteur.killer in {result.obligation.check for result in report.results if result.outcome == "fail"}

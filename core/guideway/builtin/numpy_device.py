@@ -75,10 +75,9 @@ class NumpyOps(ArrayOps):
         wide = logprobs.astype(np.float64)
         weights = self.exp(wide - _finite_max(wide))
         cumulative = weights.cumsum(axis=1)
-        # NumPy sums from left to right, so the first column past the target is one that weighs something.
-        drawn = cumulative > uniforms[:, None] * cumulative[:, -1:]
-        last = logprobs.shape[1] - 1 - np.argmax(weights[:, ::-1] > 0, axis=1)
-        return np.where(drawn.any(axis=1), np.argmax(drawn, axis=1), last)
+        # NumPy sums from left to right, so the first column past the target is one that weighs something; there is one,
+        # as a float32 below 1 times the total, in float64, stays below the total
+        return np.argmax(cumulative > uniforms[:, None] * cumulative[:, -1:], axis=1)
 
     def uniform(self, seeds: Array, sequences: Array, positions: Array, purpose: int, width: int) -> Array:
         seeds, sequences, positions = (

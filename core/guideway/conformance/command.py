@@ -141,7 +141,7 @@ def _conform(args: Namespace) -> int:
         Lock.read(args.lock)  # an unreadable one is better known before the run than after it
     target = Target.installed(args.plugin)
     preferences = _preferences(target)
-    target = Target.installed(args.plugin, preferences.settings(target.name.rpartition("/")[2]))
+    target = Target.installed(args.plugin, preferences.settings(target.component))
     terminal = Terminal()
     try:
         report = run(

@@ -12,7 +12,7 @@ from typing import Any
 
 from guideway.api.errors import InvalidConfiguration
 from guideway.conformance.outcomes import Result
-from guideway.conformance.registry import KIND_MODULES, checks
+from guideway.conformance.registry import KIND_MODULES, Obligation, checks
 from guideway.conformance.subjects import Settings
 
 __all__ = ["FILE_NAME", "KnownFailure", "Preferences"]
@@ -27,6 +27,8 @@ class KnownFailure:
     reason: str
     issue: str
     until: datetime.date
+    plugins: tuple[str, ...] = ()
+    """Which it is about, as ``kind.name``, where one package has several of a kind; empty: every one of that kind."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Preferences:
 
     [known_failures]
     "grammar.rollback_restores_masks" = { reason = "...", issue = "https://...", until = 2027-01-31 }
+    # with plugins = ["grammar.mine"] if other plugins of that kind, in the same package, pass the check
 
     [subjects."grammar.mine"]
     options = { backend = "fast" }
@@ -85,6 +88,26 @@ class Preferences:
         """Of the plugin ``kind.name``."""
         return self.subjects.get(name, Settings())
 
+    def concerning(self, plugin: str) -> Preferences:
+        """Without the known failures of other plugins than ``kind.name``."""
+        kind = plugin.partition(".")[0]
+        failures = {
+            check_id: known
+            for check_id, known in self.known_failures.items()
+            if check_id.partition(".")[0] == kind and (not known.plugins or plugin in known.plugins)
+        }
+        return replace(self, known_failures=failures)
+
+    def require_owed(self, owed: Iterable[Obligation]) -> None:
+        """Raises `InvalidConfiguration` if a known failure is of a check that the plugin does not owe."""
+        idle = self.known_failures.keys() - {obligation.check for obligation in owed}
+        if idle:
+            raise InvalidConfiguration(
+                f"{FILE_NAME} knows {min(idle)} as a failure, but that check does not concern this plugin: remove the "
+                "entry, or name in its 'plugins' those it is about",
+                field=FILE_NAME,
+            )
+
     def applied(self, results: Iterable[Result], today: datetime.date) -> tuple[Result, ...]:
         """`results`, with the failures that are known marked as such. A known failure that passes, or whose time is
         over, is a failure."""
@@ -106,8 +129,12 @@ class Preferences:
 
 
 def _known_failure(path: str | os.PathLike[str], check_id: str, entry: Any) -> KnownFailure:
-    if not isinstance(entry, dict) or entry.keys() != {"reason", "issue", "until"}:
-        raise _wrong(path, f"{check_id!r} needs exactly reason, issue and until")
+    needed = {"reason", "issue", "until"}
+    if not isinstance(entry, dict) or not needed <= entry.keys() <= needed | {"plugins"}:
+        raise _wrong(path, f"{check_id!r} needs reason, issue and until, and may have plugins")
+    plugins = entry.get("plugins", [])
+    if not isinstance(plugins, list) or not all(isinstance(name, str) for name in plugins):
+        raise _wrong(path, f"{check_id!r}: plugins must be a list such as ['grammar.mine'], not {plugins!r}")
     until = entry["until"]
     if isinstance(until, str):
         try:
@@ -118,7 +145,7 @@ def _known_failure(path: str | os.PathLike[str], check_id: str, entry: Any) -> K
         isinstance(entry[key], str) and entry[key] for key in ("reason", "issue")
     ):
         raise _wrong(path, f"{check_id!r}: reason and issue must be texts, until a date such as 2027-01-31")
-    return KnownFailure(entry["reason"], entry["issue"], until)
+    return KnownFailure(entry["reason"], entry["issue"], until, tuple(plugins))
 
 
 def _settings(path: str | os.PathLike[str], name: str, entry: Any) -> Settings:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import datetime
 import inspect
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from guideway.conformance.isolation import HOST_VARIABLE, CannotLoad, Host
 from guideway.conformance.known_failures import Preferences
 from guideway.conformance.pytest_plugin import OPEN, RESULT
 from guideway.conformance.registry import TIERS, Mode, Obligation, Tier
-from guideway.conformance.report import Report
+from guideway.conformance.report import Report, by_tier
 from guideway.conformance.runner import require_contract, require_extra
 from guideway.conformance.subjects import Settings
 from guideway.conformance.target import Target
@@ -49,7 +50,8 @@ def conformance(
     preferences = Preferences.near(Path(caller.filename).parent)
     target = _target(plugin, settings)
     if settings is None:
-        target = _target(plugin, preferences.settings(target.name.rpartition("/")[2]))
+        target = _target(plugin, preferences.settings(target.component))
+    preferences = preferences.concerning(target.component)
     require_contract(target.kind, contract)
     try:
         host = Host(target)
@@ -58,6 +60,7 @@ def conformance(
     OPEN.append(host.close)  # until pytest ends; what imports this file otherwise ends with its process
     atexit.register(host.close)
     report = Report.begun(target, host.declared, host.traits, contract=contract, up_to=up_to)
+    preferences.require_owed(itertools.chain(*by_tier(target.kind, report.declared, report.traits, contract).values()))
     planned = [(obligation.check, obligation.mode) for obligation in report.planned]
 
     class Conformance:

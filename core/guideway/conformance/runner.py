@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
 import re
 from collections.abc import Callable
@@ -41,14 +42,16 @@ def run(
     """
     require_extra()
     require_contract(target.kind, contract)
-    preferences = preferences or Preferences()
+    preferences = (preferences or Preferences()).concerning(target.component)
     today = datetime.datetime.now(datetime.UTC).date()
     jobs = jobs or _processors()
     found: dict[Obligation, Result] = {}
     with Host(target, memory=memory) as host:
         report = Report.begun(target, host.declared, host.traits, contract=contract, up_to=up_to)
         on_plan(report)
-        smoke = by_tier(target.kind, report.declared, report.traits, contract)["smoke"]
+        tiers = by_tier(target.kind, report.declared, report.traits, contract)
+        preferences.require_owed(itertools.chain(*tiers.values()))
+        smoke = tiers["smoke"]
         rest = [obligation for obligation in report.planned if obligation not in smoke]
         try:
             for part in (smoke, rest):

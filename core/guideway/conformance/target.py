@@ -40,6 +40,11 @@ class Target:
         """What reports call it."""
         return self.plugin or f"{self.kind}.{self.qualname}"
 
+    @property
+    def component(self) -> str:
+        """``kind.name``, or ``kind.Class`` of a bare class."""
+        return self.name.rpartition("/")[2]
+
     @staticmethod
     def installed(address: str, settings: Settings | None = None) -> Target:
         """The installed plugin ``[DISTRIBUTION/][KIND.]NAME`` means.
