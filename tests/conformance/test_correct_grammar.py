@@ -378,6 +378,7 @@ def test_is_certified(strategy: type[GrammarStrategy]) -> None:
     _expect_certified(strategy, TIERS[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [Everything, AsciiJson])
 def test_what_is_slow_is_certified_without_stress(strategy: type[GrammarStrategy]) -> None:
     _expect_certified(strategy, "stateful")

@@ -32,8 +32,8 @@ def test_its_blocks_are_programs_files_and_outputs(page: str) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    # a device of jax compiles anew in each check's process
-    [pytest.param(kind, marks=pytest.mark.slow if kind == "device" else ()) for kind in PAGES],
+    # a device of jax compiles anew in each check's process; modifiers and workers are run a dozen times
+    [pytest.param(kind, marks=pytest.mark.slow if kind in ("device", "modifier", "worker") else ()) for kind in PAGES],
 )
 def test_a_reader_ends_with_a_certified_plugin(kind: str, tmp_path: Path) -> None:
     page, reader, output, everything = PAGES[kind], Reader(tmp_path), "", ""
