@@ -1,23 +1,27 @@
 """Find out what a grammar strategy does with each JSON Schema keyword, by letting it judge instances byte by byte.
 
-A plugin writes what `probe` returns into a table per version of its library and answers `GrammarStrategy.supports`
-from it with `support`.
+A plugin keeps what `probe` returns in a `SupportTable`, one per version of its library, and answers
+`GrammarStrategy.supports` from it with `support`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from guideway.api.errors import InvalidGrammar, UnsupportedGrammar
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
 from guideway.api.json_schema import Schema, keywords
 from guideway.api.json_schema_cases import cases
-from guideway.api.types import JsonSchema
+from guideway.api.types import Constraint, JsonSchema
 from guideway.api.vocabulary import Vocabulary
 
-__all__ = ["Status", "Table", "byte_vocabulary", "probe", "support"]
+__all__ = ["Status", "SupportTable", "Table", "byte_vocabulary", "probe", "probe_holders_apart", "support"]
 
 Status: TypeAlias = Literal["enforced", "narrow", "unenforced", "refused"]
 """``enforced``: exactly the right instances pass. ``narrow``: no wrong one passes, but not every right one.
@@ -26,6 +30,9 @@ Status: TypeAlias = Literal["enforced", "narrow", "unenforced", "refused"]
 Table: TypeAlias = dict[str, Status]
 """Names as `guideway.api.json_schema.keywords` gives them. A combination is listed only where it is unenforced and its
 parts are not; one that is refused shows when it is compiled, and then another strategy can be tried."""
+
+HOLDERS = frozenset({"$ref", "allOf", "anyOf", "oneOf:disjoint"})
+"""Keywords that only apply other schemas. (``oneOf`` says more: that no two of them hold.)"""
 
 _WORSE: tuple[Status, ...] = ("enforced", "narrow", "unenforced", "refused")
 STOP = 256
@@ -59,9 +66,34 @@ def _look_up(name: str, table: Mapping[str, Status]) -> Status:
 
 def probe(strategy: GrammarStrategy) -> Table:
     """What `strategy`, built for `byte_vocabulary`, does with every keyword and every two side by side."""
+    return _probe(strategy.compile)
+
+
+def probe_holders_apart(strategy: GrammarStrategy) -> Table:
+    """As `probe`, for a library that ignores so much that keywords which hold other schemas would be blamed for what
+    is in them: those are judged by the cases in which nothing else is ignored."""
+    table = probe(strategy)
+    ignored = {name for name, status in table.items() if status == "unenforced" and not _holds(name)}
+
+    def compile_holders(constraint: Constraint) -> CompiledGrammar:
+        names = keywords(json.loads(constraint.source()))
+        if names.isdisjoint(HOLDERS) or not names.isdisjoint(ignored):
+            raise UnsupportedGrammar("not of interest", feature="probe")
+        return strategy.compile(constraint)
+
+    again = _probe(compile_holders)
+    judged = {name: status for name, status in again.items() if _holds(name) and status != "refused"}
+    return dict(sorted({**table, **judged}.items()))
+
+
+def _holds(name: str) -> bool:
+    return not HOLDERS.isdisjoint(name.split("+"))
+
+
+def _probe(compile_: Callable[[Constraint], CompiledGrammar]) -> Table:
     found: dict[str, list[Status]] = {}
     for name, schema, right, wrong in cases():
-        found.setdefault(name, []).append(_judge(strategy, schema, right, wrong))
+        found.setdefault(name, []).append(_judge(compile_, schema, right, wrong))
     table: Table = {name: _summary(statuses) for name, statuses in found.items() if "+" not in name}
     for name in found.keys() - table.keys():
         parts = name.replace("format", "format:email").split("+")
@@ -76,9 +108,11 @@ def _summary(statuses: list[Status]) -> Status:
     return max(compiled, key=_WORSE.index) if compiled else "refused"
 
 
-def _judge(strategy: GrammarStrategy, schema: Schema, right: list[Any], wrong: list[Any]) -> Status:
+def _judge(
+    compile_: Callable[[Constraint], CompiledGrammar], schema: Schema, right: list[Any], wrong: list[Any]
+) -> Status:
     try:
-        compiled = strategy.compile(JsonSchema(schema))
+        compiled = compile_(JsonSchema(schema))
     except (InvalidGrammar, UnsupportedGrammar):
         return "refused"
     if any(_accepts(compiled, instance) for instance in wrong):
@@ -96,3 +130,43 @@ def _accepts(compiled: CompiledGrammar, instance: Any) -> bool:
         return matcher.accept([*text, STOP]) == len(text) + 1
     except Exception:
         return False
+
+
+class SupportTable:
+    """What the installed version of a library enforces, from the file ``support.json`` of a plugin's package: version
+    of the library -> name -> status.
+
+    `distribution` is what pip calls the library, `package` the plugin's, `measure` probes what is installed.
+    """
+
+    def __init__(self, distribution: str, package: str, measure: Callable[[], Table]) -> None:
+        self.distribution = distribution
+        self.measure = measure
+        self._package = package
+        self._lock = threading.Lock()
+        self._installed: Table | None = None
+
+    @property
+    def library(self) -> str:
+        """The library with its version, as messages name it."""
+        return f"{self.distribution} {version(self.distribution)}"
+
+    def committed(self) -> dict[str, Table]:
+        """The tables that come with the plugin."""
+        tables: dict[str, Table] = json.loads(files(self._package).joinpath("support.json").read_text("utf-8"))
+        return tables
+
+    def installed(self) -> Mapping[str, Status]:
+        """The table of the installed version. One that came out after the plugin is probed here, once in the life of a
+        process, rather than taken for another version."""
+        with self._lock:
+            if self._installed is None:
+                self._installed = self.committed().get(version(self.distribution)) or self.measure()
+            return self._installed
+
+    def write(self) -> None:
+        """Probe the installed version and rewrite its part of the file; other versions' parts stay."""
+        path = Path(str(files(self._package).joinpath("support.json")))
+        tables = self.committed() if path.exists() else {}
+        tables[version(self.distribution)] = self.measure()
+        path.write_text(json.dumps(dict(sorted(tables.items())), indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -21,7 +21,8 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.api.bitmask import allocate
-from guideway_llguidance import support
+from guideway.api.json_schema_probe import SupportTable
+from guideway_llguidance.support import SUPPORT
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]
 Ids = Callable[[str], list[int]]
@@ -30,26 +31,22 @@ STOP = frozenset({0, 1})
 
 @pytest.fixture
 def installed() -> str:
-    return support.library().split()[1]
+    return SUPPORT.library.split()[1]
 
 
 def test_the_committed_table_is_what_the_installed_version_does(installed: str) -> None:
-    assert installed in support.committed(), "a new version: run python -m guideway_llguidance.probe"
-    assert support.committed()[installed] == support.measure()
+    assert installed in SUPPORT.committed(), "a new version: run python -m guideway_llguidance.probe"
+    assert SUPPORT.committed()[installed] == SUPPORT.measure()
 
 
 def test_both_series_have_a_table() -> None:
-    assert {version.rpartition(".")[0] for version in support.committed()} >= {"1.7", "1.9"}
+    assert {version.rpartition(".")[0] for version in SUPPORT.committed()} >= {"1.7", "1.9"}
 
 
 def test_a_version_without_a_table_is_probed(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
-    committed = support.committed()
-    monkeypatch.setattr(support, "committed", dict)
-    support._table.cache_clear()
-    try:
-        assert support.table() == committed[installed]
-    finally:
-        support._table.cache_clear()
+    table = SupportTable(SUPPORT.distribution, "guideway_llguidance", SUPPORT.measure)
+    monkeypatch.setattr(table, "committed", dict)
+    assert table.installed() == SUPPORT.committed()[installed]
 
 
 def test_supports_refuses_what_does_not_compile(strategy: GrammarStrategy) -> None:

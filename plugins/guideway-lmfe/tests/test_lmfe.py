@@ -24,8 +24,9 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate, unpack
 from guideway.api.json_schema_probe import STOP, byte_vocabulary
-from guideway_lmfe import guideway_grammar_strategy, support
+from guideway_lmfe import guideway_grammar_strategy
 from guideway_lmfe.places import decoded, span
+from guideway_lmfe.support import SUPPORT
 
 Accepts = Callable[[Constraint, str], bool]
 WORDS = ["é", "aé", "true", '",', '":', '"a', 'a"', "\\n", 'a\\"', "[[", "]]", "1.", "12", "abcdefgh", 'abc",', '", "']
@@ -57,12 +58,12 @@ def accepts(strategy: GrammarStrategy) -> Accepts:
 
 @pytest.fixture
 def installed() -> str:
-    return support.library().split()[1]
+    return SUPPORT.library.split()[1]
 
 
 def test_the_committed_table_is_what_the_installed_version_does(installed: str) -> None:
-    assert installed in support.committed(), "a new version: run python -m guideway_lmfe.probe"
-    assert support.committed()[installed] == support.measure()
+    assert installed in SUPPORT.committed(), "a new version: run python -m guideway_lmfe.probe"
+    assert SUPPORT.committed()[installed] == SUPPORT.measure()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate, unpack
 from guideway.api.json_schema_probe import STOP, byte_vocabulary
-from guideway_outlines import constraint, guideway_grammar_strategy, support
+from guideway_outlines import constraint, guideway_grammar_strategy
+from guideway_outlines.support import SUPPORT
 from pydantic import BaseModel
 
 
@@ -50,16 +51,16 @@ Accepts = Callable[[Constraint, str], bool]
 
 @pytest.fixture
 def installed() -> str:
-    return support.library().split()[1]
+    return SUPPORT.library.split()[1]
 
 
 def test_the_installed_version_has_a_table(installed: str) -> None:
-    assert installed in support.committed(), "a new version: run python -m guideway_outlines.probe"
+    assert installed in SUPPORT.committed(), "a new version: run python -m guideway_outlines.probe"
 
 
 @pytest.mark.slow
 def test_the_committed_table_is_what_the_installed_version_does(installed: str) -> None:
-    assert support.committed()[installed] == support.measure()
+    assert SUPPORT.committed()[installed] == SUPPORT.measure()
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from guideway.api import (
     UnsupportedGrammar,
     Vocabulary,
 )
-from guideway.api.json_schema_probe import byte_vocabulary
-from guideway_xgrammar import support
+from guideway.api.json_schema_probe import SupportTable, byte_vocabulary
+from guideway_xgrammar.support import SUPPORT
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]
 Ids = Callable[[str], list[int]]
@@ -28,24 +28,18 @@ STOP = frozenset({0, 1})
 
 @pytest.fixture
 def installed() -> str:
-    return support.library().split()[1]
+    return SUPPORT.library.split()[1]
 
 
 def test_the_committed_table_is_what_the_installed_version_does(installed: str) -> None:
-    assert installed in support.committed(), "a new version: run python -m guideway_xgrammar.probe"
-    assert support.committed()[installed] == support.measure()
+    assert installed in SUPPORT.committed(), "a new version: run python -m guideway_xgrammar.probe"
+    assert SUPPORT.committed()[installed] == SUPPORT.measure()
 
 
-def test_a_version_without_a_table_is_probed(
-    monkeypatch: pytest.MonkeyPatch, strategy: GrammarStrategy, installed: str
-) -> None:
-    committed = support.committed()
-    monkeypatch.setattr(support, "committed", dict)
-    support._table.cache_clear()
-    try:
-        assert support.table() == committed[installed]
-    finally:
-        support._table.cache_clear()
+def test_a_version_without_a_table_is_probed(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    table = SupportTable(SUPPORT.distribution, "guideway_xgrammar", SUPPORT.measure)
+    monkeypatch.setattr(table, "committed", dict)
+    assert table.installed() == SUPPORT.committed()[installed]
 
 
 def test_supports_names_what_it_would_lose(strategy: GrammarStrategy) -> None:

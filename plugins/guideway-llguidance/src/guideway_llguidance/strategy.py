@@ -26,7 +26,7 @@ from llguidance import LLMatcher, LLParserLimits
 from guideway_llguidance import json_content
 from guideway_llguidance.matcher import MAX_MESSAGE, LlguidanceCompiled, is_dead_end
 from guideway_llguidance.structural_tag import SpecialTokens, translate
-from guideway_llguidance.support import library, table
+from guideway_llguidance.support import SUPPORT
 from guideway_llguidance.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Strategy(GrammarStrategy):
                 case "json_schema":
                     schema = json.loads(constraint.source())
                     json_content.check(schema)
-                    return support(schema, table(), library())
+                    return support(schema, SUPPORT.installed(), SUPPORT.library)
                 case "structural_tag":
                     return _tag_support(self._translate(constraint.source())[1])
         except (InvalidGrammar, UnsupportedGrammar) as error:
@@ -104,7 +104,7 @@ class Strategy(GrammarStrategy):
     def compile(self, constraint: Constraint) -> LlguidanceCompiled:
         kind = constraint.kind
         if kind not in self.kinds:
-            raise UnsupportedGrammar(f"{library()} has no constraints of kind {kind}", feature=kind)
+            raise UnsupportedGrammar(f"{SUPPORT.library} has no constraints of kind {kind}", feature=kind)
         source = constraint.source()
         grammar = self._lark(kind, source)
         nbytes = BASE_NBYTES + 64 * len(grammar)
@@ -146,7 +146,7 @@ def _tag_support(schemas: Sequence[Schema]) -> Support:
     enforced: set[str] = {"structural_tag"}
     unenforced: set[str] = set()
     for schema in schemas:
-        found = support(schema, table(), library())
+        found = support(schema, SUPPORT.installed(), SUPPORT.library)
         if found.refused:
             return found
         enforced |= found.enforced
@@ -158,7 +158,7 @@ def _refuse(kind: str, native: LLMatcher) -> NoReturn:
     error = native.get_error()
     if is_dead_end(error):
         raise InvalidGrammar("no text of this vocabulary matches the constraint")
-    message = f"{library()}: {_readable(kind, error)}"
+    message = f"{SUPPORT.library}: {_readable(kind, error)}"
     # these were checked already: unless nothing satisfies a schema, what is left is what llguidance lacks
     if "Unsatisfiable" not in error and (
         kind in ("json_schema", "json_object", "structural_tag") or _UNSUPPORTED.search(error)

@@ -24,7 +24,7 @@ from guideway_lmfe.json_language import json_language, legal_tokens
 from guideway_lmfe.matcher import LmfeCompiled
 from guideway_lmfe.places import Language
 from guideway_lmfe.regex_language import choice_language, regex_language
-from guideway_lmfe.support import library, table
+from guideway_lmfe.support import SUPPORT
 from guideway_lmfe.tokens import JsonTokens
 
 
@@ -67,12 +67,12 @@ class Strategy(GrammarStrategy):
             check_schema(schema)
         except InvalidGrammar as error:
             return Support(reason=str(error))
-        return support(schema, table(), library())
+        return support(schema, SUPPORT.installed(), SUPPORT.library)
 
     def compile(self, constraint: Constraint) -> LmfeCompiled:
         kind = constraint.kind
         if kind not in self.kinds:
-            raise UnsupportedGrammar(f"{library()} has no constraints of kind {kind}", feature=kind)
+            raise UnsupportedGrammar(f"{SUPPORT.library} has no constraints of kind {kind}", feature=kind)
         source = constraint.source()
         try:
             language = self._language(kind, source)

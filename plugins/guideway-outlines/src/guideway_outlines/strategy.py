@@ -26,7 +26,7 @@ from guideway_outlines import schema as schemas
 from guideway_outlines.matcher import OutlinesCompiled
 from guideway_outlines.regular import NEVER, Either, Node, literal, parse, simplified, to_rust
 from guideway_outlines.size import check_size, first_bytes
-from guideway_outlines.support import library, table
+from guideway_outlines.support import SUPPORT
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ class Strategy(GrammarStrategy):
             check_schema(schema)
         except InvalidGrammar as error:
             return Support(reason=str(error))
-        return support(schema, table(), library())
+        return support(schema, SUPPORT.installed(), SUPPORT.library)
 
     def compile(self, constraint: Constraint) -> OutlinesCompiled:
         kind = constraint.kind
         if kind not in self.kinds:
-            raise UnsupportedGrammar(f"{library()} has no constraints of kind {kind}", feature=kind)
+            raise UnsupportedGrammar(f"{SUPPORT.library} has no constraints of kind {kind}", feature=kind)
         try:
             node = simplified(self._node(kind, constraint.source()))
             if node == NEVER:
@@ -102,7 +102,7 @@ class Strategy(GrammarStrategy):
         try:
             index = Index(pattern, self._native)
         except ValueError as error:
-            raise UnsupportedGrammar(f"{library()}: {str(error)[:300]}", feature=kind) from error
+            raise UnsupportedGrammar(f"{SUPPORT.library}: {str(error)[:300]}", feature=kind) from error
         compiled = self._compiled(index)
         if compiled.start not in compiled.finals and not compiled.mask(compiled.start).any():
             raise InvalidGrammar("no text of this vocabulary matches the constraint")

@@ -27,7 +27,7 @@ from guideway.api.json_schema import check_schema, pattern_details
 from guideway.api.json_schema_probe import support
 
 from guideway_xgrammar.matcher import XgrammarCompiled
-from guideway_xgrammar.support import library, table
+from guideway_xgrammar.support import SUPPORT
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,9 @@ class Strategy(GrammarStrategy):
             return Support(reason=str(error))
         unenforced: set[str] = set()
         if constraint.kind == "regex":
-            unenforced = {f"regex:{d}" for d in pattern_details(source) if table()[f"pattern:{d}"] == "unenforced"}
+            unenforced = {
+                f"regex:{d}" for d in pattern_details(source) if SUPPORT.installed()[f"pattern:{d}"] == "unenforced"
+            }
         elif constraint.kind == "grammar:lark" and "%json" in source:
             unenforced = {"%json"}  # its schema is not looked at
         return Support(enforced=frozenset({constraint.kind}), unenforced=frozenset(unenforced))
@@ -122,7 +124,7 @@ class Strategy(GrammarStrategy):
     def compile(self, constraint: Constraint) -> XgrammarCompiled:
         kind = constraint.kind
         if kind not in self.kinds:
-            raise UnsupportedGrammar(f"{library()} has no constraints of kind {kind}", feature=kind)
+            raise UnsupportedGrammar(f"{SUPPORT.library} has no constraints of kind {kind}", feature=kind)
         source = constraint.source()
         if kind == "json_schema":
             schema = json.loads(source)
@@ -192,7 +194,7 @@ class _Compiler:
 def _refuse(kind: str, error: Exception) -> NoReturn:
     # "[time] /path/file.cc:123: what" and sometimes "Check failed: (...) is false: what"
     message = re.sub(r"^\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is false: )?", "", str(error).strip())
-    message = f"{library()}: {message.splitlines()[0][:300] if message else type(error).__name__}"
+    message = f"{SUPPORT.library}: {message.splitlines()[0][:300] if message else type(error).__name__}"
     # a schema was checked already; one that xgrammar finds empty may only be so because xgrammar closes objects
     if kind in ("json_schema", "json_object") or _UNSUPPORTED.search(message):
         raise UnsupportedGrammar(message, feature=kind) from error
@@ -201,7 +203,7 @@ def _refuse(kind: str, error: Exception) -> NoReturn:
 
 def _schema_support(schema: Any) -> Support:
     check_schema(schema)
-    return support(schema, table(), library())
+    return support(schema, SUPPORT.installed(), SUPPORT.library)
 
 
 def _tag_support(tag: Any) -> Support:
