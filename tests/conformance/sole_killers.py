@@ -54,7 +54,7 @@ def main() -> None:
         [
             "# Checks without a saboteur of their own",
             "",
-            f"`python -m tests.conformance.sole_killers {' '.join(sys.argv[1:])}`".replace(" `", "`"),
+            f"`{' '.join(['python -m tests.conformance.sole_killers', *sys.argv[1:]])}`",
             "",
             "In brackets: how many checks caught that saboteur.",
             "",

@@ -23,7 +23,7 @@ class Settings:
     requests: tuple[Mapping[str, Any], ...] = ()
     """A modifier's request options, an example each; default: those its class gives."""
     device: str | None = None
-    """A device backend's device; default: each it says it has."""
+    """A device backend's device; default: its constructor's own, else ``cpu``, else its name."""
 
 
 class Subject:
