@@ -49,8 +49,8 @@ class ArrayOps(ABC):
 
     @abstractmethod
     def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
-        """``x[rows[i]] = where(condition[i], values[i], x[rows[i]])``; `condition` (an array or a bool) and `values` (an
-        array or a number) broadcast to ``[len(rows), width]``."""
+        """``x[rows[i]] = where(condition[i], values[i], x[rows[i]])``; `condition` (an array or a bool) and `values`
+        (an array or a number) broadcast to ``[len(rows), width]``."""
 
     @abstractmethod
     def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
