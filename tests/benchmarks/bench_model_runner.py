@@ -19,10 +19,10 @@ from pathlib import Path
 
 import torch
 import transformers
-from guideway.engine.forward import Append, ForwardStep
+from guideway.api.forward import Append, ForwardStep
 from guideway.engine.scheduling.kv_cache import KVCache
 from guideway.engine.worker.model_loader import load_model
-from guideway.engine.worker.model_runner import ModelRunner
+from guideway.engine.worker.model_runner import PackedModel
 from guideway_demo_model import DemoModel
 from transformers import PreTrainedModel
 
@@ -69,7 +69,7 @@ class Sequences:
     """A runner and the cache of its sequences."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.runner = ModelRunner(model, num_cells=NUM_CELLS, max_length=MAX_LENGTH)
+        self.runner = PackedModel(model, num_cells=NUM_CELLS, max_length=MAX_LENGTH)
         self.cache = KVCache(num_slots=64, num_cells=NUM_CELLS, max_length=MAX_LENGTH, prefix_caching=False)
 
     def appends(self, batch: list[tuple[int, list[int]]]) -> list[Append]:

@@ -30,6 +30,7 @@ from guideway.api import (
 from guideway.builtin.numpy_device import NumpyDevice
 from guideway.builtin.torch_device import TorchDevice
 
+from tests.support.devices import StaticNumpy
 from tests.support.fake_host import FakeHost
 from tests.support.hostility import PROMPT, VOCABULARY, WORD, Ban, BanTransform, assert_alone_ends, host
 from tests.support.probes import GreenList, Gumbel
@@ -182,7 +183,7 @@ class MalformedOwner(MalformedModifier):
     stage, transform = Stage.SAMPLE, MalformedSampler
 
 
-@pytest.mark.parametrize("device", [NumpyDevice, TorchDevice])
+@pytest.mark.parametrize("device", [NumpyDevice, TorchDevice, StaticNumpy])
 @pytest.mark.parametrize(
     ("modifier", "form"),
     [(MalformedModifier, i) for i in range(len(FORMS))] + [(MalformedOwner, i) for i in range(4)],

@@ -10,6 +10,7 @@ from guideway.api import Choice, DeviceBackend, FinishReason, InvalidRequest, Ne
 from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
 from guideway.builtin.reference.strategy import Strategy as ReferenceStrategy
 
+from tests.support.devices import FusedNumpy, StaticNumpy
 from tests.support.fake_host import OFFERS, FakeHost, model
 from tests.support.jax_device import JaxDevice
 from tests.support.probes import Aligned, GreenList, Guidance, Gumbel
@@ -20,7 +21,7 @@ PROMPT = encode(VOCABULARY, b"the prompt")
 OTHER = encode(VOCABULARY, b"another")
 
 
-@pytest.fixture(params=[NumpyDevice, JaxDevice], ids=["numpy", "jax"])
+@pytest.fixture(params=[NumpyDevice, JaxDevice, StaticNumpy, FusedNumpy], ids=["numpy", "jax", "static", "fused"])
 def device(request: pytest.FixtureRequest) -> DeviceBackend:
     backend: DeviceBackend = request.param("cpu")
     return backend

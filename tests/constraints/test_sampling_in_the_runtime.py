@@ -40,6 +40,7 @@ from guideway.constraints.rows import token_logprobs
 from guideway.pipeline.pipeline import BANS
 from transformers import RepetitionPenaltyLogitsProcessor
 
+from tests.support.devices import StaticNumpy
 from tests.support.fake_host import FakeHost, model
 from tests.support.probes import Gumbel
 from tests.support.vocabularies import encode, tiny
@@ -47,7 +48,7 @@ from tests.support.vocabularies import encode, tiny
 VOCABULARY = tiny(width=128)
 STOP = next(iter(VOCABULARY.stop_token_ids))
 PROMPT = encode(VOCABULARY, b"the prompt")
-DEVICES: list[DeviceBackend] = [NumpyDevice(), TorchDevice()]
+DEVICES: list[DeviceBackend] = [NumpyDevice(), TorchDevice(), StaticNumpy()]
 
 
 def host(device: DeviceBackend = DEVICES[0], *, cls: type[FakeHost] = FakeHost, **options: Any) -> FakeHost:
@@ -435,15 +436,16 @@ def test_given_tokens_are_scored(device: DeviceBackend) -> None:
     tokens = prompts(1)[0]
     logits = np.stack([model(tokens[: i + 1], VOCABULARY) for i in range(len(tokens) - 1)])
     following = np.array(tokens[1:], dtype=np.int32)
+    rows = np.arange(len(following), dtype=np.int32)
     pipeline = host(device).pipeline
     for count in (0, 4):
-        scored = pipeline.score(device.ops.asarray(logits.copy()), following, count)
+        scored = pipeline.score(device.ops.asarray(logits.copy()), rows, following, count)
         assert scored.top_ids.shape == scored.top.shape == (len(following), count)
         found = token_logprobs(scored, 0, tokens[1:], count)
         result = GenerationResult(request_id="r")
         output = replace(result.outputs[0], token_ids=tuple(tokens[1:]), logprobs=tuple(found))
         check_logprobs(replace(result, outputs=(output,)), tokens[:1], count)
-    assert len(pipeline.score(device.ops.asarray(logits[:0]), following[:0], 3).chosen) == 0
+    assert len(pipeline.score(device.ops.asarray(logits), rows[:0], following[:0], 3).chosen) == 0
 
 
 class AstraySampler(Sampler):

@@ -44,9 +44,10 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
+from tests.support.devices import StaticNumpy
 from tests.support.jax_device import JaxDevice
 
-DEVICES = {"numpy": NumpyDevice("cpu"), "torch": TorchDevice("cpu"), "jax": JaxDevice("cpu")}
+DEVICES = {"numpy": NumpyDevice("cpu"), "torch": TorchDevice("cpu"), "jax": JaxDevice("cpu"), "static": StaticNumpy()}
 
 
 class Seen(Sampler):

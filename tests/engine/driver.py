@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from guideway.engine.forward import Append, ForwardStep
+from guideway.api.forward import Append, ForwardOutput, ForwardStep
 from guideway.engine.scheduling.kv_cache import KVCache
-from guideway.engine.worker.model_runner import ForwardOutput, ModelRunner
+from guideway.engine.worker.model_runner import PackedModel
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -17,7 +17,7 @@ class Driver:
 
     def __init__(self, model: PreTrainedModel, *, num_slots: int, max_length: int, num_cells: int = 4096) -> None:
         self.cache = KVCache(num_slots=num_slots, num_cells=num_cells, max_length=max_length)
-        self.runner = ModelRunner(model, num_cells=num_cells, max_length=max_length)
+        self.runner = PackedModel(model, num_cells=num_cells, max_length=max_length)
 
     def step(
         self,

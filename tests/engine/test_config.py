@@ -62,6 +62,7 @@ def test_options_are_for_components_that_are_used() -> None:
             "worker.timing": {},
             "executor.process": {"num_workers": 2},
             "device.torch": {},
+            "runner.transformers": {},
         },
     )
     assert config.components() == tuple(sorted(config.options))

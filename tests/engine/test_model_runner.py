@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from guideway.api import InvalidConfiguration
-from guideway.engine.forward import Append, ForwardStep, Region
+from guideway.api.forward import Append, ForwardStep, Region
 from guideway.engine.scheduling.kv_cache import KVCacheFull
-from guideway.engine.worker.model_runner import ModelRunner
+from guideway.engine.worker.model_runner import PackedModel
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -262,7 +262,7 @@ def test_two_runners_do_not_disturb_each_other() -> None:
 
 
 def test_token_ids_may_be_any_sequence() -> None:
-    runner = ModelRunner(llama(), num_cells=64, max_length=64)
+    runner = PackedModel(llama(), num_cells=64, max_length=64)
     step = ForwardStep([Append(Region(0, 64), 0, (1, 2), 1)])
     expected = runner.forward(step).logits
     array: Any = np.array([1, 2], dtype=np.int32)
@@ -275,10 +275,10 @@ def test_token_ids_may_be_any_sequence() -> None:
 )
 def test_sizes_that_do_not_fit_are_refused(num_cells: int, max_length: int, field: str) -> None:
     with pytest.raises(InvalidConfiguration) as refusal:
-        ModelRunner(llama(), num_cells=num_cells, max_length=max_length)
+        PackedModel(llama(), num_cells=num_cells, max_length=max_length)
     assert refusal.value.field == field
 
 
 def test_what_the_model_knows_of_its_sizes() -> None:
-    runner = ModelRunner(gpt2(), num_cells=64, max_length=20)
+    runner = PackedModel(gpt2(), num_cells=64, max_length=20)
     assert (runner.logits_width, runner.max_context) == (VOCABULARY_SIZE, CONTEXT)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from guideway.api import InvalidConfiguration
-from guideway.engine.worker.model_runner import ModelRunner
+from guideway.engine.worker.model_runner import PackedModel
 from guideway.engine.worker.model_support import probe_attention
 from transformers import PreTrainedModel
 
@@ -91,7 +91,7 @@ def quiet_bert() -> PreTrainedModel:
 )
 def test_attention_of_another_kind(model: Callable[[], PreTrainedModel], reason: str) -> None:
     with pytest.raises(InvalidConfiguration, match=reason) as refusal:
-        ModelRunner(model(), num_cells=16, max_length=16)
+        PackedModel(model(), num_cells=16, max_length=16)
     assert refusal.value.field == "model"
 
 
@@ -113,7 +113,7 @@ def test_a_limited_span_is_refused_only_where_it_would_be_reached(
     output = driver.forward([(driver.cache.allocate(), token_ids)])
     assert torch.allclose(output.logits[0], recompute(whole, [token_ids])[0][-1], atol=1e-4)
     with pytest.raises(InvalidConfiguration, match=f"max_length can be at most {limit}, not {limit + 1}") as refusal:
-        ModelRunner(model(), num_cells=64, max_length=limit + 1)
+        PackedModel(model(), num_cells=64, max_length=limit + 1)
     assert refusal.value.field == "max_length"
 
 

@@ -31,6 +31,7 @@ from guideway.api import (
     Vocabulary,
     WorkerContext,
 )
+from guideway.api.device import padded_size
 from guideway.constraints.rows import token_logprobs
 from guideway.constraints.runtime import Runtime
 from guideway.pipeline import Pipeline, accepted_tokens
@@ -117,7 +118,10 @@ class FakeHost:
             for j, context in enumerate(contexts):
                 rows = [model([*context, *ahead[:k]], self.vocabulary) for k in range(len(ahead) + 1)]
                 (sampled if j == 0 else companions).extend(rows)
-        return np.stack(sampled + companions)
+        rows = sampled + companions
+        if self.device.static_shapes:
+            rows += [np.full(self.vocabulary.logits_width, 7, np.float32)] * (padded_size(len(rows)) - len(rows))
+        return np.stack(rows)
 
     def step(self) -> None:
         """One step of every running sequence."""

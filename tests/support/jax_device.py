@@ -123,7 +123,8 @@ def _unpack_bitmask(bitmask: Array, width: int) -> Array:
 @jax.jit
 def _apply_bitmask(logits: Array, bitmask: Array, rows: Array) -> Array:
     allowed = _unpack_bitmask(bitmask, logits.shape[1])
-    return logits.at[rows].set(jnp.where(allowed, logits[rows], -jnp.inf))
+    places = jnp.where(rows < 0, logits.shape[0], rows)  # padding goes past the end, where nothing is
+    return logits.at[places].set(jnp.where(allowed, logits[rows], -jnp.inf), mode="drop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ class JaxDevice(DeviceBackend):
         return jnp.array(logits)
 
     def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
+        bitmask, rows = (self.ops.asarray(a) if isinstance(a, np.ndarray) else a for a in (bitmask, rows))
         return _apply_bitmask(logits, bitmask, rows)
 
     def download(self, arrays: Mapping[str, Array]) -> _Copying:

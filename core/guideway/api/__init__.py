@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from guideway.api.device import ArrayOps, DeviceBackend, Download
+    from guideway.api.bitmask import TokenLists
+    from guideway.api.device import ArrayOps, DeviceBackend, Download, Draw, padded_size
     from guideway.api.errors import (
         ConformanceError,
         DeadEnd,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         UnsupportedGrammar,
         WorkerLost,
     )
+    from guideway.api.forward import ForwardOutput, ForwardStep, ModelInfo, ModelRunner, RunnerLimits
     from guideway.api.grammar import CompiledGrammar, Example, FillJob, GrammarStrategy, Matcher, Support
     from guideway.api.hooks import ValidationContext
     from guideway.api.hookspecs import hookimpl, hookspec
@@ -74,7 +76,8 @@ CONTRACT = "1.0"
 """The contract this core implements. A class that declares a newer minor version is refused."""
 
 _HOMES = {
-    "device": ("ArrayOps", "DeviceBackend", "Download"),
+    "bitmask": ("TokenLists",),
+    "device": ("ArrayOps", "DeviceBackend", "Download", "Draw", "padded_size"),
     "errors": (
         "ConformanceError",
         "DeadEnd",
@@ -92,6 +95,7 @@ _HOMES = {
         "UnsupportedGrammar",
         "WorkerLost",
     ),
+    "forward": ("ForwardOutput", "ForwardStep", "ModelInfo", "ModelRunner", "RunnerLimits"),
     "grammar": ("CompiledGrammar", "Example", "FillJob", "GrammarStrategy", "Matcher", "Support"),
     "hooks": ("ValidationContext",),
     "hookspecs": ("hookimpl", "hookspec"),
@@ -154,6 +158,7 @@ __all__ = [
     "DeadEnd",
     "DeviceBackend",
     "Download",
+    "Draw",
     "Encoder",
     "Example",
     "Executor",
@@ -161,6 +166,8 @@ __all__ = [
     "Feedback",
     "FillJob",
     "FinishReason",
+    "ForwardOutput",
+    "ForwardStep",
     "GenerationResult",
     "Grammar",
     "GrammarStrategy",
@@ -176,6 +183,8 @@ __all__ = [
     "Logprobs",
     "Matcher",
     "Model",
+    "ModelInfo",
+    "ModelRunner",
     "ModifierContext",
     "Need",
     "Outcome",
@@ -187,6 +196,7 @@ __all__ = [
     "PluginUnavailable",
     "Regex",
     "Request",
+    "RunnerLimits",
     "Sampler",
     "SamplingParams",
     "SequenceInfo",
@@ -197,6 +207,7 @@ __all__ = [
     "StepOutput",
     "StructuralTag",
     "Support",
+    "TokenLists",
     "TokenLogprobs",
     "UnsupportedCapability",
     "UnsupportedGrammar",
@@ -212,6 +223,7 @@ __all__ = [
     "fail",
     "hookimpl",
     "hookspec",
+    "padded_size",
     "parse_options",
 ]
 

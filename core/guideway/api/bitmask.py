@@ -8,12 +8,25 @@ llguidance and vLLM, so their native code writes into it directly.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FULL", "Bitmask", "allocate", "allow_only", "empty_rows", "is_allowed", "num_words", "pack", "unpack"]
+__all__ = [
+    "FULL",
+    "Bitmask",
+    "TokenLists",
+    "allocate",
+    "allow_only",
+    "empty_rows",
+    "is_allowed",
+    "num_words",
+    "pack",
+    "token_lists",
+    "unpack",
+]
 
 Bitmask: TypeAlias = NDArray[np.int32]
 
@@ -73,3 +86,84 @@ def empty_rows(bitmask: Bitmask) -> NDArray[np.bool_]:
     words = bitmask.view(np.int64) if bitmask.shape[1] % 2 == 0 and bitmask.flags.c_contiguous else bitmask
     empty: NDArray[np.bool_] = np.bitwise_or.reduce(words, axis=1) == 0
     return empty
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLists:
+    """Masks as lists of the tokens they allow or refuse, whichever are fewer."""
+
+    offsets: NDArray[np.int32]
+    """``int32[m + 1]``: mask i has ``token_ids[offsets[i] : offsets[i + 1]]``."""
+    token_ids: NDArray[np.int32]
+    """``int32[offsets[m]]``: within a mask ascending, each once."""
+    allow: NDArray[np.bool_]
+    """``bool[m]``: whether these are the tokens a mask allows, or those it refuses."""
+
+    def __len__(self) -> int:
+        return len(self.allow)
+
+    def bitmask(self, width: int) -> Bitmask:
+        """The same masks as ``int32[m, num_words(width)]``; listed tokens past the width mean nothing."""
+        listed = np.zeros((len(self), width), dtype=np.bool_)
+        rows = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        inside = self.token_ids < width
+        listed[rows[inside], self.token_ids[inside]] = True
+        return pack(np.where(self.allow[:, None], listed, ~listed))
+
+
+def token_lists(bitmask: Bitmask, num_tokens: int) -> tuple[TokenLists, NDArray[np.bool_]]:
+    """Those masks of `bitmask`, of which the first `num_tokens` bits mean something, that take fewer bytes as lists;
+    and which these are, ``bool[rows]``.
+
+    Real masks are bimodal: they allow few tokens or refuse few. What is looked at bit by bit are only the words that
+    hold these exceptions.
+    """
+    allowed = _meaningful(bitmask, num_tokens)
+    refused = _meaningful(~allowed, num_tokens)
+    num_rows, words = allowed.shape
+    # A list is as long as a row has bits, so at least as long as it has words with some.
+    least = [(kind != 0).sum(axis=1, dtype=np.int32) for kind in (allowed, refused)]
+    allow = least[0] < least[1]
+    undecided = least[0] == least[1]
+    if undecided.any():
+        allow[undecided] = [2 * bits <= num_tokens for bits in _count_bits(allowed[undecided]).sum(axis=1)]
+    exceptions = np.where(allow[:, None], allowed, refused)
+    exceptions[np.where(allow, *least) >= words] = 0
+
+    places = np.flatnonzero(exceptions != 0)
+    found = exceptions.reshape(-1)[places]
+    of_row = np.searchsorted(places, np.arange(num_rows + 1) * words)
+    before = np.concatenate([[0], np.cumsum(_count_bits(found), dtype=np.int64)])
+    lengths = np.diff(before[of_row])
+    chosen: NDArray[np.bool_] = (lengths < words) & (np.where(allow, *least) < words)
+    if not chosen.all():
+        listed = np.repeat(chosen, np.diff(of_row))
+        places, found = places[listed], found[listed]
+
+    is_set = np.flatnonzero(np.unpackbits(found.astype("<i4", copy=False).view(np.uint8), bitorder="little"))
+    token_ids = places[is_set // BITS_PER_WORD] % max(words, 1) * BITS_PER_WORD + is_set % BITS_PER_WORD
+    offsets = np.zeros(np.count_nonzero(chosen) + 1, dtype=np.int32)
+    np.cumsum(lengths[chosen], out=offsets[1:])
+    return TokenLists(offsets, token_ids.astype(np.int32), allow[chosen]), chosen
+
+
+def _meaningful(bitmask: Bitmask, num_tokens: int) -> Bitmask:
+    """``int32[rows, num_words(num_tokens)]``: the same without bits past `num_tokens`; words it lacks are 0."""
+    words = num_words(num_tokens)
+    missing, rest = words - bitmask.shape[1], num_tokens % BITS_PER_WORD
+    if missing > 0:
+        return np.pad(bitmask, ((0, 0), (0, missing)))
+    if not rest:
+        return np.ascontiguousarray(bitmask[:, :words])
+    used = bitmask[:, :words].copy()
+    used[:, -1] &= np.int32((1 << rest) - 1)
+    return used
+
+
+def _count_bits(words: NDArray[np.int32]) -> NDArray[np.int64]:
+    """How many bits of each word are set, same shape. (Warren: Hacker's Delight, 5-1)"""
+    x = words.astype(np.uint32)
+    x -= x >> 1 & 0x55555555
+    x = (x & 0x33333333) + (x >> 2 & 0x33333333)
+    x = x + (x >> 4) & 0x0F0F0F0F
+    return (x * np.uint32(0x01010101) >> 24).astype(np.int64)

@@ -8,16 +8,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from guideway.api.bitmask import TokenLists
+
 if TYPE_CHECKING:
     from guideway.api.steps import Array, Payload
 
-__all__ = ["ArrayOps", "DeviceBackend", "Download"]
+__all__ = ["FUSED_OPERATIONS", "ArrayOps", "DeviceBackend", "Download", "Draw", "padded_size"]
+
+FUSED_OPERATIONS = ("apply_token_lists", "masked_argmax", "masked_sample", "warp_masked")
+"""Methods of `DeviceBackend` that are optional: what one does can be done with the others, in more passes."""
+
+Triples: TypeAlias = "tuple[Array, Array, Array]"
+
+
+def padded_size(count: int) -> int:
+    """The number of rows to which `count` rows of logits are padded for a device with `static_shapes`: the next power
+    of two, at least 8."""
+    return max(8, 1 << (count - 1).bit_length())
 
 
 class Download(Protocol):
@@ -107,16 +121,40 @@ class ArrayOps(ABC):
         """``int32[rows, words]`` to ``bool[rows, width]``; tokens past the last word are forbidden."""
 
 
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What decides the draw of each row of the logits: arrays of the device, aligned with the rows."""
+
+    temperatures: Array
+    """``float32[rows]``; 0: greedy."""
+    seeds: Array
+    """``int64[rows]``"""
+    sequences: Array
+    """``int32[rows]``"""
+    positions: Array
+    """``int32[rows]``"""
+    purpose: int
+    """With the three arrays above: where the random numbers come from, see `ArrayOps.uniform`."""
+
+
 class DeviceBackend(ABC):
     """One type of device and the array library its logits come in.
 
-    `device` is the library's own name of the device, such as ``cpu``.
+    `device` is the library's own name of the device, such as ``cpu``. Where the logits are tensors of torch, a backend
+    derives from `guideway.builtin.torch_device.TorchDevice` and replaces what its hardware does better.
     """
 
     contract: ClassVar[str] = "1.0"
     name: ClassVar[str]
     arrays: ClassVar[str]
     """The array library of its arrays: ``numpy``, ``torch``, ``jax``, ..."""
+    fused: ClassVar[frozenset[str]] = frozenset()
+    """Which of `FUSED_OPERATIONS` it implements itself. A host prefers them to the sequence of mandatory operations
+    they replace, and never calls one that is not declared."""
+    static_shapes: bool = False
+    """Whether it compiles for each shape of its arrays. A runner then pads its logits to few numbers of rows
+    (`padded_size`), a host every list of rows, and dummy steps of each shape are run before the first request. May be
+    set by ``__init__``."""
     ops: ArrayOps
 
     def __init__(self, device: str) -> None:
@@ -127,6 +165,11 @@ class DeviceBackend(ABC):
         """None if this backend can run here, else the reason why not. Never raises for a missing device."""
         return None
 
+    def scope(self) -> AbstractContextManager[object]:
+        """What a host enters around all that it does with arrays of this device in one step, such as a library's
+        switch for inference."""
+        return nullcontext()
+
     @abstractmethod
     def from_logits(self, logits: Array) -> Array:
         """The model's logits as an array of this backend's library, without a copy where that is possible."""
@@ -136,10 +179,12 @@ class DeviceBackend(ABC):
         """Forbid tokens::
 
             for i, row in enumerate(rows):                       # rows: int[m], each at most once
+                if row == -1: continue                           # padding; any number of entries may be
                 for token in range(logits.shape[1]):
                     if bit `token` of bitmask[i] is 0 or past its last word: logits[row, token] = -inf
 
-        Other rows and allowed logits keep their bits. `logits` is float16, bfloat16 or float32 ``[rows, width]``.
+        Other rows and allowed logits keep their bits. `logits` is float16, bfloat16 or float32 ``[rows, width]``, with
+        any strides. `bitmask` and `rows` are arrays of the device or both of the host (NumPy).
         """
 
     @abstractmethod
@@ -147,11 +192,68 @@ class DeviceBackend(ABC):
         """Start copying small arrays to the host and return at once."""
 
     def upload(self, payload: Payload) -> Payload:
-        """`payload` with its arrays on the device, without waiting for the device."""
-        asarray = self.ops.asarray
+        """`payload` with its arrays on the device, without waiting for the device. The host's memory may change as soon
+        as this returns."""
+
+        def moved(array: Array) -> Array:
+            return self.ops.asarray(np.array(array, order="C"))  # a copy, as `asarray` may share the host's memory
+
         return replace(
             payload,
-            rows=asarray(np.asarray(payload.rows)),
-            arrays={name: asarray(np.asarray(array)) for name, array in payload.arrays.items()},
-            shared={name: asarray(np.asarray(array)) for name, array in payload.shared.items()},
+            rows=moved(payload.rows),
+            arrays={name: moved(array) for name, array in payload.arrays.items()},
+            shared={name: moved(array) for name, array in payload.shared.items()},
         )
+
+    def apply_token_lists(self, logits: Array, lists: TokenLists, rows: NDArray[np.int32]) -> Array:
+        """`apply_bitmask` of masks that are given as lists of the few tokens they allow, or refuse: fewer bytes to
+        move. `lists` and `rows` are on the host; a row may be -1. (fused)"""
+        bitmask = lists.bitmask(logits.shape[1])
+        return self.apply_bitmask(logits, self.ops.asarray(bitmask), self.ops.asarray(rows))
+
+    def warp_masked(self, logits: Array, bitmask: Array, rows: Array, added: Triples | None, factors: Array) -> Array:
+        """``float32[rows, width]``: `logits` under the mask, as `apply_bitmask` does it, then with ``added``, rows,
+        columns and finite values ``[m]``, then each row times ``factors`` ``float32[rows]`` (one over the
+        temperature), all in float32. -inf stays -inf. (fused)"""
+        x = self.apply_bitmask(logits, bitmask, rows) + self.ops.asarray(np.zeros((1, 1), dtype=np.float32))
+        if added is not None:
+            x = self.ops.add_at(x, *added)
+        return self.ops.scale_rows(x, self._every_row(x), factors)
+
+    def masked_argmax(self, logits: Array, bitmask: Array, rows: Array, num_tokens: int) -> tuple[Array, Array]:
+        """``int[rows]`` and ``float32[rows]``: of every row of `logits` the column of the largest logit, the first of
+        equals, and that logit. Considered are columns below `num_tokens`; of the rows in `rows`, as in
+        `apply_bitmask`, only those the mask allows. If one considered is NaN the logit is NaN, if none is allowed it is
+        -inf, and the column any from 0 to `num_tokens` - 1. `logits` itself does not change. (fused)"""
+        x = self.ops.gather(logits, self._every_row(logits))
+        x = self.ops.forbid_from(self.apply_bitmask(x, bitmask, rows), num_tokens)
+        x = x + self.ops.asarray(np.zeros((1, 1), dtype=np.float32))
+        columns = self.ops.argmax(x)
+        return columns, self.ops.gather(x, self._every_row(x), columns[:, None])[:, 0]
+
+    def masked_sample(
+        self, logits: Array, bitmask: Array, rows: Array, num_tokens: int, draw: Draw
+    ) -> tuple[Array, Array]:
+        """`masked_argmax`, but with a draw in each row whose temperature is not 0: among the same columns, column j
+        with a probability proportional to ``exp(logits[i, j] / temperatures[i])``, by the Gumbel-max method: the
+        column of the largest ``logits[i, j] / temperatures[i] - log(-log(u[i, j]))`` where u is
+        ``ops.uniform(seeds, sequences, positions, purpose, width)``. The logit returned beside it is still the row's
+        largest. (fused)
+
+        A host whose device declares this draws by this formula always, so that it does not matter to a request what
+        else is in the batch. (Maddison, Tarlow, Minka: A* sampling, NIPS 2014; Gumbel 1954.)
+        """
+        ops = self.ops
+        greedy, best = self.masked_argmax(logits, bitmask, rows, num_tokens)
+        x = ops.gather(logits, self._every_row(logits))
+        x = ops.forbid_from(self.apply_bitmask(x, bitmask, rows), num_tokens)
+        x = x + ops.asarray(np.zeros((1, 1), dtype=np.float32))
+        cold = draw.temperatures == 0
+        x = x / (draw.temperatures + cold)[:, None]
+        u = ops.uniform(draw.seeds, draw.sequences, draw.positions, draw.purpose, logits.shape[1])
+        drawn = ops.argmax(x - ops.log(0 - ops.log(u)))
+        every = self._every_row(logits)
+        return ops.where_rows(drawn[:, None], every, cold[:, None], greedy[:, None])[:, 0], best
+
+    def _every_row(self, x: Array) -> Array:
+        return self.ops.asarray(np.arange(len(x), dtype=np.int32))

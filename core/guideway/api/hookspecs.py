@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, _SubParsersAction
 
     from guideway.api.device import DeviceBackend
+    from guideway.api.forward import ModelRunner
     from guideway.api.grammar import GrammarStrategy
     from guideway.api.hooks import ValidationContext
     from guideway.api.modifier import LogitModifier
@@ -51,6 +52,11 @@ def guideway_worker_mixin(name: str) -> type[WorkerMixin]:
 @hookspec(firstresult=True)
 def guideway_model(name: str) -> type[Model]:
     """Kind ``model`` (provisional): a model that ships as a package."""
+
+
+@hookspec(firstresult=True)
+def guideway_model_runner(name: str) -> type[ModelRunner]:
+    """Kind ``runner`` (provisional): runs a model's forward passes, in whatever array library."""
 
 
 @hookspec(firstresult=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,6 +165,9 @@ class TorchDevice(DeviceBackend):
             ) from error
         self.ops = TorchOps(self._device)
 
+    def scope(self) -> AbstractContextManager[object]:
+        return torch.inference_mode()
+
     def from_logits(self, logits: Array) -> Tensor:
         """`logits` itself where it is a tensor on this device, else a copy there; NumPy arrays are shared."""
         if isinstance(logits, np.ndarray):
@@ -173,12 +177,15 @@ class TorchDevice(DeviceBackend):
         tensor: Tensor = logits
         return tensor.detach().to(self._device)
 
-    def apply_bitmask(self, logits: Tensor, bitmask: Tensor, rows: Tensor) -> Tensor:
+    def apply_bitmask(self, logits: Tensor, bitmask: Array, rows: Array) -> Tensor:
         if can_forbid(logits):
-            return forbid(logits, bitmask, rows)
-        forbidden = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
-        forbidden.index_copy_(0, rows.long(), ~self.ops.unpack_bitmask(bitmask, logits.shape[1]))
-        return logits.masked_fill_(forbidden, -torch.inf)
+            return forbid(logits, np.asarray(bitmask), np.asarray(rows))
+        bitmask, rows = (self.ops.asarray(a) if isinstance(a, np.ndarray) else a for a in (bitmask, rows))
+        num_rows, width = logits.shape
+        # One row more, which -1 means as well: which entries are padding is the device's affair, nobody waits to hear.
+        forbidden = torch.zeros((num_rows + 1, width), dtype=torch.bool, device=logits.device)
+        forbidden.index_copy_(0, rows.long() % (num_rows + 1), ~self.ops.unpack_bitmask(bitmask, width))
+        return logits.masked_fill_(forbidden[:num_rows], -torch.inf)
 
     def download(self, arrays: Mapping[str, Tensor]) -> Download:
         # NumPy has no bfloat16; float32 holds the same values.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from guideway.api.errors import GuidewayError, InvalidConfiguration, PluginLoadError, PluginNotFound
+from guideway.api.forward import ModelInfo, RunnerLimits
 from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.provisional import Executor
@@ -18,7 +19,6 @@ from guideway.api.vocabulary import Vocabulary
 from guideway.constraints.runtime import Runtime
 from guideway.constraints.vocabulary import build_vocabulary
 from guideway.engine.config import EngineConfig
-from guideway.engine.forward import ModelInfo
 from guideway.engine.scheduling.buddy import power_of_two
 from guideway.engine.scheduling.kv_cache import KVCache
 from guideway.engine.worker.worker import WorkerSettings, WorkerSpec
@@ -91,8 +91,12 @@ def assemble(config: EngineConfig) -> Parts:
         settings = WorkerSettings(
             modifiers=runtime.modifier_classes(),
             vocabulary_size=len(vocabulary),
-            num_cells=cache.num_cells,
-            max_length=max_length,
+            limits=RunnerLimits(
+                num_cells=cache.num_cells,
+                max_length=max_length,
+                max_num_tokens=config.max_num_batched_tokens,
+                max_num_rows=config.max_num_seqs * (1 + config.num_draft_tokens),
+            ),
         )
         try:
             executor.submit("start", settings).result()
@@ -113,20 +117,22 @@ def assemble(config: EngineConfig) -> Parts:
 
 def _worker_spec(config: EngineConfig, plugins: Plugins) -> WorkerSpec:
     """What workers are made from. Resolves their plugins and imports none: workers may live elsewhere."""
-    device = plugins.resolve("device", config.device_backend)
-    if options := _options(config, "device", device.name):
-        raise InvalidConfiguration(
-            f"device {device.name!r} takes no options, and {', '.join(sorted(options))} is given",
-            field=f"options.device.{device.name}",
-        )
+    for kind, address in (("device", config.device_backend), ("runner", config.runner)):
+        name = plugins.resolve(kind, address).name
+        if options := _options(config, kind, name):
+            raise InvalidConfiguration(
+                f"{kind} {name!r} takes no options, and {', '.join(sorted(options))} is given",
+                field=f"options.{kind}.{name}",
+            )
     mixins = [(address, plugins.resolve("worker", address)) for address in config.worker_mixins]
-    selection = [("device", config.device_backend)]
+    selection = [("device", config.device_backend), ("runner", config.runner)]
     selection += [("modifier", address) for address in config.modifiers]
     selection += [("worker", address) for address in config.worker_mixins]
     return WorkerSpec(
         plan=plugins.plan(selection, {"model": config.model, "dtype": config.dtype, "device": config.device}),
         model=str(model_path(config.model, plugins)),
         dtype=config.dtype,
+        runner=config.runner,
         device_backend=config.device_backend,
         device=config.device,
         mixins=[(address, _options(config, "worker", record.name)) for address, record in mixins],

@@ -23,6 +23,7 @@ KIND_OF = {
     "worker_mixins": "worker",
     "device_backend": "device",
     "executor": "executor",
+    "runner": "runner",
 }
 """The fields that choose components which take options, and the kind of each."""
 
@@ -65,6 +66,8 @@ class EngineConfig:
     """Where the model runs, in the words of the device's library."""
     dtype: str = "float32"
     """Type of the weights; ``auto``: as stored."""
+    runner: str = "transformers"
+    """The component that runs the model."""
     executor: str = "local"
     """Where the workers run: ``local``, in this process, or ``process``, in processes of their own."""
     max_num_seqs: int = 32
@@ -93,7 +96,7 @@ class EngineConfig:
     """Which plugins may run, and which hooks do."""
 
     def __post_init__(self) -> None:
-        for name in ("model", "device_backend", "device", "dtype", "executor"):
+        for name in ("model", "device_backend", "device", "dtype", "runner", "executor"):
             if not isinstance(value := getattr(self, name), str) or not value:
                 raise InvalidConfiguration(f"{name} must be a string that is not empty, not {value!r}", field=name)
         if self.dtype not in DTYPES:

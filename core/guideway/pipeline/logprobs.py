@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from guideway.api.device import ArrayOps
 from guideway.api.steps import Array, Logprobs
+from guideway.pipeline.padding import Padding
 
 __all__ = ["RawLogprobs"]
 
@@ -17,32 +18,41 @@ __all__ = ["RawLogprobs"]
 class RawLogprobs:
     """Those of the rows that asked for them, on the device until `result`.
 
-    `logits` holds these rows alone, columns that no token stands for at -inf; `count` most likely tokens are wanted.
+    ``logits[i]`` is that of ``rows[i]``, columns that no token stands for at -inf; `count` most likely tokens are
+    wanted.
     """
 
-    def __init__(self, ops: ArrayOps, logits: Array, rows: NDArray[np.int32], count: int) -> None:
-        self._ops, self._rows = ops, rows
+    def __init__(
+        self, ops: ArrayOps, logits: Array, rows: NDArray[np.int32], count: int, padding: Padding | None = None
+    ) -> None:
+        self._ops, self._rows, self._count, self._padding = ops, rows, count, padding
         self._values = ops.log_softmax(logits)
         self.downloads: dict[str, Array] = {}
         self._chosen: list[NDArray[np.intp]] = []
         if count:
-            self.downloads["logprobs/top"], self.downloads["logprobs/top_ids"] = ops.topk(self._values, count)
+            looked_up = count if padding is None else padding.num_logprobs(count)
+            self.downloads["logprobs/top"], self.downloads["logprobs/top_ids"] = ops.topk(self._values, looked_up)
 
     def choose(self, rows: NDArray[np.integer[Any]], token_ids: Array) -> None:
         """These tokens were chosen at these rows, in place of what may have been said of them before."""
         ops, width = self._ops, self._values.shape[1]
         _, here, there = np.intersect1d(self._rows, rows, assume_unique=True, return_indices=True)
-        ids = token_ids[ops.asarray(there)]
+        places = (here, there) if self._padding is None else map(self._padding.aligned, (here, there))
+        from_values, from_ids = map(ops.asarray, places)
+        ids = token_ids[from_ids]
         ids = ids * ((ids >= 0) * (ids < width))  # what a broken sampler drew must not be looked up
-        values = ops.gather(self._values, ops.asarray(here), ids[:, None])[:, 0]
+        values = ops.gather(self._values, from_values, ids[:, None])[:, 0]
         self.downloads[f"logprobs/chosen/{len(self._chosen)}"] = values
         self._chosen.append(here)
 
     def result(self, host: Mapping[str, NDArray[Any]]) -> Logprobs:
         """From `downloads`, on the host."""
-        chosen = np.zeros(len(self._rows), dtype=np.float32)
+        num_rows = len(self._rows)
+        chosen = np.zeros(num_rows, dtype=np.float32)
         for i, here in enumerate(self._chosen):
-            chosen[here] = host[f"logprobs/chosen/{i}"]
-        empty = np.zeros((len(self._rows), 0), dtype=np.float32)
-        top, top_ids = host.get("logprobs/top", empty), host.get("logprobs/top_ids", empty)
+            chosen[here] = host[f"logprobs/chosen/{i}"][: len(here)]
+        empty = np.zeros((num_rows, 0), dtype=np.float32)
+        top, top_ids = (
+            host.get(name, empty)[:num_rows, : self._count] for name in ("logprobs/top", "logprobs/top_ids")
+        )
         return Logprobs(self._rows, chosen, top_ids.astype(np.int32), top.astype(np.float32))

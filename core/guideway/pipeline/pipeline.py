@@ -12,18 +12,22 @@ which of these parameters a ban came from; the runtime keeps those that banned s
 Columns past the vocabulary are forbidden with the mask, after `pre_warp`, which sees finite logits only.
 
 Nothing here waits for the device before the one download at the end, and a transform that fails costs the sequences
-it failed for and no others.
+it failed for and no others. Where a device declares an operation that does several of these things in one pass, that
+is used instead of the sequence: a draw under mask and temperatures alone (`guideway.pipeline.fused`), mask, bias and
+temperature together, short lists of tokens for a mask. For a device that compiles for each shape every list of rows is
+padded (`guideway.pipeline.padding`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from guideway.api.bitmask import token_lists
 from guideway.api.errors import ConformanceError, GuidewayError, InvalidConfiguration, PluginLoadError, contain
 from guideway.api.modifier import LogitModifier, LogitTransform, Sampler, WorkerContext
 from guideway.api.steps import (
@@ -38,15 +42,15 @@ from guideway.api.steps import (
     StepInput,
     StepOutput,
 )
+from guideway.pipeline.fused import FusedStep
 from guideway.pipeline.logprobs import RawLogprobs
-from guideway.pipeline.view import StepData, StepView, purpose_id
-from guideway.pipeline.warping import banned, filtered, filters, penalized, widened
+from guideway.pipeline.padding import Padding, dummy_steps, padded_step
+from guideway.pipeline.view import DRAW, StepData, StepView
+from guideway.pipeline.warping import Pairs, banned, filtered, filters, penalized, widened
 
 __all__ = ["Pipeline"]
 
 STAGES = tuple(Stage)
-DRAW = purpose_id("guideway", "draw")
-"""Purpose of the random number behind each draw of the default sampler."""
 BANS = ("min_tokens", "logit_bias")
 """The sampling parameters that may ban tokens."""
 
@@ -116,17 +120,47 @@ class Pipeline:
             message = f"{plugin} failed while its transform was built: {type(error).__name__}: {error}"
             raise PluginLoadError(message, plugin=plugin) from error
 
-    def run(self, logits: Array, step: StepInput, hidden_states: Array | None = None) -> StepOutput:
-        """One step from raw logits ``[num_rows + companions, width]`` to drawn tokens. `logits` is dead afterwards."""
-        return _Run(self, step, hidden_states).run(self.device.from_logits(logits))
+    def run(
+        self, logits: Array, step: StepInput, hidden_states: Array | None = None, *, num_rows: int | None = None
+    ) -> StepOutput:
+        """One step from raw logits to drawn tokens. Of the logits, which are dead afterwards, the first `num_rows`
+        (default: all) mean something: those of the step, then those of its companions. For a device with
+        `static_shapes` there may be more, so that their number is one of few."""
+        with self.device.scope():
+            logits = self.device.from_logits(logits)
+            if not self.device.static_shapes and num_rows is not None and num_rows < len(logits):
+                logits = logits[:num_rows]
+            fused = FusedStep(self, step)
+            return fused.run(logits) if fused.suits else _Run(self, step, len(logits), hidden_states).run(logits)
 
-    def score(self, logits: Array, token_ids: NDArray[np.int32], k: int) -> Logprobs:
-        """Raw log-probabilities of given tokens, ``int32[m]``, each at its row of raw logits ``[m, width]``, and of
-        the `k` most likely ones. `logits` is dead afterwards."""
-        rows = np.arange(len(token_ids), dtype=np.int32)
-        scored = RawLogprobs(self.ops, self.forbid_padding(self.device.from_logits(logits)), rows, k)
-        scored.choose(rows, self.ops.asarray(token_ids))
-        return scored.result(self.device.download(scored.downloads).result())
+    def score(self, logits: Array, rows: NDArray[np.int32], token_ids: NDArray[np.int32], k: int) -> Logprobs:
+        """Raw log-probabilities of given tokens, ``int32[m]``, each at its own of `rows`, and of the `k` most likely
+        ones. The logits stay as they are."""
+        with self.device.scope():
+            logits = self.device.from_logits(logits)
+            padding = Padding(len(logits), logits.shape[1]) if self.device.static_shapes else None
+            taken, given = (a if padding is None else padding.aligned(a) for a in (rows, token_ids))
+            values = self.forbid_padding(self.ops.gather(logits, self.ops.asarray(taken)))
+            scored = RawLogprobs(self.ops, values, rows, k, padding)
+            scored.choose(rows, self.ops.asarray(given))
+            return scored.result(self.device.download(scored.downloads).result())
+
+    def raw_logprobs(
+        self, logits: Array, wanted: NDArray[np.int32] | None, padding: Padding | None
+    ) -> RawLogprobs | None:
+        """Those of the rows for which `wanted`, `StepInput.num_logprobs`, is not -1; None if there are none."""
+        if wanted is None or wanted.max() < 0:
+            return None
+        rows = np.flatnonzero(wanted >= 0).astype(np.int32)
+        taken = rows if padding is None else padding.aligned(rows)
+        raw = self.forbid_padding(self.ops.gather(logits, self.ops.asarray(taken)))
+        return RawLogprobs(self.ops, raw, rows, int(wanted.max()), padding)
+
+    def warm_up(self, logits: Callable[[], Array], num_rows: int) -> None:
+        """Run steps of `num_rows` rows over fresh `logits`, so that requests find everything compiled: mask,
+        temperatures, penalties, filters and log-probabilities. What a modifier does is not known here."""
+        for step in dummy_steps(num_rows, self.context.logits_width):
+            self.run(logits(), step, num_rows=num_rows)
 
     def forbid_padding(self, logits: Array) -> Array:
         """`logits` with the columns past the vocabulary at -inf."""
@@ -149,17 +183,23 @@ class Pipeline:
 
 
 class _Run:
-    """One step's passage through the stages."""
+    """One step's passage through the stages, over `size` rows of logits."""
 
-    def __init__(self, pipeline: Pipeline, step: StepInput, hidden_states: Array | None) -> None:
+    def __init__(self, pipeline: Pipeline, step: StepInput, size: int, hidden_states: Array | None) -> None:
         self.pipeline = pipeline
         self.device = pipeline.device
         self.ops = pipeline.ops
-        self.step = step
+        self.num_rows = step.batch.num_rows
         self.pre_warp, self.mask, self.post_warp, self.owners = (pipeline.entries(stage, step) for stage in Stage)
-        self.data = StepData(
-            step, self.ops, pipeline.context.logits_width, hidden_states, step.payloads.get(GRAMMAR_MASK)
-        )
+        mask = step.payloads.get(GRAMMAR_MASK)
+        self.padding: Padding | None = None
+        if self.device.static_shapes:
+            self.padding = Padding(size, pipeline.context.logits_width)
+            step = padded_step(step, 2 * size)
+            mask = mask and self.padding.payload(mask)
+            hidden_states = None if hidden_states is None else self._with_scratch(hidden_states)
+        self.step = step
+        self.data = StepData(step, self.ops, pipeline.context.logits_width, hidden_states, mask)
         self.all_rows = pipeline.all_rows(step.batch.num_rows)
         self.faults: dict[int, Fault] = {}
         self.emitted: dict[str, list[tuple[NDArray[np.int32], dict[str, Array]]]] = {}
@@ -171,11 +211,13 @@ class _Run:
 
     def run(self, logits: Array) -> StepOutput:
         ops = self.ops
-        logprobs = self._raw_logprobs(logits)
-        logits = self._penalized(self._allowed(logits))
-        drawn = np.flatnonzero(self.step.temperatures > 0).astype(np.int32)
+        logprobs = self.pipeline.raw_logprobs(logits, self.step.num_logprobs, self.padding)
+        if self.padding is not None:
+            logits = self._with_scratch(logits)
+        drawn = self._drawn()
+        logits = self._warped(logits, drawn)
         if len(drawn) or self.post_warp or self.owners:
-            logits = self._distribution(logits, drawn)
+            logits = self._distribution(logits, len(drawn) > 0)
         if self.post_warp:
             before = ops.gather(logits, self.all_rows)
             for entry, payload in self.post_warp:
@@ -183,13 +225,16 @@ class _Run:
             logits = self._rescue_empty_rows(self.pipeline.forbid_padding(logits), before, self.post_warp)
             if self.owners:
                 logits = ops.log_softmax(logits)
-        greedy = ops.argmax(logits)[: self.step.batch.num_rows]
+        greedy = ops.argmax(logits)[: len(self.all_rows)]
         self.downloads["greedy"] = greedy
         self.downloads["best"] = ops.gather(logits, self.all_rows, greedy[:, None])[:, 0]
-        chosen: list[tuple[NDArray[np.int32], Array]] = [(np.arange(len(greedy), dtype=np.int32), greedy)]
+        chosen: list[tuple[NDArray[np.int32], Array]] = [(np.arange(self.num_rows, dtype=np.int32), greedy)]
         if len(drawn):
-            rows = ops.asarray(drawn)
-            ids = ops.categorical(ops.gather(logits, rows), self.data.uniform(DRAW, rows, 1)[:, 0])
+            ids = self._draw(logits, ops.asarray(drawn))
+            if self.padding is not None:  # of every row, those that are not drawn among them
+                cold = ops.asarray(self.step.temperatures <= 0)
+                ids = ops.where_rows(ids[:, None], self.all_rows, cold[:, None], greedy[:, None])[:, 0]
+                drawn = drawn[: self.num_rows]
             self.downloads["drawn"] = ids
             chosen.append((drawn, ids))
         owned: list[tuple[_Entry, NDArray[np.int32]]] = []
@@ -215,13 +260,80 @@ class _Run:
             None if logprobs is None else logprobs.result(host),
         )
 
-    def _raw_logprobs(self, logits: Array) -> RawLogprobs | None:
-        wanted = self.step.num_logprobs
-        if wanted is None or wanted.max() < 0:
-            return None
-        rows = np.flatnonzero(wanted >= 0).astype(np.int32)
-        raw = self.pipeline.forbid_padding(self.ops.gather(logits, self.ops.asarray(rows)))
-        return RawLogprobs(self.ops, raw, rows, int(wanted.max()))
+    def _with_scratch(self, x: Array) -> Array:
+        """A copy of `x` with as many rows again."""
+        size = len(x)
+        rows = np.concatenate([np.arange(size, dtype=np.int32), np.zeros(size, dtype=np.int32)])
+        return self.ops.gather(x, self.ops.asarray(rows))
+
+    def _drawn(self) -> NDArray[np.int32]:
+        """The rows that are drawn by temperature; with static shapes all, where any is."""
+        drawn = np.flatnonzero(self.step.temperatures > 0).astype(np.int32)
+        return np.arange(len(self.all_rows), dtype=np.int32) if self.padding is not None and len(drawn) else drawn
+
+    def _draw(self, logits: Array, rows: Array) -> Array:
+        """One token for each of `rows` from its log-probabilities, by the method the device draws by."""
+        ops = self.ops
+        logprobs = ops.gather(logits, rows)
+        if "masked_sample" not in self.device.fused:
+            return ops.categorical(logprobs, self.data.uniform(DRAW, rows, 1)[:, 0])
+        u = self.data.uniform(DRAW, rows, self.pipeline.context.logits_width)
+        return ops.argmax(logprobs - ops.log(0 - ops.log(u)))
+
+    def _warped(self, logits: Array, drawn: NDArray[np.int32]) -> Array:
+        """`logits` under every mask, with penalties, bias and temperature."""
+        temperatures = self.step.temperatures[drawn]
+        warm = drawn[(temperatures > 0) & (temperatures != 1)]
+        if self._in_one_pass(warm):
+            return self._warp_masked(logits)
+        logits = self._penalized(self._allowed(logits))
+        if not len(warm):
+            return logits
+        rows = warm if self.padding is None else drawn
+        factors = self._factors(rows)
+        return self.ops.scale_rows(widened(self.ops, logits), self.ops.asarray(rows), self.ops.asarray(factors))
+
+    def _factors(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        """One over the temperature of each of `rows`; 1 where it is 0."""
+        temperatures = self.step.temperatures[rows]
+        return (1 / np.where(temperatures > 0, temperatures, 1)).astype(np.float32)
+
+    def _in_one_pass(self, warm: NDArray[np.int32]) -> bool:
+        """Whether `warp_masked` does all there is to do between raw logits and filters, and more than the mask."""
+        warp = self.step.warp
+        added = None if warp is None else warp.added
+        return (
+            "warp_masked" in self.device.fused
+            and not self.pre_warp
+            and [entry.name for entry, _ in self.mask] == [GRAMMAR_MASK]
+            and (warp is None or warp.repeated is None)
+            and (added is None or not np.isneginf(added[2]).any())
+            and (added is not None or len(warm) > 0)
+        )
+
+    def _warp_masked(self, logits: Array) -> Array:
+        """In one pass. If that fails the logits are gone, and with them every row of this step."""
+        asarray, ((_, payload),) = self.ops.asarray, self.mask
+        added = None if self.step.warp is None else self.step.warp.added
+        if added is not None and self.padding is not None:
+            added = self.padding.pairs(added)
+        factors = np.ones(len(logits), dtype=np.float32)
+        factors[: len(self.all_rows)] = self._factors(np.arange(len(self.all_rows), dtype=np.int32))
+        try:
+            mask = self._uploaded(payload)
+            triples = None if added is None else (asarray(added[0]), asarray(added[1]), asarray(added[2]))
+            logits = self.device.warp_masked(logits, mask.arrays["bitmask"], mask.rows, triples, asarray(factors))
+        except BaseException as error:
+            contain(error)
+            fault = Fault.of(f"device.{self.device.name}", "warp_masked", error)
+            self.faults |= dict.fromkeys(range(self.num_rows), fault)
+        return self.pipeline.forbid_padding(logits)
+
+    def _uploaded(self, payload: Payload) -> Payload:
+        return self.device.upload(payload if self.padding is None else self.padding.payload(payload))
+
+    def _rows(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+        return rows if self.padding is None else self.padding.rows(rows)
 
     def _penalized(self, logits: Array) -> Array:
         """`logits` with penalties, bias and bans. Where bans leave a row empty, it has penalties and bias alone."""
@@ -230,32 +342,33 @@ class _Run:
             return logits
         logits = widened(ops, logits)
         if warp.repeated is not None:
-            logits = penalized(ops, logits, warp.repeated)
+            logits = penalized(ops, logits, self._pairs(warp.repeated))
         if warp.added is None:
             return logits
         rows, columns, values = warp.added
         bans = np.isneginf(values)
         if not bans.all():
-            finite = [ops.asarray(array[~bans]) for array in warp.added]
-            logits = ops.add_at(logits, *finite)
+            finite = self._pairs((rows[~bans], columns[~bans], values[~bans]))
+            logits = ops.add_at(logits, *map(ops.asarray, finite))
         if bans.any():
-            logits, self.banned, self.downloads["banned"] = banned(ops, logits, rows[bans], columns[bans])
+            self.banned = np.unique(rows[bans])
+            places = self._pairs((rows[bans], columns[bans], values[bans]))
+            logits, self.downloads["banned"] = banned(ops, logits, *places[:2], self._rows(self.banned))
         return logits
 
-    def _distribution(self, logits: Array, drawn: NDArray[np.int32]) -> Array:
-        """`logits` through temperature and filters: log-probabilities, where somebody looks at them."""
-        ops, temperatures, warp = self.ops, self.step.temperatures, self.step.warp
-        looked_at = self.post_warp or self.owners
-        warm = drawn[temperatures[drawn] != 1]
-        if len(warm):
-            logits = ops.scale_rows(widened(ops, logits), ops.asarray(warm), ops.asarray(1 / temperatures[warm]))
+    def _pairs(self, pairs: Pairs) -> Pairs:
+        return pairs if self.padding is None else self.padding.pairs(pairs)
+
+    def _distribution(self, logits: Array, drawn: bool) -> Array:
+        """`logits` through the filters: log-probabilities, where somebody looks at them."""
+        ops, warp = self.ops, self.step.warp
         logits = ops.log_softmax(logits)
-        if warp is None or not len(drawn):
+        if warp is None or not drawn:
             return logits
-        chosen = filters(warp, temperatures > 0, self.pipeline.context.logits_width)
+        chosen = filters(warp, self.step.temperatures[: self.num_rows] > 0, self.pipeline.context.logits_width)
         for one in chosen:
-            logits = filtered(ops, logits, one)
-        if chosen and looked_at:
+            logits = filtered(ops, logits, one if self.padding is None else self.padding.filter(one))
+        if chosen and (self.post_warp or self.owners):
             logits = ops.log_softmax(logits)
         return logits
 
@@ -279,7 +392,7 @@ class _Run:
     def _rescue_empty_rows(self, x: Array, otherwise: Array, by: list[tuple[_Entry, Payload]]) -> Array:
         """`x` with its rows of -inf alone taken from `otherwise`, which has sampled rows only."""
         rows = self.all_rows
-        best = self.ops.gather(x, rows, self.ops.argmax(x)[: self.step.batch.num_rows, None])
+        best = self.ops.gather(x, rows, self.ops.argmax(x)[: len(rows), None])
         empty = best == -np.inf
         name = f"empty/{len(self.rescued)}"
         self.downloads[name], self.rescued[name] = empty[:, 0], by
@@ -289,18 +402,19 @@ class _Run:
         self, host: Mapping[str, NDArray[Any]], drawn: NDArray[np.int32], owned: list[tuple[_Entry, NDArray[np.int32]]]
     ) -> NDArray[np.int32]:
         num_tokens = self.pipeline.context.vocabulary_size
-        token_ids = np.array(host["greedy"], dtype=np.int64)
+        token_ids = np.array(host["greedy"][: self.num_rows], dtype=np.int64)
         if len(drawn):
-            token_ids[drawn] = host["drawn"]
+            token_ids[drawn] = host["drawn"][: len(drawn)]
         owner: dict[int, str] = {}
         for i, (entry, rows) in enumerate(owned):
-            token_ids[rows] = host[f"owned/{i}"]
+            token_ids[rows] = host[f"owned/{i}"][: len(rows)]
             owner |= dict.fromkeys(rows.tolist(), entry.name)
-        undrawable = ~(host["best"] > -np.inf)  # true for NaN
+        best = host["best"][: self.num_rows]
+        undrawable = ~(best > -np.inf)  # true for NaN
         outside = (token_ids < 0) | (token_ids >= num_tokens)
         for row in np.flatnonzero(undrawable | outside).tolist():
             if undrawable[row]:
-                not_numbers = np.isnan(host["best"][row])
+                not_numbers = np.isnan(best[row])
                 message = "the logits are not numbers (NaN)" if not_numbers else "no token has a probability"
                 fault = self._blame(row, message)
             else:
@@ -321,11 +435,11 @@ class _Run:
     def _overruled(self, host: Mapping[str, NDArray[Any]]) -> dict[int, tuple[str, ...]]:
         overruled: dict[int, tuple[str, ...]] = {}
         for name, by in self.rescued.items():
-            for row in np.flatnonzero(host[name]).tolist():
+            for row in np.flatnonzero(host[name][: self.num_rows]).tolist():
                 names = tuple(f"modifier.{entry.name}" for entry, payload in by if row in payload.rows)
                 overruled[row] = (*overruled.get(row, ()), *names)
         if len(self.banned):
-            for row in self.banned[host["banned"]].tolist():
+            for row in self.banned[host["banned"][: len(self.banned)]].tolist():
                 overruled[row] = (*overruled.get(row, ()), *BANS)
         return overruled
 
@@ -335,14 +449,14 @@ class _Run:
             rows = np.concatenate([rows for rows, _ in parts])
             arrays = {}
             for key, (_, dtype) in self.pipeline.emits[name].items():
-                values = [host[f"feedback/{name}/{i}/{key}"] for i in range(len(parts))]
+                values = [host[f"feedback/{name}/{i}/{key}"][: len(rows)] for i, (rows, _) in enumerate(parts)]
                 arrays[key] = np.concatenate(values).astype(dtype)
             feedback[name] = Payload(rows, arrays)
         return feedback
 
     def _apply(self, entry: _Entry, payload: Payload, logits: Array) -> Array:
         """`entry` applied to its rows; if it fails, applied row by row, leaving those alone it fails for."""
-        rows = self.ops.asarray(payload.rows)
+        rows = self.ops.asarray(self._rows(payload.rows))
         # the grammar mask is idempotent, so it needs no copy to go back to
         before = None if entry.name == GRAMMAR_MASK else self.ops.gather(logits, rows)
         try:
@@ -360,7 +474,10 @@ class _Run:
 
     def _call(self, entry: _Entry, payload: Payload, logits: Array) -> Array:
         view = self._view(entry, payload)
-        modified = entry.transform.apply(logits, self.device.upload(payload), view)
+        if entry.name == GRAMMAR_MASK and self.padding is None and "apply_token_lists" in self.device.fused:
+            modified = self._apply_short_masks(logits, payload)
+        else:
+            modified = entry.transform.apply(logits, self._uploaded(payload), view)
         alike = isinstance(modified, type(logits)) and modified.dtype == logits.dtype
         if not alike or modified.shape != logits.shape or not is_writable(modified):
             raise ConformanceError(
@@ -370,14 +487,25 @@ class _Run:
         self._keep_emitted(entry, payload, view, type(logits))
         return modified
 
+    def _apply_short_masks(self, logits: Array, mask: Payload) -> Array:
+        """The mask's rows as lists of tokens, those as a bitmask that take fewer bytes so."""
+        lists, short = token_lists(mask.arrays["bitmask"], self.pipeline.context.vocabulary_size)
+        if short.any():
+            logits = self.device.apply_token_lists(logits, lists, mask.rows[short])
+        if not short.all():
+            rest = self.device.upload(mask.take(mask.rows[~short]))
+            logits = self.device.apply_bitmask(logits, rest.arrays["bitmask"], rest.rows)
+        return logits
+
     def _sample(self, entry: _Entry, payload: Payload, logprobs: Array) -> list[tuple[NDArray[np.int32], Array]]:
         try:
             view = self._view(entry, payload)
-            ids = cast("Sampler", entry.transform).sample(logprobs, self.device.upload(payload), view)
+            uploaded = self._uploaded(payload)
+            ids = cast("Sampler", entry.transform).sample(logprobs, uploaded, view)
             whole = isinstance(ids, type(logprobs)) and "int" in str(ids.dtype)
-            if not whole or tuple(ids.shape) != (len(payload),):
+            if not whole or tuple(ids.shape) != (len(uploaded),):
                 raise ConformanceError(
-                    f"sample must return {len(payload)} whole numbers as a {type(logprobs).__name__}; it returned "
+                    f"sample must return {len(uploaded)} whole numbers as a {type(logprobs).__name__}; it returned "
                     f"{describe(ids)}"
                 )
             self._keep_emitted(entry, payload, view, type(logprobs))
@@ -400,7 +528,8 @@ class _Run:
             self.emitted.setdefault(entry.name, []).append((payload.rows, view.emitted))
 
     def _view(self, entry: _Entry, payload: Payload) -> StepView:
-        return StepView(self.data, entry.modifier, entry.transform, len(payload))
+        num_entries = len(payload) if self.padding is None else self.padding.num_rows
+        return StepView(self.data, entry.modifier, entry.transform, num_entries)
 
     def _fault(self, entry: _Entry, error: BaseException) -> Fault:
         if entry.name == GRAMMAR_MASK:

@@ -16,12 +16,16 @@ from guideway.api.errors import ConformanceError, UnsupportedCapability
 from guideway.api.modifier import LogitModifier, LogitTransform
 from guideway.api.steps import Array, Need, Payload, StepInput
 
-__all__ = ["StepData", "StepView", "purpose_id"]
+__all__ = ["DRAW", "StepData", "StepView", "purpose_id"]
 
 
 def purpose_id(owner: str, purpose: str) -> int:
     """The Philox counter word that keeps random numbers of different owners and purposes apart."""
     return zlib.crc32(f"{owner}/{purpose}".encode()) & 0x7FFFFFFF
+
+
+DRAW = purpose_id("guideway", "draw")
+"""Purpose of the random numbers behind each draw that no modifier owns."""
 
 
 @dataclass(slots=True)

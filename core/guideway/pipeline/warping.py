@@ -35,17 +35,16 @@ def penalized(ops: ArrayOps, x: Array, repeated: Pairs) -> Array:
     return ops.scatter(x, rows, columns[:, None], after)
 
 
-def banned(ops: ArrayOps, x: Array, rows: Ids, columns: Ids) -> tuple[Array, Ids, Array]:
-    """`x` with these logits at -inf, but for rows that this would leave empty; the rows concerned, and which of them
-    those are, ``bool[rows]`` on the device."""
-    concerned = np.unique(rows)
+def banned(ops: ArrayOps, x: Array, rows: Ids, columns: Ids, concerned: Ids) -> tuple[Array, Array]:
+    """`x` with these logits at -inf, but for those rows of `concerned` that this would leave empty; and which of them
+    those are, ``bool[len(concerned)]`` on the device."""
     on_device, every = (ops.asarray(a) for a in (concerned, np.arange(len(concerned), dtype=np.int32)))
     before = ops.gather(x, on_device)
     bans = ops.asarray(np.full((len(rows), 1), -np.inf, dtype=np.float32))
     x = ops.scatter(x, ops.asarray(rows), ops.asarray(columns)[:, None], bans)
     after = ops.gather(x, on_device)
     empty = ops.gather(after, every, ops.argmax(after)[:, None]) == -np.inf
-    return ops.where_rows(x, on_device, empty, before), concerned, empty[:, 0]
+    return ops.where_rows(x, on_device, empty, before), empty[:, 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,8 @@ class Filter:
     """Rows that use the same filters; a filter none of them uses is None."""
 
     rows: NDArray[np.int32]
+    num_candidates: int
+    """How many of a row's most likely tokens have to be looked at."""
     top_k: NDArray[np.int32] | None
     top_p: NDArray[np.float32] | None
     min_p: NDArray[np.float32] | None
@@ -76,10 +77,12 @@ def filters(warp: Warp, drawn: NDArray[np.bool_], width: int) -> list[Filter]:
     found = []
     for kind in np.unique(kinds[kinds > 0]).tolist():
         rows = np.flatnonzero(kinds == kind).astype(np.int32)
+        top_k = warp.top_k[rows] if warp.top_k is not None and kind & 1 else None
         found.append(
             Filter(
                 rows,
-                warp.top_k[rows] if warp.top_k is not None and kind & 1 else None,
+                width if top_k is None else int(top_k.max()),
+                top_k,
                 warp.top_p[rows] if warp.top_p is not None and kind & 2 else None,
                 warp.min_p[rows] if warp.min_p is not None and kind & 8 else None,
                 warp.typical_p[rows] if warp.typical_p is not None and kind & 4 else None,
@@ -105,9 +108,8 @@ class _Part:
         self.ops, self.x, self.chosen = ops, x, chosen
         self.num_rows, self.width = x.shape
         self.every = ops.asarray(np.arange(self.num_rows, dtype=np.int32))
-        count = self.width if chosen.top_k is None else int(chosen.top_k.max())
         is_sorted = chosen.top_k is not None or chosen.top_p is not None
-        self.candidates = ops.topk(x, count)[0] if is_sorted else x
+        self.candidates = ops.topk(x, chosen.num_candidates)[0] if is_sorted else x
         self.best = ops.gather(self.candidates, self.every, ops.argmax(self.candidates)[:, None])
         self.border = self.best - np.inf
         """The least likely token that stays, ``[rows, 1]``."""

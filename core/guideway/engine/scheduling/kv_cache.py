@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from guideway.api.errors import GuidewayError, InvalidConfiguration
-from guideway.engine.forward import Append, Clear, Copy, Move, Region
+from guideway.api.forward import Append, Clear, Copy, Move, Region
 from guideway.engine.scheduling.buddy import BuddyAllocator, power_of_two
 
 __all__ = ["KVCache", "KVCacheError", "KVCacheFull"]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from guideway.api.forward import Append, ForwardStep, Score
 from guideway.api.provisional import Executor
 from guideway.api.steps import Logprobs, Need, Outcome, StepBatch
 from guideway.api.types import TokenLogprobs
 from guideway.constraints.rows import token_logprobs
 from guideway.constraints.runtime import Runtime
-from guideway.engine.forward import Append, ForwardStep, Score
 from guideway.engine.scheduling.kv_cache import KVCache
 from guideway.engine.scheduling.sequence import Sequence
 from guideway.pipeline import accepted_tokens

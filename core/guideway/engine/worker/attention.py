@@ -22,7 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from guideway.api.errors import InvalidConfiguration
-from guideway.engine.forward import Append
+from guideway.api.forward import Append
 from guideway.engine.worker.kv_store import KVStore
 from guideway.engine.worker.masks import Masks
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from guideway.api.errors import GuidewayError, InvalidConfiguration
-from guideway.engine.forward import Copy, Move
+from guideway.api.forward import Copy, Move
 
 __all__ = ["KVShape", "KVStore"]
 

@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging
 
 from guideway.api.errors import InvalidConfiguration
-from guideway.engine.forward import ModelInfo
+from guideway.api.forward import ModelInfo
 
 __all__ = ["load_model", "load_tokenizer", "model_info"]
 

@@ -9,35 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 (the name everybody knows it by)
 from transformers import PreTrainedModel
 
+from guideway.api.device import padded_size
 from guideway.api.errors import InvalidConfiguration
-from guideway.engine.forward import Append, ForwardStep
+from guideway.api.forward import Append, ForwardOutput, ForwardStep, ModelInfo, ModelRunner, Region, RunnerLimits
+from guideway.api.hookspecs import hookimpl
 from guideway.engine.worker.attention import PackedStep, pack_step
 from guideway.engine.worker.kv_store import KVStore
 from guideway.engine.worker.linear import use_onednn
 from guideway.engine.worker.masks import Masks
+from guideway.engine.worker.model_loader import load_model, model_info
 from guideway.engine.worker.model_support import check_spans, probe_attention
 
-__all__ = ["ForwardOutput", "ModelRunner", "context_length"]
+__all__ = ["PackedModel", "TransformersRunner", "context_length"]
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardOutput:
-    """What one step computed. Inference tensors: change them in place only under `torch.inference_mode`."""
-
-    logits: Tensor
-    """``float32[rows, logits_width]``: the rows each append asked for, in the order of the appends."""
-    hidden_states: Tensor | None = None
-    """``[rows, hidden size]`` in the model's dtype, if asked for: what the logits were computed from."""
-
-
-class ModelRunner:
+class PackedModel:
     """One model, the keys and values of its sequences, and the forward pass of a step.
 
     The model is taken over, with every other that shares its configuration object: its attention now needs this
@@ -74,7 +67,8 @@ class ModelRunner:
     def forward(self, step: ForwardStep) -> ForwardOutput:
         """Carry out the moves of `step` and pass its tokens through the model.
 
-        Prompts, parts of prompts, single tokens and short runs (forced tokens, drafts) may be mixed. Whatever is
+        Prompts, parts of prompts, single tokens and short runs (forced tokens, drafts) may be mixed. The logits are
+        float32; all are inference tensors: change them in place only under `torch.inference_mode`. Whatever is
         raised, by the model or by an interrupt: doing the same step again computes the same.
         """
         self._store.move(step.moves, step.first_move)
@@ -95,9 +89,61 @@ class ModelRunner:
         return pack_step(appends, self._store, self._masks, windows=self._windows, group=self._group)
 
 
+class TransformersRunner(ModelRunner):
+    """A model of `transformers`, whole or shared with other workers. It runs where a device with torch tensors is; for
+    one with other arrays on the CPU, from where the logits move on."""
+
+    name = "transformers"
+
+    def load(self, folder: str, dtype: str) -> ModelInfo:
+        model = load_model(folder, dtype, self.backend.device if self.backend.arrays == "torch" else "cpu")
+        info = model_info(model)
+        if self.num_workers > 1:
+            from guideway.engine.worker.tensor_parallel import share
+
+            model = share(model, self.rank, self.num_workers)
+        self.model = model
+        return info
+
+    def start(self, limits: RunnerLimits) -> None:
+        self._packed = PackedModel(self.model, num_cells=limits.num_cells, max_length=limits.max_length)
+        self._max_num_rows = limits.max_num_rows
+
+    def dummy_steps(self) -> Iterator[ForwardStep]:
+        num_rows = padded_size(1)
+        while self.backend.static_shapes and num_rows <= padded_size(self._max_num_rows):
+            yield ForwardStep([Append(Region(0, 1), 0, [0], 1)] * num_rows)
+            num_rows *= 2
+
+    def forward(self, step: ForwardStep) -> ForwardOutput:
+        output = self._packed.forward(step)
+        return _padded(output) if self.backend.static_shapes else output
+
+    def close(self) -> None:
+        if self.num_workers > 1:
+            from guideway.engine.worker.tensor_parallel import leave
+
+            leave()
+
+
+@hookimpl
+def guideway_model_runner() -> type[ModelRunner]:
+    return TransformersRunner
+
+
 def context_length(model: PreTrainedModel) -> int | None:
     """The most tokens `model` was made for; None if its configuration does not say."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+@torch.inference_mode()
+def _padded(output: ForwardOutput) -> ForwardOutput:
+    """With zeros as further rows."""
+    missing = padded_size(len(output.logits)) - len(output.logits)
+    logits, hidden = (
+        None if x is None else F.pad(x, (0, 0, 0, missing)) for x in (output.logits, output.hidden_states)
+    )
+    return ForwardOutput(logits, hidden)
 
 
 @contextmanager

@@ -8,19 +8,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
+
+import numpy as np
 
 from guideway.api.device import DeviceBackend
 from guideway.api.errors import GuidewayError, PluginLoadError, PluginUnavailable, contain
+from guideway.api.forward import ForwardOutput, ForwardStep, ModelInfo, ModelRunner, RunnerLimits
 from guideway.api.modifier import LogitModifier, WorkerContext
-from guideway.api.steps import Logprobs, StepInput, StepOutput
-from guideway.engine.forward import ForwardStep, ModelInfo
+from guideway.api.steps import Array, Logprobs, StepInput, StepOutput
 from guideway.engine.worker.mixins import Mixins
 from guideway.pipeline import Pipeline
 from guideway.plugins import PluginPlan, Plugins, bootstrap_worker
-
-if TYPE_CHECKING:
-    from guideway.engine.worker.model_runner import ForwardOutput, ModelRunner
 
 __all__ = ["Worker", "WorkerOutput", "WorkerSettings", "WorkerSpec"]
 
@@ -34,10 +34,7 @@ class WorkerSettings:
     modifiers: Sequence[tuple[type[LogitModifier[Any]], Mapping[str, Any]]]
     """Classes and options, the grammar mask first: what `Pipeline` takes."""
     vocabulary_size: int
-    num_cells: int
-    """How many tokens the keys and values have room for."""
-    max_length: int
-    """The most tokens of one sequence."""
+    limits: RunnerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +55,8 @@ class WorkerSpec:
     model: str
     """The model's folder."""
     dtype: str
+    runner: str
+    """The address of the component that runs the model."""
     device_backend: str
     device: str
     mixins: Sequence[tuple[str, Mapping[str, Any]]] = ()
@@ -79,43 +78,46 @@ class Worker:
         self.rank = rank
         self.num_workers = num_workers
         self.device = spec.device
-        self.model: Any = None
         self._spec = spec
         # before the model is loaded: what is wrong with an option or a device need not cost that
         self._backend = _device(plugins, spec)
         self._mixins = Mixins([(plugins.load("worker", address), options) for address, options in spec.mixins])
-        self._runner: ModelRunner
+        make_runner: type[ModelRunner] = plugins.load("runner", spec.runner)
+        self._runner = make_runner(self._backend, rank, num_workers)
         self._pipeline: Pipeline
         self._logits_width = 0
         self._step: ForwardStep | None = None
         self._output: ForwardOutput | None = None
         self._failure: BaseException | None = None
 
+    @property
+    def model(self) -> Any:
+        """What the runner loaded."""
+        return self._runner.model
+
     def load(self) -> ModelInfo:
         """Load the model, or this worker's part of it. Raises `InvalidConfiguration`."""
-        from guideway.engine.worker.model_loader import load_model, model_info
-
-        model = load_model(self._spec.model, self._spec.dtype, self._spec.device)
-        info = model_info(model)
-        if self.num_workers > 1:
-            from guideway.engine.worker.tensor_parallel import share
-
-            model = share(model, self.rank, self.num_workers)
-        self.model = model
+        info = self._runner.load(self._spec.model, self._spec.dtype)
         self._logits_width = info.logits_width
         return info
 
     def start(self, settings: WorkerSettings) -> None:
-        """Make room for keys and values, build the pipeline and tell the mixins. Raises `InvalidConfiguration` and
-        `PluginError`."""
-        from guideway.engine.worker.model_runner import ModelRunner
-
-        self._runner = ModelRunner(self.model, num_cells=settings.num_cells, max_length=settings.max_length)
+        """Make room for keys and values, build the pipeline, tell the mixins, and run whatever steps have to be run
+        before the first request. Raises `InvalidConfiguration` and `PluginError`."""
+        self._runner.start(settings.limits)
         context = WorkerContext(
             device=self._backend, vocabulary_size=settings.vocabulary_size, logits_width=self._logits_width
         )
         self._pipeline = Pipeline(settings.modifiers, context)
         self._mixins.on_model_loaded(self)
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        for step in self._runner.dummy_steps():
+            self._pipeline.warm_up(partial(self._logits, step), step.num_rows)
+
+    def _logits(self, step: ForwardStep) -> Array:
+        return self._runner.forward(step).logits
 
     def forward(self, step: ForwardStep) -> None:
         """Launch the forward pass of a step; on an accelerator it still runs when this returns. What goes wrong is
@@ -148,24 +150,18 @@ class Worker:
     def close(self) -> None:
         """Let go of everything. Closing twice is fine."""
         self._mixins.close()
-        if self.num_workers > 1:
-            from guideway.engine.worker.tensor_parallel import leave
-
-            leave()
+        self._runner.close()
 
     def _sample(self, step: StepInput | None, forward: ForwardStep, output: ForwardOutput) -> WorkerOutput:
-        import torch
-
         score = forward.score
         end = forward.num_rows - (0 if score is None else len(score.token_ids))
-        with torch.inference_mode():
-            prompt = None
-            if score is not None:
-                prompt = self._pipeline.score(output.logits[end:], score.token_ids, score.num_logprobs)
-            if step is None:
-                return WorkerOutput(None, prompt)
-            hidden_states = None if output.hidden_states is None else output.hidden_states[:end]
-            return WorkerOutput(self._pipeline.run(output.logits[:end], step, hidden_states), prompt)
+        prompt = None
+        if score is not None:
+            rows = np.arange(end, forward.num_rows, dtype=np.int32)
+            prompt = self._pipeline.score(output.logits, rows, score.token_ids, score.num_logprobs)
+        if step is None:
+            return WorkerOutput(None, prompt)
+        return WorkerOutput(self._pipeline.run(output.logits, step, output.hidden_states, num_rows=end), prompt)
 
 
 def _device(plugins: Plugins, spec: WorkerSpec) -> DeviceBackend:

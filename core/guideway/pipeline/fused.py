@@ -1,0 +1,147 @@
+"""Steps in which only the grammar mask and temperatures act, drawn in one pass where the device can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.bitmask import FULL, num_words
+from guideway.api.device import Draw
+from guideway.api.errors import contain
+from guideway.api.steps import GRAMMAR_MASK, Array, Fault, Payload, StepInput, StepOutput
+from guideway.pipeline.logprobs import RawLogprobs
+from guideway.pipeline.padding import Padding, padded_step
+from guideway.pipeline.view import DRAW
+
+if TYPE_CHECKING:
+    from guideway.pipeline.pipeline import Pipeline
+
+__all__ = ["FusedStep"]
+
+
+class FusedStep:
+    """One step drawn by `masked_sample`, or by `masked_argmax` where nothing is drawn. Neither changes the logits, so
+    that a failure can be tried again row by row."""
+
+    def __init__(self, pipeline: Pipeline, step: StepInput) -> None:
+        self.pipeline = pipeline
+        self.device = pipeline.device
+        self.ops = pipeline.ops
+        self.step = step
+        self.drawn = bool((step.temperatures > 0).any())
+        self.operation = "masked_sample" if self.drawn else "masked_argmax"
+        self.faults: dict[int, Fault] = {}
+
+    @property
+    def suits(self) -> bool:
+        """Whether nothing but mask and temperatures acts, and the device declares the operation."""
+        step = self.step
+        return self.operation in self.device.fused and step.warp is None and not step.payloads.keys() - {GRAMMAR_MASK}
+
+    def run(self, logits: Array) -> StepOutput:
+        """`Pipeline.run` from the device's logits on."""
+        num_rows, size, width = self.step.batch.num_rows, len(logits), logits.shape[1]
+        padding = Padding(size, width) if self.device.static_shapes else None
+        logprobs = self.pipeline.raw_logprobs(logits, self.step.num_logprobs, padding)
+        mask = self.step.payloads.get(GRAMMAR_MASK)
+        if mask is None or padding is not None:
+            mask = _padded(mask, size if padding is not None else 1, num_words(width))
+        try:
+            ids, best = self._draw(logits, mask, padded_step(self.step, size))
+        except BaseException as error:
+            contain(error)
+            return self._row_by_row(logits, mask, logprobs)
+        downloads = {"ids": ids, "best": best}
+        if logprobs is not None:
+            logprobs.choose(np.arange(num_rows, dtype=np.int32), ids)
+            downloads |= logprobs.downloads
+        host = self.device.download(downloads).result()
+        token_ids = self._checked(np.array(host["ids"][:num_rows], dtype=np.int64), host["best"][:num_rows])
+        return self._output(token_ids, logprobs, host)
+
+    def _draw(self, logits: Array, mask: Payload, step: StepInput) -> tuple[Array, Array]:
+        uploaded = self.device.upload(mask)
+        bitmask, rows = uploaded.arrays["bitmask"], uploaded.rows
+        num_tokens = self.pipeline.context.vocabulary_size
+        if not self.drawn:
+            return self.device.masked_argmax(logits, bitmask, rows, num_tokens)
+        asarray = self.ops.asarray
+        draw = Draw(
+            temperatures=asarray(step.temperatures),
+            seeds=asarray(step.seeds),
+            sequences=asarray(step.sequence_indices),
+            positions=asarray(step.batch.positions),
+            purpose=DRAW,
+        )
+        return self.device.masked_sample(logits, bitmask, rows, num_tokens, draw)
+
+    def _row_by_row(self, logits: Array, mask: Payload, logprobs: RawLogprobs | None) -> StepOutput:
+        """Each row by itself, so that those are left that it did not fail for."""
+        num_rows = self.step.batch.num_rows
+        token_ids, best = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.float32)
+        for row in range(num_rows):
+            index = np.array([row], dtype=np.int32)
+            alone = mask.take(index)
+            alone = _padded(Payload(alone.rows - row, alone.arrays), 1, mask.arrays["bitmask"].shape[1])
+            try:
+                drawn = self._draw(self.ops.gather(logits, self.ops.asarray(index)), alone, _only(self.step, row))
+                host = self.device.download(dict(zip(("ids", "best"), drawn, strict=True))).result()
+                token_ids[row], best[row] = host["ids"][0], host["best"][0]
+            except BaseException as error:
+                contain(error)
+                self.faults[row] = Fault.of(f"device.{self.device.name}", self.operation, error)
+        checked = self._checked(token_ids, best)
+        if logprobs is not None:
+            logprobs.choose(np.arange(num_rows, dtype=np.int32), self.ops.asarray(checked))
+        return self._output(checked, logprobs, self.device.download(logprobs.downloads if logprobs else {}).result())
+
+    def _output(
+        self, token_ids: NDArray[np.int32], logprobs: RawLogprobs | None, host: Mapping[str, NDArray[Any]]
+    ) -> StepOutput:
+        return StepOutput(token_ids, faults=self.faults, logprobs=None if logprobs is None else logprobs.result(host))
+
+    def _checked(self, token_ids: NDArray[np.int64], best: NDArray[np.float32]) -> NDArray[np.int32]:
+        """`token_ids` with a fault for each row that could not be drawn, or was drawn wrongly."""
+        num_tokens = self.pipeline.context.vocabulary_size
+        outside = (token_ids < 0) | (token_ids >= num_tokens)
+        for row in np.flatnonzero(~(best > -np.inf) | outside).tolist():
+            if np.isnan(best[row]):
+                fault = Fault("model", "forward", "the logits are not numbers (NaN)")
+            elif best[row] == -np.inf:
+                fault = Fault("model", "forward", "no token has a probability")
+            else:
+                message = f"it drew a token id outside 0..{num_tokens - 1}"
+                fault = Fault(f"device.{self.device.name}", self.operation, message)
+            self.faults.setdefault(row, fault)
+        if self.faults:
+            token_ids[list(self.faults)] = 0
+        return token_ids.astype(np.int32)
+
+
+def _padded(mask: Payload | None, size: int, words: int) -> Payload:
+    """`mask` with at least `size` entries, those added of no row."""
+    if mask is None:
+        mask = Payload(np.empty(0, dtype=np.int32), {"bitmask": np.empty((0, words), dtype=np.int32)})
+    missing = size - len(mask)
+    if missing <= 0:
+        return mask
+    packed = mask.arrays["bitmask"]
+    full = np.full((missing, packed.shape[1]), FULL, dtype=np.int32)
+    rows = np.concatenate([mask.rows, np.full(missing, -1, dtype=np.int32)])
+    return Payload(rows, {"bitmask": np.concatenate([packed, full])})
+
+
+def _only(step: StepInput, row: int) -> StepInput:
+    """What `FusedStep` reads of `step`, of one row."""
+    one = slice(row, row + 1)
+    return replace(
+        step,
+        batch=replace(step.batch, positions=step.batch.positions[one]),
+        temperatures=step.temperatures[one],
+        seeds=step.seeds[one],
+        sequence_indices=step.sequence_indices[one],
+    )

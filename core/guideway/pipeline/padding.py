@@ -1,0 +1,140 @@
+"""Shapes that stay the same from step to step, for devices that compile for each.
+
+Every list of rows is filled up with rows that mean nothing: the logits of a step are given as many scratch rows again
+as they have rows, and a list that is short of entries ends with scratch rows, each once, under the values of its first
+entry. So a transform is applied to more rows than were asked for, all of them its own, and needs to know nothing of
+it. What comes back is cut on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.bitmask import allocate
+from guideway.api.steps import GRAMMAR_MASK, Payload, StepBatch, StepInput, Warp
+from guideway.pipeline.warping import Filter, Pairs
+
+__all__ = ["Padding", "dummy_steps", "padded_step"]
+
+LEAST_PAIRS = 64
+GROWTH = 4
+"""Pairs of rows and columns are padded to `LEAST_PAIRS` times a power of this."""
+MOST_LIKELY = 32
+"""So many most likely tokens are looked up wherever fewer are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Of the lists of one step. `num_rows` of the logits are no scratch rows."""
+
+    num_rows: int
+    width: int
+    """Of the logits."""
+
+    def rows(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+        """``int32[num_rows]``: `rows`, then scratch rows."""
+        missing = self.num_rows - len(rows)
+        scratch = np.arange(self.num_rows, self.num_rows + missing, dtype=np.int32)
+        return np.concatenate([rows.astype(np.int32), scratch])
+
+    def aligned(self, array: NDArray[Any]) -> NDArray[Any]:
+        """`array`, whose leading axis runs over a list of rows, as long as `rows` makes that list."""
+        return _filled(array, self.num_rows)
+
+    def payload(self, payload: Payload) -> Payload:
+        """`payload` with an entry for each of `rows`."""
+        return replace(
+            payload,
+            rows=self.rows(payload.rows),
+            arrays={name: self.aligned(array) for name, array in payload.arrays.items()},
+        )
+
+    def pairs(self, pairs: Pairs) -> Pairs:
+        """`pairs`, then as many of scratch rows as bring them to one of a few lengths."""
+        rows, columns, values = pairs
+        size = LEAST_PAIRS
+        while size < len(rows):
+            size *= GROWTH
+        missing = np.arange(size - len(rows))
+        return (
+            np.concatenate([rows, (self.num_rows + missing // self.width % self.num_rows).astype(np.int32)]),
+            np.concatenate([columns, (missing % self.width).astype(np.int32)]),
+            _filled(values, size),
+        )
+
+    def filter(self, chosen: Filter) -> Filter:
+        """`chosen` over all of `rows`, with every token a candidate."""
+        aligned = {
+            field.name: None if (array := getattr(chosen, field.name)) is None else self.aligned(array)
+            for field in fields(chosen)
+            if field.name not in ("rows", "num_candidates")
+        }
+        return Filter(rows=self.rows(chosen.rows), num_candidates=self.width, **aligned)
+
+    def num_logprobs(self, count: int) -> int:
+        """How many most likely tokens to look up where `count` are wanted."""
+        return min(self.width, max(MOST_LIKELY, count)) if count else 0
+
+
+def padded_step(step: StepInput, num_rows: int) -> StepInput:
+    """`step` as one of `num_rows` rows, those beyond its own greedy ones that no payload speaks of. Its warp stays."""
+    batch = step.batch
+    if batch.num_rows == num_rows:
+        return step
+    padded = StepBatch(batch.slots, batch.row_start, batch.draft_token_ids, _zeros(batch.positions, num_rows))
+    return replace(
+        step,
+        batch=padded,
+        temperatures=_zeros(step.temperatures, num_rows),
+        seeds=_zeros(step.seeds, num_rows),
+        sequence_indices=_zeros(step.sequence_indices, num_rows),
+        history=None if step.history is None else _zeros(step.history, num_rows),
+        companion_rows={name: _zeros(rows, num_rows, -1) for name, rows in step.companion_rows.items()},
+    )
+
+
+def dummy_steps(num_rows: int, width: int) -> Iterator[StepInput]:
+    """Steps of so many rows, a sequence each, that between them use everything a step may but modifiers."""
+    rows = np.arange(num_rows, dtype=np.int32)
+    zeros, ones = np.zeros(num_rows, dtype=np.int32), np.ones(num_rows, dtype=np.float32)
+    greedy = StepInput(
+        batch=StepBatch.build(rows.tolist(), zeros.tolist()),
+        payloads={GRAMMAR_MASK: Payload(rows, {"bitmask": allocate(num_rows, width)})},
+        temperatures=0 * ones,
+        seeds=np.zeros(num_rows, dtype=np.int64),
+        sequence_indices=zeros,
+    )
+    pair, column = rows[:1], zeros[:1]
+    penalties = Warp(repeated=(pair, column, ones[:1]), added=(pair, column, ones[:1]))
+    bans = Warp(added=(pair, column, np.full(1, -np.inf, dtype=np.float32)))
+    for step in (greedy, replace(greedy, num_logprobs=zeros), replace(greedy, num_logprobs=zeros + 1)):
+        yield step
+        yield replace(step, temperatures=0.5 * ones)
+    for warp in (
+        penalties,
+        bans,
+        Warp(top_k=zeros + 1),
+        Warp(top_p=0.5 * ones),
+        Warp(min_p=0.5 * ones),
+        Warp(typical_p=0.5 * ones),
+        Warp(top_k=zeros + 1, top_p=0.5 * ones, min_p=0.5 * ones, typical_p=0.5 * ones),
+    ):
+        for temperature in (0, 1, 0.5):
+            yield replace(greedy, warp=warp, temperatures=temperature * ones)
+
+
+def _filled(array: NDArray[Any], size: int) -> NDArray[Any]:
+    """`array`, its first entry repeated up to `size`; zeros if it has none."""
+    if not len(array):
+        return np.zeros((size, *array.shape[1:]), dtype=array.dtype)
+    return np.concatenate([array, np.broadcast_to(array[:1], (size - len(array), *array.shape[1:]))])
+
+
+def _zeros(array: NDArray[Any], size: int, value: int = 0) -> NDArray[Any]:
+    """`array` with `value` up to `size`."""
+    return np.concatenate([array, np.full((size - len(array), *array.shape[1:]), value, dtype=array.dtype)])

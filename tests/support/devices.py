@@ -1,0 +1,45 @@
+"""NumPy devices that ask hosts for what other devices ask for: static shapes, operations in one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from guideway.api.device import FUSED_OPERATIONS
+from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
+
+__all__ = ["FusedNumpy", "StaticNumpy"]
+
+
+class StaticNumpy(NumpyDevice):
+    """Keeps the shapes of whatever its operations are called with."""
+
+    name = "static"
+    static_shapes = True
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.shapes: set[tuple[Any, ...]] = set()
+        self.ops = _Watched(self.shapes)
+
+
+class FusedNumpy(NumpyDevice):
+    """Declares every optional operation, each as the contract builds it from the others."""
+
+    name = "fused"
+    fused = frozenset(FUSED_OPERATIONS)
+
+
+class _Watched(NumpyOps):
+    def __init__(self, shapes: set[tuple[Any, ...]]) -> None:
+        self._shapes = shapes
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name.startswith("_"):
+            return value
+
+        def watched(*args: Any) -> Any:
+            self._shapes.add((name, *(getattr(argument, "shape", argument) for argument in args)))
+            return value(*args)
+
+        return watched
