@@ -35,7 +35,13 @@ APPLICATIONS = {"guideway-demo-model"}
 """Distributions that, beside what they plug in, are used as a program: the demo model is evaluated through the engine.
 They may use what an application does: the names of `guideway` itself, and no module below."""
 
-FOR_PLUGINS = {"guideway.api"}
+FOR_PLUGINS = {
+    "guideway.api",
+    "guideway.builtin.numpy_device",
+    "guideway.builtin.philox",
+    "guideway.builtin.torch_device",
+}
+"""The API, and the built-in devices: one whose logits are tensors of torch derives from that of torch."""
 FOR_PLUGIN_TESTS = FOR_PLUGINS | {"guideway.builtin.reference", "guideway.conformance"}
 
 

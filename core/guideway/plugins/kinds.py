@@ -44,6 +44,7 @@ KINDS = {
         Kind("attention", "guideway_attention_backend", "AttentionBackend", provisional=True),
         Kind("executor", "guideway_executor", "Executor", provisional=True),
         Kind("model", "guideway_model", "Model", provisional=True),
+        Kind("runner", "guideway_model_runner", "ModelRunner", provisional=True),
     )
 }
 

@@ -1,0 +1,17 @@
+"""Fused masking and sampling in Triton, for guideway."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guideway.api import hookimpl
+
+if TYPE_CHECKING:
+    from guideway.api import DeviceBackend
+
+
+@hookimpl
+def guideway_device_backend() -> type[DeviceBackend]:
+    from guideway_triton.backend import TritonDevice
+
+    return TritonDevice
