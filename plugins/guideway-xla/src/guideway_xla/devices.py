@@ -1,0 +1,28 @@
+"""Devices as jax names them."""
+
+from __future__ import annotations
+
+import jax
+from guideway.api import InvalidConfiguration
+
+__all__ = ["find_device"]
+
+
+def find_device(name: str) -> jax.Device:
+    """The device of that name: a platform of jax, ``cpu``, ``tpu`` or ``cuda``, and from 1 on a number, ``tpu:1``.
+    Raises `InvalidConfiguration`."""
+    platform, _, number = name.partition(":")
+    if platform and (number.isdecimal() or name == platform):
+        try:
+            devices = jax.local_devices(backend=platform)
+        except Exception as error:  # an AssertionError too, depending on how jax was installed
+            raise _unknown(name, str(error)) from error
+        index = int(number or 0)
+        if index < len(devices):
+            return devices[index]
+        raise _unknown(name, f"it has {len(devices)} of platform {platform!r}")
+    raise _unknown(name, "write a platform and, from 1 on, a number, such as 'cpu', 'tpu' or 'tpu:1'")
+
+
+def _unknown(name: str, reason: str) -> InvalidConfiguration:
+    return InvalidConfiguration(f"jax has no device {name!r}: {reason}", field="device")

@@ -1,0 +1,57 @@
+"""What compiled functions are made of: to be traced, each as a part of a larger one."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from guideway.api.bitmask import BITS_PER_WORD, num_words
+from guideway.builtin.philox import philox4x32
+
+__all__ = ["allowed", "uniform", "unpack_bitmask"]
+
+
+def unpack_bitmask(bitmask: jax.Array, width: int) -> jax.Array:
+    """``bool[rows, width]`` from ``int32[rows, words]``; tokens past the last word are forbidden."""
+    words = _whole_rows(bitmask, width)
+    bits = (words[:, :, None] >> jnp.arange(BITS_PER_WORD, dtype=jnp.int32)) & 1
+    return bits.reshape(len(words), words.shape[1] * BITS_PER_WORD)[:, :width] != 0
+
+
+def allowed(bitmask: jax.Array, rows: jax.Array, num_rows: int, width: int) -> jax.Array:
+    """``bool[num_rows, width]``: what the masks of `rows`, of which those that are -1 count for nothing, allow. Other
+    rows allow everything.
+
+    The packed words are spread over the rows, which moves a 32nd of what spreading the logits would.
+    """
+    words = _whole_rows(bitmask, width)
+    rows = rows.astype(jnp.int32)
+    rows = jnp.where(rows < 0, num_rows, rows)  # else jax would count from the end
+    full = jnp.full((num_rows, words.shape[1]), -1, dtype=jnp.int32)
+    return unpack_bitmask(full.at[rows].set(words, mode="drop"), width)
+
+
+def _whole_rows(bitmask: jax.Array, width: int) -> jax.Array:
+    """`bitmask` with exactly the words of `width` tokens: a word it lacks allows nothing."""
+    wanted = num_words(width)
+    return jnp.pad(bitmask[:, :wanted], ((0, 0), (0, max(0, wanted - bitmask.shape[1]))))
+
+
+def uniform(seeds: jax.Array, sequences: jax.Array, positions: jax.Array, purpose: jax.Array, width: int) -> jax.Array:
+    """`ArrayOps.uniform` in 32-bit arithmetic alone, which is all a TPU has. `purpose` is a uint32."""
+    key = jax.lax.bitcast_convert_type(seeds, jnp.uint32)  # [m, 2], low word first
+    blocks = jnp.arange(-(-width // 4), dtype=jnp.uint32)[None, :]
+    counter = (blocks, positions.astype(jnp.uint32)[:, None], sequences.astype(jnp.uint32)[:, None], purpose)
+    block = philox4x32(counter, (key[:, :1], key[:, 1:]), _multiply_32, jnp.uint32)
+    words = jnp.stack(jnp.broadcast_arrays(*block), axis=2).reshape(len(seeds), 4 * blocks.size)[:, :width]
+    unit: jax.Array = ((words >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2**-23)
+    return unit
+
+
+def _multiply_32(word: jax.Array, constant: int) -> tuple[jax.Array, jax.Array]:
+    """High and low word of a product of two words, by halves."""
+    low, high = word & 0xFFFF, word >> 16
+    constant_low, constant_high = jnp.uint32(constant & 0xFFFF), jnp.uint32(constant >> 16)
+    middle = low * constant_high
+    carried = high * constant_low + (low * constant_low >> 16)  # at most 2**32 - 2**16 - 1: no overflow
+    carry = (carried & 0xFFFF) + (middle & 0xFFFF)
+    return high * constant_high + (carried >> 16) + (middle >> 16) + (carry >> 16), word * jnp.uint32(constant)
