@@ -1,0 +1,218 @@
+"""The two simulated devices. What they compute is what guideway's NumPy reference computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from guideway.api import Array, ArrayOps, DeviceBackend, Draw, InvalidConfiguration, padded_size
+from guideway.api.bitmask import TokenLists
+from guideway.api.device import FUSED_OPERATIONS
+from guideway.builtin.numpy_device import NumpyDevice
+from numpy.typing import NDArray
+
+from guideway_sim_device.array import SimArray, forbid_negative
+from guideway_sim_device.errors import HostAccess
+from guideway_sim_device.machine import Machine, Signature, SimDownload
+
+__all__ = ["SimDevice", "SimOps", "StaticSimDevice"]
+
+Host = NDArray[Any]
+
+REFERENCE = NumpyDevice("cpu")
+numpy = REFERENCE.ops
+
+
+class SimOps(ArrayOps):
+    """Every operation, launched on a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def asarray(self, array: Host) -> SimArray:
+        """The memory of `array` is read late, as other libraries may share it; that of a payload is copied first."""
+        if isinstance(array, SimArray):
+            raise HostAccess("asarray takes an array of the host; this one is on the device already")
+        return self._machine.upload(np.asarray(array))
+
+    def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        return self._change("add_at", numpy.add_at, x, (rows, columns), values)
+
+    def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:
+        return self._change("scale_rows", numpy.scale_rows, x, (rows,), factors)
+
+    def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
+        plain = [one if isinstance(one, bool | int | float) else None for one in (condition, values)]
+        arrays = [one for one in (condition, values) if not isinstance(one, bool | int | float)]
+
+        def work(x: Host, rows: Host, *given: Host) -> Array:
+            both = iter(given)
+            return numpy.where_rows(x, rows, *(next(both) if one is None else one for one in plain))
+
+        return self._change("where_rows", work, x, (rows,), *arrays, static=tuple(type(one).__name__ for one in plain))
+
+    def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
+        indices = (rows,) if columns is None else (rows, columns)
+        return self._machine.compute("gather", _checked(numpy.gather, len(indices)), x, *indices)
+
+    def scatter(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        return self._change("scatter", numpy.scatter, x, (rows, columns), values)
+
+    def cumsum(self, x: Array) -> Array:
+        return self._machine.compute("cumsum", numpy.cumsum, x)
+
+    def forbid_from(self, x: Array, column: int) -> Array:
+        work = lambda x: numpy.forbid_from(x, column)  # noqa: E731
+        return self._machine.compute("forbid_from", work, x, static=(column,), donates=True)
+
+    def exp(self, x: Array) -> Array:
+        return self._machine.compute("exp", numpy.exp, x)
+
+    def log(self, x: Array) -> Array:
+        return self._machine.compute("log", numpy.log, x)
+
+    def log_softmax(self, x: Array) -> Array:
+        return self._machine.compute("log_softmax", numpy.log_softmax, x)
+
+    def topk(self, x: Array, k: int) -> tuple[Array, Array]:
+        def work(x: Host) -> tuple[Host, Host]:
+            values, columns = numpy.topk(x, k)
+            return values, columns.astype(np.int32)
+
+        values, columns = self._machine.launch("topk", work, x, static=(k,))
+        return values, columns
+
+    def argmax(self, x: Array) -> Array:
+        return self._machine.compute("argmax", lambda x: numpy.argmax(x).astype(np.int32), x)
+
+    def categorical(self, logprobs: Array, uniforms: Array) -> Array:
+        work = lambda *given: numpy.categorical(*given).astype(np.int32)  # noqa: E731
+        return self._machine.compute("categorical", work, logprobs, uniforms)
+
+    def uniform(self, seeds: Array, sequences: Array, positions: Array, purpose: int, width: int) -> Array:
+        def work(seeds: Host, sequences: Host, positions: Host) -> Array:
+            return numpy.uniform(seeds, sequences, positions, purpose, width)
+
+        return self._machine.compute("uniform", work, seeds, sequences, positions, static=(width,))
+
+    def unpack_bitmask(self, bitmask: Array, width: int) -> Array:
+        work = lambda bitmask: numpy.unpack_bitmask(bitmask, width)  # noqa: E731
+        return self._machine.compute("unpack_bitmask", work, bitmask, static=(width,))
+
+    def _change(
+        self, name: str, work: Any, x: Array, indices: tuple[Array, ...], *values: Array, static: tuple[Any, ...] = ()
+    ) -> Array:
+        checked = _checked(work, len(indices))
+        return self._machine.compute(name, checked, x, *indices, *values, static=static, donates=True)
+
+
+def _checked(work: Any, num_indices: int) -> Any:
+    """`work`, which raises where one of the indices after its first argument is negative."""
+
+    def checked(x: Host, *given: Host) -> Any:
+        for indices in given[:num_indices]:
+            forbid_negative(indices)
+        return work(x, *given)
+
+    return checked
+
+
+class SimDevice(DeviceBackend):
+    """Mandatory operations alone, and arrays of any shape: an array library on an accelerator."""
+
+    name = "sim"
+    arrays = "sim"
+    ops: SimOps
+
+    def __init__(self, device: str = "cpu") -> None:
+        if device != "cpu":
+            raise InvalidConfiguration(
+                f"device backend {self.name!r} is simulated on 'cpu' only, not on {device!r}", field="device"
+            )
+        super().__init__(device)
+        self.machine = Machine()
+        self.ops = SimOps(self.machine)
+
+    @property
+    def syncs(self) -> int:
+        """How often the host waited for the device."""
+        return self.machine.syncs
+
+    def from_logits(self, logits: Array) -> SimArray:
+        """A copy of logits of the host, be they NumPy's or another library's. As with `ArrayOps.asarray`, it is made
+        late."""
+        if isinstance(logits, SimArray):
+            logits.check("from_logits", self.machine)
+            return logits
+        return self.machine.upload(REFERENCE.from_logits(logits))
+
+    def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
+        operands = self._on_device("apply_bitmask", bitmask, rows)
+        return self.machine.compute("apply_bitmask", REFERENCE.apply_bitmask, logits, *operands, donates=True)
+
+    def download(self, arrays: Mapping[str, Array]) -> SimDownload:
+        return self.machine.download(arrays)
+
+    def _on_device(self, name: str, bitmask: Array, rows: Array) -> tuple[Array, Array]:
+        """Masks and rows that may both be of the host."""
+        where = {isinstance(array, SimArray) for array in (bitmask, rows)}
+        if len(where) == 2:
+            raise HostAccess(f"{name} takes bitmask and rows both from the device or both from the host")
+        return (bitmask, rows) if where.pop() else (self.ops.asarray(bitmask), self.ops.asarray(rows))
+
+
+class StaticSimDevice(SimDevice):
+    """Compiles a program for each shape, and has all of the fused operations: an accelerator behind a compiler."""
+
+    name = "sim_static"
+    fused: ClassVar[frozenset[str]] = frozenset(FUSED_OPERATIONS)
+    static_shapes = True
+
+    @property
+    def compiled(self) -> frozenset[Signature]:
+        """The programs it has compiled: each names operation, parameters, shapes and dtypes."""
+        return frozenset(self.machine.programs)
+
+    def apply_token_lists(self, logits: Array, lists: TokenLists, rows: NDArray[np.int32]) -> Array:
+        num_ids = len(lists.token_ids)
+        token_ids = np.zeros(padded_size(num_ids), dtype=np.int32)
+        token_ids[:num_ids] = lists.token_ids
+
+        def work(logits: Host, offsets: Host, token_ids: Host, allow: Host, rows: Host) -> Array:
+            return REFERENCE.apply_token_lists(logits, TokenLists(offsets, token_ids[: offsets[-1]], allow), rows)
+
+        operands = [self.ops.asarray(array) for array in (lists.offsets, token_ids, lists.allow, rows)]
+        return self.machine.compute("apply_token_lists", work, logits, *operands, donates=True)
+
+    def warp_masked(
+        self, logits: Array, bitmask: Array, rows: Array, added: tuple[Array, Array, Array] | None, factors: Array
+    ) -> Array:
+        def work(logits: Host, bitmask: Host, rows: Host, factors: Host, *added: Any) -> Array:
+            return REFERENCE.warp_masked(logits, bitmask, rows, added or None, factors)
+
+        operands = *self._on_device("warp_masked", bitmask, rows), factors, *(added or ())
+        return self.machine.compute("warp_masked", work, logits, *operands, donates=True)
+
+    def masked_argmax(self, logits: Array, bitmask: Array, rows: Array, num_tokens: int) -> tuple[Array, Array]:
+        def work(logits: Host, bitmask: Host, rows: Host) -> tuple[Host, Host]:
+            columns, best = REFERENCE.masked_argmax(logits, bitmask, rows, num_tokens)
+            return columns.astype(np.int32), best
+
+        operands = self._on_device("masked_argmax", bitmask, rows)
+        columns, best = self.machine.launch("masked_argmax", work, logits, *operands, static=(num_tokens,))
+        return columns, best
+
+    def masked_sample(
+        self, logits: Array, bitmask: Array, rows: Array, num_tokens: int, draw: Draw
+    ) -> tuple[Array, Array]:
+        def work(logits: Host, bitmask: Host, rows: Host, *decides: Any) -> tuple[Host, Host]:
+            temperatures, seeds, sequences, positions = decides
+            here = Draw(temperatures, seeds, sequences, positions, draw.purpose)
+            columns, best = REFERENCE.masked_sample(logits, bitmask, rows, num_tokens, here)
+            return columns.astype(np.int32), best
+
+        decides = draw.temperatures, draw.seeds, draw.sequences, draw.positions
+        operands = *self._on_device("masked_sample", bitmask, rows), *decides
+        columns, best = self.machine.launch("masked_sample", work, logits, *operands, static=(num_tokens,))
+        return columns, best

@@ -1,0 +1,55 @@
+"""Streams: work that is done in order, and as late as can be.
+
+Nothing happens when it is launched. An event is waited for, and only then is done what it depends on, so whoever
+forgets to wait reads what was there before: every time, not once in a while.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Event", "Stream"]
+
+
+class Stream:
+    """A queue of work. Work of different streams is in no order but that of the events they wait for."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Callable[[], None]] = deque()
+        self._launched = 0
+        self._begun = 0
+
+    def launch(self, work: Callable[[], None]) -> Event:
+        """Queue `work`, which must not raise."""
+        self._queue.append(work)
+        self._launched += 1
+        return self.now()
+
+    def now(self) -> Event:
+        """The event after all that has been launched."""
+        return Event(self, self._launched)
+
+    def wait(self, event: Event) -> None:
+        """What is launched from now on begins after `event`."""
+        if event.stream is not self:
+            self.launch(event.synchronize)
+
+    def run(self, number: int) -> None:
+        """Do what was launched, up to and with the work of this number."""
+        while self._begun < number:
+            self._begun += 1
+            self._queue.popleft()()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A place in a stream."""
+
+    stream: Stream
+    number: int
+
+    def synchronize(self) -> None:
+        """Have everything before it done."""
+        self.stream.run(self.number)
