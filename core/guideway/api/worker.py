@@ -13,7 +13,7 @@ class Worker(Protocol):
 
     @property
     def model(self) -> Any:
-        """The model: in guideway's own engine a ``transformers.PreTrainedModel``."""
+        """The model, as its runner loaded it: with the engine's own runner a ``transformers.PreTrainedModel``."""
         ...
 
     @property

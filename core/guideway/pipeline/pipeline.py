@@ -130,8 +130,9 @@ class Pipeline:
             logits = self.device.from_logits(logits)
             if not self.device.static_shapes and num_rows is not None and num_rows < len(logits):
                 logits = logits[:num_rows]
-            fused = FusedStep(self, step)
-            return fused.run(logits) if fused.suits else _Run(self, step, len(logits), hidden_states).run(logits)
+            if self.device.fused and (fused := FusedStep(self, step)).suits:
+                return fused.run(logits)
+            return _Run(self, step, len(logits), hidden_states).run(logits)
 
     def score(self, logits: Array, rows: NDArray[np.int32], token_ids: NDArray[np.int32], k: int) -> Logprobs:
         """Raw log-probabilities of given tokens, ``int32[m]``, each at its own of `rows`, and of the `k` most likely
