@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from guideway.api.bitmask import FULL, allocate, allow_only, empty_rows, is_allowed, num_words, pack, unpack
-from hypothesis import given
+from guideway.api.bitmask import (
+    FULL,
+    TokenLists,
+    allocate,
+    allow_only,
+    empty_rows,
+    is_allowed,
+    num_words,
+    pack,
+    token_lists,
+    unpack,
+)
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -92,3 +103,78 @@ def test_empty_rows(words: int) -> None:
 def test_bits_that_cancel_out_do_not_make_a_row_empty() -> None:
     assert empty_rows(np.array([[1, 1], [-1, 1], [0, 0]], dtype=np.int32)).tolist() == [False, False, True]
     assert empty_rows(np.array([[-1, 1, 0], [0, 0, 0]], dtype=np.int32)).tolist() == [False, True]
+
+
+WIDTHS = (1, 2, 31, 32, 33, 64, 65, 100, 320)
+
+
+@st.composite
+def masks(draw: st.DrawFn) -> tuple[NDArray[np.int32], int]:
+    """Masks of all kinds, in rows that may be narrower or wider than the tokens they are read for."""
+    num_tokens, rows = draw(st.sampled_from(WIDTHS)), draw(st.integers(0, 5))
+    words = max(0, num_words(num_tokens) + draw(st.sampled_from((0, 0, -1, 1, 3))))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    shares = rng.choice([0.0, 0.01, 0.03, 0.5, 0.97, 0.99, 1.0], (rows, 1))
+    whole = rng.choice([True, False], (rows, 1)) & (rng.random((rows, words)) < 0.5)
+    allowed = (rng.random((rows, words * 32)) < shares) ^ np.repeat(whole, 32, axis=1)
+    return pack(allowed), num_tokens
+
+
+def tokens_of(bitmask: NDArray[np.int32], num_tokens: int) -> list[list[int]]:
+    """What each row allows, bit by bit."""
+    width = 32 * bitmask.shape[1]
+    return [[t for t in range(min(num_tokens, width)) if is_allowed(bitmask, i, t)] for i in range(len(bitmask))]
+
+
+@given(case=masks())
+@settings(max_examples=300, deadline=None)
+def test_token_lists_hold_what_takes_fewer_bytes(case: tuple[NDArray[np.int32], int]) -> None:
+    bitmask, num_tokens = case
+    before = bitmask.copy()
+    lists, chosen = token_lists(bitmask, num_tokens)
+    np.testing.assert_array_equal(bitmask, before)
+    assert (lists.offsets.dtype, lists.token_ids.dtype, lists.allow.dtype) == (np.int32, np.int32, np.bool_)
+    assert (chosen.dtype, len(lists), lists.offsets[0], lists.offsets[-1]) == (
+        np.bool_,
+        chosen.sum(),
+        0,
+        len(lists.token_ids),
+    )
+    place = 0
+    for allowed, is_chosen in zip(tokens_of(bitmask, num_tokens), chosen.tolist(), strict=True):
+        refused = sorted(set(range(num_tokens)) - set(allowed))
+        assert is_chosen == (min(len(allowed), len(refused)) < num_words(num_tokens))
+        if is_chosen:
+            wanted = allowed if lists.allow[place] else refused
+            assert lists.token_ids[lists.offsets[place] : lists.offsets[place + 1]].tolist() == wanted
+            assert len(wanted) == min(len(allowed), len(refused))
+            place += 1
+
+
+@given(case=masks(), width=st.sampled_from((*WIDTHS, 400)))
+@settings(max_examples=200, deadline=None)
+def test_the_bitmask_of_token_lists_is_the_one_they_are_of(case: tuple[NDArray[np.int32], int], width: int) -> None:
+    bitmask, num_tokens = case
+    lists, chosen = token_lists(bitmask, num_tokens)
+    back = lists.bitmask(width)
+    assert back.shape == (len(lists), num_words(width))
+    assert back.dtype == np.int32
+    # Past the tokens it was read for, a mask that lists what it refuses allows everything.
+    wanted = [tokens for tokens, is_chosen in zip(tokens_of(bitmask, num_tokens), chosen, strict=True) if is_chosen]
+    for tokens, allow, row in zip(wanted, lists.allow.tolist(), tokens_of(back, 32 * num_words(width)), strict=True):
+        past = [] if allow else range(num_tokens, width)
+        assert row == [t for t in tokens if t < width] + list(past)
+
+
+def test_token_lists_of_extremes() -> None:
+    bitmask = np.array([[0, 0, 0], [-1, -1, -1], [0, 0, -(2**31)], [-1, -1, 2**31 - 1]], dtype=np.int32)
+    lists, chosen = token_lists(bitmask, 96)
+    assert chosen.all()
+    assert lists.allow.tolist() == [True, False, True, False]
+    assert lists.offsets.tolist() == [0, 0, 0, 1, 2]
+    assert lists.token_ids.tolist() == [95, 95]
+
+
+def test_an_empty_list_allows_nothing_or_everything() -> None:
+    lists = TokenLists(np.zeros(3, dtype=np.int32), np.empty(0, dtype=np.int32), np.array([True, False]))
+    assert unpack(lists.bitmask(33), 33).tolist() == [[False] * 33, [True] * 33]

@@ -27,7 +27,7 @@ def test_rows_of_every_density(width: int, dtype: torch.dtype, padding: int) -> 
     bitmask[:, -1] |= np.int32(-1 << width % 32) if width % 32 else 0  # what lies past the width means nothing
     logits = base[:, :width]
     assert can_forbid(logits)
-    assert forbid(logits, torch.from_numpy(bitmask), torch.from_numpy(rows)) is logits
+    assert forbid(logits, bitmask, rows) is logits
     assert torch.equal(base, wanted)
 
 

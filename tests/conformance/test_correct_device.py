@@ -13,7 +13,7 @@ from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
 from guideway.conformance.device import oracles
 from guideway.conformance.device.golden import GOLDEN
 from guideway.conformance.runner import run
-from guideway.conformance.saboteurs.device.base import Sabotaged, SabotagedTensors
+from guideway.conformance.saboteurs.device.base import Fused, Sabotaged, SabotagedTensors
 from guideway.conformance.subjects import Settings
 from guideway.conformance.target import Target
 from numpy.typing import NDArray
@@ -140,7 +140,8 @@ class Abacus(DeviceBackend):
 
     def apply_bitmask(self, logits: Any, bitmask: Any, rows: Any) -> Any:
         forbidden = np.zeros(logits.shape, dtype=np.bool_)
-        forbidden[rows] = ~self.ops.unpack_bitmask(bitmask, logits.shape[1])
+        entries = rows >= 0
+        forbidden[rows[entries]] = ~self.ops.unpack_bitmask(bitmask[entries], logits.shape[1])
         return frozen(np.where(forbidden, np.array(-np.inf, dtype=logits.dtype), logits))
 
     def download(self, arrays: Mapping[str, Any]) -> Lazy:
@@ -210,7 +211,7 @@ class Sheets(DeviceBackend):
         return logits if isinstance(logits, Sheet) else Sheet(logits)
 
     def apply_bitmask(self, logits: Sheet, bitmask: Sheet, rows: Sheet) -> Sheet:
-        return Sheet(NumpyDevice().apply_bitmask(logits.memory, bitmask.memory, rows.memory))
+        return Sheet(NumpyDevice().apply_bitmask(logits.memory, plain(bitmask), plain(rows)))
 
     def download(self, arrays: Mapping[str, Sheet]) -> Lazy:
         return Lazy({name: sheet.memory.copy() for name, sheet in arrays.items()})
@@ -238,7 +239,7 @@ def failures(cls: type, settings: Settings | None = None) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("cls", [Abacus, Sheets, Sabotaged, SabotagedTensors])
+@pytest.mark.parametrize("cls", [Abacus, Sheets, Sabotaged, SabotagedTensors, Fused])
 def test_correct_backends_are_certified(cls: type) -> None:
     assert not failures(cls)
 

@@ -139,7 +139,8 @@ class NumpyDevice(DeviceBackend):
     def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
         allowed = self.ops.unpack_bitmask(bitmask, logits.shape[1])
         for i, row in enumerate(rows):
-            logits[row, ~allowed[i]] = -np.inf
+            if row != -1:
+                logits[row, ~allowed[i]] = -np.inf
         return logits
 
     def download(self, arrays: Mapping[str, Array]) -> Downloaded:

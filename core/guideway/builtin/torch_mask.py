@@ -25,10 +25,13 @@ def can_forbid(logits: Tensor) -> bool:
     return logits.device.type == "cpu" and logits.stride(1) == 1 and logits.stride(0) >= logits.shape[1]
 
 
-def forbid(logits: Tensor, bitmask: Tensor, rows: Tensor) -> Tensor:
+def forbid(logits: Tensor, bitmask: NDArray[np.int32], rows: NDArray[np.integer]) -> Tensor:
     """`DeviceBackend.apply_bitmask`, in place."""
-    width, words = logits.shape[1], _whole_rows(bitmask.numpy(), logits.shape[1])
-    stride, chosen = logits.stride(0), rows.numpy()
+    width, words = logits.shape[1], _whole_rows(bitmask, logits.shape[1])
+    stride, chosen = logits.stride(0), rows
+    padding = chosen == -1
+    if padding.any():
+        words, chosen = words[~padding], chosen[~padding]
     flat = logits.as_strided(((len(logits) - 1) * stride + width,), (1,))
     starts = chosen.astype(np.int64) * stride
     # Either list is right for any row, so a glance at some words will do.

@@ -28,6 +28,17 @@ WHAT = {
     "worker": ("Worker mixins", "`WorkerMixin`", "core/guideway/api/worker.py"),
     "hooks": ("Hooks", "the validation hooks, observers and commands", "core/guideway/api/hookspecs.py"),
 }
+REFUSED = (
+    "Where a rule needs a capability, a plugin that does not declare it has to refuse its use with",
+    "`UnsupportedCapability`. Where it is for plugins of a trait, others are not asked.",
+)
+UNDECLARED = {
+    "device": (
+        "Where a rule needs a capability, that is one of the operations in `fused`; a plugin that does not declare it",
+        "must not override it. Where it is for plugins of a trait, others are not asked.",
+    )
+}
+"""By kind, where nobody can use what is not declared."""
 TIER_WORDS = {
     "smoke": "Whether it is alive. What fails here is not tested further.",
     "core": "What certification needs.",
@@ -47,8 +58,7 @@ def page(kind: str) -> str:
         f"in [{Path(module).name}](../../{module}).",
         f"`guideway conform {kind}.NAME` tests a plugin against all of them: [Conformance](../conformance.md).",
         "",
-        "Where a rule needs a capability, a plugin that does not declare it has to refuse its use with",
-        "`UnsupportedCapability`. Where it is for plugins of a trait, others are not asked.",
+        *UNDECLARED.get(kind, REFUSED),
         "",
         "This page is generated from the checks: `make contracts` writes it anew.",
     ]

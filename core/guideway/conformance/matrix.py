@@ -18,7 +18,7 @@ REFUSED = "R"
 NOT_OWED = "·"
 LEGEND = (
     (SIGNS["pass"], "met"),
-    (REFUSED, "not declared, and refused as it has to be"),
+    (REFUSED, "not declared, and refused or absent as it has to be"),
     (SIGNS["fail"], "failed"),
     (SIGNS["known_failure"], "known failure"),
     (SIGNS["not_run"], "not run: hardware is absent"),

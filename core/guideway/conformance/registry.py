@@ -24,7 +24,7 @@ KIND_MODULES = {
         *("alive", "accepting", "masks", "stopping", "undoing", "batches", "languages", "compiling", "supporting"),
         *("extras", "sizes", "machines", "load"),
     ),
-    "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "stress"),
+    "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "fused", "choices", "stress"),
     "modifier": (
         "declarations",
         "states",

@@ -89,6 +89,31 @@ def no_rows_no_change(subject: DeviceSubject) -> None:
 
 
 @check("device")
+def padding_changes_nothing(subject: DeviceSubject) -> None:
+    """Entries whose row is -1 are padding: wherever and however many they are, they change nothing."""
+    bench = subject.bench()
+    for rows in ([-1, 2], [2, -1, -1], [-1, 3, -1, 0, -1, -1], [-1], [-1] * 7):
+        for width in (40, 64):
+            words = oracles.bitmask(16, len(rows), 2)
+            words[np.array(rows) == -1] = 0
+            bench.expect_masked(bench.floats(oracles.special("float32", 4, width)), words, np.array(rows))
+
+
+@check("device")
+def masks_of_host_arrays(subject: DeviceSubject) -> None:
+    """Bitmask and rows may both be arrays of the host, and do what they do on the device."""
+    bench, frozen = subject.bench(), oracles.bitmask(17, 3, 2)
+    frozen.flags.writeable = False
+    for dtype in (np.int32, np.int64):
+        for words in (oracles.bitmask(18, 3, 2), oracles.bitmask(19, 3, 4)[:, ::2], frozen):
+            rows = np.array([3, -1, 0], dtype=dtype)
+            logits = bench.floats(oracles.special("float32", 4, 50))
+            before = bench.read(logits)
+            got = bench.read(bench.backend.apply_bitmask(logits, words, rows))
+            bench.expect_loop(before, got, words, rows)
+
+
+@check("device")
 def past_the_last_word_forbidden(subject: DeviceSubject) -> None:
     """Tokens past a row's last word are forbidden."""
     bench = subject.bench()

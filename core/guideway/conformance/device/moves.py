@@ -45,6 +45,13 @@ def names_itself(subject: DeviceSubject) -> None:
 
 
 @check("device")
+def says_whether_shapes_are_static(subject: DeviceSubject) -> None:
+    """`static_shapes` is True or False."""
+    static = subject.backend().static_shapes
+    expect(isinstance(static, bool), f"its `static_shapes` is {static!r}")
+
+
+@check("device")
 def asarray_of_any_memory(subject: DeviceSubject) -> None:
     """`asarray` takes host arrays of any shape and memory layout, read-only ones among them."""
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
@@ -127,6 +134,17 @@ def upload_reads_anew(subject: DeviceSubject) -> None:
     uploaded = bench.backend.upload(payload)
     expect_equal(bench.read(uploaded.arrays["value"]), payload.arrays["value"], "an array that was written anew")
     expect_equal(bench.read(uploaded.rows), payload.rows, "rows that were written anew")
+
+
+@check("device")
+def upload_has_read(subject: DeviceSubject) -> None:
+    """`upload` has read the host's memory when it returns, which may be written to at once."""
+    bench = subject.bench()
+    payload = _payload()
+    uploaded = bench.backend.upload(payload)
+    for host in _flat(payload).values():
+        host[...] = 0
+    _expect_payload(bench, uploaded, _payload())
 
 
 def _payload() -> Payload:

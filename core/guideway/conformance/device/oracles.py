@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["bitmask", "forbidden", "inverted", "log_softmax", "logits", "philox", "special", "uniforms"]
+__all__ = [
+    "bitmask",
+    "considered",
+    "forbidden",
+    "inverted",
+    "log_softmax",
+    "logits",
+    "philox",
+    "scores",
+    "special",
+    "uniforms",
+]
 
 WORD = 0xFFFFFFFF
 
@@ -17,9 +29,27 @@ def forbidden(bitmask: Sequence[Sequence[int]], rows: Sequence[int], shape: tupl
     """``bool[shape]``: the logits that the loop in `DeviceBackend.apply_bitmask` sets to -inf."""
     found = np.zeros(shape, dtype=np.bool_)
     for words, row in zip(bitmask, rows, strict=True):
+        if row == -1:
+            continue
         found[row] = [
             token // 32 >= len(words) or not words[token // 32] >> (token % 32) & 1 for token in range(shape[1])
         ]
+    return found
+
+
+def considered(
+    logits: NDArray[Any], bitmask: Sequence[Sequence[int]], rows: Sequence[int], num_tokens: int
+) -> NDArray[np.float64]:
+    """`logits` with -inf for all that `DeviceBackend.masked_argmax` does not choose from."""
+    x = logits.astype(np.float64)
+    x[forbidden(bitmask, rows, x.shape)] = -np.inf
+    x[:, num_tokens:] = -np.inf
+    return x
+
+
+def scores(x: NDArray[np.float64], temperatures: Sequence[float], uniforms: NDArray[np.float32]) -> NDArray[np.float64]:
+    """What `DeviceBackend.masked_sample` chooses the largest of, in each row of a temperature other than 0."""
+    found: NDArray[np.float64] = x / np.array(temperatures)[:, None] - np.log(-np.log(uniforms.astype(np.float64)))
     return found
 
 

@@ -6,6 +6,7 @@ import inspect
 from typing import Any, ClassVar
 
 from guideway.api import DeviceBackend
+from guideway.api.device import FUSED_OPERATIONS
 from guideway.conformance.device.bench import BFLOAT16, Bench
 from guideway.conformance.subjects import HardwareAbsent, Subject
 
@@ -22,12 +23,26 @@ class DeviceSubject(Subject):
     kind = "device"
     component: type[DeviceBackend]
     bfloat16: ClassVar[str] = "bfloat16"
+    fused: ClassVar[str] = "fused"
+
+    @classmethod
+    def declared(cls, component: Any) -> frozenset[str]:
+        """The fused operations a host would call: those in ``fused``."""
+        fused = getattr(component, "fused", None)
+        return frozenset(FUSED_OPERATIONS) & (fused if isinstance(fused, frozenset) else frozenset())
 
     @classmethod
     def traits(cls, component: Any) -> frozenset[str]:
         """``bfloat16`` where the suite knows how to make such arrays, which NumPy does not have. Where it does not,
-        float16 and float32 stand for all three."""
-        return frozenset({cls.bfloat16} if getattr(component, "arrays", None) in BFLOAT16 else ())
+        float16 and float32 stand for all three. ``fused`` where there is an operation that is."""
+        found = {cls.bfloat16} if getattr(component, "arrays", None) in BFLOAT16 else set()
+        return frozenset(found | ({cls.fused} if cls.declared(component) else set()))
+
+    @property
+    def floats(self) -> tuple[str, ...]:
+        """The types of logits the suite can make for it."""
+        plain = ("float32", "float16")
+        return (*plain, "bfloat16") if self.component.arrays in BFLOAT16 else plain
 
     def require_hardware(self) -> None:
         """Raises `HardwareAbsent` if the backend says that it cannot run here."""

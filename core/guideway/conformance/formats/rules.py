@@ -17,6 +17,10 @@ WORDS = {
 }
 """Of each outcome."""
 
+REFUSED = "What is not declared is refused with UnsupportedCapability when it is used"
+UNDECLARED = {"device": "What is not in `fused` is the default operation"}
+"""By kind, where nobody can use what is not declared: what there has to be instead."""
+
 
 def check_of(check_id: str) -> Check | None:
     """The check with that id; None if there is none: a report may be older or newer than this suite."""
@@ -29,7 +33,7 @@ def rule_of(obligation: Obligation) -> str:
     if known is None:
         return "This suite has no such check."
     if obligation.mode == "refusal":
-        return f"What is not declared is refused with UnsupportedCapability when it is used: {known.capability}."
+        return f"{UNDECLARED.get(known.kind, REFUSED)}: {known.capability}."
     return known.rule
 
 

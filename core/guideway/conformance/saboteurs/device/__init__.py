@@ -1,5 +1,5 @@
 """Device backends with one bug each."""
 
-from guideway.conformance.saboteurs.device import changes, draws, masks, maths, moves
+from guideway.conformance.saboteurs.device import changes, choices, draws, fused, masks, maths, moves
 
-__all__ = ["changes", "draws", "masks", "maths", "moves"]
+__all__ = ["changes", "choices", "draws", "fused", "masks", "maths", "moves"]

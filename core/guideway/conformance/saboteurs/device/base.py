@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from guideway.api.bitmask import TokenLists
+from guideway.api.device import FUSED_OPERATIONS, Draw
 from guideway.api.steps import Array
 from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
 
-__all__ = ["BFloat16", "Sabotaged", "SabotagedTensors", "allowed_tokens"]
+__all__ = ["BFloat16", "Fused", "Sabotaged", "SabotagedTensors", "Tensor", "Triples", "allowed_tokens"]
+
+Triples: TypeAlias = tuple[Array, Array, Array]
 
 
 class Sabotaged(NumpyDevice, NumpyOps):
@@ -24,8 +28,29 @@ class Sabotaged(NumpyDevice, NumpyOps):
         """Without `unpack_bitmask`, so that a bug of one is none of the other."""
         allowed = allowed_tokens(bitmask, logits.shape[1])
         for i, row in enumerate(rows):
-            logits[row, ~allowed[i]] = -np.inf
+            if row != -1:
+                logits[row, ~allowed[i]] = -np.inf
         return logits
+
+
+class Fused(Sabotaged):
+    """The same with operations that are fused, if only by name: they are the default ones."""
+
+    fused = frozenset(FUSED_OPERATIONS)
+
+    def apply_token_lists(self, logits: Array, lists: TokenLists, rows: Array) -> Array:
+        return super().apply_token_lists(logits, lists, rows)
+
+    def warp_masked(self, logits: Array, bitmask: Array, rows: Array, added: Triples | None, factors: Array) -> Array:
+        return super().warp_masked(logits, bitmask, rows, added, factors)
+
+    def masked_argmax(self, logits: Array, bitmask: Array, rows: Array, num_tokens: int) -> tuple[Array, Array]:
+        return super().masked_argmax(logits, bitmask, rows, num_tokens)
+
+    def masked_sample(
+        self, logits: Array, bitmask: Array, rows: Array, num_tokens: int, draw: Draw
+    ) -> tuple[Array, Array]:
+        return super().masked_sample(logits, bitmask, rows, num_tokens, draw)
 
 
 def allowed_tokens(bitmask: Array, width: int) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ import numpy as np
 from guideway.api.steps import Array
 from guideway.builtin.numpy_device import NumpyDevice
 from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors, allowed_tokens
+from guideway.conformance.saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors, Tensor, allowed_tokens
 
 
 @saboteur("device.zero_bits_forbid")
@@ -96,6 +96,34 @@ class NoRowsMeansAll(Sabotaged):
     def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
         if len(rows) == 0:
             logits[:] = -np.inf
+        return super().apply_bitmask(logits, bitmask, rows)
+
+
+@saboteur("device.padding_changes_nothing")
+class CountsFromTheEnd(Sabotaged):
+    """Takes row -1 for the last row."""
+
+    def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
+        return super().apply_bitmask(logits, bitmask, rows % max(len(logits), 1))
+
+
+@saboteur("device.padding_changes_nothing")
+class PadsAtTheEnd(Sabotaged):
+    """Stops at the first entry that is padding."""
+
+    def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
+        padding = np.flatnonzero(rows == -1)
+        size = padding[0] if len(padding) else len(rows)
+        return super().apply_bitmask(logits, bitmask[:size], rows[:size])
+
+
+@saboteur("device.masks_of_host_arrays")
+class WantsItsOwnArrays(SabotagedTensors):
+    """Fails for arrays of the host."""
+
+    def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
+        if not isinstance(bitmask, Tensor) or not isinstance(rows, Tensor):
+            raise TypeError("expected a Tensor")
         return super().apply_bitmask(logits, bitmask, rows)
 
 

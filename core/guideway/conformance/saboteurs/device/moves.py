@@ -59,6 +59,13 @@ class Nameless(Sabotaged):
     name = ""
 
 
+@saboteur("device.says_whether_shapes_are_static")
+class OftenStatic(Sabotaged):
+    """`static_shapes` is a word."""
+
+    static_shapes: Any = "often"
+
+
 @saboteur("device.asarray_of_any_memory")
 class AtLeastOneAxis(Sabotaged):
     """`asarray` makes an array of one element of a single number."""
@@ -152,6 +159,14 @@ class UploadsOnce(Sabotaged):
             copies = {name: array.copy() for name, array in payload.arrays.items()}
             self.seen[id(payload)] = payload, replace(payload, rows=payload.rows.copy(), arrays=copies)
         return self.seen[id(payload)][1]
+
+
+@saboteur("device.upload_has_read")
+class UploadsViews(Sabotaged):
+    """`upload` gives the host's own memory."""
+
+    def upload(self, payload: Payload) -> Payload:
+        return replace(payload)
 
 
 @saboteur("device.download_names_and_types")
