@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from guideway.api import ArrayOps, DeviceBackend
+from guideway.api.device import FUSED_OPERATIONS
 from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
+from guideway.builtin.torch_device import TorchDevice
 from guideway.conformance.device import oracles
 from guideway.conformance.device.golden import GOLDEN
+from guideway.conformance.isolation import Host
+from guideway.conformance.registry import Obligation, checks
 from guideway.conformance.runner import run
 from guideway.conformance.saboteurs.device.base import Fused, Sabotaged, SabotagedTensors
 from guideway.conformance.subjects import Settings
@@ -249,6 +253,46 @@ def test_a_backend_on_jax_is_certified() -> None:
     assert not failures(JaxDevice)
 
 
+# Backends whose fused operations are the default ones, which have to do on any device what they ask of others.
+
+
+def by_default(operation: str) -> Any:
+    function = getattr(DeviceBackend, operation)
+    return lambda self, *arguments: function(self, *arguments)
+
+
+class FusedAbacus(Abacus):
+    fused = frozenset(FUSED_OPERATIONS)
+
+
+class FusedSheets(Sheets):
+    fused = frozenset(FUSED_OPERATIONS)
+
+
+class FusedTensors(TorchDevice):
+    fused = frozenset(FUSED_OPERATIONS)
+
+
+class FusedJax(JaxDevice):
+    fused = frozenset(FUSED_OPERATIONS)
+
+
+for cls in (FusedAbacus, FusedSheets, FusedTensors, FusedJax):
+    for name in FUSED_OPERATIONS:
+        setattr(cls, name, by_default(name))
+
+
+@pytest.mark.parametrize(
+    "cls", [FusedAbacus, FusedSheets, FusedTensors, pytest.param(FusedJax, marks=pytest.mark.slow)]
+)
+def test_default_operations_are_certified(cls: type) -> None:
+    of_fused = [check for check in checks("device") if check.capability or check.trait == "fused"]
+    fused = [check.id for check in of_fused if check.tier != "stress"]
+    with Host(Target.of_class(cls)) as host:
+        results = list(host.run([Obligation(check_id) for check_id in fused]))
+    assert not [f"{r.obligation.check}: {r.detail}" for r in results if r.outcome != "pass"]
+
+
 def test_a_device_is_taken_from_the_settings() -> None:
     assert not failures(Elsewhere, Settings(device="abacus:7"))
 
@@ -261,9 +305,10 @@ def test_a_device_nobody_can_guess_has_to_be_named() -> None:
 
 def test_nothing_is_certified_without_the_hardware() -> None:
     report = run(Target.of_class(Absent))
-    outcomes = {result.obligation.check: result.outcome for result in report.results}
-    assert outcomes.pop("device.says_whether_it_can_run") == "pass"
-    assert set(outcomes.values()) == {"not_run"}
+    met = {result.obligation.check for result in report.results if result.outcome == "pass"}
+    of_the_class = {result.obligation.check for result in report.results if result.obligation.mode == "refusal"}
+    assert met == of_the_class | {"device.says_whether_it_can_run", "device.declares_what_it_fuses"}
+    assert {result.outcome for result in report.results} == {"pass", "not_run"}
     assert report.verdict == "incomplete"
 
 

@@ -163,7 +163,7 @@ def _meaningful(bitmask: Bitmask, num_tokens: int) -> Bitmask:
 def _count_bits(words: NDArray[np.int32]) -> NDArray[np.int64]:
     """How many bits of each word are set, same shape. (Warren: Hacker's Delight, 5-1)"""
     x = words.astype(np.uint32)
-    x -= x >> 1 & 0x55555555
-    x = (x & 0x33333333) + (x >> 2 & 0x33333333)
-    x = x + (x >> 4) & 0x0F0F0F0F
-    return (x * np.uint32(0x01010101) >> 24).astype(np.int64)
+    x -= x >> np.uint32(1) & np.uint32(0x55555555)
+    x = (x & np.uint32(0x33333333)) + (x >> np.uint32(2) & np.uint32(0x33333333))
+    x = x + (x >> np.uint32(4)) & np.uint32(0x0F0F0F0F)
+    return (x * np.uint32(0x01010101) >> np.uint32(24)).astype(np.int64)

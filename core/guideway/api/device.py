@@ -229,7 +229,10 @@ class DeviceBackend(ABC):
         x = self.ops.forbid_from(self.apply_bitmask(x, bitmask, rows), num_tokens)
         x = x + self.ops.asarray(np.zeros((1, 1), dtype=np.float32))
         columns = self.ops.argmax(x)
-        return columns, self.ops.gather(x, self._every_row(x), columns[:, None])[:, 0]
+        largest = self.ops.gather(x, self._every_row(x), columns[:, None])
+        # where a NaN is, an argmax need not go
+        has_nan = ((x != x).sum(axis=1) > 0)[:, None]
+        return columns, self.ops.where_rows(largest, self._every_row(x), has_nan, float("nan"))[:, 0]
 
     def masked_sample(
         self, logits: Array, bitmask: Array, rows: Array, num_tokens: int, draw: Draw
