@@ -66,9 +66,12 @@ class SimArray:
                 )
             array = array._parent
 
-    def donate(self, consumed_by: str) -> None:
-        """From now on nobody may use it."""
+    def donate(self, consumed_by: str, ready: Event) -> None:
+        """From now on nobody may use it; what it is a part of has changed at `ready`."""
         self._consumed_by = consumed_by
+        whole = self._parent
+        while whole is not None:
+            whole.ready, whole = ready, whole._parent
 
     @property
     def is_part(self) -> bool:

@@ -148,18 +148,17 @@ class SimDevice(DeviceBackend):
         return self.machine.upload(REFERENCE.from_logits(logits))
 
     def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
-        operands = self._on_device("apply_bitmask", bitmask, rows)
+        operands = self._on_device(bitmask, rows)
         return self.machine.compute("apply_bitmask", REFERENCE.apply_bitmask, logits, *operands, donates=True)
 
     def download(self, arrays: Mapping[str, Array]) -> SimDownload:
         return self.machine.download(arrays)
 
-    def _on_device(self, name: str, bitmask: Array, rows: Array) -> tuple[Array, Array]:
-        """Masks and rows that may both be of the host."""
-        where = {isinstance(array, SimArray) for array in (bitmask, rows)}
-        if len(where) == 2:
-            raise HostAccess(f"{name} takes bitmask and rows both from the device or both from the host")
-        return (bitmask, rows) if where.pop() else (self.ops.asarray(bitmask), self.ops.asarray(rows))
+    def _on_device(self, bitmask: Array, rows: Array) -> tuple[Array, Array]:
+        """Masks and rows, which may both be of the host."""
+        return (
+            (self.ops.asarray(bitmask), self.ops.asarray(rows)) if isinstance(bitmask, np.ndarray) else (bitmask, rows)
+        )
 
 
 class StaticSimDevice(SimDevice):
@@ -191,7 +190,7 @@ class StaticSimDevice(SimDevice):
         def work(logits: Host, bitmask: Host, rows: Host, factors: Host, *added: Any) -> Array:
             return REFERENCE.warp_masked(logits, bitmask, rows, added or None, factors)
 
-        operands = *self._on_device("warp_masked", bitmask, rows), factors, *(added or ())
+        operands = *self._on_device(bitmask, rows), factors, *(added or ())
         return self.machine.compute("warp_masked", work, logits, *operands, donates=True)
 
     def masked_argmax(self, logits: Array, bitmask: Array, rows: Array, num_tokens: int) -> tuple[Array, Array]:
@@ -199,7 +198,7 @@ class StaticSimDevice(SimDevice):
             columns, best = REFERENCE.masked_argmax(logits, bitmask, rows, num_tokens)
             return columns.astype(np.int32), best
 
-        operands = self._on_device("masked_argmax", bitmask, rows)
+        operands = self._on_device(bitmask, rows)
         columns, best = self.machine.launch("masked_argmax", work, logits, *operands, static=(num_tokens,))
         return columns, best
 
@@ -213,6 +212,6 @@ class StaticSimDevice(SimDevice):
             return columns.astype(np.int32), best
 
         decides = draw.temperatures, draw.seeds, draw.sequences, draw.positions
-        operands = *self._on_device("masked_sample", bitmask, rows), *decides
+        operands = *self._on_device(bitmask, rows), *decides
         columns, best = self.machine.launch("masked_sample", work, logits, *operands, static=(num_tokens,))
         return columns, best

@@ -70,23 +70,20 @@ class Machine:
         outcome = [SimArray(self, shape, dtype, parent) for shape, dtype in self.programs[signature]]
         for operand in operands:
             self._computing.wait(operand.ready)
-        overwrites = donates and operands[0].is_part
-        if overwrites:
-            self._computing.wait(self._downloads.now())  # which may be of the whole that it is a part of
 
         def run() -> None:
             values = [operand.read() for operand in operands]
             for array, value in zip(outcome, _run(name, work, values, donates, len(outcome)), strict=True):
                 array.write(value)
-            if overwrites and isinstance(values[0], np.ndarray):
-                # in some libraries it changes with its part, in others not: nobody may rely on either
+            if donates and operands[0].is_part and isinstance(values[0], np.ndarray):
+                # in some libraries the whole changes with its part, in others not: nobody may rely on either
                 values[0][...] = garbage(values[0].shape, values[0].dtype)
 
         ready = self._computing.launch(run)
         for array in outcome:
             array.ready = ready
         if donates:
-            operands[0].donate(name)
+            operands[0].donate(name, ready)
         return outcome
 
     def download(self, arrays: Mapping[str, Any]) -> SimDownload:
