@@ -438,7 +438,7 @@ def forbid_by_loop(bitmask: NDArray[np.int32], rows: NDArray[np.int32], shape: t
     """What `apply_bitmask` must set to -inf, by its docstring."""
     forbidden = np.zeros(shape, dtype=np.bool_)
     for i, row in enumerate(rows.tolist()):
-        for token in range(shape[1]):
+        for token in range(shape[1]) if row != -1 else ():
             word = token // 32
             past = word >= bitmask.shape[1]
             forbidden[row, token] = past or not (int(bitmask[i, word]) >> (token % 32)) & 1
@@ -457,12 +457,14 @@ def random_bitmask(rng: np.random.Generator, rows: int, words: int) -> NDArray[n
 def test_apply_bitmask(library: Library, case: Any, data: st.DataObject) -> None:
     rng, x, rows, dtype = case
     words = bits.num_words(x.shape[1]) + data.draw(st.sampled_from((0, 0, -1, 2)), label="extra words")
+    rows = rng.permutation(np.append(rows, np.full(data.draw(st.integers(0, 3), label="padding"), -1))).astype(np.int32)
     bitmask = random_bitmask(rng, len(rows), words)
     x[rng.random(x.shape) < 0.1] = np.nan
     logits = library.make(x, dtype)
     before = raw(library, logits)
     minus_inf = raw(library, library.make(np.array([-np.inf]), dtype))
-    got = library.device.apply_bitmask(logits, library.index(bitmask), library.index(rows))
+    given = np.asarray if data.draw(st.booleans(), label="arrays of the host") else library.index
+    got = library.device.apply_bitmask(logits, given(bitmask), given(rows))
     assert dtype in str(got.dtype)
     wanted = np.where(forbid_by_loop(bitmask, rows, x.shape), minus_inf, before)
     np.testing.assert_array_equal(raw(library, got), wanted)
@@ -482,7 +484,7 @@ def test_apply_bitmask_writes_through_views(name: str, layout: str, width: int, 
     rng = np.random.default_rng(5)
     base = library.make(rng.normal(size=(160, 160)).astype(np.float32), dtype)
     wanted = raw(library, base)
-    rows, bitmask = np.array([4, 1], dtype=np.int32), random_bitmask(rng, 2, bits.num_words(width))
+    rows, bitmask = np.array([4, -1, 1, -1], dtype=np.int32), random_bitmask(rng, 4, bits.num_words(width))
     take(wanted)[forbid_by_loop(bitmask, rows, (num_rows, width))] = raw(
         library, library.make(np.array([-np.inf]), dtype)
     )
@@ -495,8 +497,8 @@ def test_the_path_of_other_torch_devices_gives_the_same_bits(monkeypatch: pytest
     """A transposed tensor takes the path without a look at the host's memory, which other devices share."""
     device, rng = TorchDevice(), np.random.default_rng(9)
     x = torch.tensor(rng.normal(size=(8, 4096)).astype(np.float32))
-    bitmask = torch.tensor(random_bitmask(rng, 5, 128))
-    rows = torch.tensor([7, 0, 3, 2, 5], dtype=torch.int32)
+    bitmask = torch.tensor(random_bitmask(rng, 7, 128))
+    rows = torch.tensor([7, 0, -1, 3, 2, 5, -1], dtype=torch.int32)
     by_words = device.apply_bitmask(x.clone(), bitmask, rows)
     monkeypatch.setattr(torch.Tensor, "numpy", None)  # whatever reads host memory fails
     plain = device.apply_bitmask(x.t().contiguous().t(), bitmask, rows)
@@ -567,6 +569,15 @@ def test_a_payload_comes_back_as_it_went(library: Library) -> None:
         assert isinstance(back[name], np.ndarray)
         assert back[name].dtype == array.dtype, name
         np.testing.assert_array_equal(back[name], array)
+
+
+def test_the_memory_of_a_payload_is_read_when_it_was_uploaded(library: Library) -> None:
+    rows, scale = np.array([3, 1], dtype=np.int32), np.array([0.5, 2.0], dtype=np.float32)
+    uploaded = library.device.upload(Payload(rows=rows, arrays={"scale": scale}, shared={}))
+    rows[:], scale[:] = 0, 0
+    back = library.device.download({"rows": uploaded.rows, "scale": uploaded.arrays["scale"]}).result()
+    assert back["rows"].tolist() == [3, 1]
+    assert back["scale"].tolist() == [0.5, 2.0]
 
 
 def test_a_download_is_of_the_moment_it_began(library: Library) -> None:

@@ -84,6 +84,20 @@ def test_markdown_has_a_row_per_rule(reports: list[Report]) -> None:
     assert "| `gwt-mine/device.mine` | 1.0 | 1.0 | certified | smoke, core |" in lines
 
 
+def test_markdown_says_what_each_plugin_offers(core_report: Report) -> None:
+    """By its results: what is declared and met, declared and broken, or not declared."""
+    fused = "masked_argmax"
+    obligations = [Obligation(check.id) for check in checks("device") if check.capability == fused]
+    met = replace(core_report, declared=(fused,), results=tuple(Result(o, "pass") for o in obligations))
+    worse = [Result(obligations[0], "known_failure"), Result(obligations[1], "fail"), Result(obligations[2], "error")]
+    table = Matrix.of([met, met.with_results(worse[:1]), met.with_results(worse), core_report])
+    lines = markdown(table).splitlines()
+    assert f"| ✓ | ~ | ✗ | · | `{fused}` |" in lines
+    assert "| · | · | · | · | trait `bfloat16` |" in lines
+    labels = [offer.label.replace("`", "") for offer in table.tables[0].offers]
+    assert labels == ["apply_token_lists", fused, "masked_sample", "warp_masked", "trait bfloat16", "trait fused"]
+
+
 def test_signs() -> None:
     obligation = Obligation("device.x", "refusal")
     assert sign(Result(obligation, "pass")) == "R"

@@ -10,9 +10,10 @@ from guideway.conformance.outcomes import Outcome, Result
 from guideway.conformance.registry import KIND_MODULES, TIERS, Check, Tier, checks
 from guideway.conformance.report import Report
 
-__all__ = ["LEGEND", "NOT_OWED", "Matrix", "Row", "Table", "markdown", "sign"]
+__all__ = ["LEGEND", "NOT_OWED", "Matrix", "Offer", "Row", "Table", "markdown", "sign"]
 
-SIGNS: dict[Outcome, str] = {"pass": "✓", "fail": "✗", "known_failure": "~", "not_run": "○", "error": "?"}
+SIGNS: dict[Outcome, str] = {"pass": "✓", "error": "?", "not_run": "○", "known_failure": "~", "fail": "✗"}
+"""By outcome, from the best to the worst."""
 REFUSED = "R"
 """The sign of a refusal that was met: the plugin does not declare the capability, and refuses it as it has to."""
 NOT_OWED = "·"
@@ -45,12 +46,47 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """A capability or trait that checks ask for, and what each plugin of the table makes of it."""
+
+    label: str
+    cells: tuple[Outcome | None, ...]
+    """The worst outcome among the checks of that capability or trait; None: the plugin does not have it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """The plugins of one kind."""
 
     kind: str
     reports: tuple[Report, ...]
     tiers: tuple[tuple[Tier, tuple[Row, ...]], ...]
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """Capabilities, then traits, each in alphabetical order."""
+        by_name: dict[tuple[bool, str], list[Row]] = {}
+        for _, rows in self.tiers:
+            for row in rows:
+                for is_trait, name in ((False, row.check.capability), (True, row.check.trait)):
+                    if name is not None:
+                        by_name.setdefault((is_trait, name), []).append(row)
+        return tuple(
+            Offer(
+                f"trait `{name}`" if is_trait else f"`{name}`",
+                tuple(
+                    _worst([row.cells[i] for row in of_name])
+                    if name in (report.traits if is_trait else report.declared)
+                    else None
+                    for i, report in enumerate(self.reports)
+                ),
+            )
+            for (is_trait, name), of_name in sorted(by_name.items())
+        )
+
+
+def _worst(results: Sequence[Result | None]) -> Outcome:
+    return max((result.outcome for result in results if result), key=list(SIGNS).index, default="pass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +141,16 @@ def markdown(matrix: Matrix) -> str:
             f"| `{r.plugin}` | {r.version or '-'} | {r.contract} | {r.verdict} | {', '.join(r.levels) or '-'} |"
             for r in table.reports
         ]
+        heads = " | ".join(map(cell, names))
+        if table.offers:
+            lines += ["", f"### {table.kind}, what each offers", ""]
+            lines += [f"| {heads} | capability or trait |", "|---" * len(names) + "|---|"]
+            for offer in table.offers:
+                signs = " | ".join(NOT_OWED if outcome is None else SIGNS[outcome] for outcome in offer.cells)
+                lines.append(f"| {signs} | {rule_cell(offer.label)} |")
         for tier, rows in table.tiers:
             lines += ["", f"### {table.kind}, {tier}", ""]
-            lines += [f"| {' | '.join(map(cell, names))} | rule |", "|---" * len(names) + "|---|"]
+            lines += [f"| {heads} | rule |", "|---" * len(names) + "|---|"]
             for row in rows:
                 signs, name = " | ".join(map(sign, row.cells)), row.check.id.partition(".")[2]
                 lines.append(f"| {signs} | `{name}` {rule_cell(row.check.rule)} |")
