@@ -9,7 +9,7 @@ from typing import Any
 
 from guideway import Engine, SamplingParams
 from guideway.api import GenerationResult
-from guideway.engine.forward import ForwardStep
+from guideway.api.forward import ForwardStep
 
 __all__ = ["Parts", "decode_steps", "milliseconds"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from guideway.engine.forward import Append, Region
+from guideway.api.forward import Append, Region
 from guideway.engine.worker.attention import MAX_SHARED_QUERIES, MAX_WASTE, PackedStep, pack_step
 from guideway.engine.worker.kv_store import KVShape, KVStore
 from guideway.engine.worker.masks import Masks

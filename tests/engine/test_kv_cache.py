@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from guideway.api import InvalidConfiguration
-from guideway.engine.forward import Clear, Copy, Region
+from guideway.api.forward import Clear, Copy, Region
 from guideway.engine.scheduling.buddy import power_of_two
 from guideway.engine.scheduling.kv_cache import KVCache, KVCacheError, KVCacheFull
 from hypothesis import given, settings

@@ -8,7 +8,7 @@ import pytest
 import torch
 from guideway.api import InvalidConfiguration
 from guideway.api.errors import GuidewayError
-from guideway.engine.forward import Clear, Copy
+from guideway.api.forward import Clear, Copy
 from guideway.engine.worker.kv_store import KVShape, KVStore
 from torch import Tensor
 

@@ -17,7 +17,7 @@ from guideway.api import (
     UnsupportedCapability,
     WorkerMixin,
 )
-from guideway.engine.forward import Append, ForwardStep, Region
+from guideway.api.forward import Append, ForwardStep, Region
 from guideway.engine.worker.mixins import Mixins
 
 STEP = ForwardStep([Append(Region(0, 64), 0, [1, 2, 3], 1)])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from guideway.api import InvalidConfiguration
-from guideway.engine.forward import ModelInfo
+from guideway.api.forward import ModelInfo
 from guideway.engine.worker.model_loader import load_model, load_tokenizer, model_info
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast

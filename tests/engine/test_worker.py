@@ -20,8 +20,8 @@ from guideway.api import (
     UnsupportedCapability,
     WorkerLost,
 )
+from guideway.api.forward import Append, ForwardStep, Region, Score
 from guideway.engine.assembly import assemble
-from guideway.engine.forward import Append, ForwardStep, Region, Score
 
 from tests.support.distributions import install
 
