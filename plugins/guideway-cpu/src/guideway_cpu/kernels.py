@@ -1,0 +1,370 @@
+"""The loops over masks and logits, compiled by numba.
+
+They take addresses instead of arrays: handing a tensor's memory to NumPy costs as much as masking a row of it. A logit
+is the integer of its bits. The loops release the GIL, start no thread and allocate nothing.
+
+All is in one file, as numba's cache of compiled functions looks at no other for changes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeAlias
+
+import numba
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import carray, types  # type: ignore[attr-defined]
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = ["Kernel", "argmax_kernel", "forbid_kernel"]
+
+Kernel: TypeAlias = Callable[..., None]
+
+CHUNK = 64
+"""Words of a mask that are looked at together."""
+SCATTERED = 8
+"""A chunk with more words than these that allow nothing is filled run by run, another one word by word."""
+BLOCK = 256
+"""Logits of which the largest is found before where it is."""
+FEW = 8
+"""Up to so many allowed tokens of a word are looked at one by one."""
+EVERY = np.uint64(0xFFFFFFFFFFFFFFFF)
+LOWEST_BIT = np.uint64(1)
+FULL = np.int32(-1)
+NONE = np.int32(0)
+
+
+def _instruction(result: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Makes of ``emit(builder, *values)``, which writes LLVM instructions, a function that kernels can call. `result`
+    gives its type for those of its arguments."""
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        def typed(_: Any, *kinds: Any) -> Any:
+            def generate(context: Any, builder: Any, _: Any, values: Any) -> Any:
+                value = emit(builder, *values)
+                return context.get_dummy_value() if value is None else value
+
+            return result(*kinds)(*kinds), generate
+
+        typed.__signature__ = inspect.signature(emit)  # type: ignore[attr-defined]  # which numba counts arguments by
+        return intrinsic(typed)
+
+    return decorate
+
+
+def _helper(function: Callable[..., Any]) -> Any:
+    """A function that kernels call, compiled with them."""
+    return numba.njit(function)
+
+
+@_instruction(lambda *_: types.uint64)
+def _which(builder: Any, address: Any, word: Any) -> Any:
+    """``uint64``: bit i tells whether word i of the 64 at `address` is `word`."""
+    i64, part = ir.IntType(64), ir.VectorType(ir.IntType(32), 16)
+    found = ir.Constant(i64, 0)
+    for i in range(CHUNK // 16):
+        words = builder.load(_moved(builder, address, 64 * i, part), align=4)
+        equal = builder.bitcast(builder.icmp_signed("==", words, _splat(builder, word, 16)), ir.IntType(16))
+        found = builder.or_(found, builder.shl(builder.zext(equal, i64), ir.Constant(i64, 16 * i)))
+    return found
+
+
+@_instruction(lambda *_: types.void)
+def _select(builder: Any, address: Any, word: Any, forbidden: Any) -> None:
+    """Each of the 32 logits at `address` whose bit of `word` is 0 becomes `forbidden`."""
+    place, align = _moved(builder, address, 0, ir.VectorType(forbidden.type, 32)), forbidden.type.width // 8
+    logits = builder.load(place, align=align)
+    builder.store(builder.select(_lanes(builder, word), logits, _splat(builder, forbidden, 32)), place, align=align)
+
+
+@_instruction(lambda *_: types.int64)
+def _lowest(builder: Any, word: Any) -> Any:
+    """Which bit is the lowest one set in a uint64 that is not 0."""
+    return builder.cttz(word, ir.Constant(ir.IntType(1), 1))
+
+
+@_instruction(lambda *_: types.int64)
+def _count(builder: Any, word: Any) -> Any:
+    """How many bits of a uint64 are set."""
+    return builder.ctpop(word)
+
+
+@_instruction(lambda *kinds: types.CPointer(kinds[1]))  # type: ignore[no-untyped-call]
+def _pointer(builder: Any, address: Any, like: Any) -> Any:
+    """`address` as one of elements of the type of `like`."""
+    return _moved(builder, address, 0, like.type)
+
+
+@_instruction(lambda *kinds: kinds[-1])
+def _narrow(builder: Any, number: Any, like: Any) -> Any:
+    """An int64 as an integer of the type of `like`; numba's own arithmetic widens them all."""
+    return builder.trunc(number, like.type)
+
+
+@_instruction(lambda *kinds: kinds[-1])
+def _most(builder: Any, address: Any, word: Any, lowest: Any) -> Any:
+    """The largest, by `_ordered`, of the 32 logits at `address` whose bit of `word` is 1, or `lowest`."""
+    return _reduced(builder, "smax", address, 32, _lanes(builder, word), lowest, lowest)
+
+
+@_instruction(lambda *kinds: kinds[-1])
+def _least(builder: Any, address: Any, word: Any, lowest: Any) -> Any:
+    """The least of them, or 0."""
+    return _reduced(builder, "smin", address, 32, _lanes(builder, word), lowest, ir.Constant(lowest.type, 0))
+
+
+@_instruction(lambda *kinds: kinds[-1])
+def _most_of_block(builder: Any, address: Any, lowest: Any) -> Any:
+    """The largest, by `_ordered`, of the `BLOCK` logits at `address`."""
+    return _reduced(builder, "smax", address, BLOCK, None, lowest, lowest)
+
+
+@_instruction(lambda *kinds: kinds[-1])
+def _least_of_block(builder: Any, address: Any, lowest: Any) -> Any:
+    """The least of them, or 0."""
+    return _reduced(builder, "smin", address, BLOCK, None, lowest, ir.Constant(lowest.type, 0))
+
+
+def _reduced(builder: Any, what: str, address: Any, count: int, lanes: Any, lowest: Any, start: Any) -> Any:
+    width = lowest.type.width
+    kind = ir.VectorType(lowest.type, 32)
+    zeros, lowests, starts = ir.Constant(kind, [0] * 32), _splat(builder, lowest, 32), _splat(builder, start, 32)
+    found = starts
+    for i in range(0, count, 32):
+        bits = builder.load(_moved(builder, address, i * width // 8, kind), align=width // 8)
+        ordered = builder.select(builder.icmp_signed("<", bits, zeros), builder.sub(lowests, bits), bits)
+        if lanes is not None:
+            ordered = builder.select(lanes, ordered, starts)
+        better = builder.icmp_signed(">" if what == "smax" else "<", ordered, found)
+        found = builder.select(better, ordered, found)
+    function = ir.FunctionType(lowest.type, [kind])
+    name = f"llvm.vector.reduce.{what}.v32i{width}"
+    reduce = cgutils.get_or_insert_function(builder.module, function, name)  # type: ignore[no-untyped-call]
+    return builder.call(reduce, [found])
+
+
+def _moved(builder: Any, address: Any, offset: int, kind: Any) -> Any:
+    """A pointer to a `kind` at `address` + `offset`."""
+    return builder.inttoptr(builder.add(address, ir.Constant(address.type, offset)), kind.as_pointer())
+
+
+def _lanes(builder: Any, word: Any) -> Any:
+    """The 32 bits of a word as a vector."""
+    return builder.bitcast(word, ir.VectorType(ir.IntType(1), 32))
+
+
+def _splat(builder: Any, value: Any, count: int) -> Any:
+    """A vector of `count` times `value`."""
+    vector, index = ir.VectorType(value.type, count), ir.VectorType(ir.IntType(32), count)
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), ir.Constant(index, [0] * count))
+
+
+@_helper
+def _forbid_run(row: int, step: int, first: int, stop: int, size: int, forbidden: Any) -> None:
+    """Tokens `first` to `stop` - 1 of the row at address `row`, whose logits are `step` bytes apart."""
+    if step == size:
+        carray(_pointer(row + first * size, forbidden), stop - first)[:] = forbidden
+    else:
+        for token in range(first, stop):
+            carray(_pointer(row + token * step, forbidden), 1)[0] = forbidden
+
+
+@_helper
+def _forbid_some(row: int, step: int, first: int, count: int, word: Any, size: int, forbidden: Any) -> None:
+    """Those of the `count` tokens from `first` whose bit of `word` is 0."""
+    if step == size and count == 32:
+        _select(row + first * size, word, forbidden)
+    else:
+        for bit in range(count):
+            if not (word >> bit) & 1:
+                carray(_pointer(row + (first + bit) * step, forbidden), 1)[0] = forbidden
+
+
+@_helper
+def _forbid_row(row: int, step: int, width: int, mask: int, num_words: int, size: int, forbidden: Any) -> None:
+    whole = min(num_words, width // 32)
+    words = carray(_pointer(mask, NONE), num_words)
+    begin, at = -1, 0  # unless it is -1, no word from `begin` to `at` allows anything
+    while at + CHUNK <= whole:
+        none = _which(mask + 4 * at, NONE)
+        if begin < 0 and _count(none) > SCATTERED:
+            begin = at
+        if none == EVERY:
+            pass
+        elif _count(none) > SCATTERED:
+            left = ~none
+            while left:
+                place = at + _lowest(left)
+                left &= left - LOWEST_BIT
+                _forbid_run(row, step, 32 * begin, 32 * place, size, forbidden)
+                _forbid_some(row, step, 32 * place, 32, words[place], size, forbidden)
+                begin = place + 1
+        else:
+            if begin >= 0:
+                _forbid_run(row, step, 32 * begin, 32 * at, size, forbidden)
+                begin = -1
+            left = ~_which(mask + 4 * at, FULL)
+            while left:  # no branch depends on the words, none is mispredicted
+                place = at + _lowest(left)
+                left &= left - LOWEST_BIT
+                _forbid_some(row, step, 32 * place, 32, words[place], size, forbidden)
+        at += CHUNK
+    if begin >= 0:
+        _forbid_run(row, step, 32 * begin, 32 * at, size, forbidden)
+    while at < num_words and 32 * at < width:
+        _forbid_some(row, step, 32 * at, min(32, width - 32 * at), words[at], size, forbidden)
+        at += 1
+    if 32 * at < width:
+        _forbid_run(row, step, 32 * at, width, size, forbidden)
+
+
+def _forbid(
+    logits: int, num_rows: int, row_step: int, step: int, width: int,
+    bitmask: int, mask_step: int, num_words: int,
+    rows: int, row_size: int, first: int, stop: int, every: int,
+    size: int, forbidden: int,
+) -> None:  # fmt: skip
+    for i in range(first, stop, every):
+        number = carray(_pointer(rows, NONE), stop)[i] if row_size == 4 else carray(_pointer(rows, 0), stop)[i]
+        if number == -1:
+            continue
+        if not 0 <= number < num_rows:
+            raise IndexError("a mask is for a row that the logits do not have")
+        row, mask = logits + number * row_step, bitmask + i * mask_step
+        if size == 2:
+            _forbid_row(row, step, width, mask, num_words, 2, np.int16(forbidden))
+        else:
+            _forbid_row(row, step, width, mask, num_words, 4, np.int32(forbidden))
+
+
+# The argmax compares integers: the two's complement of a logit's sign and magnitude has the order of the logits, and
+# its zeros are equal. NaN is past infinity on either side, which is why the least is looked for as well.
+
+
+@_helper
+def _ordered(bits: Any, lowest: Any) -> Any:
+    return _narrow(bits if bits >= 0 else lowest - bits, lowest)
+
+
+@_helper
+def _extremes(row: int, first: int, count: int, size: int, lowest: Any) -> Any:
+    """The largest and the least of `count` logits from `first`."""
+    if count == BLOCK:
+        return _most_of_block(row + first * size, lowest), _least_of_block(row + first * size, lowest)
+    logits = carray(_pointer(row + first * size, lowest), count)
+    most, least = lowest, _narrow(0, lowest)
+    for i in range(count):
+        number = _ordered(logits[i], lowest)
+        most, least = max(most, number), min(least, number)
+    return most, least
+
+
+@_helper
+def _extremes_of_some(row: int, first: int, count: int, word: int, size: int, lowest: Any) -> Any:
+    """The largest and the least of those of `count` logits from `first` whose bit of `word` is 1."""
+    allowed = np.uint64(word) & ((LOWEST_BIT << np.uint64(count)) - LOWEST_BIT)
+    if count == 32 and _count(allowed) > FEW:
+        return _most(row + first * size, word, lowest), _least(row + first * size, word, lowest)
+    logits = carray(_pointer(row + first * size, lowest), count)
+    most, least = lowest, _narrow(0, lowest)
+    while allowed:
+        number = _ordered(logits[_lowest(allowed)], lowest)
+        most, least = max(most, number), min(least, number)
+        allowed &= allowed - LOWEST_BIT
+    return most, least
+
+
+@_helper
+def _argmax_row(
+    row: int, num_tokens: int, masked: bool, mask: int, num_words: int, size: int, lowest: Any, infinity: int
+) -> Any:
+    """The column of the largest logit and its bits; without a mask every token is allowed."""
+    logits = carray(_pointer(row, lowest), num_tokens)
+    words = carray(_pointer(mask, NONE), num_words)
+    most, least, where = lowest, _narrow(0, lowest), 0
+    stop, at = (num_tokens + 31) // 32, 0
+    if masked:
+        stop = min(stop, num_words)
+    while at < stop:
+        count = min(CHUNK, stop - at)
+        first, end = 32 * at, min(32 * (at + count), num_tokens)
+        some = (
+            ~_which(mask + 4 * at, NONE) if masked and count == CHUNK else (LOWEST_BIT << np.uint64(count)) - LOWEST_BIT
+        )
+        if not masked or (count == CHUNK and _which(mask + 4 * at, FULL) == EVERY):
+            while first < end:
+                high, low = _extremes(row, first, min(BLOCK, end - first), size, lowest)
+                least = min(least, low)
+                if high > most:
+                    most, where = high, first
+                first += BLOCK
+            some = np.uint64(0)
+        while some:
+            place = at + _lowest(some)
+            some &= some - LOWEST_BIT
+            first = 32 * place
+            high, low = _extremes_of_some(row, first, min(32, num_tokens - first), words[place], size, lowest)
+            least = min(least, low)
+            if high > most:
+                most, where = high, first
+        at += count
+    if most > infinity or least < -infinity:
+        return 0, _narrow(-1, lowest)  # a NaN
+    if most == lowest:
+        return 0, _narrow(lowest + infinity, lowest)  # -inf, as none is allowed
+    while not ((not masked or (words[where // 32] >> (where % 32)) & 1) and _ordered(logits[where], lowest) == most):
+        where += 1
+    return where, logits[where]
+
+
+def _argmax(
+    logits: int, row_step: int, num_tokens: int,
+    bitmask: int, mask_step: int, num_words: int,
+    columns: int, first: int, stop: int, every: int,
+    best: int, infinity: int, size: int,
+) -> None:  # fmt: skip
+    found = carray(_pointer(columns, 0), stop)
+    for i in range(first, stop, every):
+        row, masked, mask = logits + i * row_step, found[i] >= 0, bitmask + found[i] * mask_step
+        if size == 2:
+            short = np.int16(-(2**15))
+            found[i], carray(_pointer(best, short), stop)[i] = _argmax_row(
+                row, num_tokens, masked, mask, num_words, 2, short, infinity
+            )
+        else:
+            long = np.int32(-(2**31))
+            found[i], carray(_pointer(best, long), stop)[i] = _argmax_row(
+                row, num_tokens, masked, mask, num_words, 4, long, infinity
+            )
+
+
+@cache
+def forbid_kernel() -> Kernel:
+    """`DeviceBackend.apply_bitmask` for logits of `size` bytes, 2 or 4, and the entries ``range(first, stop, every)``
+    of `rows`, integers of `row_size` bytes. Steps are in bytes; `forbidden` are the bits of -inf."""
+    return _compiled(_forbid)
+
+
+@cache
+def argmax_kernel() -> Kernel:
+    """`DeviceBackend.masked_argmax` for logits of `size` bytes, 2 or 4, beside one another in each row, and the rows
+    ``range(first, stop, every)`` of them. `columns`, int64, holds which mask is a row's, or -1, and then its column;
+    into `best` goes the logit. `infinity` are the bits of that."""
+    return _compiled(_argmax)
+
+
+def _compiled(function: Callable[..., None]) -> Kernel:
+    """`function` of integers, from numba's cache if it is there, and in it if there is a folder for it."""
+    signature = types.void(*[types.int64] * len(inspect.signature(function).parameters))
+    try:
+        kernel: Kernel = numba.njit(signature, cache=True, nogil=True)(function)
+    except RuntimeError as error:  # raised where nothing can be written beside this file or at home
+        if "cannot cache" not in str(error):
+            raise
+        kernel = numba.njit(signature, nogil=True)(function)
+    return kernel
