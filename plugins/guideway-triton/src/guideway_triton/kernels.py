@@ -1,7 +1,6 @@
 """The kernels. What each computes is said by the function of `guideway_triton.launches` that starts it.
 
-A program takes one block of one row. Offsets into the logits are 64-bit: 128 rows of 151,936 in float32 are 2**26
-bytes, but the rows of a padded batch with drafts may pass 2**31.
+A program takes one block of one row. Offsets into the logits are 64-bit: there may be more than 2**31 of them.
 """
 
 # mypy: ignore-errors
@@ -173,15 +172,14 @@ def uniform(out, width, seeds, sequences, positions, purpose, num_blocks, block:
 
 
 @triton.jit
-def _key(x, columns, inside):
-    """int64: larger for a larger `x`, of equals for the earlier column; NaN is above all, what is not `inside` below.
+def _key(x, columns):
+    """int64: larger for a larger `x`, of equals for the earlier column; NaN is above all.
 
     The high word is the float's bits, of which those of a negative one are flipped, the low word the column.
     """
     bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)  # -0.0 is as large as 0.0
     order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     order = tl.where(x == x, order, 0x7FFFFFFF)
-    order = tl.where(inside, order, -0x80000000)
     return (order.to(tl.int64) << 32) | (0x7FFFFFFF - columns).to(tl.int64)
 
 
@@ -210,14 +208,14 @@ def choose_in_blocks(
     row = tl.program_id(0) // num_blocks
     first = tl.program_id(0) % num_blocks * block
     columns = first + tl.arange(0, block)
-    inside = columns < num_tokens
-    allowed = inside
+    allowed = columns < num_tokens
     entry = _entry_of(rows, num_entries, row)
     if entry >= 0:
-        allowed = inside & _allowed(bitmask, mask_stride, num_words, entry, first, block)
+        allowed = allowed & _allowed(bitmask, mask_stride, num_words, entry, first, block)
     there = row.to(tl.int64) * row_stride + columns.to(tl.int64) * column_stride
     x = tl.load(logits + there, mask=allowed, other=-float("inf")).to(tl.float32)
-    best = _largest(_key(x, columns, inside))
+    # a block begins below `num_tokens`, so of columns that are all -inf none from there on is the first
+    best = _largest(_key(x, columns))
     tl.store(bests + tl.program_id(0), best)
     if draws:
         score = best
@@ -225,7 +223,7 @@ def choose_in_blocks(
         # most blocks of most masks allow nothing, and need no random numbers
         if (temperature != 0) & (_largest(allowed.to(tl.int32)) != 0):
             u = _uniform(seeds, sequences, positions, purpose, row, first, block)
-            score = _largest(_key(tl.div_rn(x, temperature) - tl.log(-tl.log(u)), columns, inside))
+            score = _largest(_key(tl.div_rn(x, temperature) - tl.log(-tl.log(u)), columns))
         tl.store(scores + tl.program_id(0), score)
 
 
