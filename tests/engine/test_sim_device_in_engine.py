@@ -230,7 +230,8 @@ def test_everything_is_as_with_fused_operations_elsewhere(on_torch: list[Generat
     """As on a device of plain arrays that has these operations as the contract builds them from the others."""
     wanted = run("fused", "guidance")
     for num_draft_tokens in (0, 3):
-        compare(run("sim_static", "guidance", num_draft_tokens=num_draft_tokens), wanted)
+        for backend in ("sim_fused", "sim_static"):
+            compare(run(backend, "guidance", num_draft_tokens=num_draft_tokens), wanted)
     drawn = list(PARAMS).index("drawn")
     assert wanted[drawn].token_ids != on_torch[drawn].token_ids  # by another formula
 
@@ -246,7 +247,7 @@ def test_guidance_with_static_shapes() -> None:
     assert results[0].token_ids == results[1].token_ids
 
 
-@pytest.mark.parametrize("backend", ["sim", "sim_static"])
+@pytest.mark.parametrize("backend", ["sim", "sim_fused", "sim_static"])
 def test_a_step_waits_for_the_device_once(backend: str) -> None:
     with engine(backend) as built:
         for _ in range(3):

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from guideway.conformance import conformance
 
-TestDynamic = conformance("device.sim")
+TestPlain = conformance("device.sim")
+TestFused = conformance("device.sim_fused")
 TestStatic = conformance("device.sim_static")

@@ -16,6 +16,6 @@ __all__ = ["DeviceFault", "HostAccess", "UseAfterDonation", "guideway_device_bac
 
 @hookimpl
 def guideway_device_backend(name: str) -> type[DeviceBackend]:
-    from guideway_sim_device.device import SimDevice, StaticSimDevice
+    from guideway_sim_device.device import FusedSimDevice, SimDevice, StaticSimDevice
 
-    return {cls.name: cls for cls in (SimDevice, StaticSimDevice)}[name]
+    return {cls.name: cls for cls in (SimDevice, FusedSimDevice, StaticSimDevice)}[name]

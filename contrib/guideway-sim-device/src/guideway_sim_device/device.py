@@ -1,4 +1,4 @@
-"""The two simulated devices. What they compute is what guideway's NumPy reference computes."""
+"""The simulated devices. What they compute is what guideway's NumPy reference computes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from guideway_sim_device.array import SimArray, forbid_negative
 from guideway_sim_device.errors import HostAccess
 from guideway_sim_device.machine import Machine, Signature, SimDownload
 
-__all__ = ["SimDevice", "SimOps", "StaticSimDevice"]
+__all__ = ["FusedSimDevice", "SimDevice", "SimOps", "StaticSimDevice"]
 
 Host = NDArray[Any]
 
@@ -161,17 +161,11 @@ class SimDevice(DeviceBackend):
         )
 
 
-class StaticSimDevice(SimDevice):
-    """Compiles a program for each shape, and has all of the fused operations: an accelerator behind a compiler."""
+class FusedSimDevice(SimDevice):
+    """All of the fused operations too: an accelerator with kernels of its own."""
 
-    name = "sim_static"
+    name = "sim_fused"
     fused: ClassVar[frozenset[str]] = frozenset(FUSED_OPERATIONS)
-    static_shapes = True
-
-    @property
-    def compiled(self) -> frozenset[Signature]:
-        """The programs it has compiled: each names operation, parameters, shapes and dtypes."""
-        return frozenset(self.machine.programs)
 
     def apply_token_lists(self, logits: Array, lists: TokenLists, rows: NDArray[np.int32]) -> Array:
         num_ids = len(lists.token_ids)
@@ -215,3 +209,15 @@ class StaticSimDevice(SimDevice):
         operands = *self._on_device(bitmask, rows), *decides
         columns, best = self.machine.launch("masked_sample", work, logits, *operands, static=(num_tokens,))
         return columns, best
+
+
+class StaticSimDevice(FusedSimDevice):
+    """Compiles a program for each shape: an accelerator behind a compiler."""
+
+    name = "sim_static"
+    static_shapes = True
+
+    @property
+    def compiled(self) -> frozenset[Signature]:
+        """The programs it has compiled: each names operation, parameters, shapes and dtypes."""
+        return frozenset(self.machine.programs)

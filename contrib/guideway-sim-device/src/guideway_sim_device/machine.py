@@ -93,14 +93,14 @@ class Machine:
                 raise HostAccess(f"download was given a {type(array).__name__} as {name!r}, not an array of the device")
             array.check("download", self)
             self._downloads.wait(array.ready)
+        wanted = dict(arrays)
         copies: dict[str, Host | DeviceFault] = {}
 
         def copy() -> None:
-            for name, array in arrays.items():
+            for name, array in wanted.items():
                 data = array.read()
                 copies[name] = data.copy() if isinstance(data, np.ndarray) else data
 
-        arrays = dict(arrays)
         return SimDownload(self, self._downloads.launch(copy), copies)
 
 
