@@ -45,6 +45,9 @@ class XlaDevice(DeviceBackend):
 
     @classmethod
     def available(cls) -> str | None:
+        # A CPU is always there, and not to look keeps jax from starting threads, after which a process cannot fork.
+        if jax.config.jax_platforms in (None, "", "cpu"):
+            return None
         try:
             jax.devices()
         except Exception as error:  # an AssertionError too, depending on how jax was installed
