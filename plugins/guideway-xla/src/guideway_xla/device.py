@@ -46,7 +46,7 @@ class XlaDevice(DeviceBackend):
     @classmethod
     def available(cls) -> str | None:
         # A CPU is always there, and not to look keeps jax from starting threads, after which a process cannot fork.
-        if jax.config.jax_platforms in (None, "", "cpu"):
+        if getattr(jax.config, "jax_platforms", None) in (None, "", "cpu"):
             return None
         try:
             jax.devices()
@@ -139,16 +139,11 @@ def _considered(logits: jax.Array, bitmask: jax.Array, rows: jax.Array, num_toke
     return jnp.where(allowed, logits.astype(jnp.float32), -jnp.inf)
 
 
-def _largest(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    columns = jnp.argmax(x, axis=1)
-    return columns, jnp.take_along_axis(x, columns[:, None], axis=1)[:, 0]
-
-
 @jax.jit
 def _masked_argmax(
     logits: jax.Array, bitmask: jax.Array, rows: jax.Array, num_tokens: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    return _largest(_considered(logits, bitmask, rows, num_tokens))
+    return kernels.largest(_considered(logits, bitmask, rows, num_tokens))
 
 
 @jax.jit
@@ -164,8 +159,8 @@ def _masked_sample(
     purpose: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     x = _considered(logits, bitmask, rows, num_tokens)
-    greedy, best = _largest(x)
+    greedy, best = kernels.largest(x)
     cold = temperatures == 0
     u = kernels.uniform(seeds, sequences, positions, purpose, logits.shape[1])
     noisy = x / jnp.where(cold, 1, temperatures)[:, None] - jnp.log(-jnp.log(u))
-    return jnp.where(cold, greedy, jnp.argmax(noisy, axis=1)), best
+    return jnp.where(cold, greedy, kernels.largest(noisy)[0]), best

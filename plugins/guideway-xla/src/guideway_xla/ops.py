@@ -158,7 +158,7 @@ def _topk(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
 
 @jax.jit
 def _argmax(x: jax.Array) -> jax.Array:
-    return jnp.argmax(x, axis=1)
+    return kernels.largest(x)[0]
 
 
 @jax.jit
@@ -167,9 +167,10 @@ def _categorical(logprobs: jax.Array, uniforms: jax.Array) -> jax.Array:
     sums = weights.cumsum(axis=1)
     # float32 may round a target up to the total, and a parallel sum need not be monotonic: only what weighs something
     # counts, and if none is past the target it is the last that does
-    past = (sums > uniforms[:, None] * sums[:, -1:]) & (weights > 0)
-    last = logprobs.shape[1] - 1 - jnp.argmax(weights[:, ::-1] > 0, axis=1)
-    return jnp.where(past.any(axis=1), jnp.argmax(past, axis=1), last)
+    heavy = weights > 0
+    drawn = kernels.first((sums > uniforms[:, None] * sums[:, -1:]) & heavy)
+    last = jnp.where(heavy, jnp.arange(heavy.shape[1], dtype=jnp.int32), 0).max(axis=1)
+    return jnp.minimum(drawn, last)
 
 
 @partial(jax.jit, static_argnums=4)
