@@ -474,8 +474,10 @@ def test_apply_bitmask(library: Library, case: Any, data: st.DataObject) -> None
 @pytest.mark.parametrize("width", [32, 50, 128])
 @pytest.mark.parametrize("name", ["numpy", "torch"])
 @pytest.mark.parametrize("layout", ["transposed", "columns of a wider array", "every other row"])
-def test_apply_bitmask_writes_through_views(name: str, layout: str, width: int, dtype: str) -> None:
+@pytest.mark.parametrize("on_host", [False, True], ids=["device", "host"])
+def test_apply_bitmask_writes_through_views(name: str, layout: str, width: int, dtype: str, on_host: bool) -> None:
     library, num_rows = LIBRARIES[name], 6
+    given: Callable[[Any], Any] = np.asarray if on_host else library.index
     take: Callable[[Any], Any] = {
         "transposed": lambda base: base.T[:num_rows, :width],
         "columns of a wider array": lambda base: base[:num_rows, 7 : 7 + width],
@@ -488,7 +490,7 @@ def test_apply_bitmask_writes_through_views(name: str, layout: str, width: int, 
     take(wanted)[forbid_by_loop(bitmask, rows, (num_rows, width))] = raw(
         library, library.make(np.array([-np.inf]), dtype)
     )
-    got = library.device.apply_bitmask(take(base), library.index(bitmask), library.index(rows))
+    got = library.device.apply_bitmask(take(base), given(bitmask), given(rows))
     np.testing.assert_array_equal(raw(library, base), wanted)  # nothing outside of the view has changed either
     np.testing.assert_array_equal(raw(library, got), take(wanted))
 
