@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,19 @@ def test_downloads_are_what_the_arrays_were(device: TritonDevice) -> None:
     for _ in range(2):
         assert coming.result()["ids"].tolist() == [0, 2]
         assert np.array_equal(coming.result()["x"], wanted.T)
+
+
+def test_threads_do_not_disturb_one_another() -> None:
+    x, bitmask, rows = random_logits(3), random_masks(3), [2, 0, 1]
+    wanted = masked(x, bitmask, rows)
+
+    def work(_: int) -> bool:
+        mine = TritonDevice(DEVICE)
+        at = put(bitmask), put(np.array(rows))
+        return all(np.array_equal(mine.apply_bitmask(put(x), *at).cpu().numpy(), wanted) for _ in range(20))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
 
 
 def test_devices_that_are_none() -> None:

@@ -7,6 +7,7 @@ What depends on the step (how many rows, entries, purposes) never makes Triton c
 from __future__ import annotations
 
 import contextlib
+import threading
 
 import torch
 import triton  # type: ignore[import-untyped]
@@ -19,6 +20,8 @@ __all__ = ["INTERPRETED", "choose", "forbid", "forbid_lists", "uniform", "warp"]
 
 INTERPRETED = not isinstance(kernels.forbid, triton.runtime.JITFunction)
 """Whether the kernels run in Triton's interpreter, on the CPU: TRITON_INTERPRET was set as they were imported."""
+
+_INTERPRETER = threading.Lock()
 
 FORBID_BLOCK = 2048
 LIST_BLOCK = 1024
@@ -122,5 +125,6 @@ def _unit_stride(bitmask: Tensor) -> Tensor:
 
 
 def _on(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Triton launches on the current device, which need not be that of the tensor."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
+    """Triton launches on the current device, which need not be that of the tensor; its interpreter replaces parts of
+    Triton's language while it runs, so only one thread at a time can use it."""
+    return _INTERPRETER if INTERPRETED else torch.cuda.device(tensor.device)
