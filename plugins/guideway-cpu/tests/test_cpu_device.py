@@ -63,6 +63,8 @@ class Case:
         bitmask, rows = self.bitmask.copy(), self.rows.copy()
         if host == "torch":
             return torch.from_numpy(bitmask), torch.from_numpy(rows)
+        if host == "strided":
+            return np.repeat(bitmask, 2, axis=1)[:, ::2], torch.from_numpy(np.repeat(rows, 3))[1::3]
         bitmask.flags.writeable = rows.flags.writeable = host != "read-only"
         return bitmask, rows
 
@@ -91,7 +93,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @settings(deadline=None, max_examples=300)
-@given(case=cases(), host=st.sampled_from(["numpy", "read-only", "torch"]))
+@given(case=cases(), host=st.sampled_from(["numpy", "read-only", "torch", "strided"]))
 def test_masks_are_those_of_the_numpy_device(case: Case, host: str) -> None:
     integers = DTYPES[case.logits.dtype]
     forbidden = torch.from_numpy(~case.allowed())
@@ -104,7 +106,7 @@ def test_masks_are_those_of_the_numpy_device(case: Case, host: str) -> None:
 
 
 @settings(deadline=None, max_examples=300)
-@given(case=cases(), host=st.sampled_from(["numpy", "read-only", "torch"]), share=st.floats(0, 1))
+@given(case=cases(), host=st.sampled_from(["numpy", "read-only", "torch", "strided"]), share=st.floats(0, 1))
 def test_the_masked_argmax_is_that_of_numpy(case: Case, host: str, share: float) -> None:
     num_tokens = max(1, round(share * case.logits.shape[1]))
     integers, before = DTYPES[case.logits.dtype], case.base.clone()
@@ -191,8 +193,8 @@ def test_nothing_is_compiled_for_a_request() -> None:
     device = CpuDevice()
     with event.install_recorder("numba:compile") as recorded:
         outcomes(1)
-        logits, bitmask, rows = batch(num_rows=1, width=33)
-        device.apply_bitmask(logits.T.contiguous().T, bitmask.numpy(), rows.long().numpy())
+        logits, bitmask, rows = batch(num_rows=3, width=33)
+        device.apply_bitmask(logits.T.contiguous().T, bitmask.numpy(), rows.to(torch.int16).numpy())
         assert not recorded.buffer
         numba.njit(lambda: 0)()
         assert recorded.buffer  # it does record
@@ -225,6 +227,8 @@ def test_rows_the_logits_do_not_have_are_refused() -> None:
             CpuDevice().apply_bitmask(logits, bitmask, torch.tensor([number]))
     with pytest.raises(ValueError, match="3 rows to mask, but only 2 masks"):
         CpuDevice().apply_bitmask(logits, bitmask, torch.tensor([0, 1, -1]))
+    with pytest.raises(ValueError, match="3 rows to mask, but only 2 masks"):
+        CpuDevice().masked_argmax(logits, bitmask, torch.tensor([0, 1, -1]), 40)
     assert torch.equal(logits, before)
 
 

@@ -42,62 +42,60 @@ class CpuDevice(TorchDevice):
         self._forbid, self._argmax = forbid_kernel(), argmax_kernel()
 
     def apply_bitmask(self, logits: Tensor, bitmask: Array, rows: Array) -> Tensor:
-        size, (num_rows, width), (row_step, step) = logits.element_size(), logits.shape, logits.stride()
-        words, chosen = _masks(bitmask, len(rows)), _integers(rows)
-        arguments = (
-            logits.data_ptr(), num_rows, size * row_step, size * step, width, *_memory(words),
-            _address(chosen), chosen.itemsize,
-        )  # fmt: skip
+        start, (num_rows, width), (row_step, step), size = _layout(logits)
+        chosen, (count,), (chosen_step,), row_size = _layout(rows)
+        if row_size < 4:
+            return self.apply_bitmask(logits, bitmask, np.array(rows, dtype=np.int64))
+        _kept, words, num_words, mask_step = _masks(bitmask, count)
         forbidden = INFINITY[logits.dtype] - (1 << 8 * size - 1)
 
         def work(first: int, every: int) -> None:
-            self._forbid(*arguments, first, len(chosen), every, size, forbidden)
+            self._forbid(
+                start, num_rows, row_step, step, width, words, mask_step, num_words,
+                chosen, chosen_step, row_size, first, count, every, size, forbidden,
+            )  # fmt: skip
 
-        _share(work, len(chosen), size * width)
+        _share(work, count, size * width)
         return logits
 
     def masked_argmax(self, logits: Tensor, bitmask: Array, rows: Array, num_tokens: int) -> tuple[Tensor, Tensor]:
         if logits.stride(1) != 1:
             logits = logits.contiguous()
-        size, num_rows = logits.element_size(), len(logits)
-        words = _masks(bitmask, len(rows))
+        start, (num_rows, _), (row_step, _), size = _layout(logits)
+        _kept, words, num_words, mask_step = _masks(bitmask, len(rows))
         masks = np.full(num_rows + 1, -1, dtype=np.int64)
         masks[np.asarray(rows)] = np.arange(len(rows))  # a row of -1 is the one past the last
         columns, best = torch.from_numpy(masks)[:-1], torch.empty(num_rows, dtype=logits.dtype)
-        arguments = logits.data_ptr(), size * logits.stride(0), num_tokens, *_memory(words), columns.data_ptr()
+        found, values, infinity = columns.data_ptr(), best.data_ptr(), INFINITY[logits.dtype]
 
         def work(first: int, every: int) -> None:
-            self._argmax(*arguments, first, num_rows, every, best.data_ptr(), INFINITY[logits.dtype], size)
+            self._argmax(
+                start, row_step, num_tokens, words, mask_step, num_words,
+                found, first, num_rows, every, values, infinity, size,
+            )  # fmt: skip
 
         _share(work, num_rows, size * num_tokens)
         return columns, best.float()
 
 
-def _masks(bitmask: Array, count: int) -> Array:
-    """`bitmask` with the words of each row side by side."""
-    if len(bitmask) < count:
-        raise ValueError(f"there are {count} rows to mask, but only {len(bitmask)} masks")
-    if isinstance(bitmask, np.ndarray):
-        return bitmask if bitmask.strides[1] == bitmask.itemsize else np.ascontiguousarray(bitmask)
-    return bitmask if bitmask.stride(1) == 1 else bitmask.contiguous()
+def _layout(array: Array) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
+    """Address, shape, steps and size of an element, in bytes."""
+    if isinstance(array, np.ndarray):
+        return array.ctypes.data, array.shape, array.strides, array.itemsize
+    size = array.element_size()
+    return array.data_ptr(), array.shape, tuple([size * step for step in array.stride()]), size
 
 
-def _memory(words: Array) -> tuple[int, int, int]:
-    """Where the first row is, how far the next is from it, and how many words each has."""
-    steps = words.strides[0] if isinstance(words, np.ndarray) else words.stride(0) * words.itemsize
-    return _address(words), steps, words.shape[1]
-
-
-def _address(array: Array) -> int:
-    address: int = array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()
-    return address
-
-
-def _integers(rows: Array) -> Array:
-    """`rows` as int32 or int64, one beside the other."""
-    if isinstance(rows, np.ndarray):
-        return np.ascontiguousarray(rows if rows.itemsize >= 4 else rows.astype(np.int64))
-    return (rows if rows.itemsize >= 4 else rows.long()).contiguous()
+def _masks(bitmask: Array, count: int) -> tuple[Array, int, int, int]:
+    """An array in which each row is in one piece, its address, the words of a row and the step to the next. The address
+    is good while the array is kept."""
+    address, (num_masks, num_words), (step, word_step), size = _layout(bitmask)
+    if num_masks < count:
+        raise ValueError(f"there are {count} rows to mask, but only {num_masks} masks")
+    if word_step != size:
+        bitmask = np.ascontiguousarray(bitmask)
+        address, _, (step, _), _ = _layout(bitmask)
+    return bitmask, address, num_words, step
 
 
 def _share(work: Callable[[int, int], None], num_rows: int, size: int) -> None:

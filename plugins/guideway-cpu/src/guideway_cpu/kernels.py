@@ -226,11 +226,12 @@ def _forbid_row(row: int, step: int, width: int, mask: int, num_words: int, size
 def _forbid(
     logits: int, num_rows: int, row_step: int, step: int, width: int,
     bitmask: int, mask_step: int, num_words: int,
-    rows: int, row_size: int, first: int, stop: int, every: int,
+    rows: int, rows_step: int, row_size: int, first: int, stop: int, every: int,
     size: int, forbidden: int,
 ) -> None:  # fmt: skip
     for i in range(first, stop, every):
-        number = carray(_pointer(rows, NONE), stop)[i] if row_size == 4 else carray(_pointer(rows, 0), stop)[i]
+        place = rows + i * rows_step
+        number = carray(_pointer(place, NONE), 1)[0] if row_size == 4 else carray(_pointer(place, 0), 1)[0]
         if number == -1:
             continue
         if not 0 <= number < num_rows:
