@@ -234,15 +234,29 @@ def test_prompt_of_which_all_rows_are_wanted(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.asarray(output.logits)[1:60], Reference(folder)([text])[0][1:], atol=TOLERANCE)
 
 
-def test_another_sequence_that_is_not_a_number_stays_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", [[], [Append(Region(512, 128), 0, [9] * 70, 1)]], ids=["small", "in blocks"])
+def test_another_sequence_that_is_not_a_number_stays_alone(beside: list[Append], tmp_path: Path) -> None:
     """Cells around a sequence hold what others left there."""
-    folder = saved(tmp_path)
-    runner = runner_of(folder)
-    append = Append(Region(64, 64), 0, [1, 2, 3], 1)
-    wanted = np.asarray(runner.forward(ForwardStep([append])).logits)[0]
+    runner = runner_of(saved(tmp_path))
+    step = ForwardStep([Append(Region(64, 64), 0, [1, 2, 3], 1), *beside])
+    wanted = np.asarray(runner.forward(step).logits)[0]
     around = np.r_[0:64, 67 : LIMITS.num_cells]
     runner._state = [(tuple(stored.at[:, around].set(np.nan) for stored in runner._state[0][0]),)]
-    np.testing.assert_array_equal(np.asarray(runner.forward(ForwardStep([append])).logits)[0], wanted)
+    np.testing.assert_array_equal(np.asarray(runner.forward(step).logits)[0], wanted)
+
+
+def test_moves_copy_and_clear_what_they_name(tmp_path: Path) -> None:
+    runner = runner_of(saved(tmp_path))
+    append = Append(Region(1900, 1), 0, [1], 1)
+    shape = runner._state[0][0][0].shape
+    wanted = np.random.default_rng(2).normal(size=shape).astype(np.float32)
+    runner._state = [(tuple(jax.device_put(wanted.copy(), jax.devices("cpu")[0]) for _ in range(2)),)]
+    runner.forward(ForwardStep([append], [Copy(64, 1024, 700), Clear(128, 300), Copy(1024, 0, 5)], 0))
+    wanted[:, 1024:1724] = wanted[:, 64:764]
+    wanted[:, 128:428] = 0
+    wanted[:, :5] = wanted[:, 1024:1029]
+    for stored in runner._state[0][0]:
+        np.testing.assert_array_equal(np.delete(np.asarray(stored), 1900, axis=1), np.delete(wanted, 1900, axis=1))
 
 
 def test_interrupts_lose_nothing(tmp_path: Path) -> None:
