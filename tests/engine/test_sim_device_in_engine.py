@@ -176,25 +176,6 @@ PARAMS: dict[str, dict[str, Any]] = {
 }
 
 
-SLOT_OF_A_COMPANION = pytest.mark.xfail(
-    strict=True,
-    reason="scratch rows have companion row -1, at which a transform then gathers: padded_step should give them "
-    "a row there is",
-)
-DONATED = pytest.mark.xfail(
-    strict=True,
-    reason="_Run._apply goes on with the logits a transform was given, which are dead if it used them before it failed",
-)
-UNSEEN = pytest.mark.xfail(
-    strict=True,
-    reason="_Run._call takes an array back that is dead, so its next use ends the step and every request in it",
-)
-COLD = pytest.mark.xfail(
-    strict=True,
-    reason="padding.dummy_steps leaves out warp_masked with added logits, and log-probabilities beside a warp",
-)
-
-
 def run(backend: str, leave_out: str = "", **config: Any) -> list[GenerationResult]:
     prompts = [person(i) if i % 3 else booking(i) for i in range(len(PARAMS))]
     params = [
@@ -236,7 +217,6 @@ def test_everything_is_as_with_fused_operations_elsewhere(on_torch: list[Generat
     assert wanted[drawn].token_ids != on_torch[drawn].token_ids  # by another formula
 
 
-@SLOT_OF_A_COMPANION
 def test_guidance_with_static_shapes() -> None:
     params = SamplingParams(max_tokens=10, **PARAMS["guidance"])
     results = []
@@ -261,7 +241,6 @@ def test_a_step_waits_for_the_device_once(backend: str) -> None:
         assert device().syncs > 30
 
 
-@COLD
 def test_nothing_is_compiled_for_a_request() -> None:
     """Log-probabilities of prompts left aside, of which there may be as many rows as a prompt has tokens."""
     rng = random.Random(3)
@@ -304,7 +283,7 @@ MISTAKES = {
 @pytest.mark.parametrize("backend", ["sim", "sim_static"])
 @pytest.mark.parametrize(
     "mistake",
-    ["reads", "mixes", pytest.param("forgets", marks=UNSEEN), pytest.param("fails", marks=DONATED)],
+    ["reads", "mixes", "forgets", "fails"],
 )
 def test_a_mistake_of_a_modifier_ends_its_request_alone(mistake: str, backend: str) -> None:
     wrong = SamplingParams(max_tokens=10, modifiers={mistake: {}})

@@ -45,13 +45,17 @@ class Download(Protocol):
 class ArrayOps(ABC):
     """The operations a transform may use to run on every device. x is ``float[rows, width]`` unless said otherwise.
 
-    Beside these, ``+ - * /``, comparisons and ``.sum(axis=...)`` mean the same in every array library.
+    Rows and columns are counted from 0; what an index outside does is not said, and a device may notice it late, at the
+    expense of the whole step: a modifier checks on the host what it looks up. An operation that raises leaves its
+    arguments as they were. Beside these operations ``+ - * /``, unary ``-``, comparisons, ``.reshape(...)``,
+    ``.sum(axis=...)`` and indexing by arrays, slices and None mean the same in every array library.
     The NumPy implementation is the reference the others are checked against.
     """
 
     @abstractmethod
     def asarray(self, array: NDArray[Any]) -> Array:
-        """A device array with the values of a host array, without waiting for the device."""
+        """A device array with the values of a host array, without waiting for the device. The host array has to stay
+        as it is until a later download is there."""
 
     @abstractmethod
     def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
@@ -151,6 +155,9 @@ class DeviceBackend(ABC):
     fused: ClassVar[frozenset[str]] = frozenset()
     """Which of `FUSED_OPERATIONS` it implements itself. A host prefers them to the sequence of mandatory operations
     they replace, and never calls one that is not declared."""
+    donates: ClassVar[bool] = False
+    """Whether an argument the contract calls dead is lost once an operation returned, as donated buffers in jax are.
+    Elsewhere it is what is returned, or as it was. A host copies more then, to have something to go back to."""
     static_shapes: bool = False
     """Whether it compiles for each shape of its arrays. A runner then pads its logits to few numbers of rows
     (`padded_size`), a host every list of rows, and dummy steps of each shape are run before the first request. May be
@@ -189,7 +196,7 @@ class DeviceBackend(ABC):
 
     @abstractmethod
     def download(self, arrays: Mapping[str, Array]) -> Download:
-        """Start copying small arrays to the host and return at once."""
+        """Start copying small arrays to the host and return at once. The result may be read-only."""
 
     def upload(self, payload: Payload) -> Payload:
         """`payload` with its arrays on the device, without waiting for the device. The host's memory may change as soon

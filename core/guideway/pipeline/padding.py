@@ -94,7 +94,7 @@ def padded_step(step: StepInput, num_rows: int) -> StepInput:
         seeds=_zeros(step.seeds, num_rows),
         sequence_indices=_zeros(step.sequence_indices, num_rows),
         history=None if step.history is None else _zeros(step.history, num_rows),
-        companion_rows={name: _zeros(rows, num_rows, -1) for name, rows in step.companion_rows.items()},
+        companion_rows={name: _like_some(rows, num_rows) for name, rows in step.companion_rows.items()},
     )
 
 
@@ -110,12 +110,14 @@ def dummy_steps(num_rows: int, width: int) -> Iterator[StepInput]:
         sequence_indices=zeros,
     )
     pair, column = rows[:1], zeros[:1]
-    penalties = Warp(repeated=(pair, column, ones[:1]), added=(pair, column, ones[:1]))
+    bias = Warp(added=(pair, column, ones[:1]))
+    penalties = replace(bias, repeated=(pair, column, ones[:1]))
     bans = Warp(added=(pair, column, np.full(1, -np.inf, dtype=np.float32)))
     for step in (greedy, replace(greedy, num_logprobs=zeros), replace(greedy, num_logprobs=zeros + 1)):
         yield step
         yield replace(step, temperatures=0.5 * ones)
     for warp in (
+        bias,
         penalties,
         bans,
         Warp(top_k=zeros + 1),
@@ -125,7 +127,7 @@ def dummy_steps(num_rows: int, width: int) -> Iterator[StepInput]:
         Warp(top_k=zeros + 1, top_p=0.5 * ones, min_p=0.5 * ones, typical_p=0.5 * ones),
     ):
         for temperature in (0, 1, 0.5):
-            yield replace(greedy, warp=warp, temperatures=temperature * ones)
+            yield replace(greedy, warp=warp, temperatures=temperature * ones, num_logprobs=zeros + 1)
 
 
 def _filled(array: NDArray[Any], size: int) -> NDArray[Any]:
@@ -135,6 +137,13 @@ def _filled(array: NDArray[Any], size: int) -> NDArray[Any]:
     return np.concatenate([array, np.broadcast_to(array[:1], (size - len(array), *array.shape[1:]))])
 
 
-def _zeros(array: NDArray[Any], size: int, value: int = 0) -> NDArray[Any]:
-    """`array` with `value` up to `size`."""
-    return np.concatenate([array, np.full((size - len(array), *array.shape[1:]), value, dtype=array.dtype)])
+def _zeros(array: NDArray[Any], size: int) -> NDArray[Any]:
+    """`array` with zeros up to `size`."""
+    return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), dtype=array.dtype)])
+
+
+def _like_some(companions: NDArray[np.int32], size: int) -> NDArray[np.int32]:
+    """`companions` up to `size`, those added being some row's that has one: a transform looks at them."""
+    has_one = companions[:, :1].ravel() >= 0
+    some = companions[np.argmax(has_one) :][:1]
+    return np.concatenate([companions, np.broadcast_to(some, (size - len(companions), companions.shape[1]))])

@@ -457,15 +457,20 @@ class _Run:
 
     def _apply(self, entry: _Entry, payload: Payload, logits: Array) -> Array:
         """`entry` applied to its rows; if it fails, applied row by row, leaving those alone it fails for."""
-        rows = self.ops.asarray(self._rows(payload.rows))
+        ops = self.ops
         # the grammar mask is idempotent, so it needs no copy to go back to
-        before = None if entry.name == GRAMMAR_MASK else self.ops.gather(logits, rows)
+        rows = before = None
+        if entry.name != GRAMMAR_MASK and self.device.donates:
+            before = ops.gather(logits, self.pipeline.all_rows(len(logits)))
+        elif entry.name != GRAMMAR_MASK:
+            rows = ops.asarray(self._rows(payload.rows))
+            before = ops.gather(logits, rows)
         try:
             return self._call(entry, payload, logits)
         except BaseException as error:
             contain(error)
             if before is not None:
-                logits = self.ops.where_rows(logits, rows, True, before)
+                logits = before if rows is None else ops.where_rows(logits, rows, True, before)
             if len(payload) == 1:
                 self.faults.setdefault(int(payload.rows[0]), self._fault(entry, error))
                 return logits
@@ -485,6 +490,8 @@ class _Run:
                 f"apply must return the logits, {describe(logits)}, as an array of its own; it returned "
                 f"{describe(modified)}"
             )
+        if self.device.donates:
+            modified[:1]  # raises now, and names the culprit, if it returned what it gave away
         self._keep_emitted(entry, payload, view, type(logits))
         return modified
 

@@ -123,6 +123,7 @@ class SimDevice(DeviceBackend):
 
     name = "sim"
     arrays = "sim"
+    donates = True
     ops: SimOps
 
     def __init__(self, device: str = "cpu") -> None:
