@@ -140,4 +140,4 @@ def test_what_a_step_needs_is_padded_with_it() -> None:
     padded = padded_step(step, 16)
     assert padded.history is not None
     assert padded.history.shape == (16, 2)
-    assert padded.companion_rows["m"][:, 0].tolist() == [3, 4, 5] + [-1] * 13
+    assert padded.companion_rows["m"][:, 0].tolist() == [3, 4, 5] + [3] * 13

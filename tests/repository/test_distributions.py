@@ -74,6 +74,10 @@ def test_constraints_pin_exactly_and_once() -> None:
     assert "torch==2.13.0" in pins
 
 
+LEFT_TO_TORCH = {"triton"}
+"""torch built for CUDA demands one version of it."""
+
+
 def test_everything_named_is_pinned() -> None:
     """Direct dependencies of core, of the plugins and of development all have a pin."""
     pinned = {normalized(pin.split("==")[0]) for pin in requirements("constraints.txt")}
@@ -83,7 +87,7 @@ def test_everything_named_is_pinned() -> None:
     for folder in distributions():
         named += project_of(folder)["dependencies"]
     names = {normalized(re.split(r"[\s<>=!~;\[]", requirement)[0]) for requirement in named}
-    assert {name for name in names if not name.startswith("guideway")} <= pinned
+    assert {name for name in names if not name.startswith("guideway")} <= pinned | LEFT_TO_TORCH
 
 
 def normalized(name: str) -> str:
