@@ -115,6 +115,11 @@ def random_params(rng: random.Random) -> SamplingParams:
     if rng.random() < 0.5:
         options["temperature"] = rng.choice([0.5, 1.0, 1.7])
         options |= rng.choice([{}, {}, {"top_p": 0.9}, {"top_k": 20}, {"min_p": 0.05}, {"typical_p": 0.9}])
+    if rng.random() < 0.4:
+        options |= rng.choice([
+            {"repetition_penalty": 1.2}, {"presence_penalty": 0.5}, {"logit_bias": {40: -1.0}}, {"min_tokens": 3},
+            {"logprobs": 2},
+        ])  # fmt: skip
     return SamplingParams(**options)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.repository.sources import CORE, ROOT, distributions
 
-KINDS = {"grammar", "device", "modifier", "worker", "hooks", "workflow", "attention", "executor", "model"}
+KINDS = {"grammar", "device", "modifier", "worker", "hooks", "workflow", "attention", "executor", "model", "runner"}
 
 
 def project_of(folder: Path) -> dict[str, Any]:

@@ -156,8 +156,8 @@ class DeviceBackend(ABC):
     """Which of `FUSED_OPERATIONS` it implements itself. A host prefers them to the sequence of mandatory operations
     they replace, and never calls one that is not declared."""
     donates: ClassVar[bool] = False
-    """Whether an argument the contract calls dead is lost once an operation returned, as donated buffers in jax are.
-    Elsewhere it is what is returned, or as it was. A host copies more then, to have something to go back to."""
+    """Whether an argument of its `ops` that the contract calls dead is lost once the operation returned, as buffers jax
+    was given are. Elsewhere it is what is returned, or as it was. A host copies more then, to have a way back."""
     static_shapes: bool = False
     """Whether it compiles for each shape of its arrays. A runner then pads its logits to few numbers of rows
     (`padded_size`), a host every list of rows, and dummy steps of each shape are run before the first request. May be

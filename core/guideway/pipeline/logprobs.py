@@ -38,7 +38,7 @@ class RawLogprobs:
         ops, width = self._ops, self._values.shape[1]
         _, here, there = np.intersect1d(self._rows, rows, assume_unique=True, return_indices=True)
         places = (here, there) if self._padding is None else map(self._padding.aligned, (here, there))
-        from_values, from_ids = map(ops.asarray, places)
+        from_values, from_ids = (ops.asarray(place.astype(np.int32)) for place in places)
         ids = token_ids[from_ids]
         ids = ids * ((ids >= 0) * (ids < width))  # what a broken sampler drew must not be looked up
         values = ops.gather(self._values, from_values, ids[:, None])[:, 0]

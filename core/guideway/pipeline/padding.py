@@ -24,6 +24,8 @@ __all__ = ["Padding", "dummy_steps", "padded_step"]
 LEAST_PAIRS = 64
 GROWTH = 4
 """Pairs of rows and columns are padded to `LEAST_PAIRS` times a power of this."""
+WARM_PAIRS = 1024
+"""Lists of pairs up to this length are part of `dummy_steps`; longer ones are compiled when they come."""
 MOST_LIKELY = 32
 """So many most likely tokens are looked up wherever fewer are asked for."""
 
@@ -109,17 +111,11 @@ def dummy_steps(num_rows: int, width: int) -> Iterator[StepInput]:
         seeds=np.zeros(num_rows, dtype=np.int64),
         sequence_indices=zeros,
     )
-    pair, column = rows[:1], zeros[:1]
-    bias = Warp(added=(pair, column, ones[:1]))
-    penalties = replace(bias, repeated=(pair, column, ones[:1]))
-    bans = Warp(added=(pair, column, np.full(1, -np.inf, dtype=np.float32)))
     for step in (greedy, replace(greedy, num_logprobs=zeros), replace(greedy, num_logprobs=zeros + 1)):
         yield step
         yield replace(step, temperatures=0.5 * ones)
     for warp in (
-        bias,
-        penalties,
-        bans,
+        *_dummy_pairs(num_rows, width),
         Warp(top_k=zeros + 1),
         Warp(top_p=0.5 * ones),
         Warp(min_p=0.5 * ones),
@@ -128,6 +124,20 @@ def dummy_steps(num_rows: int, width: int) -> Iterator[StepInput]:
     ):
         for temperature in (0, 1, 0.5):
             yield replace(greedy, warp=warp, temperatures=temperature * ones, num_logprobs=zeros + 1)
+
+
+def _dummy_pairs(num_rows: int, width: int) -> Iterator[Warp]:
+    """Bias, penalties and bans over lists of each length up to `WARM_PAIRS`."""
+    size = LEAST_PAIRS
+    while size <= min(WARM_PAIRS, num_rows * width):
+        places = np.arange(size)
+        rows, columns = (places // width).astype(np.int32), (places % width).astype(np.int32)
+        ones = np.ones(size, dtype=np.float32)
+        bias = Warp(added=(rows, columns, ones))
+        yield bias
+        yield replace(bias, repeated=(rows, columns, ones))
+        yield Warp(added=(rows[:-1], columns[:-1], -np.inf * ones[:-1]))
+        size *= GROWTH
 
 
 def _filled(array: NDArray[Any], size: int) -> NDArray[Any]:
