@@ -1,7 +1,10 @@
-"""The four probe modifiers, on NumPy and on jax arrays, through the fake host."""
+"""The four probe modifiers, on every device that runs here, through the fake host."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,10 @@ import pytest
 from guideway.api import Choice, DeviceBackend, FinishReason, InvalidRequest, Need, Regex, SamplingParams
 from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
 from guideway.builtin.reference.strategy import Strategy as ReferenceStrategy
+from guideway.builtin.torch_device import TorchDevice
+from guideway_cpu.device import CpuDevice
+from guideway_sim_device.device import SimDevice
+from guideway_xla.device import XlaDevice
 
 from tests.support.devices import FusedNumpy, StaticNumpy
 from tests.support.fake_host import OFFERS, FakeHost, model
@@ -21,7 +28,25 @@ PROMPT = encode(VOCABULARY, b"the prompt")
 OTHER = encode(VOCABULARY, b"another")
 
 
-@pytest.fixture(params=[NumpyDevice, JaxDevice, StaticNumpy, FusedNumpy], ids=["numpy", "jax", "static", "fused"])
+INTERPRETED = "TRITON_INTERPRET"
+"""In the environment of a process: its kernels of Triton are interpreted, which has to be said before their import."""
+DEVICES: dict[str, type[DeviceBackend]] = {
+    "numpy": NumpyDevice,
+    "torch": TorchDevice,
+    "jax": JaxDevice,
+    "static": StaticNumpy,
+    "fused": FusedNumpy,
+    "cpu": CpuDevice,
+    "sim": SimDevice,
+    "xla": XlaDevice,
+}
+if os.environ.get(INTERPRETED):
+    from guideway_triton.backend import TritonDevice
+
+    DEVICES["triton"] = TritonDevice
+
+
+@pytest.fixture(params=DEVICES.values(), ids=DEVICES)
 def device(request: pytest.FixtureRequest) -> DeviceBackend:
     backend: DeviceBackend = request.param("cpu")
     return backend
@@ -166,3 +191,11 @@ def subject_request(prompt: list[int], params: SamplingParams) -> Any:
     from guideway.api import Request
 
     return Request(request_id="x", prompt_token_ids=tuple(prompt), params=params)
+
+
+@pytest.mark.slow
+def test_all_of_these_in_the_interpreter() -> None:
+    """The tests above, in a process of their own."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "triton"]
+    ran = subprocess.run(command, env=os.environ | {INTERPRETED: "1"}, capture_output=True, text=True, timeout=900)
+    assert ran.returncode == 0, ran.stdout[-3000:]
