@@ -154,9 +154,7 @@ def _send_outcomes(pipe: Connection, num_threads: int) -> None:
     pipe.send([tensor.numpy() for tensor in outcomes(num_threads)])
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("num_threads", [1, 2])
-def test_a_forked_process_goes_on(num_threads: int) -> None:
+def in_a_forked_process(num_threads: int) -> None:
     wanted = outcomes(num_threads)
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=_send_outcomes, args=(sender, num_threads))
@@ -167,6 +165,13 @@ def test_a_forked_process_goes_on(num_threads: int) -> None:
     finally:
         process.kill()
         process.join()
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_forked_process_goes_on(num_threads: int) -> None:
+    """In a process of its own: beside other tests there are threads of other libraries, which do not stand a fork."""
+    script = f"import test_cpu_device\ntest_cpu_device.in_a_forked_process({num_threads})\nprint('done')"
+    assert _run(script).split() == ["done"]
 
 
 def test_threads_start_only_where_several_are_configured() -> None:
