@@ -17,6 +17,7 @@ from guideway.api import (
     InvalidConfiguration,
     LogitModifier,
     LogitTransform,
+    Need,
     Payload,
     Request,
     SequenceInfo,
@@ -77,6 +78,16 @@ class Fails(LogitTransform):
         raise RuntimeError("half way")
 
 
+class Hidden(LogitTransform):
+    """Makes the token likely whose id is the place of the largest hidden state."""
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        largest = step.ops.argmax(step.hidden_states(payload.rows))
+        raised = step.ops.asarray(np.full((1, 1), 1e4, dtype=np.float32))
+        before = step.ops.gather(logits, payload.rows, largest[:, None])
+        return step.ops.scatter(logits, payload.rows, largest[:, None], before * 0 + raised)
+
+
 class _Selected(LogitModifier[bool]):
     stage, derived = Stage.PRE_WARP, True
 
@@ -107,8 +118,13 @@ class FailsModifier(_Selected):
     name, transform = "fails", Fails
 
 
+class HiddenModifier(_Selected):
+    name, transform, needs = "hidden", Hidden, frozenset({Need.HIDDEN_STATES})
+
+
 OWN: dict[str, type[LogitModifier[Any]]] = {
-    cls.name: cls for cls in (WitnessModifier, ReadsModifier, MixesModifier, ForgetsModifier, FailsModifier)
+    cls.name: cls
+    for cls in (WitnessModifier, ReadsModifier, MixesModifier, ForgetsModifier, FailsModifier, HiddenModifier)
 }
 
 
@@ -261,6 +277,52 @@ def test_nothing_is_compiled_for_a_request() -> None:
         assert steps > 100
         late = "\n".join(sorted(map(str, device().compiled - compiled)))
         assert not late, late
+
+
+@pytest.mark.parametrize("backend", ["sim", "sim_fused", "sim_static"])
+def test_hidden_states_come_from_the_runner_to_the_device(backend: str) -> None:
+    params = [SamplingParams(max_tokens=8, modifiers=m) for m in ({}, {"hidden": {}}, {})]
+    found = []
+    for where in ("torch", backend):
+        with engine(where) as built:
+            found.append([result.token_ids for result in built.generate([person(i) for i in range(3)], params)])
+    assert found[0] == found[1]
+    assert all(token_id < 192 for token_id in found[0][1])  # places in a hidden state
+    assert found[0][1] != found[0][0]
+
+
+@pytest.mark.parametrize("operation", ["apply_bitmask", "apply_token_lists", "warp_masked", "masked_argmax"])
+def test_a_device_that_fails_once_costs_no_more_than_its_step(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails after it has taken its argument."""
+    constraint = Regex("[a-z ]{9}") if operation == "apply_bitmask" else SCHEMA
+    options = {
+        "apply_bitmask": {"repetition_penalty": 1.1},
+        "apply_token_lists": {"repetition_penalty": 1.1},
+        "warp_masked": {"logit_bias": {9: 1.0}},
+        "masked_argmax": {},
+    }[operation]
+    params = SamplingParams(max_tokens=8, constraint=constraint, **options)
+    with engine("sim_fused") as built:
+        prompts = [person(0), person(1)]
+        wanted = [result.token_ids for result in built.generate(prompts, params)]
+        works, calls = getattr(type(device()), operation), []
+
+        def fails_once(self: Any, *args: Any) -> Any:
+            result = works(self, *args)
+            calls.append(operation)
+            if len(calls) == 1:
+                raise RuntimeError("out of order")
+            return result
+
+        monkeypatch.setattr(type(device()), operation, fails_once)
+        first, second = (built.generate(prompts, params) for _ in range(2))
+        assert len(calls) > 2
+    assert [result.token_ids for result in second] == wanted
+    if operation == "warp_masked":
+        errors = {str(result.error) for result in first}
+        assert errors == {"device.sim_fused failed in warp_masked: RuntimeError: out of order"}
+    else:  # each row was tried again
+        assert [result.token_ids for result in first] == wanted
 
 
 @pytest.mark.parametrize("backend", ["sim", "sim_static"])

@@ -173,11 +173,30 @@ def test_logits_that_are_not_numbers_are_the_models_fault() -> None:
 
 
 class BrokenPass(FusedNumpy):
-    def warp_masked(self, *args: Any) -> Any:
+    def warp_masked(self, logits: Any, *args: Any) -> Any:
+        logits[:] = np.nan
         raise RuntimeError("the pass broke")
 
 
 def test_a_pass_that_changes_the_logits_costs_its_step() -> None:
     output = outcome(BrokenPass(), replace(masked_step(3), warp=Warp(added=SOME)))
     assert sorted(output.faults) == list(range(6))
-    assert {fault.phase for fault in output.faults.values()} == {"warp_masked"}
+    assert {(fault.plugin, fault.phase) for fault in output.faults.values()} == {("device.fused", "warp_masked")}
+
+
+class Late(FusedNumpy):
+    """What it computed wrongly shows when somebody waits for it."""
+
+    def download(self, arrays: Any) -> Any:
+        return self
+
+    def result(self) -> Any:
+        raise RuntimeError("the stream broke")
+
+
+@pytest.mark.parametrize("warp", [None, Warp(added=NOTHING)], ids=["at once", "in turn"])
+def test_what_fails_late_is_named_as_the_devices_failure(warp: Warp | None) -> None:
+    output = outcome(Late(), replace(masked_step(3), warp=warp))
+    assert sorted(output.faults) == list(range(6))
+    assert {fault.plugin for fault in output.faults.values()} == {"device.fused"}
+    assert all("the stream broke" in fault.message for fault in output.faults.values())

@@ -20,7 +20,7 @@ from guideway.pipeline.view import DRAW
 if TYPE_CHECKING:
     from guideway.pipeline.pipeline import Pipeline
 
-__all__ = ["FusedStep"]
+__all__ = ["FusedStep", "all_failed"]
 
 
 class FusedStep:
@@ -59,7 +59,11 @@ class FusedStep:
         if logprobs is not None:
             logprobs.choose(np.arange(num_rows, dtype=np.int32), ids)
             downloads |= logprobs.downloads
-        host = self.device.download(downloads).result()
+        try:
+            host = self.device.download(downloads).result()
+        except BaseException as error:  # what failed on the device without anybody waiting
+            contain(error)
+            return all_failed(self.step, Fault.of(f"device.{self.device.name}", self.operation, error))
         token_ids = self._checked(np.array(host["ids"][:num_rows], dtype=np.int64), host["best"][:num_rows])
         return self._output(token_ids, logprobs, host)
 
@@ -120,6 +124,12 @@ class FusedStep:
         if self.faults:
             token_ids[list(self.faults)] = 0
         return token_ids.astype(np.int32)
+
+
+def all_failed(step: StepInput, fault: Fault) -> StepOutput:
+    """What comes of `step` where every row has the same `fault`."""
+    num_rows = step.batch.num_rows
+    return StepOutput(np.zeros(num_rows, dtype=np.int32), faults=dict.fromkeys(range(num_rows), fault))
 
 
 def _padded(mask: Payload | None, size: int, words: int) -> Payload:

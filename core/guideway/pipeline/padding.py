@@ -24,10 +24,10 @@ __all__ = ["Padding", "dummy_steps", "padded_step"]
 LEAST_PAIRS = 64
 GROWTH = 4
 """Pairs of rows and columns are padded to `LEAST_PAIRS` times a power of this."""
-WARM_PAIRS = 1024
-"""Lists of pairs up to this length are part of `dummy_steps`; longer ones are compiled when they come."""
+WARM_PAIRS_PER_ROW = 512
+"""Lists of pairs of up to so many for each row are part of `dummy_steps`; longer ones are compiled when they come."""
 MOST_LIKELY = 32
-"""So many most likely tokens are looked up wherever fewer are asked for."""
+"""So many most likely tokens are looked up wherever fewer are asked for, and where more are, the next power of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Padding:
 
     def num_logprobs(self, count: int) -> int:
         """How many most likely tokens to look up where `count` are wanted."""
-        return min(self.width, max(MOST_LIKELY, count)) if count else 0
+        return min(self.width, max(MOST_LIKELY, 1 << (count - 1).bit_length())) if count else 0
 
 
 def padded_step(step: StepInput, num_rows: int) -> StepInput:
@@ -127,9 +127,9 @@ def dummy_steps(num_rows: int, width: int) -> Iterator[StepInput]:
 
 
 def _dummy_pairs(num_rows: int, width: int) -> Iterator[Warp]:
-    """Bias, penalties and bans over lists of each length up to `WARM_PAIRS`."""
+    """Bias, penalties and bans over lists of each length that a step of so many rows may commonly need."""
     size = LEAST_PAIRS
-    while size <= min(WARM_PAIRS, num_rows * width):
+    while size <= num_rows * min(WARM_PAIRS_PER_ROW, width):
         places = np.arange(size)
         rows, columns = (places // width).astype(np.int32), (places % width).astype(np.int32)
         ones = np.ones(size, dtype=np.float32)

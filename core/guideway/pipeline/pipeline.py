@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.bitmask import token_lists
+from guideway.api.device import padded_size
 from guideway.api.errors import ConformanceError, GuidewayError, InvalidConfiguration, PluginLoadError, contain
 from guideway.api.modifier import LogitModifier, LogitTransform, Sampler, WorkerContext
 from guideway.api.steps import (
@@ -42,7 +43,7 @@ from guideway.api.steps import (
     StepInput,
     StepOutput,
 )
-from guideway.pipeline.fused import FusedStep
+from guideway.pipeline.fused import FusedStep, all_failed
 from guideway.pipeline.logprobs import RawLogprobs
 from guideway.pipeline.padding import Padding, dummy_steps, padded_step
 from guideway.pipeline.view import DRAW, StepData, StepView
@@ -51,6 +52,8 @@ from guideway.pipeline.warping import Pairs, banned, filtered, filters, penalize
 __all__ = ["Pipeline"]
 
 STAGES = tuple(Stage)
+MOST_SIZES = 256
+"""Lists of all rows are kept on the device for so many numbers of rows."""
 BANS = ("min_tokens", "logit_bias")
 """The sampling parameters that may ban tokens."""
 
@@ -81,7 +84,7 @@ class Pipeline:
         entries.sort(key=lambda entry: (STAGES.index(entry.modifier.stage), entry.modifier.order, entry.name))
         self.emits = {entry.name: entry.transform.emits for entry in entries}
         self._by_stage = {stage: [e for e in entries if e.modifier.stage is stage] for stage in STAGES}
-        self._all_rows = self.ops.asarray(np.empty(0, dtype=np.int32))
+        self._all_rows: dict[int, Array] = {}
 
     def _build(self, cls: type[LogitModifier[Any]], options: Mapping[str, Any]) -> LogitTransform:
         transform = cls.transform
@@ -127,12 +130,24 @@ class Pipeline:
         (default: all) mean something: those of the step, then those of its companions. For a device with
         `static_shapes` there may be more, so that their number is one of few."""
         with self.device.scope():
-            logits = self.device.from_logits(logits)
-            if not self.device.static_shapes and num_rows is not None and num_rows < len(logits):
-                logits = logits[:num_rows]
+            logits = self._meant(self.device.from_logits(logits), num_rows)
+            if hidden_states is not None:
+                hidden_states = self._meant(self.device.from_logits(hidden_states), num_rows)
             if self.device.fused and (fused := FusedStep(self, step)).suits:
                 return fused.run(logits)
-            return _Run(self, step, len(logits), hidden_states).run(logits)
+            try:
+                return _Run(self, step, len(logits), hidden_states).run(logits)
+            except _Lost as lost:
+                return all_failed(step, lost.fault)
+
+    def _meant(self, x: Array, num_rows: int | None) -> Array:
+        """The first `num_rows` rows of `x`; with static shapes perhaps more."""
+        if num_rows is None or num_rows == len(x):
+            return x
+        if not self.device.static_shapes:
+            return x[:num_rows]
+        size = padded_size(num_rows)
+        return x if len(x) <= size else self.ops.gather(x, self.ops.asarray(np.arange(size, dtype=np.int32)))
 
     def score(self, logits: Array, rows: NDArray[np.int32], token_ids: NDArray[np.int32], k: int) -> Logprobs:
         """Raw log-probabilities of given tokens, ``int32[m]``, each at its own of `rows`, and of the `k` most likely
@@ -159,7 +174,14 @@ class Pipeline:
 
     def warm_up(self, logits: Callable[[], Array], num_rows: int) -> None:
         """Run steps of `num_rows` rows over fresh `logits`, so that requests find everything compiled: mask,
-        temperatures, penalties, filters and log-probabilities. What a modifier does is not known here."""
+        temperatures, penalties, filters and log-probabilities. What a modifier does is not known here, nor how long the
+        prompts will be whose log-probabilities are asked for."""
+        with self.device.scope():
+            rows = self.device.from_logits(logits())
+            size = padded_size(1)
+            while size < len(rows):
+                self._meant(rows, size)
+                size *= 2
         for step in dummy_steps(num_rows, self.context.logits_width):
             self.run(logits(), step, num_rows=num_rows)
 
@@ -178,9 +200,19 @@ class Pipeline:
 
     def all_rows(self, num_rows: int) -> Array:
         """``int32[num_rows]`` on the device: 0, 1, 2, ..."""
-        if len(self._all_rows) != num_rows:
-            self._all_rows = self.ops.asarray(np.arange(num_rows, dtype=np.int32))
-        return self._all_rows
+        if num_rows not in self._all_rows:
+            if len(self._all_rows) == MOST_SIZES:
+                self._all_rows.clear()
+            self._all_rows[num_rows] = self.ops.asarray(np.arange(num_rows, dtype=np.int32))
+        return self._all_rows[num_rows]
+
+
+class _Lost(Exception):
+    """The logits of a step are gone, and nobody can tell whose fault it is: every row fails."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
 
 
 class _Run:
@@ -251,7 +283,7 @@ class _Run:
         for name, parts in self.emitted.items():
             for i, (_, arrays) in enumerate(parts):
                 self.downloads |= {f"feedback/{name}/{i}/{key}": array for key, array in arrays.items()}
-        host = self.device.download(self.downloads).result()
+        host = self._downloaded()
         token_ids = self._token_ids(host, drawn, owned)
         return StepOutput(
             token_ids,
@@ -260,6 +292,14 @@ class _Run:
             self._overruled(host),
             None if logprobs is None else logprobs.result(host),
         )
+
+    def _downloaded(self) -> Mapping[str, NDArray[Any]]:
+        """What all of it came to, and with it what failed on the device without anybody waiting."""
+        try:
+            return self.device.download(self.downloads).result()
+        except BaseException as error:
+            contain(error)
+            raise _Lost(Fault.of(f"device.{self.device.name}", "download", error)) from error
 
     def _with_scratch(self, x: Array) -> Array:
         """A copy of `x` with as many rows again."""
@@ -313,7 +353,7 @@ class _Run:
         )
 
     def _warp_masked(self, logits: Array) -> Array:
-        """In one pass. If that fails the logits are gone, and with them every row of this step."""
+        """In one pass. It may fail with the logits gone, and then every row of this step fails with it."""
         asarray, ((_, payload),) = self.ops.asarray, self.mask
         added = None if self.step.warp is None else self.step.warp.added
         if added is not None and self.padding is not None:
@@ -326,8 +366,7 @@ class _Run:
             logits = self.device.warp_masked(logits, mask.arrays["bitmask"], mask.rows, triples, asarray(factors))
         except BaseException as error:
             contain(error)
-            fault = Fault.of(f"device.{self.device.name}", "warp_masked", error)
-            self.faults |= dict.fromkeys(range(self.num_rows), fault)
+            raise _Lost(Fault.of(f"device.{self.device.name}", "warp_masked", error)) from error
         return self.pipeline.forbid_padding(logits)
 
     def _uploaded(self, payload: Payload) -> Payload:
@@ -458,9 +497,9 @@ class _Run:
     def _apply(self, entry: _Entry, payload: Payload, logits: Array) -> Array:
         """`entry` applied to its rows; if it fails, applied row by row, leaving those alone it fails for."""
         ops = self.ops
-        # the grammar mask is idempotent, so it needs no copy to go back to
+        # the grammar mask is idempotent, so it needs no copy to go back to, unless what it is applied to is lost
         rows = before = None
-        if entry.name != GRAMMAR_MASK and self.device.donates:
+        if self.device.donates:
             before = ops.gather(logits, self.pipeline.all_rows(len(logits)))
         elif entry.name != GRAMMAR_MASK:
             rows = ops.asarray(self._rows(payload.rows))
