@@ -5,7 +5,6 @@ Importing this module loads no model library: a process that only makes workers 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +22,6 @@ from guideway.pipeline import Pipeline
 from guideway.plugins import PluginPlan, Plugins, bootstrap_worker
 
 __all__ = ["Worker", "WorkerOutput", "WorkerSettings", "WorkerSpec"]
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
