@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-from guideway.api import ArrayOps, DeviceBackend
+from guideway.api import ArrayOps, DeviceBackend, InvalidConfiguration
 from guideway.api.device import FUSED_OPERATIONS
 from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
 from guideway.builtin.torch_device import TorchDevice
@@ -135,12 +136,12 @@ class Abacus(DeviceBackend):
 
     def __init__(self, device: str = "abacus:0") -> None:
         if not device.startswith("abacus"):
-            raise ValueError(f"{device!r} is no abacus")
+            raise InvalidConfiguration(f"{device!r} is no abacus", field="device")
         super().__init__(device)
         self.ops = AbacusOps()
 
     def from_logits(self, logits: Any) -> Any:
-        return frozen(logits)
+        return frozen(logits.float() if hasattr(logits, "detach") else logits)
 
     def apply_bitmask(self, logits: Any, bitmask: Any, rows: Any) -> Any:
         forbidden = np.zeros(logits.shape, dtype=np.bool_)
@@ -207,12 +208,12 @@ class Sheets(DeviceBackend):
 
     def __init__(self, device: str) -> None:
         if device != "sheets":
-            raise RuntimeError(f"there is no {device}")
+            raise InvalidConfiguration(f"there is no {device}", field="device")
         super().__init__(device)
         self.ops = SheetOps()
 
     def from_logits(self, logits: Any) -> Sheet:
-        return logits if isinstance(logits, Sheet) else Sheet(logits)
+        return logits if isinstance(logits, Sheet) else Sheet(NumpyDevice().from_logits(logits).copy())
 
     def apply_bitmask(self, logits: Sheet, bitmask: Sheet, rows: Sheet) -> Sheet:
         return Sheet(NumpyDevice().apply_bitmask(logits.memory, plain(bitmask), plain(rows)))
@@ -226,8 +227,48 @@ class Elsewhere(Abacus):
 
     def __init__(self, device: str) -> None:
         if device != "abacus:7":
-            raise ValueError(f"{device!r} is not the seventh abacus")
+            raise InvalidConfiguration(f"{device!r} is not the seventh abacus", field="device")
         super().__init__(device)
+
+
+# A device that can do nothing outside of its scope, as a host is always in it. Nobody may drop the scope either.
+
+
+class ShelvedOps(AbacusOps):
+    def __init__(self, depth: list[int]) -> None:
+        self.depth = depth
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "depth" and not self.depth:
+            raise RuntimeError(f"{name} of an abacus that is on its shelf")
+        return super().__getattribute__(name)
+
+
+class Shelved(Abacus):
+    def __init__(self, device: str = "abacus:0") -> None:
+        super().__init__(device)
+        self.depth: list[int] = []
+        self.ops = ShelvedOps(self.depth)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        self.depth.append(1)
+        try:
+            yield
+        finally:
+            self.depth.pop()
+
+    def from_logits(self, logits: Any) -> Any:
+        self.ops.asarray(np.zeros(1))
+        return super().from_logits(logits)
+
+    def apply_bitmask(self, logits: Any, bitmask: Any, rows: Any) -> Any:
+        self.ops.asarray(np.zeros(1))
+        return super().apply_bitmask(logits, bitmask, rows)
+
+    def download(self, arrays: Mapping[str, Any]) -> Lazy:
+        self.ops.asarray(np.zeros(1))
+        return super().download(arrays)
 
 
 class Absent(Abacus):
@@ -243,7 +284,7 @@ def failures(cls: type, settings: Settings | None = None) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("cls", [Abacus, Sheets, Sabotaged, SabotagedTensors, Fused])
+@pytest.mark.parametrize("cls", [Abacus, Shelved, Sheets, Sabotaged, SabotagedTensors, Fused])
 def test_correct_backends_are_certified(cls: type) -> None:
     assert not failures(cls)
 

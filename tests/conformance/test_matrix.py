@@ -95,7 +95,15 @@ def test_markdown_says_what_each_plugin_offers(core_report: Report) -> None:
     assert f"| ✓ | ~ | ✗ | · | `{fused}` |" in lines
     assert "| · | · | · | · | trait `bfloat16` |" in lines
     labels = [offer.label.replace("`", "") for offer in table.tables[0].offers]
-    assert labels == ["apply_token_lists", fused, "masked_sample", "warp_masked", "trait bfloat16", "trait fused"]
+    assert labels == [
+        "apply_token_lists",
+        fused,
+        "masked_sample",
+        "warp_masked",
+        "trait bfloat16",
+        "trait torch",
+        "trait fused",
+    ]
 
 
 def test_signs() -> None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from guideway.api import bitmask as bits
 from guideway.api.device import ArrayOps, DeviceBackend
+from guideway.api.errors import InvalidConfiguration
 from guideway.api.hookspecs import hookimpl
 from guideway.api.steps import Array
 from guideway.builtin.philox import philox4x32
@@ -144,6 +145,8 @@ class JaxDevice(DeviceBackend):
     arrays = "jax"
 
     def __init__(self, device: str = "cpu") -> None:
+        if device != "cpu":
+            raise InvalidConfiguration(f"this device is on 'cpu' only, not on {device!r}", field="device")
         super().__init__(device)
         self.ops = JaxOps()
 

@@ -180,6 +180,10 @@ def gather_copies(subject: DeviceSubject) -> None:
         taken = bench.ops.gather(changed, bench.ints(every), taken_columns)
         bench.ops.forbid_from(taken, 0)
         expect_equal(bench.read(changed), np.full((3, 4), 7), f"the source of {name} that were overwritten")
+    source = bench.floats(x)
+    taken = bench.ops.gather(source, bench.ints([1]))
+    bench.read(bench.ops.where_rows(source, bench.ints(every), True, sevens))
+    expect_equal(bench.read(taken), x[1:2], "the one row gathered before its source was overwritten")
 
 
 @check("device")
@@ -214,6 +218,39 @@ def forbid_from_forbids(subject: DeviceSubject) -> None:
             wanted = bench.read(x)
             wanted[:, column:] = -np.inf
             expect_bits(bench.read(bench.ops.forbid_from(x, column)), wanted, f"forbid_from of column {column}")
+
+
+@check("device")
+def donates_or_keeps(subject: DeviceSubject) -> None:
+    """Unless `donates` is True, the argument of an operation that may change it is afterwards what was returned, or as
+    it was: a host has that to go back to."""
+    bench = subject.bench()
+    ops, donates, x = bench.ops, bench.backend.donates, _x()
+    expect(isinstance(donates, bool), f"its `donates` is {donates!r}")
+    if donates:
+        return
+    rows, columns = bench.ints(ROWS), bench.ints([[36, 0], [5, 7], [1, 30]])
+    numbers, table = bench.array([2.0, 0.5, 4.0], np.float32), bench.array(oracles.logits(49, 3, 2))
+    condition = bench.array(np.random.default_rng(39).random((3, 37)) < 0.5)
+    calls: dict[str, Callable[[Array], Array]] = {
+        "add_at": lambda y: ops.add_at(y, rows, bench.ints([36, 0, 5]), numbers),
+        "scale_rows": lambda y: ops.scale_rows(y, rows, numbers),
+        "where_rows": lambda y: ops.where_rows(y, rows, condition, bench.array(oracles.logits(38, 3, 37))),
+        "scatter": lambda y: ops.scatter(y, rows, columns, table),
+        "forbid_from": lambda y: ops.forbid_from(y, 20),
+    }
+    for dtype in ("float32", "float16"):
+        for name, call in calls.items():
+            given = bench.floats(x, dtype)
+            before = bench.read(given)
+            returned = bench.read(call(given))
+            try:
+                after = bench.read(given)
+            except Exception as error:
+                lost = f"the argument of {name} is lost ({type(error).__name__}: {error}), and `donates` is False"
+                raise AssertionError(lost) from None
+            same = any(np.array_equal(after, kept) for kept in (before, returned))
+            expect(same, f"the argument of {name} in {dtype} is neither what it was nor what was returned")
 
 
 @check("device", tier="extended")

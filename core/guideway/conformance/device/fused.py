@@ -112,6 +112,16 @@ def fused_only_read(subject: DeviceSubject) -> None:
 
 
 @check("device", tier="extended", trait=DeviceSubject.fused, seconds=60)
+def fused_many_rows(subject: DeviceSubject) -> None:
+    """Fused operations treat hundreds of rows as they do one."""
+    bench, rows = subject.bench(), np.random.default_rng(89).permutation(320)[:300].astype(np.int32)
+    for operation in sorted(subject.declared(subject.component)):
+        words = oracles.bitmask(107, 300, 2) | 2
+        case = Case(logits=bench.floats(oracles.logits(108, 320, 40)), bitmask=words, rows=rows, num_tokens=40)
+        CALLS[operation](bench, case)
+
+
+@check("device", tier="extended", trait=DeviceSubject.fused, seconds=60)
 def fused_views(subject: DeviceSubject) -> None:
     """Fused operations take logits that are part of another array, with gaps between rows or columns."""
     takes: dict[str, Callable[[Array], Array]] = {

@@ -27,9 +27,11 @@ def masks_of_every_width(subject: DeviceSubject) -> None:
 
 @check("device", tier="extended")
 def masks_of_many_rows(subject: DeviceSubject) -> None:
-    """A hundred rows are masked as one is."""
-    bench, rows = subject.bench(), np.random.default_rng(3).permutation(128)[:100]
-    bench.expect_masked(bench.floats(oracles.logits(8, 128, 70)), oracles.bitmask(9, 100, 3), rows)
+    """Hundreds of rows are masked as one is."""
+    bench = subject.bench()
+    for num_rows, masked in ((128, 100), (320, 300)):
+        rows = np.random.default_rng(3).permutation(num_rows)[:masked]
+        bench.expect_masked(bench.floats(oracles.logits(8, num_rows, 70)), oracles.bitmask(9, masked, 3), rows)
 
 
 @check("device", tier="extended")

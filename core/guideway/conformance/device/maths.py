@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 
+from guideway.api.steps import Array
 from guideway.conformance.device import oracles
 from guideway.conformance.device.bench import Bench, Host, expect_close, expect_equal
 from guideway.conformance.device.subject import DeviceSubject
@@ -168,20 +170,24 @@ def topk_values(subject: DeviceSubject) -> None:
         for k in (1, 5, 49, 50):
             values, _ = bench.ops.topk(bench.floats(x, dtype), k)
             expect_equal(bench.read(values), -np.sort(-x, axis=1)[:, :k], f"the values of topk of k = {k} in {dtype}")
+    x = oracles.logits(50, 2, 1000)
+    for k in (20, 65, 257, 999, 1000):
+        values, _ = bench.ops.topk(bench.floats(x), k)
+        expect_equal(bench.read(values), -np.sort(-x, axis=1)[:, :k], f"the values of topk of k = {k} of 1000 columns")
 
 
 @check("device")
 def topk_columns(subject: DeviceSubject) -> None:
     """`topk` gives the columns its values are from, no column twice."""
     bench = subject.bench()
-    x = oracles.logits(58, 3, 50)
-    for k in (1, 5, 50):
+    for width, k in ((50, 1), (50, 5), (50, 50), (1000, 300), (1000, 1000)):
+        x = oracles.logits(58, 3, width)
         values, columns = (bench.read(array) for array in bench.ops.topk(bench.floats(x), k))
         expect(columns.dtype.kind in "iu", f"the columns of topk are {columns.dtype}")
         expect(columns.shape == (3, k), f"the columns of topk of k = {k} have shape {columns.shape}")
         for row, line in enumerate(columns.tolist()):
             expect(len(set(line)) == k, f"of k = {k} columns of topk only {len(set(line))} differ")
-            expect(min(line) >= 0 and max(line) < 50, f"a column of topk is none of the array's 50: {line}")
+            expect(min(line) >= 0 and max(line) < width, f"a column of topk is none of the array's {width}")
             expect_equal(values[row], x[row, line], f"the values of topk beside those of its columns in row {row}")
 
 
@@ -221,6 +227,68 @@ def choosing_only_reads(subject: DeviceSubject) -> None:
         else:
             bench.ops.categorical(array, bench.array([0.25, 0.5, 0.75], np.float32))
         expect_equal(bench.read(array), x, f"the array after {name}")
+
+
+@check("device")
+def computing_only_reads(subject: DeviceSubject) -> None:
+    """`cumsum`, `exp`, `log`, `log_softmax`, `gather`, `unpack_bitmask` and `uniform` leave their arguments as they
+    are."""
+    bench = subject.bench()
+    for name, call in _calls(bench).items():
+        hosts = _arguments(name, 67)
+        given = [bench.array(host) for host in hosts]
+        call(given)
+        for array, host in zip(given, hosts, strict=True):
+            expect_equal(bench.read(array), host, f"an argument of {name} after the call")
+
+
+@check("device")
+def results_stay(subject: DeviceSubject) -> None:
+    """What an operation returned does not change when the operation is called again, nor when the array it was
+    computed from is changed."""
+    bench = subject.bench()
+    for name, call in _calls(bench).items():
+        given = [bench.array(host) for host in _arguments(name, 67)]
+        first = call(given)
+        kept = bench.read(first)
+        second = bench.read(call([bench.array(host) for host in _arguments(name, 68)]))
+        expect(not np.array_equal(kept, second), f"{name} of two different arrays gives the same twice")
+        expect_equal(bench.read(first), kept, f"what {name} returned before it was called again")
+        if name not in OF_INTEGERS:
+            width = _arguments(name, 67)[0].shape[1]
+            sevens = bench.array(np.full((1, width), 7), np.float32)
+            bench.read(bench.ops.where_rows(given[0], bench.ints([0, 1, 2]), True, sevens))
+            expect_equal(bench.read(first), kept, f"what {name} returned before its argument was changed")
+
+
+OF_INTEGERS = ("uniform", "unpack_bitmask")
+
+
+def _calls(bench: Bench) -> dict[str, Callable[[list[Array]], Array]]:
+    """Of the operations that do not change their arguments, each of the arrays that `_arguments` gives for it."""
+    ops, one = bench.ops, bench.ints([1])
+    uniforms = bench.array([0.25, 0.5, 0.75], np.float32)
+    return {
+        "cumsum": lambda given: ops.cumsum(given[0]),
+        "exp": lambda given: ops.exp(given[0]),
+        "log": lambda given: ops.log(given[0]),
+        "log_softmax": lambda given: ops.log_softmax(given[0]),
+        "topk": lambda given: ops.topk(given[0], 40)[0],
+        "the columns of topk": lambda given: ops.topk(given[0], 40)[1],
+        "argmax": lambda given: ops.argmax(given[0]),
+        "categorical": lambda given: ops.categorical(given[0], uniforms),
+        "gather": lambda given: ops.gather(given[0], one),
+        "unpack_bitmask": lambda given: ops.unpack_bitmask(given[0], 60),
+        "uniform": lambda given: ops.uniform(given[0], given[1], given[2], 4, 6),
+    }
+
+
+def _arguments(name: str, seed: int) -> list[Host]:
+    if name == "uniform":
+        return [np.array([seed, 2**40]), np.array([1, seed], dtype=np.int32), np.array([3, 4], dtype=np.int32)]
+    if name == "unpack_bitmask":
+        return [np.random.default_rng(seed).integers(-(2**31), 2**31, (3, 2)).astype(np.int32)]
+    return [np.random.default_rng(seed).permutation(120).reshape(3, 40).astype(np.float32) / 8 + 1]
 
 
 @check("device")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
-from guideway.api import Payload
+from guideway.api import InvalidConfiguration, Payload
+from guideway.api.steps import Array
 from guideway.conformance.device import oracles
 from guideway.conformance.device.bench import Bench, Host, expect_bits, expect_equal
 from guideway.conformance.device.subject import DeviceSubject
@@ -52,6 +54,33 @@ def says_whether_shapes_are_static(subject: DeviceSubject) -> None:
 
 
 @check("device")
+def refuses_unknown_devices(subject: DeviceSubject) -> None:
+    """A device that does not exist is an `InvalidConfiguration`."""
+    subject.require_hardware()
+    for name in ("no-such-device", "no-such-device:0"):
+        try:
+            subject.component(name)
+        except InvalidConfiguration:
+            continue
+        except Exception as error:
+            raise AssertionError(f"the device {name!r} raised {type(error).__name__}: {error}") from None
+        raise AssertionError(f"it takes {name!r} for a device")
+
+
+@check("device")
+def scope_of_each_step(subject: DeviceSubject) -> None:
+    """A host enters `scope()` anew for each step, and uses arrays of one step in the next."""
+    backend = subject.backend_outside()
+    bench, x = Bench(backend), oracles.logits(85, 3, 40)
+    with backend.scope():
+        words, rows = bench.ints(oracles.bitmask(86, 2, 2)), bench.ints([2, 0])
+    for _ in range(3):
+        with backend.scope():
+            logits = bench.backend.apply_bitmask(bench.floats(x), words, rows)
+            bench.expect_loop(x, bench.read(logits), oracles.bitmask(86, 2, 2), np.array([2, 0]))
+
+
+@check("device")
 def asarray_of_any_memory(subject: DeviceSubject) -> None:
     """`asarray` takes host arrays of any shape and memory layout, read-only ones among them."""
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
@@ -90,6 +119,60 @@ def from_logits_keeps_values(subject: DeviceSubject) -> None:
             source = oracles.special(dtype, rows, width)
             got = bench.read(bench.backend.from_logits(bench.array(source)))
             expect_equal(got, source, f"logits of {dtype}[{rows}, {width}]")
+
+
+TAKES: dict[str, Callable[[Any], Any]] = {
+    "an array": lambda base: base,
+    "columns 7 to 57 of an array": lambda base: base[:, 7:57],
+    "every other row of an array": lambda base: base[::2],
+    "every other column of an array": lambda base: base[:, 1::2],
+    "a transposed array": lambda base: base.T,
+}
+
+
+def _expect_taken(bench: Bench, logits: Array, source: Host, what: str) -> None:
+    """That `from_logits` gives the values of `source`, as an array that can be masked."""
+    got = bench.backend.from_logits(logits)
+    expect_equal(bench.read(got).astype(source.dtype), source, what)
+    width = source.shape[1]
+    words, rows = oracles.bitmask(87, 2, -(-width // 32)), np.array([2, 0])
+    before = bench.read(got)
+    bench.expect_loop(before, bench.read(bench.masked(got, words, rows)), words, rows)
+
+
+@check("device")
+def from_logits_of_numpy(subject: DeviceSubject) -> None:
+    """`from_logits` takes NumPy arrays of float32 and float16, in whatever order they lie in memory."""
+    bench = subject.bench()
+    for dtype in ("float32", "float16"):
+        for name, take in TAKES.items():
+            source = take(oracles.special(dtype, 12, 130))
+            _expect_taken(bench, take(oracles.special(dtype, 12, 130)), source, f"{name} of NumPy in {dtype}")
+
+
+@check("device", trait=DeviceSubject.torch, seconds=60)
+def from_logits_of_torch(subject: DeviceSubject) -> None:
+    """`from_logits` takes tensors of torch on the CPU, in whatever order they lie in memory, as models give them."""
+    import torch
+
+    bench = subject.bench()
+    for name, take in TAKES.items():
+        source = oracles.special("float32", 12, 130)
+        _expect_taken(bench, take(torch.from_numpy(source.copy())), take(source), f"{name} of torch")
+
+
+@check("device", trait=DeviceSubject.torch, seconds=60)
+def from_logits_of_torch_in_16_bits(subject: DeviceSubject) -> None:
+    """`from_logits` takes tensors of torch of float16 and bfloat16: where the device does not hold such numbers, it
+    makes them wider ones of the same values."""
+    import torch
+
+    bench = subject.bench()
+    source = oracles.logits(88, 3, 40)
+    source[0, :4] = [2.0**-10, -65504.0, 2.0**-14, 1 + 2.0**-9]  # what bfloat16 does not hold
+    _expect_taken(bench, torch.from_numpy(source.copy()).half(), source, "logits of float16")
+    source[0, :4] = [2.0**100, 2.0**-100, -(2.0**100), 1 + 2.0**-7]  # what float16 does not hold
+    _expect_taken(bench, torch.from_numpy(source.copy()).bfloat16(), source, "logits of bfloat16")
 
 
 @check("device", trait=DeviceSubject.bfloat16)
@@ -131,9 +214,11 @@ def upload_reads_anew(subject: DeviceSubject) -> None:
     bench.read(bench.backend.upload(payload).arrays["value"])
     payload.arrays["value"][:] = 0.125
     payload.rows[:] = [7, 5, 6, 8]
+    payload.shared["scale"][...] = 0.75
     uploaded = bench.backend.upload(payload)
     expect_equal(bench.read(uploaded.arrays["value"]), payload.arrays["value"], "an array that was written anew")
     expect_equal(bench.read(uploaded.rows), payload.rows, "rows that were written anew")
+    expect_equal(bench.read(uploaded.shared["scale"]), 0.75, "a shared array that was written anew")
 
 
 @check("device")

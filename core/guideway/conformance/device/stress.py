@@ -10,8 +10,29 @@ from guideway.conformance.device import oracles
 from guideway.conformance.device.bench import expect_bits
 from guideway.conformance.device.subject import DeviceSubject
 from guideway.conformance.registry import check
+from guideway.conformance.subjects import expect
 
 ROUNDS = 100
+LARGEST = 262_144
+"""Tokens of the largest vocabularies."""
+
+
+@check("device", tier="stress", seconds=60)
+def largest_vocabularies(subject: DeviceSubject) -> None:
+    """Masks, `argmax` and `uniform` reach every part of 262,144 tokens."""
+    bench, x = subject.bench(), oracles.logits(17, 3, LARGEST)
+    bench.expect_masked(bench.floats(x), oracles.bitmask(18, 2, LARGEST // 32), np.array([2, 0]))
+    places = [200_000, LARGEST - 1, 131_072]
+    x[[0, 1, 2], places] = 30.0
+    found = bench.read(bench.ops.argmax(bench.floats(x))).tolist()
+    expect(found == places, f"argmax of {LARGEST} tokens gives columns {found} instead of {places}")
+    one = bench.ints([1])
+    got = bench.read(bench.ops.uniform(bench.array([7], np.int64), one, one, 9, LARGEST))
+    expect(got.shape == (1, LARGEST), f"uniform has shape {got.shape}")
+    for block in (32_768, 50_001, LARGEST // 4 - 1):
+        words = oracles.philox((block, 1, 1, 9), (7, 0))
+        wanted = np.array([((word >> 9) + 0.5) * 2.0**-23 for word in words], dtype=np.float32)
+        expect_bits(got[0, 4 * block : 4 * block + 4], wanted, f"block {block} of uniform")
 
 
 @check("device", tier="stress")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import ExitStack
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from guideway.api import DeviceBackend
 from guideway.api.device import FUSED_OPERATIONS
 from guideway.conformance.device.bench import BFLOAT16, Bench
-from guideway.conformance.subjects import HardwareAbsent, Subject
+from guideway.conformance.subjects import HardwareAbsent, Settings, Subject
 
 __all__ = ["DeviceSubject"]
 
@@ -24,6 +26,12 @@ class DeviceSubject(Subject):
     component: type[DeviceBackend]
     bfloat16: ClassVar[str] = "bfloat16"
     fused: ClassVar[str] = "fused"
+    torch: ClassVar[str] = "torch"
+
+    def __init__(self, component: Any, settings: Settings) -> None:
+        super().__init__(component, settings)
+        self._scopes = ExitStack()
+        """Entered, and never left: the process ends with the check."""
 
     @classmethod
     def declared(cls, component: Any) -> frozenset[str]:
@@ -34,9 +42,11 @@ class DeviceSubject(Subject):
     @classmethod
     def traits(cls, component: Any) -> frozenset[str]:
         """``bfloat16`` where the suite knows how to make such arrays, which NumPy does not have. Where it does not,
-        float16 and float32 stand for all three. ``fused`` where there is an operation that is."""
+        float16 and float32 stand for all three. ``fused`` where there is an operation that is. ``torch`` where torch is
+        installed beside it, whose tensors a model may then give it."""
         found = {cls.bfloat16} if getattr(component, "arrays", None) in BFLOAT16 else set()
-        return frozenset(found | ({cls.fused} if cls.declared(component) else set()))
+        found |= {cls.fused} if cls.declared(component) else set()
+        return frozenset(found | ({cls.torch} if find_spec("torch") else set()))
 
     @property
     def floats(self) -> tuple[str, ...]:
@@ -51,7 +61,14 @@ class DeviceSubject(Subject):
             raise HardwareAbsent(reason)
 
     def backend(self) -> DeviceBackend:
-        """A new backend. Raises `HardwareAbsent` if it says that it cannot run here."""
+        """A new backend, in whose scope this thread is from now on, as a host is. Raises `HardwareAbsent` if it says
+        that it cannot run here."""
+        backend = self.backend_outside()
+        self._scopes.enter_context(backend.scope())
+        return backend
+
+    def backend_outside(self) -> DeviceBackend:
+        """A new backend whose scope nobody has entered."""
         self.require_hardware()
         if self.settings.device is not None:
             return self.component(self.settings.device)

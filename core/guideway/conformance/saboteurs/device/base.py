@@ -81,4 +81,6 @@ class SabotagedTensors(Sabotaged):
         return array.view(Tensor)
 
     def from_logits(self, logits: Array) -> Array:
-        return logits if logits.flags.writeable else logits.copy()
+        if isinstance(logits, Tensor):
+            return logits if logits.flags.writeable else logits.copy()
+        return super().from_logits(logits).view(Tensor)

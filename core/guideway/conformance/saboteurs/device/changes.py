@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import numpy as np
 
 from guideway.api.steps import Array
+from guideway.builtin.numpy_device import Downloaded
 from guideway.conformance.saboteurs import saboteur
 from guideway.conformance.saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors
 
@@ -128,6 +132,90 @@ class GathersViews(Sabotaged):
     def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
         is_all = columns is None and np.array_equal(rows, np.arange(len(x)))
         return x if is_all else super().gather(x, rows, columns)
+
+
+@saboteur("device.gather_copies")
+class GathersOneRowAsView(Sabotaged):
+    """`gather` of a single row is a part of the array."""
+
+    def gather(self, x: Array, rows: Array, columns: Array | None = None) -> Array:
+        is_one = columns is None and len(rows) == 1
+        return x[rows[0] : rows[0] + 1] if is_one else super().gather(x, rows, columns)
+
+
+@saboteur("device.donates_or_keeps")
+class DonatesNow(Sabotaged):
+    """`donates` is a word."""
+
+    donates: ClassVar[Any] = "sometimes"
+
+
+@saboteur("device.donates_or_keeps")
+class AddsTwice(Sabotaged):
+    """`add_at` returns an array of its own, and adds to its argument twice."""
+
+    def add_at(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        added = super().add_at(x, rows, columns, values).copy()
+        super().add_at(x, rows, columns, values)
+        return added
+
+
+@saboteur("device.donates_or_keeps")
+class ScalesAScratch(Sabotaged):
+    """`scale_rows` works in its argument's memory, and leaves its last row there as it was."""
+
+    def scale_rows(self, x: Array, rows: Array, factors: Array) -> Array:
+        scaled = super().scale_rows(x.copy(), rows, factors)
+        super().scale_rows(x, rows[:-1], factors[:-1])
+        return scaled
+
+
+@saboteur("device.donates_or_keeps")
+class ChoosesAScratch(Sabotaged):
+    """`where_rows` leaves zeros where it read."""
+
+    def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
+        chosen = super().where_rows(x.copy(), rows, condition, values)
+        x[rows] = 0
+        return chosen
+
+
+@saboteur("device.donates_or_keeps")
+class ScattersAScratch(Sabotaged):
+    """`scatter` leaves what it wrote in the first row of its argument, and returns another array."""
+
+    def scatter(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        written = super().scatter(x.copy(), rows, columns, values)
+        super().scatter(x, rows[:1], columns[:1], values[:1])
+        return written
+
+
+@saboteur("device.donates_or_keeps")
+class ForbidsAScratch(Sabotaged):
+    """`forbid_from` leaves its argument forbidden as a whole."""
+
+    def forbid_from(self, x: Array, column: int) -> Array:
+        forbidden = super().forbid_from(x.copy(), column)
+        x[:] = -np.inf
+        return forbidden
+
+
+@saboteur("device.donates_or_keeps")
+class DonatesInSilence(Sabotaged):
+    """The argument of `forbid_from` is gone afterwards."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.gone: list[Array] = []
+
+    def forbid_from(self, x: Array, column: int) -> Array:
+        self.gone.append(x)
+        return super().forbid_from(x.copy(), column)
+
+    def download(self, arrays: Mapping[str, Array]) -> Downloaded:
+        if any(array is gone for array in arrays.values() for gone in self.gone):
+            raise RuntimeError("this array was donated")
+        return super().download(arrays)
 
 
 @saboteur("device.scatter_writes")

@@ -54,6 +54,16 @@ class WarpsUnasked(Sabotaged):
         return super().warp_masked(logits, bitmask, rows, added, factors)
 
 
+@saboteur("device.fused_many_rows")
+class ChoosesIn256Rows(Fused):
+    """`masked_argmax` gives column 0 from row 256 on."""
+
+    def masked_argmax(self, logits: Array, bitmask: Array, rows: Array, num_tokens: int) -> tuple[Array, Array]:
+        columns, largest = super().masked_argmax(logits, bitmask, rows, num_tokens)
+        columns[256:] = 0
+        return columns, largest
+
+
 @saboteur("device.fused_padding")
 class ChoosesInPadding(Fused):
     """`masked_argmax` takes row -1 for the last row."""

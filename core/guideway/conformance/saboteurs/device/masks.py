@@ -238,6 +238,14 @@ class SixtyFourRows(Sabotaged):
         return super().apply_bitmask(logits, bitmask[:64], rows[:64])
 
 
+@saboteur("device.masks_of_many_rows")
+class RowsOfEightBits(Sabotaged):
+    """Counts rows in 8 bits."""
+
+    def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
+        return super().apply_bitmask(logits, bitmask, np.where(rows < 0, rows, rows % 256))
+
+
 @saboteur("device.sparse_and_dense_masks_together")
 class AllSparse(Sabotaged):
     """Keeps at most 256 tokens of each row where the first row allows few."""

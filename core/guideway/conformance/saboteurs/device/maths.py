@@ -177,6 +177,76 @@ class LooksValuesUp(Sabotaged):
         return values, np.argmax(x[:, None, :] == values[:, :, None], axis=2)
 
 
+@saboteur("device.topk_values")
+class SortsBlocks(Sabotaged):
+    """`topk` of more than 256 values has the others in the order they came in."""
+
+    def topk(self, x: Array, k: int) -> tuple[Array, Array]:
+        _, columns = super().topk(x, k)
+        columns[:, 256:].sort(axis=1)
+        return np.take_along_axis(x, columns, axis=1), columns
+
+
+@saboteur("device.computing_only_reads")
+class SumsInPlace(Sabotaged):
+    """`cumsum` leaves its sums where it read."""
+
+    def cumsum(self, x: Array) -> Array:
+        return np.cumsum(x, axis=1, out=x) if x.dtype == np.float32 else super().cumsum(x)
+
+
+@saboteur("device.computing_only_reads")
+class MasksSeeds(Sabotaged):
+    """`uniform` leaves the low words of its seeds."""
+
+    def uniform(self, seeds: Array, sequences: Array, positions: Array, purpose: int, width: int) -> Array:
+        found = super().uniform(seeds, sequences, positions, purpose, width)
+        np.bitwise_and(seeds, 0xFFFFFFFF, out=seeds)
+        return found
+
+
+@saboteur("device.results_stay")
+class OneBuffer(Sabotaged):
+    """`uniform` of one shape gives the same memory each time."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.buffers: dict[tuple[int, ...], NDArray[Any]] = {}
+
+    def uniform(self, seeds: Array, sequences: Array, positions: Array, purpose: int, width: int) -> Array:
+        found = super().uniform(seeds, sequences, positions, purpose, width)
+        buffer = self.buffers.setdefault(found.shape, found)
+        buffer[:] = found
+        return buffer
+
+
+@saboteur("device.results_stay")
+class ChoosesIntoOneBuffer(Sabotaged):
+    """`argmax` of as many rows gives the same memory each time."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.buffers: dict[int, NDArray[Any]] = {}
+
+    def argmax(self, x: Array) -> Array:
+        found = super().argmax(x)
+        buffer = self.buffers.setdefault(len(x), found)
+        buffer[:] = found
+        return buffer
+
+
+@saboteur("device.results_stay")
+class SortedInPlace(Sabotaged):
+    """`topk` of the whole width gives a part of its argument, sorted when it is used."""
+
+    def topk(self, x: Array, k: int) -> tuple[Array, Array]:
+        values, columns = super().topk(x, k)
+        if k < x.shape[1]:
+            return values, columns
+        x[:] = values
+        return x, columns
+
+
 @saboteur("device.argmax_of_rows")
 class LargestMagnitude(Sabotaged):
     """`argmax` forgets the sign."""

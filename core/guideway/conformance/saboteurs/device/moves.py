@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from guideway.api import Payload
 from guideway.api.steps import Array
 from guideway.builtin.numpy_device import Downloaded
 from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors
+from guideway.conformance.saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors, Tensor
 
 
 @saboteur("device.says_whether_it_can_run")
@@ -66,6 +67,49 @@ class OftenStatic(Sabotaged):
     static_shapes: Any = "often"
 
 
+@saboteur("device.refuses_unknown_devices")
+class TakesAnyDevice(Sabotaged):
+    """Runs where it likes, whatever device it is given."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__()
+        self.device = device
+
+
+@saboteur("device.refuses_unknown_devices")
+class PassesErrorsOn(Sabotaged):
+    """A device that does not exist raises what its library raises."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        if device != "cpu":
+            raise RuntimeError(f"invalid device string: {device!r}")
+        super().__init__(device)
+
+
+@saboteur("device.scope_of_each_step")
+class ScopeRaises(Sabotaged):
+    """Its scope cannot be entered."""
+
+    def scope(self) -> AbstractContextManager[object]:
+        raise RuntimeError("this library has no such switch")
+
+
+@saboteur("device.scope_of_each_step")
+class ScopeOnce(Sabotaged):
+    """Its scope can be entered once."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.only = self.entered()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        yield
+
+    def scope(self) -> AbstractContextManager[object]:
+        return self.only
+
+
 @saboteur("device.asarray_of_any_memory")
 class AtLeastOneAxis(Sabotaged):
     """`asarray` makes an array of one element of a single number."""
@@ -97,6 +141,66 @@ class CleansLogits(Sabotaged):
 
     def from_logits(self, logits: Array) -> Array:
         return np.nan_to_num(super().from_logits(logits))
+
+
+@saboteur("device.from_logits_of_numpy")
+class WantsItsOwn(SabotagedTensors):
+    """`from_logits` takes arrays of its own library alone."""
+
+    def from_logits(self, logits: Array) -> Array:
+        if isinstance(logits, np.ndarray) and not isinstance(logits, Tensor):
+            raise TypeError("logits have to be tensors")
+        return super().from_logits(logits)
+
+
+@saboteur("device.from_logits_of_numpy")
+class TakesMemoryInOrder(Sabotaged):
+    """`from_logits` reads a NumPy array as if its columns lay side by side."""
+
+    def from_logits(self, logits: Array) -> Array:
+        if not isinstance(logits, np.ndarray) or logits.flags.c_contiguous:
+            return super().from_logits(logits)
+        size = logits.itemsize
+        return np.lib.stride_tricks.as_strided(logits, strides=(logits.shape[1] * size, size)).copy()
+
+
+@saboteur("device.from_logits_of_torch")
+class WantsNumpy(Sabotaged):
+    """`from_logits` takes NumPy arrays alone."""
+
+    def from_logits(self, logits: Array) -> Array:
+        if not isinstance(logits, np.ndarray):
+            raise TypeError("logits have to be NumPy arrays")
+        return super().from_logits(logits)
+
+
+@saboteur("device.from_logits_of_torch")
+class TakesTensorsInOrder(Sabotaged):
+    """`from_logits` reads a tensor as if its columns lay side by side."""
+
+    def from_logits(self, logits: Array) -> Array:
+        if hasattr(logits, "detach"):
+            logits = logits.as_strided(logits.shape, (logits.shape[1], 1)).clone()
+        return super().from_logits(logits)
+
+
+@saboteur("device.from_logits_of_torch_in_16_bits")
+class OneKindOfHalf(Sabotaged):
+    """`from_logits` makes float16 of bfloat16."""
+
+    def from_logits(self, logits: Array) -> Array:
+        is_bfloat16 = str(logits.dtype) == "torch.bfloat16"
+        return super().from_logits(logits.half() if is_bfloat16 else logits)
+
+
+@saboteur("device.from_logits_of_torch_in_16_bits")
+class NoHalves(Sabotaged):
+    """`from_logits` takes tensors of float32 alone."""
+
+    def from_logits(self, logits: Array) -> Array:
+        if str(logits.dtype) in ("torch.float16", "torch.bfloat16"):
+            raise TypeError("logits have to be of float32")
+        return super().from_logits(logits)
 
 
 @saboteur("device.from_logits_of_bfloat16")
@@ -159,6 +263,19 @@ class UploadsOnce(Sabotaged):
             copies = {name: array.copy() for name, array in payload.arrays.items()}
             self.seen[id(payload)] = payload, replace(payload, rows=payload.rows.copy(), arrays=copies)
         return self.seen[id(payload)][1]
+
+
+@saboteur("device.upload_reads_anew")
+class UploadsSharedOnce(Sabotaged):
+    """`upload` remembers what the rows of a payload share by its names."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.seen: dict[str, Array] = {}
+
+    def upload(self, payload: Payload) -> Payload:
+        uploaded = super().upload(payload)
+        return replace(uploaded, shared={name: self.seen.setdefault(name, a) for name, a in uploaded.shared.items()})
 
 
 @saboteur("device.upload_has_read")
@@ -228,6 +345,23 @@ class OneForAll(Sabotaged):
     def download(self, arrays: Mapping[str, Array]) -> Any:
         _Latest.arrays = super().download(arrays).result()
         return _Latest()
+
+
+@saboteur("device.largest_vocabularies")
+class BlocksOfFifteenBits(Sabotaged):
+    """`uniform` counts its blocks of four in 15 bits."""
+
+    def uniform(self, seeds: Array, sequences: Array, positions: Array, purpose: int, width: int) -> Array:
+        found = super().uniform(seeds, sequences, positions, purpose, width)
+        return np.resize(found[:, : 2**17], found.shape) if width > 2**17 and len(seeds) == 1 else found
+
+
+@saboteur("device.largest_vocabularies")
+class LooksAtHalf(Sabotaged):
+    """`argmax` looks at 131,072 columns."""
+
+    def argmax(self, x: Array) -> Array:
+        return super().argmax(x[:, : 2**17])
 
 
 @saboteur("device.backends_in_two_threads")
