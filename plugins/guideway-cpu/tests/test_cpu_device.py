@@ -5,8 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ from guideway.api import InvalidConfiguration
 from guideway.api import bitmask as bits
 from guideway.builtin.numpy_device import NumpyDevice
 from guideway_cpu.device import INFINITY, CpuDevice
+from guideway_cpu.threads import in_threads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -185,20 +189,37 @@ for count in (1, 2):
 
 
 def test_a_failure_in_another_thread_is_raised() -> None:
-    torch.set_num_threads(2)
-    logits, bitmask, rows = batch()
-    rows[1] = len(logits)
-    with pytest.raises(IndexError, match="a row that the logits do not have"):
-        CpuDevice().apply_bitmask(logits, bitmask, rows)
+    def work(first: int, _: int) -> None:
+        if first == 1:
+            raise LookupError("the second thread")
+
+    with pytest.raises(LookupError, match="the second thread"):
+        in_threads(3, work)
+
+
+def test_interrupts_are_raised_when_all_threads_have_ended() -> None:
+    main, ended = threading.get_ident(), []
+
+    def work(first: int, _: int) -> None:
+        for _ in range(3 * (first == 1)):
+            time.sleep(0.05)
+            signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(0.05)
+        ended.append(first)
+
+    with pytest.raises(KeyboardInterrupt):
+        in_threads(3, work)
+    assert sorted(ended) in ([0, 1, 2], [1, 2])  # the first may have been interrupted itself
 
 
 def test_nothing_is_compiled_or_loaded_for_a_request() -> None:
     script = """
 import numba, torch, test_cpu_device
-from guideway_cpu.kernels import argmax_kernel, forbid_kernel
+from guideway_cpu.kernels import argmax_kernel, choose_kernel, forbid_kernel
 from numba.core import event
 device = test_cpu_device.CpuDevice()
-print(len(forbid_kernel().signatures), len(argmax_kernel().signatures))
+kernels = forbid_kernel(), choose_kernel(), argmax_kernel()
+print([len(kernel.signatures) for kernel in kernels])
 with event.install_recorder("numba:compile") as recorded:
     test_cpu_device.outcomes(1)
     logits, bitmask, rows = test_cpu_device.batch(num_rows=3, width=33)
@@ -206,9 +227,9 @@ with event.install_recorder("numba:compile") as recorded:
     print(len(recorded.buffer))
     numba.njit(lambda: 0)()
     print(len(recorded.buffer) > 0)
-print(len(forbid_kernel().signatures), len(argmax_kernel().signatures))
+print([len(kernel.signatures) for kernel in kernels])
 """
-    assert _run(script).splitlines() == ["1 1", "0", "True", "1 1"]
+    assert _run(script).splitlines() == ["[1, 1, 1]", "0", "True", "[1, 1, 1]"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -243,6 +264,54 @@ def test_rows_the_logits_do_not_have_are_refused() -> None:
     assert torch.equal(logits, before)
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("number", [12, -2, -(2**31), 2**31 - 1])
+def test_one_row_the_logits_do_not_have_leaves_the_others_alone(number: int, num_threads: int) -> None:
+    torch.set_num_threads(num_threads)
+    logits, bitmask, rows = batch()
+    before = logits.clone()
+    rows[-1] = number
+    for numbers in (rows, rows.long(), rows.numpy()):
+        with pytest.raises(IndexError, match="a row that the logits do not have"):
+            CpuDevice().apply_bitmask(logits, bitmask, numbers)
+        with pytest.raises(IndexError, match="a row that the logits do not have"):
+            CpuDevice().masked_argmax(logits, bitmask, numbers, logits.shape[1])
+    assert torch.equal(logits, before)
+
+
+def test_more_tokens_than_the_logits_are_wide_are_refused() -> None:
+    logits = torch.zeros(3, 64)
+    for view in (logits[:1], logits[:1, :40], logits[:, ::2]):
+        width = view.shape[1]
+        for number in (width + 1, 128, -1):
+            with pytest.raises(ValueError, match=f"at most {width}, the width of the logits, not {number}"):
+                CpuDevice().masked_argmax(view, np.full((1, 4), -1, dtype=np.int32), torch.tensor([0]), number)
+
+
+def test_other_dtypes_are_refused() -> None:
+    bitmask, rows = torch.zeros(1, 2, dtype=torch.int32), torch.tensor([1])
+    for operation in (CpuDevice().apply_bitmask, lambda *arguments: CpuDevice().masked_argmax(*arguments, 64)):
+        for other in (torch.zeros(2, 64, dtype=torch.float64), np.zeros((2, 64), dtype=np.float32)):
+            with pytest.raises(TypeError, match=r"one of torch.float32, torch.float16, torch.bfloat16, not .*float"):
+                operation(other, bitmask, rows)
+        logits = torch.ones(2, 64)
+        for words in (bitmask.short(), bitmask.long(), bitmask.short().numpy(), bitmask.numpy().view(np.uint32)):
+            with pytest.raises(TypeError, match=f"a bitmask must be of int32, not {words.dtype}"):
+                operation(logits, words, rows)
+        for numbers in (rows.float(), rows.double().numpy(), rows.bool()):
+            with pytest.raises(TypeError, match=f"rows must be integers, not {numbers.dtype}"):
+                operation(logits, bitmask, numbers)
+        assert torch.equal(logits, torch.ones(2, 64))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint32, np.uint64, ">i4", ">i8"])
+def test_rows_of_any_integers(dtype: Any) -> None:
+    bitmask, rows = torch.tensor([[5]], dtype=torch.int32), np.array([1], dtype=dtype)
+    logits = torch.tensor([[1.0, 2.0, 3.0, 4.0]] * 2)
+    assert [tensor.tolist() for tensor in CpuDevice().masked_argmax(logits, bitmask, rows, 4)] == [[3, 2], [4.0, 3.0]]
+    assert CpuDevice().apply_bitmask(logits, bitmask, rows)[1].tolist() == [1.0, -torch.inf, 3.0, -torch.inf]
+
+
 def test_the_bits_of_infinity() -> None:
     for dtype, number in INFINITY.items():
         assert torch.tensor(torch.inf, dtype=dtype).view(DTYPES[dtype]).item() == number
@@ -273,10 +342,10 @@ def test_several_processes_compile_at_once(tmp_path: Path) -> None:
     running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [process.communicate(timeout=300)[0] for process in running] == ["[[0.0, -inf, 0.0, -inf]]\n"] * 3
     cached = list(tmp_path.rglob("*.nbi"))
-    assert len(cached) == 2
-    hits = "[sum(kernel().stats.cache_hits.values()) for kernel in (forbid_kernel, argmax_kernel)]"
-    loaded = f"{MASK_ONE}\nfrom guideway_cpu.kernels import argmax_kernel, forbid_kernel\nprint({hits})"
-    assert _run(loaded, NUMBA_CACHE_DIR=str(tmp_path)).splitlines()[-1] == "[1, 1]"
+    assert len(cached) == 3
+    hits = "[sum(kernel().stats.cache_hits.values()) for kernel in (forbid_kernel, choose_kernel, argmax_kernel)]"
+    loaded = f"{MASK_ONE}\nfrom guideway_cpu.kernels import argmax_kernel, choose_kernel, forbid_kernel\nprint({hits})"
+    assert _run(loaded, NUMBA_CACHE_DIR=str(tmp_path)).splitlines()[-1] == "[1, 1, 1]"
 
 
 def _run(script: str, folder: Path = Path(__file__).parent, **environment: str) -> str:

@@ -10,13 +10,17 @@ from guideway.api import Array, InvalidConfiguration
 from guideway.builtin.torch_device import TorchDevice
 from torch import Tensor
 
-from guideway_cpu.kernels import argmax_kernel, forbid_kernel
+from guideway_cpu.kernels import argmax_kernel, choose_kernel, forbid_kernel
 from guideway_cpu.threads import in_threads
 
 __all__ = ["CpuDevice"]
 
 INFINITY = {torch.float32: 0x7F800000, torch.float16: 0x7C00, torch.bfloat16: 0x7F80}
 """The bits of infinity, by dtype of the logits."""
+WORDS = frozenset({torch.int32, np.dtype(np.int32)})
+"""The dtypes of a bitmask."""
+NUMBERS = frozenset({torch.int32, torch.int64, np.dtype(np.int32), np.dtype(np.int64)})
+"""The dtypes of rows that are read where they are; other integers are copied."""
 WORTH_A_THREAD = 1 << 20
 """So many bytes of logits are worth waking a thread."""
 
@@ -39,17 +43,18 @@ class CpuDevice(TorchDevice):
                 field="device",
             )
         super().__init__(device)
-        self._forbid, self._argmax = forbid_kernel(), argmax_kernel()
+        self._forbid, self._choose, self._argmax = forbid_kernel(), choose_kernel(), argmax_kernel()
 
     def apply_bitmask(self, logits: Tensor, bitmask: Array, rows: Array) -> Tensor:
+        """Raises IndexError for a row that the logits do not have, ValueError for fewer masks than rows, and TypeError
+        for another dtype; the logits are as they were then."""
+        infinity, rows = _infinity(logits), _numbers(rows)
         start, (num_rows, width), (row_step, step), size = _layout(logits)
         chosen, (count,), (chosen_step,), row_size = _layout(rows)
-        if row_size < 4:
-            return self.apply_bitmask(logits, bitmask, np.array(rows, dtype=np.int64))
-        _kept, words, num_words, mask_step = _masks(bitmask, count)
-        forbidden = INFINITY[logits.dtype] - (1 << 8 * size - 1)
+        bitmask, words, num_words, mask_step = _masks(bitmask, count)
+        forbidden = infinity - (1 << 8 * size - 1)
 
-        def work(first: int, every: int) -> None:
+        def work(first: int, every: int, _kept: object = (logits, bitmask, rows)) -> None:
             self._forbid(
                 start, num_rows, row_step, step, width, words, mask_step, num_words,
                 chosen, chosen_step, row_size, first, count, every, size, forbidden,
@@ -59,16 +64,20 @@ class CpuDevice(TorchDevice):
         return logits
 
     def masked_argmax(self, logits: Tensor, bitmask: Array, rows: Array, num_tokens: int) -> tuple[Tensor, Tensor]:
+        """Raises as `apply_bitmask` does, and ValueError for more tokens than the logits are wide."""
+        infinity, rows = _infinity(logits), _numbers(rows)
         if logits.stride(1) != 1:
             logits = logits.contiguous()
-        start, (num_rows, _), (row_step, _), size = _layout(logits)
-        _kept, words, num_words, mask_step = _masks(bitmask, len(rows))
-        masks = np.full(num_rows + 1, -1, dtype=np.int64)
-        masks[np.asarray(rows)] = np.arange(len(rows))  # a row of -1 is the one past the last
-        columns, best = torch.from_numpy(masks)[:-1], torch.empty(num_rows, dtype=logits.dtype)
-        found, values, infinity = columns.data_ptr(), best.data_ptr(), INFINITY[logits.dtype]
+        start, (num_rows, width), (row_step, _), size = _layout(logits)
+        if not 0 <= num_tokens <= width:
+            raise ValueError(f"num_tokens must be at most {width}, the width of the logits, not {num_tokens}")
+        chosen, (count,), (chosen_step,), row_size = _layout(rows)
+        bitmask, words, num_words, mask_step = _masks(bitmask, count)
+        columns, best = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows, dtype=logits.dtype)
+        found, values = columns.data_ptr(), best.data_ptr()
+        self._choose(chosen, chosen_step, row_size, count, found, num_rows)
 
-        def work(first: int, every: int) -> None:
+        def work(first: int, every: int, _kept: object = (logits, bitmask, columns, best)) -> None:
             self._argmax(
                 start, row_step, num_tokens, words, mask_step, num_words,
                 found, first, num_rows, every, values, infinity, size,
@@ -76,6 +85,24 @@ class CpuDevice(TorchDevice):
 
         _share(work, num_rows, size * num_tokens)
         return columns, best.float()
+
+
+def _infinity(logits: Array) -> int:
+    """The bits of infinity in the dtype of `logits`."""
+    infinity = INFINITY.get(logits.dtype)
+    if infinity is None:
+        raise TypeError(f"logits must be one of {', '.join(map(str, INFINITY))}, not {logits.dtype}")
+    return infinity
+
+
+def _numbers(rows: Array) -> Array:
+    """`rows`, or as int64 where they are integers of another dtype."""
+    if rows.dtype in NUMBERS:
+        return rows
+    numbers = np.asarray(rows)
+    if numbers.dtype.kind not in "iu":
+        raise TypeError(f"rows must be integers, not {rows.dtype}")
+    return numbers.astype(np.int64)
 
 
 def _layout(array: Array) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
@@ -89,6 +116,8 @@ def _layout(array: Array) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
 def _masks(bitmask: Array, count: int) -> tuple[Array, int, int, int]:
     """An array in which each row is in one piece, its address, the words of a row and the step to the next. The address
     is good while the array is kept."""
+    if bitmask.dtype not in WORDS:
+        raise TypeError(f"a bitmask must be of int32, not {bitmask.dtype}")
     address, (num_masks, num_words), (step, word_step), size = _layout(bitmask)
     if num_masks < count:
         raise ValueError(f"there are {count} rows to mask, but only {num_masks} masks")
@@ -99,7 +128,8 @@ def _masks(bitmask: Array, count: int) -> tuple[Array, int, int, int]:
 
 
 def _share(work: Callable[[int, int], None], num_rows: int, size: int) -> None:
-    """``work(first, every)`` for all rows, of `size` bytes each, in as many threads as pay."""
+    """``work(first, every)`` for all rows, of `size` bytes each, in as many threads as pay. `work` holds on to the
+    arrays it has the addresses of: if an interrupt strikes while threads start, one of them may go on after this."""
     count = min(torch.get_num_threads(), num_rows, num_rows * size // WORTH_A_THREAD)
     if count > 1:
         in_threads(count, work)

@@ -20,7 +20,7 @@ from numba import carray, types  # type: ignore[attr-defined]
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["Kernel", "argmax_kernel", "forbid_kernel"]
+__all__ = ["Kernel", "argmax_kernel", "choose_kernel", "forbid_kernel"]
 
 Kernel: TypeAlias = Callable[..., None]
 
@@ -223,19 +223,28 @@ def _forbid_row(row: int, step: int, width: int, mask: int, num_words: int, size
         _forbid_run(row, step, 32 * at, width, size, forbidden)
 
 
+@_helper
+def _row_of(rows: int, rows_step: int, row_size: int, i: int, num_rows: int) -> Any:
+    """The entry `i` of `rows`."""
+    place = rows + i * rows_step
+    number = np.int64(carray(_pointer(place, NONE), 1)[0]) if row_size == 4 else carray(_pointer(place, 0), 1)[0]
+    if not -1 <= number < num_rows:
+        raise IndexError("a mask is for a row that the logits do not have")
+    return number
+
+
 def _forbid(
     logits: int, num_rows: int, row_step: int, step: int, width: int,
     bitmask: int, mask_step: int, num_words: int,
     rows: int, rows_step: int, row_size: int, first: int, stop: int, every: int,
     size: int, forbidden: int,
 ) -> None:  # fmt: skip
+    for i in range(stop):  # by each of several threads, so that none has written anything if this raises
+        _row_of(rows, rows_step, row_size, i, num_rows)
     for i in range(first, stop, every):
-        place = rows + i * rows_step
-        number = carray(_pointer(place, NONE), 1)[0] if row_size == 4 else carray(_pointer(place, 0), 1)[0]
+        number = _row_of(rows, rows_step, row_size, i, num_rows)
         if number == -1:
             continue
-        if not 0 <= number < num_rows:
-            raise IndexError("a mask is for a row that the logits do not have")
         row, mask = logits + number * row_step, bitmask + i * mask_step
         if size == 2:
             _forbid_row(row, step, width, mask, num_words, 2, np.int16(forbidden))
@@ -323,6 +332,15 @@ def _argmax_row(
     return where, logits[where]
 
 
+def _choose(rows: int, rows_step: int, row_size: int, count: int, masks: int, num_rows: int) -> None:
+    mask_of = carray(_pointer(masks, 0), num_rows)
+    mask_of[:] = -1
+    for i in range(count):
+        number = _row_of(rows, rows_step, row_size, i, num_rows)
+        if number != -1:
+            mask_of[number] = i
+
+
 def _argmax(
     logits: int, row_step: int, num_tokens: int,
     bitmask: int, mask_step: int, num_words: int,
@@ -347,8 +365,16 @@ def _argmax(
 @cache
 def forbid_kernel() -> Kernel:
     """`DeviceBackend.apply_bitmask` for logits of `size` bytes, 2 or 4, and the entries ``range(first, stop, every)``
-    of `rows`, integers of `row_size` bytes. Steps are in bytes; `forbidden` are the bits of -inf."""
+    of `rows`, integers of `row_size` bytes, 4 or 8. Steps are in bytes; `forbidden` are the bits of -inf. Raises
+    IndexError for any of the `stop` entries that is no row, before it writes."""
     return _compiled(_forbid)
+
+
+@cache
+def choose_kernel() -> Kernel:
+    """Writes to `masks`, ``int64[num_rows]``, which of the `count` entries of `rows`, integers of `row_size` bytes, is
+    that row, or -1. Raises the IndexError of `forbid_kernel`."""
+    return _compiled(_choose)
 
 
 @cache

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 __all__ = ["in_threads"]
 
@@ -20,15 +20,29 @@ if hasattr(os, "register_at_fork"):
 
 def in_threads(count: int, work: Callable[[int, int], None]) -> None:
     """``work(first, count)`` for each `first` below `count`, the first in this thread. Returns when all have ended, and
-    raises what one of them raised."""
+    raises what one of them raised. An interrupt is raised when all have ended too."""
     executor = _executors.get(count)
     if executor is None:
         executor = _executors.setdefault(count, ThreadPoolExecutor(count - 1, thread_name_prefix="guideway-cpu"))
-    others = [executor.submit(work, first, count) for first in range(1, count)]
+    others: list[Future[None]] = []
     try:
+        for first in range(1, count):
+            others.append(executor.submit(work, first, count))
         work(0, count)
     finally:  # they may be writing to memory that is freed after this
-        failures = [other.exception() for other in others]
-    for failure in failures:
-        if failure is not None:
-            raise failure
+        _wait_for(others)
+    for other in others:
+        other.result()
+
+
+def _wait_for(futures: list[Future[None]]) -> None:
+    """Until all are done, whatever they raise. What interrupts the wait is raised after it."""
+    interrupt: BaseException | None = None
+    for future in futures:
+        while not future.done():
+            try:
+                future.exception()
+            except BaseException as error:
+                interrupt = error
+    if interrupt is not None:
+        raise interrupt
