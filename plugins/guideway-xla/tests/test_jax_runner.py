@@ -1,5 +1,5 @@
 """The runner computes what `transformers` computes, whatever the mix of prompts, parts of prompts, drafts and moves,
-and compiles nothing after its dummy steps."""
+and compiles nothing after its start."""
 
 from __future__ import annotations
 
@@ -170,8 +170,6 @@ def test_random_steps_equal_a_full_recompute(model: Callable[[Path], Path], num_
     folder = model(tmp_path)
     runner, reference = runner_of(folder), Reference(folder)
     width = reference.model.config.vocab_size
-    for dummy in runner.dummy_steps():
-        runner.forward(dummy)
     walk = Walk(runner, width, random.Random(5))
     worst = spread = 0.0
     with compilations() as compiled:
@@ -291,6 +289,48 @@ def test_interrupts_lose_nothing(tmp_path: Path) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert interrupted > 20
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        RunnerLimits(num_cells=88, max_length=7, max_num_tokens=256, max_num_rows=8),
+        RunnerLimits(num_cells=84, max_length=64, max_num_tokens=128, max_num_rows=40),
+        RunnerLimits(num_cells=300, max_length=200, max_num_tokens=20, max_num_rows=1),
+    ],
+)
+def test_nothing_is_compiled_after_the_start_whatever_the_limits(limits: RunnerLimits, tmp_path: Path) -> None:
+    """A step of each number of tokens that fits, in one sequence's region after the other."""
+    runner = runner_of(saved(tmp_path), limits=limits)
+    size = 1 << (limits.max_length - 1).bit_length()
+    most = min(limits.max_num_tokens, limits.num_cells // size * limits.max_length + limits.num_cells % size)
+    shapes = set()
+    with compilations() as compiled:
+        for dummy in runner.dummy_steps():
+            runner.forward(dummy)
+        for num_tokens in range(1, most + 1):
+            appends = []
+            for start in range(0, num_tokens, limits.max_length):
+                count = min(limits.max_length, num_tokens - start)
+                # what is left of the cells is used too, in a region as large as it has to be
+                region = Region(start // limits.max_length * size, 1 << (count - 1).bit_length())
+                appends.append(Append(region, 0, [1] * count, 1))
+            if len(appends) > limits.max_num_rows:
+                break
+            runner.forward(ForwardStep(appends))
+            shapes.add(runner._shape(ForwardStep(appends)))
+    assert not compiled
+    assert len(shapes) > 1
+
+
+@pytest.mark.parametrize("max_num_tokens", [1, 8, 20, 100, 777, 8192])
+@pytest.mark.parametrize("max_num_rows", [1, 8, 9, 33, 512])
+def test_dummy_steps_have_each_number_of_rows(max_num_tokens: int, max_num_rows: int) -> None:
+    runner = JaxRunner(XlaDevice("cpu"), 0, 1)
+    runner._limits = RunnerLimits(num_cells=88, max_length=7, max_num_tokens=max_num_tokens, max_num_rows=max_num_rows)
+    runner._shapes = shapes_for(runner._limits)
+    found = [runner._shape(step).num_rows for step in runner.dummy_steps()]
+    assert sorted(set(found)) == found == sorted({shape.num_rows for shape in runner._shapes})
 
 
 def test_moves_that_never_arrived_are_missed(tmp_path: Path) -> None:

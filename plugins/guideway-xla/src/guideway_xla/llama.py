@@ -9,7 +9,6 @@ softmax, as many times as the longest sequence of the step needs: so shapes are 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,9 +29,8 @@ Cache: TypeAlias = tuple[jax.Array, jax.Array]
 """Keys and values, each ``[layers, cells + KEYS, kv heads, head dim]``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Llama:
-    """What is fixed of a model's computation."""
+class Llama(NamedTuple):
+    """What is fixed of a model's computation. jax compares it in each call, and a tuple without running Python."""
 
     num_layers: int
     num_heads: int

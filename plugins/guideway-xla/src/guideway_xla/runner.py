@@ -38,6 +38,8 @@ BLOCK_SIZE = 16
 MOST_SHAPES = 8
 MOVED = 256
 """So many cells are moved at once."""
+ONE_TOKEN = Append(Region(0, 1), 0, [0], 1)
+"""What is passed through the model to have it compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,8 @@ class JaxRunner(ModelRunner):
     """Runs a ``LlamaForCausalLM`` where the device is, or, for a device of another library, where jax has one of that
     name.
 
-    Nothing is compiled after the steps of `dummy_steps`, but for prompts whose log-probabilities are wanted: the first
-    such prompt of each size.
+    Nothing is compiled after `start`, but for prompts whose log-probabilities are wanted: the first such prompt of each
+    size.
     """
 
     name = "jax"
@@ -95,34 +97,19 @@ class JaxRunner(ModelRunner):
             ) from error
         self._limits = limits
         self._shapes = shapes_for(limits)
-        self._run(partial(llama.move, most=MOVED), *(np.int32(0) for _ in range(3)))  # so that it is compiled
+        # so that all is compiled, whether or not there is room for a step that fills its shape
+        self._run(partial(llama.move, most=MOVED), *(np.int32(0) for _ in range(3)))
+        for shape in self._shapes:
+            self._pass([ONE_TOKEN], shape)
 
     def dummy_steps(self) -> Iterator[ForwardStep]:
-        # tiles of one size, so that they fit into the cells without gaps
-        tile = 1 << (min(self._limits.max_length, self._limits.num_cells).bit_length() - 1)
-        fitting = self._limits.num_cells // tile * tile
-        smaller = 0
-        for shape in self._shapes:
-            num_tokens = min(shape.num_tokens, fitting)
-            if num_tokens > smaller:
-                starts = range(0, num_tokens, tile)
-                counts = [min(tile, num_tokens - start) for start in starts]
-                missing, appends = shape.num_rows, []
-                for start, count in zip(starts, counts, strict=True):
-                    num_rows = min(count, missing)
-                    appends.append(Append(Region(start, tile), 0, [0] * count, num_rows))
-                    missing -= num_rows
-                yield ForwardStep(appends)
-            smaller = shape.num_tokens
+        """One for each number of rows; `start` has compiled the rest."""
+        for num_rows in sorted({shape.num_rows for shape in self._shapes}):
+            yield ForwardStep([ONE_TOKEN] * num_rows)
 
     def forward(self, step: ForwardStep) -> ForwardOutput:
         self._carry_out(step.moves, step.first_move)
-        shape = self._shape(step)
-        packed = _packed(step.appends, shape, nowhere=self._limits.num_cells + KEYS)
-        self._run(
-            partial(llama.forward, self.model.config, shape, self.model.weights),
-            jax.device_put(packed, self._device),
-        )
+        self._pass(step.appends, self._shape(step))
         _, logits, hidden_states = self._state[0]
         return ForwardOutput(logits, hidden_states if step.hidden_states else None)
 
@@ -135,6 +122,13 @@ class JaxRunner(ModelRunner):
         nothing written in Python there is no place for an interrupt."""
         cache = self._state[0][0]
         self._state[:] = map(function, (cache,), *((one,) for one in inputs))
+
+    def _pass(self, appends: Sequence[Append], shape: Shape) -> None:
+        packed = _packed(appends, shape, nowhere=self._limits.num_cells + KEYS)
+        self._run(
+            partial(llama.forward, self.model.config, shape, self.model.weights),
+            jax.device_put(packed, self._device),
+        )
 
     def _carry_out(self, moves: Sequence[Move], first_move: int) -> None:
         if first_move > self._num_moves:
