@@ -1,7 +1,10 @@
 """Device backends: applying masks and moving arrays where the logits live.
 
-Everywhere the caller uses the RETURNED array and treats the argument as dead: libraries with mutable arrays change
-in place and return the argument, others return a new one.
+Some operations may change the array x or `logits` they are given: `add_at`, `scale_rows`, `where_rows`, `scatter` and
+`forbid_from` of `ArrayOps`, `apply_bitmask`, `apply_token_lists` and `warp_masked` of `DeviceBackend`. After these the
+caller uses the RETURNED array and treats that argument as dead: libraries with mutable arrays change it in place and
+return it, others return a new one. All others only read. Their results are arrays of their own, but for `asarray` and
+`from_logits`: no later call changes them, nor a change of what they were computed from.
 """
 
 from __future__ import annotations
@@ -47,8 +50,9 @@ class ArrayOps(ABC):
 
     Rows and columns are counted from 0; what an index outside does is not said, and a device may notice it late, at the
     expense of the whole step: a modifier checks on the host what it looks up. An operation that raises leaves its
-    arguments as they were. Beside these operations ``+ - * /``, unary ``-``, comparisons, ``.reshape(...)``,
-    ``.sum(axis=...)`` and indexing by arrays, slices and None mean the same in every array library.
+    arguments as they were. `gather`, `scatter` and `where_rows` take x of integers or bools as well. Beside these
+    operations ``+ - * /``, unary ``-``, comparisons, ``.reshape(...)``, ``.sum(axis=...)`` and indexing by arrays,
+    slices and None mean the same in every array library.
     The NumPy implementation is the reference the others are checked against.
     """
 
@@ -157,7 +161,8 @@ class DeviceBackend(ABC):
     they replace, and never calls one that is not declared."""
     donates: ClassVar[bool] = False
     """Whether an argument of its `ops` that the contract calls dead is lost once the operation returned, as buffers jax
-    was given are. Elsewhere it is what is returned, or as it was. A host copies more then, to have a way back."""
+    was given are. Elsewhere its values are those of what is returned, or those it had. A host copies more then, to have
+    a way back."""
     static_shapes: bool = False
     """Whether it compiles for each shape of its arrays. A runner then pads its logits to few numbers of rows
     (`padded_size`), a host every list of rows, and dummy steps of each shape are run before the first request. May be
@@ -174,12 +179,17 @@ class DeviceBackend(ABC):
 
     def scope(self) -> AbstractContextManager[object]:
         """What a host enters around all that it does with arrays of this device in one step, such as a library's
-        switch for inference."""
+        switch for inference: a new one for each step, in the thread of that step."""
         return nullcontext()
 
     @abstractmethod
     def from_logits(self, logits: Array) -> Array:
-        """The model's logits as an array of this backend's library, without a copy where that is possible."""
+        """The model's logits as an array of this backend's library, without a copy where that is possible, since they
+        are this step's own.
+
+        They are arrays of this library, NumPy arrays or, where torch is installed, tensors of torch on the CPU; in
+        float16, bfloat16 (not NumPy) or float32 and with any strides. A type that the device does not hold becomes a
+        wider one."""
 
     @abstractmethod
     def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:

@@ -269,6 +269,28 @@ def changes_of_no_rows(subject: DeviceSubject) -> None:
 
 
 @check("device", tier="extended")
+def changes_of_integers_and_bools(subject: DeviceSubject) -> None:
+    """`gather`, `scatter` and `where_rows` take arrays of integers and bools too, and keep their dtype."""
+    bench = subject.bench()
+    ops, rows, columns = bench.ops, bench.ints([2, 0]), bench.ints([[1, 0], [2, 1]])
+    x = np.array([[5, 2**30 + 1, 0], [7, 0, -3], [0, 2**30 + 3, 9]], dtype=np.int32)
+    condition = np.array([[True, False, True], [False, True, True]])
+    for dtype in (np.int32, np.int64, np.bool_):
+        host = x.astype(dtype)
+        chosen, written = host.copy(), host.copy()
+        chosen[[2, 0]] = np.where(condition, host[[1, 1]], host[[2, 0]])
+        written[[[2], [0]], [[1, 0], [2, 1]]] = host[:2, :2]
+        values, table = bench.array(host[[1, 1]]), bench.array(host[:2, :2])
+        for name, got, wanted in (
+            ("gather", ops.gather(bench.array(host), rows), host[[2, 0]]),
+            ("gather of columns", ops.gather(bench.array(host), rows, columns), host[[[2], [0]], [[1, 0], [2, 1]]]),
+            ("where_rows", ops.where_rows(bench.array(host), rows, bench.array(condition), values), chosen),
+            ("scatter", ops.scatter(bench.array(host), rows, columns, table), written),
+        ):
+            expect_bits(bench.read(got), wanted, f"{name} of {host.dtype}")
+
+
+@check("device", tier="extended")
 def float16_changes(subject: DeviceSubject) -> None:
     """The operations that change an array keep its dtype, and take values and factors of float32 for one of float16."""
     _expect_kept(subject.bench(), "float16")

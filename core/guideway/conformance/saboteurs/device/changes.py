@@ -265,6 +265,22 @@ class LooksForTheLeast(Sabotaged):
         return super().scale_rows(x, rows, factors)
 
 
+@saboteur("device.changes_of_integers_and_bools")
+class ChoosesInFloat32(Sabotaged):
+    """`where_rows` computes in float32, whatever the dtype."""
+
+    def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
+        return super().where_rows(x.astype(np.float32), rows, condition, values).astype(x.dtype)
+
+
+@saboteur("device.changes_of_integers_and_bools")
+class ScattersNumbers(Sabotaged):
+    """`scatter` adds the difference to what is there, which bools have none of."""
+
+    def scatter(self, x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        return super().scatter(x, rows, columns, x[rows[:, None], columns] + (values - x[rows[:, None], columns]))
+
+
 @saboteur("device.float16_changes")
 class ScalesIntoFloat32(Sabotaged):
     """`scale_rows` returns float32 for float16."""
