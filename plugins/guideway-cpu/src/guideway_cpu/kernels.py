@@ -30,6 +30,8 @@ SCATTERED = 8
 """A chunk with more words than these that allow nothing is filled run by run, another one word by word."""
 BLOCK = 256
 """Logits of which the largest is found before where it is."""
+MANY = 48
+"""In a chunk with more words than these that allow something, whole blocks are looked at under their masks."""
 FEW = 8
 """Up to so many allowed tokens of a word are looked at one by one."""
 EVERY = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -106,20 +108,32 @@ def _narrow(builder: Any, number: Any, like: Any) -> Any:
 
 
 @_instruction(lambda *kinds: kinds[-1])
-def _most(builder: Any, address: Any, word: Any, lowest: Any) -> Any:
-    """The largest, by `_ordered`, of the 32 logits at `address` whose bit of `word` is 1, or `lowest`."""
-    return _reduced(builder, "smax", address, 32, _lanes(builder, word), lowest, lowest)
+def _most_of_word(builder: Any, address: Any, mask: Any, lowest: Any) -> Any:
+    """The largest, by `_ordered`, of the 32 logits at `address` whose bit of the word at `mask` is 1, or `lowest`."""
+    return _reduced(builder, "smax", address, 32, mask, lowest, lowest)
 
 
 @_instruction(lambda *kinds: kinds[-1])
-def _least(builder: Any, address: Any, word: Any, lowest: Any) -> Any:
+def _least_of_word(builder: Any, address: Any, mask: Any, lowest: Any) -> Any:
     """The least of them, or 0."""
-    return _reduced(builder, "smin", address, 32, _lanes(builder, word), lowest, ir.Constant(lowest.type, 0))
+    return _reduced(builder, "smin", address, 32, mask, lowest, ir.Constant(lowest.type, 0))
+
+
+@_instruction(lambda *kinds: kinds[-1])
+def _most_of_some(builder: Any, address: Any, mask: Any, lowest: Any) -> Any:
+    """The largest of the `BLOCK` logits at `address` whose bit of the words at `mask` is 1, or `lowest`."""
+    return _reduced(builder, "smax", address, BLOCK, mask, lowest, lowest)
+
+
+@_instruction(lambda *kinds: kinds[-1])
+def _least_of_some(builder: Any, address: Any, mask: Any, lowest: Any) -> Any:
+    """The least of them, or 0."""
+    return _reduced(builder, "smin", address, BLOCK, mask, lowest, ir.Constant(lowest.type, 0))
 
 
 @_instruction(lambda *kinds: kinds[-1])
 def _most_of_block(builder: Any, address: Any, lowest: Any) -> Any:
-    """The largest, by `_ordered`, of the `BLOCK` logits at `address`."""
+    """The largest of the `BLOCK` logits at `address`."""
     return _reduced(builder, "smax", address, BLOCK, None, lowest, lowest)
 
 
@@ -129,7 +143,7 @@ def _least_of_block(builder: Any, address: Any, lowest: Any) -> Any:
     return _reduced(builder, "smin", address, BLOCK, None, lowest, ir.Constant(lowest.type, 0))
 
 
-def _reduced(builder: Any, what: str, address: Any, count: int, lanes: Any, lowest: Any, start: Any) -> Any:
+def _reduced(builder: Any, what: str, address: Any, count: int, mask: Any, lowest: Any, start: Any) -> Any:
     width = lowest.type.width
     kind = ir.VectorType(lowest.type, 32)
     zeros, lowests, starts = ir.Constant(kind, [0] * 32), _splat(builder, lowest, 32), _splat(builder, start, 32)
@@ -137,8 +151,9 @@ def _reduced(builder: Any, what: str, address: Any, count: int, lanes: Any, lowe
     for i in range(0, count, 32):
         bits = builder.load(_moved(builder, address, i * width // 8, kind), align=width // 8)
         ordered = builder.select(builder.icmp_signed("<", bits, zeros), builder.sub(lowests, bits), bits)
-        if lanes is not None:
-            ordered = builder.select(lanes, ordered, starts)
+        if mask is not None:
+            word = builder.load(_moved(builder, mask, i // 8, ir.IntType(32)), align=4)
+            ordered = builder.select(_lanes(builder, word), ordered, starts)
         better = builder.icmp_signed(">" if what == "smax" else "<", ordered, found)
         found = builder.select(better, ordered, found)
     function = ir.FunctionType(lowest.type, [kind])
@@ -275,11 +290,11 @@ def _extremes(row: int, first: int, count: int, size: int, lowest: Any) -> Any:
 
 
 @_helper
-def _extremes_of_some(row: int, first: int, count: int, word: int, size: int, lowest: Any) -> Any:
-    """The largest and the least of those of `count` logits from `first` whose bit of `word` is 1."""
-    allowed = np.uint64(word) & ((LOWEST_BIT << np.uint64(count)) - LOWEST_BIT)
+def _extremes_of_some(row: int, first: int, count: int, mask: int, size: int, lowest: Any) -> Any:
+    """The largest and the least of those of `count` logits from `first` whose bit of the word at `mask` is 1."""
+    allowed = np.uint64(carray(_pointer(mask, NONE), 1)[0]) & ((LOWEST_BIT << np.uint64(count)) - LOWEST_BIT)
     if count == 32 and _count(allowed) > FEW:
-        return _most(row + first * size, word, lowest), _least(row + first * size, word, lowest)
+        return _most_of_word(row + first * size, mask, lowest), _least_of_word(row + first * size, mask, lowest)
     logits = carray(_pointer(row + first * size, lowest), count)
     most, least = lowest, _narrow(0, lowest)
     while allowed:
@@ -314,11 +329,20 @@ def _argmax_row(
                     most, where = high, first
                 first += BLOCK
             some = np.uint64(0)
+        elif _count(some) > MANY and end - first == 32 * CHUNK:
+            while first < end:
+                part, allowed = row + first * size, mask + first // 8
+                high, low = _most_of_some(part, allowed, lowest), _least_of_some(part, allowed, lowest)
+                least = min(least, low)
+                if high > most:
+                    most, where = high, first
+                first += BLOCK
+            some = np.uint64(0)
         while some:
             place = at + _lowest(some)
             some &= some - LOWEST_BIT
             first = 32 * place
-            high, low = _extremes_of_some(row, first, min(32, num_tokens - first), words[place], size, lowest)
+            high, low = _extremes_of_some(row, first, min(32, num_tokens - first), mask + 4 * place, size, lowest)
             least = min(least, low)
             if high > most:
                 most, where = high, first
