@@ -146,6 +146,20 @@ def outcomes(num_threads: int) -> list[Tensor]:
     return found
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_largest_under_wide_masks_is_that_of_numpy(dtype: torch.dtype) -> None:
+    """With the largest logits refused, wherever they are."""
+    logits, bitmask, rows = batch(dtype)
+    x = logits.float().numpy()
+    allowed = np.empty(x.shape, dtype=np.bool_)
+    allowed[rows] = bits.unpack(bitmask.numpy(), x.shape[1])
+    allowed &= x < 2.5
+    masked = np.where(allowed, x, -np.inf)
+    columns, best = CpuDevice().masked_argmax(logits, bits.pack(allowed), np.arange(len(x)), x.shape[1])
+    assert np.array_equal(columns.numpy(), masked.argmax(axis=1))
+    assert np.array_equal(best.numpy(), masked.max(axis=1))
+
+
 def same(left: list[Tensor], right: list[Tensor]) -> bool:
     return all(torch.equal(one, other) for one, other in zip(left, right, strict=True))
 
