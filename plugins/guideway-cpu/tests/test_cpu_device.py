@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import guideway_cpu
+import guideway_cpu.device
 import numpy as np
 import pytest
 import torch
@@ -137,6 +138,7 @@ def batch(
 def outcomes(num_threads: int) -> list[Tensor]:
     """Of both operations on all dtypes. torch itself uses one thread: its own would hang in a forked process."""
     device, found = CpuDevice(), []
+    guideway_cpu.device.WORTH_A_THREAD = 1 << 20  # so that this little is shared
     for dtype, integers in DTYPES.items():
         logits, bitmask, rows = batch(dtype)
         torch.set_num_threads(num_threads)

@@ -21,8 +21,8 @@ WORDS = frozenset({torch.int32, np.dtype(np.int32)})
 """The dtypes of a bitmask."""
 NUMBERS = frozenset({torch.int32, torch.int64, np.dtype(np.int32), np.dtype(np.int64)})
 """The dtypes of rows that are read where they are; other integers are copied."""
-WORTH_A_THREAD = 1 << 20
-"""So many bytes of logits are worth waking a thread."""
+WORTH_A_THREAD = 16 << 20
+"""So many bytes of logits are worth waking a thread: two threads were measured to lose below 32 MiB."""
 
 
 class CpuDevice(TorchDevice):
