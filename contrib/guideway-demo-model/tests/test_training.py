@@ -11,7 +11,7 @@ import torch
 from guideway_demo_model import DemoModel
 from guideway_demo_model.training.batches import Batch, Position, batches
 from guideway_demo_model.training.muon import Muon
-from guideway_demo_model.training.network import Network, Shape, export
+from guideway_demo_model.training.network import Network, Shape, export, take_over
 from guideway_demo_model.training.tokenizer import END_ID, VOCABULARY_SIZE
 from guideway_demo_model.training.train import Recipe, train
 from torch.nn.functional import cross_entropy
@@ -24,6 +24,7 @@ TINY = Recipe(
     hidden=32,
     layers=1,
     intermediate=64,
+    kv_heads=1,
     muon_rate=0.02,
     adam_rate=0.02,
 )
@@ -110,7 +111,7 @@ def test_the_data_go_on_from_a_position(tokenizer: PreTrainedTokenizerFast) -> N
 
 def test_the_export_computes_what_the_network_does(batch: Batch) -> None:
     torch.manual_seed(0)
-    network = Network(Shape(VOCABULARY_SIZE, hidden=64, layers=2, intermediate=96))
+    network = Network(Shape(VOCABULARY_SIZE, hidden=64, layers=2, intermediate=96, kv_heads=1))
     with torch.no_grad():
         for weight in network.parameters():
             weight.normal_(0, 0.1)
@@ -119,10 +120,39 @@ def test_the_export_computes_what_the_network_does(batch: Batch) -> None:
     assert loss.item() == pytest.approx(cross_entropy(logits, batch.targets).item(), rel=1e-4)
 
 
+def test_an_exported_model_is_taken_over_with_fewer_kv_heads_or_as_many(batch: Batch) -> None:
+    torch.manual_seed(0)
+    first, same, fewer = (
+        Network(Shape(VOCABULARY_SIZE, hidden=128, layers=2, intermediate=96, kv_heads=heads)) for heads in (4, 4, 2)
+    )
+    with torch.no_grad():
+        for weight in first.parameters():
+            weight.normal_(0, 0.1)
+        for block in first.blocks:  # pairs of kv heads that are the same lose nothing as one
+            key, value = block.qkv.weight[128:256].view(2, 2, 32, 128), block.qkv.weight[256:].view(2, 2, 32, 128)
+            key[:, 1], value[:, 1] = key[:, 0], value[:, 0]
+        losses = []
+        for network in (first, same, fewer):
+            if network is not first:
+                take_over(network, export(first))
+            losses.append(network(batch.token_ids, batch.positions, batch.targets).item())
+    assert losses[1:] == pytest.approx([losses[0]] * 2, rel=1e-5)
+    assert fewer.blocks[0].qkv.weight.shape == (256, 128)
+
+
+def test_training_begins_with_another_model(tmp_path: Path, batch: Batch) -> None:
+    start = str(DemoModel().path())
+    trainer = train(Recipe(start=start, tokens=1), tmp_path / "same")
+    with torch.no_grad():
+        loss = trainer.finished()(batch.token_ids, batch.positions, batch.targets).item()
+    assert loss < 1  # a random one begins at 7.3
+    assert (tmp_path / "same" / "tokenizer.json").read_bytes() == (DemoModel().path() / "tokenizer.json").read_bytes()
+
+
 def test_the_gradient_is_the_exports_own(batch: Batch) -> None:
     """The two functions that write their own derivative, against autograd's."""
     torch.manual_seed(0)
-    network = Network(Shape(VOCABULARY_SIZE, hidden=32, layers=1, intermediate=64))
+    network = Network(Shape(VOCABULARY_SIZE, hidden=32, layers=1, intermediate=64, kv_heads=1))
     with torch.no_grad():
         for weight in network.parameters():
             weight.normal_(0, 0.1)

@@ -16,27 +16,38 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from guideway_demo_model.training.tokenizer import BOS_ID, END_ID, PAD_ID
 
-__all__ = ["MAX_TRAINED_LENGTH", "Network", "Shape", "export"]
+__all__ = ["MAX_TRAINED_LENGTH", "Network", "Shape", "export", "take_over"]
 
 CONTEXT = 1024
 MAX_TRAINED_LENGTH = 512
 HEAD = 32
 EPSILON = 1e-5
 ROPE_BASE = 10_000.0
+PROJECTIONS = (
+    *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"),
+    *("self_attn.o_proj", "mlp.down_proj"),
+)
+"""The matrices of a layer, as transformers names them."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the network; `hidden` is a multiple of 32."""
+    """Of the network; `hidden` is a multiple of 32 times `kv_heads`."""
 
     vocabulary: int
     hidden: int = 192
     layers: int = 5
     intermediate: int = 512
+    kv_heads: int = 6
 
     @property
     def heads(self) -> int:
         return self.hidden // HEAD
+
+    @property
+    def group(self) -> int:
+        """Query heads per kv head."""
+        return self.heads // self.kv_heads
 
 
 class _Normalize(torch.autograd.Function):
@@ -88,8 +99,8 @@ class Block(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        hidden, self.heads = shape.hidden, shape.heads
-        self.qkv = nn.Linear(hidden, 3 * hidden, bias=False)
+        hidden, self.heads, self.kv_heads, self.group = shape.hidden, shape.heads, shape.kv_heads, shape.group
+        self.qkv = nn.Linear(hidden, (shape.heads + 2 * shape.kv_heads) * HEAD, bias=False)
         self.out = nn.Linear(hidden, hidden, bias=False)
         self.gate_up = nn.Linear(hidden, 2 * shape.intermediate, bias=False)
         self.down = nn.Linear(shape.intermediate, hidden, bias=False)
@@ -101,14 +112,16 @@ class Block(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         """`x`: [batch, length, hidden]; `cos`, `sin`: [length, head]; `mask`: [length, length], added to the scores."""
         batch, length, hidden = x.shape
-        heads = self.heads
-        z = self.qkv(_normalize(x)).view(batch, length, 3 * heads, HEAD).transpose(1, 2)
-        qk, v = z[:, : 2 * heads], z[:, 2 * heads :]
+        heads, kv_heads, group = self.heads, self.kv_heads, self.group
+        z = self.qkv(_normalize(x)).view(batch, length, heads + 2 * kv_heads, HEAD).transpose(1, 2)
+        qk, v = z[:, : heads + kv_heads], z[:, heads + kv_heads :]
         turned = torch.cat((qk[..., HEAD // 2 :], qk[..., : HEAD // 2]), -1)  # its sign is folded into `sin`
         qk = torch.addcmul(qk * cos, turned, sin)
-        q = qk[:, :heads].reshape(-1, length, HEAD)
+        # the query heads of one kv head are queries side by side
+        q = qk[:, :heads].reshape(-1, group * length, HEAD)
         k = qk[:, heads:].reshape(-1, length, HEAD)
-        scores = torch.baddbmm(mask.expand(batch * heads, length, length), q, k.transpose(1, 2), alpha=HEAD**-0.5)
+        bias = mask.repeat(group, 1).expand(batch * kv_heads, -1, -1)
+        scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=HEAD**-0.5)
         attended = (scores.softmax(-1) @ v.reshape(-1, length, HEAD)).view(batch, heads, length, HEAD)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, hidden))
         gate, up = self.gate_up(_normalize(x)).chunk(2, -1)
@@ -158,7 +171,7 @@ def export(network: Network) -> LlamaForCausalLM:
         hidden_size=shape.hidden,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
         intermediate_size=shape.intermediate,
         max_position_embeddings=CONTEXT,
         rms_norm_eps=EPSILON,
@@ -170,15 +183,17 @@ def export(network: Network) -> LlamaForCausalLM:
     model = LlamaForCausalLM(config)
     ones = torch.ones(shape.hidden)
     embedding = network.embedding.weight.float()
+    sizes = [shape.heads * HEAD, shape.kv_heads * HEAD, shape.kv_heads * HEAD]
     weights = {"model.embed_tokens.weight": embedding, "lm_head.weight": embedding, "model.norm.weight": ones}
     for index, block in enumerate(network.blocks):
         assert isinstance(block, Block)
-        matrices = zip(
-            ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"),
-            (*block.qkv.weight.chunk(3), *block.gate_up.weight.chunk(2)),
-            strict=True,
+        matrices = (
+            *torch.split(block.qkv.weight, sizes),
+            *block.gate_up.weight.chunk(2),
+            block.out.weight,
+            block.down.weight,
         )
-        layer = dict(matrices) | {"self_attn.o_proj": block.out.weight, "mlp.down_proj": block.down.weight}
+        layer = dict(zip(PROJECTIONS, matrices, strict=True))
         layer |= {"input_layernorm": ones, "post_attention_layernorm": ones}
         weights |= {f"model.layers.{index}.{name}.weight": weight.float() for name, weight in layer.items()}
     model.load_state_dict(weights)
@@ -186,3 +201,20 @@ def export(network: Network) -> LlamaForCausalLM:
     model.generation_config.pad_token_id = PAD_ID
     model.train(False)
     return model
+
+
+@torch.no_grad()
+def take_over(network: Network, model: LlamaForCausalLM) -> None:
+    """Give `network` the weights of an exported `model`, which may have more kv heads: those that become one are
+    averaged (Ainslie et al., GQA, 2023), and training goes on from there."""
+    shape, weights = network.shape, model.state_dict()
+    network.embedding.weight.copy_(weights["model.embed_tokens.weight"])
+    for index, block in enumerate(network.blocks):
+        assert isinstance(block, Block)
+        layer = {name: weights[f"model.layers.{index}.{name}.weight"] for name in PROJECTIONS}
+        query, key, value, gate, up, out, down = layer.values()
+        pooled = [w.view(shape.kv_heads, -1, HEAD, shape.hidden).mean(1).flatten(0, 1) for w in (key, value)]
+        block.qkv.weight.copy_(torch.cat([query, *pooled]))
+        block.gate_up.weight.copy_(torch.cat([gate, up]))
+        block.out.weight.copy_(out)
+        block.down.weight.copy_(down)

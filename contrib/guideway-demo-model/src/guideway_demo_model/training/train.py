@@ -1,7 +1,8 @@
 """``python -m guideway_demo_model.training.train --out FOLDER``: train the demo model on a CPU.
 
 FOLDER gets the model as ``transformers`` loads it, ``log.jsonl``, and, until the end, ``checkpoint.pt``. Run again, it
-goes on from there.
+goes on from there. ``--start FOLDER`` begins with the tokenizer and the weights of an earlier model of the same sizes,
+which may have more kv heads.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from guideway_demo_model.training.batches import Batch, Position, batches, texts
 from guideway_demo_model.training.muon import Muon
-from guideway_demo_model.training.network import Network, Shape, export
+from guideway_demo_model.training.network import Network, Shape, export, take_over
 from guideway_demo_model.training.tokenizer import train_tokenizer
 
 __all__ = ["Recipe", "Trainer", "main", "train"]
@@ -49,6 +50,9 @@ class Recipe:
     hidden: int = 192
     layers: int = 5
     intermediate: int = 512
+    kv_heads: int = 6
+    start: str | None = None
+    """The folder of a model to begin with."""
     muon_rate: float = 4e-3
     adam_rate: float = 4e-3
     seed: int = 0
@@ -60,13 +64,15 @@ class Trainer:
     def __init__(self, recipe: Recipe, vocabulary_size: int) -> None:
         self.recipe = recipe
         torch.manual_seed(recipe.seed)
-        self.shape = Shape(vocabulary_size, recipe.hidden, recipe.layers, recipe.intermediate)
+        self.shape = Shape(vocabulary_size, recipe.hidden, recipe.layers, recipe.intermediate, recipe.kv_heads)
         network = Network(self.shape)
+        if recipe.start is not None:
+            take_over(network, LlamaForCausalLM.from_pretrained(recipe.start, dtype=torch.float32))
         self.weights: list[Tensor] = [weight.detach().clone() for weight in network.parameters()]
         self.network = network.bfloat16()
         names = [name for name, _ in network.named_parameters()]
         self._embedding = names.index("embedding.weight")
-        parts = {"qkv": 3, "gate_up": 2}
+        parts = {"qkv": self.shape.group + 2, "gate_up": 2}  # by kv head; its query heads are as many parts
         self._muon = Muon(
             [
                 (weight, parts.get(name.split(".")[-2], 1))
@@ -199,8 +205,11 @@ def train(recipe: Recipe, out: Path, *, save_every: float = 300.0, stop_after_st
 
 def _tokenizer(recipe: Recipe, out: Path) -> PreTrainedTokenizerFast:
     if not (out / "tokenizer.json").exists():
-        pairs = texts(recipe.seed, -1, TOKENIZER_SAMPLES)
-        train_tokenizer(prompt + answer for prompt, answer in pairs).save_pretrained(out)
+        if recipe.start is None:
+            pairs = texts(recipe.seed, -1, TOKENIZER_SAMPLES)
+            train_tokenizer(prompt + answer for prompt, answer in pairs).save_pretrained(out)
+        else:
+            AutoTokenizer.from_pretrained(recipe.start).save_pretrained(out)
     tokenizer = AutoTokenizer.from_pretrained(out)
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     return tokenizer
@@ -221,8 +230,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m guideway_demo_model.training.train", description=train.__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the model and its checkpoints")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--start", metavar="FOLDER", help="a model to begin with")
     defaults = Recipe()
-    for name in ("batch_tokens", "pool_samples", "hidden", "layers", "intermediate", "seed"):
+    for name in ("batch_tokens", "pool_samples", "hidden", "layers", "intermediate", "kv_heads", "seed"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(defaults, name))
     for name in ("tokens", "minutes", "muon_rate", "adam_rate"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(defaults, name))
