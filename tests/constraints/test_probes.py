@@ -19,7 +19,6 @@ from guideway_xla.device import XlaDevice
 
 from tests.support.devices import FusedNumpy, StaticNumpy
 from tests.support.fake_host import OFFERS, FakeHost, model
-from tests.support.jax_device import JaxDevice
 from tests.support.probes import Aligned, GreenList, Guidance, Gumbel
 from tests.support.vocabularies import encode, tiny
 
@@ -33,7 +32,6 @@ INTERPRETED = "TRITON_INTERPRET"
 DEVICES: dict[str, type[DeviceBackend]] = {
     "numpy": NumpyDevice,
     "torch": TorchDevice,
-    "jax": JaxDevice,
     "static": StaticNumpy,
     "fused": FusedNumpy,
     "cpu": CpuDevice,

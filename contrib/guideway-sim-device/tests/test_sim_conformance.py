@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from guideway.conformance import conformance
 
 TestPlain = conformance("device.sim")
-TestFused = conformance("device.sim_fused")
-TestStatic = conformance("device.sim_static")
+TestFused = pytest.mark.slow(conformance("device.sim_fused"))
+TestStatic = pytest.mark.slow(conformance("device.sim_static"))

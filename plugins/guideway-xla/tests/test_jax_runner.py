@@ -214,6 +214,7 @@ def test_hidden_states_are_those_of_the_rows(tmp_path: Path) -> None:
     np.testing.assert_allclose(logits[:2], reference([[3, 4, 5]])[0][1:], atol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_as_close_as_it_can_be(tmp_path: Path) -> None:
     folder = saved(tmp_path)
     text = [5, 250, 31, 7, 8, 120]
@@ -291,6 +292,7 @@ def test_interrupts_lose_nothing(tmp_path: Path) -> None:
     assert interrupted > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "limits",
     [
