@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ import jax
 import numpy as np
 import pytest
 import torch
-from compilations import compilations
 from guideway.api import GuidewayError, InvalidConfiguration
 from guideway.api.forward import Append, Clear, Copy, ForwardStep, ModelInfo, Move, Region, RunnerLimits, Score
 from guideway_demo_model import DemoModel
@@ -81,6 +81,22 @@ class Reference:
         with torch.inference_mode():
             logits = self.model(padded, use_cache=False).logits.float().numpy()  # what follows a text does not reach it
         return [row[: len(text)] for row, text in zip(logits, texts, strict=True)]
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """The names of what jax traces and compiles meanwhile."""
+    events: list[str] = []
+
+    def listen(event: str, _: float, **__: Any) -> None:
+        if event.endswith(("backend_compile_duration", "jaxpr_trace_duration")):
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield events
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @dataclass

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -13,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from compilations import compilations
 from guideway.api import ArrayOps, DeviceBackend, InvalidConfiguration, Payload
 from guideway.api import bitmask as bits
 from guideway.api.device import Draw
@@ -21,6 +21,22 @@ from guideway.builtin.numpy_device import NumpyDevice
 from guideway_xla.device import XlaDevice
 
 ROWS, WIDTH = 8, 100
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """The names of what jax traces and compiles meanwhile."""
+    events: list[str] = []
+
+    def listen(event: str, _: float, **__: Any) -> None:
+        if event.endswith(("backend_compile_duration", "jaxpr_trace_duration")):
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield events
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def logits_of(rng: np.random.Generator, width: int = WIDTH) -> np.ndarray[Any, Any]:
