@@ -37,7 +37,7 @@ from guideway.builtin.numpy_device import NumpyDevice
 from guideway.builtin.reference.strategy import Strategy
 from guideway.builtin.torch_device import TorchDevice
 from guideway.constraints.rows import token_logprobs
-from guideway.pipeline.pipeline import BANS
+from guideway.pipeline.staged import BANS
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from tests.support.devices import StaticNumpy
