@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,22 +82,6 @@ class Reference:
         return [row[: len(text)] for row, text in zip(logits, texts, strict=True)]
 
 
-@contextmanager
-def compilations() -> Iterator[list[str]]:
-    """The names of what jax traces and compiles meanwhile."""
-    events: list[str] = []
-
-    def listen(event: str, _: float, **__: Any) -> None:
-        if event.endswith(("backend_compile_duration", "jaxpr_trace_duration")):
-            events.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield events
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-
-
 @dataclass
 class Running:
     region: Region
@@ -166,7 +149,9 @@ class Walk:
 @pytest.mark.parametrize(
     ("model", "num_steps"), [(saved, 120), pytest.param(demo, 40, marks=pytest.mark.slow)], ids=["random", "demo"]
 )
-def test_random_steps_equal_a_full_recompute(model: Callable[[Path], Path], num_steps: int, tmp_path: Path) -> None:
+def test_random_steps_equal_a_full_recompute(
+    compilations: Any, model: Callable[[Path], Path], num_steps: int, tmp_path: Path
+) -> None:
     folder = model(tmp_path)
     runner, reference = runner_of(folder), Reference(folder)
     width = reference.model.config.vocab_size
@@ -307,7 +292,9 @@ def test_interrupts_lose_nothing(tmp_path: Path) -> None:
         RunnerLimits(num_cells=300, max_length=200, max_num_tokens=20, max_num_rows=1),
     ],
 )
-def test_nothing_is_compiled_after_the_start_whatever_the_limits(limits: RunnerLimits, tmp_path: Path) -> None:
+def test_nothing_is_compiled_after_the_start_whatever_the_limits(
+    compilations: Any, limits: RunnerLimits, tmp_path: Path
+) -> None:
     """A step of each number of tokens that fits, in one sequence's region after the other."""
     runner = runner_of(saved(tmp_path), limits=limits)
     size = 1 << (limits.max_length - 1).bit_length()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,22 +20,6 @@ from guideway.builtin.numpy_device import NumpyDevice
 from guideway_xla.device import XlaDevice
 
 ROWS, WIDTH = 8, 100
-
-
-@contextmanager
-def compilations() -> Iterator[list[str]]:
-    """The names of what jax traces and compiles meanwhile."""
-    events: list[str] = []
-
-    def listen(event: str, _: float, **__: Any) -> None:
-        if event.endswith(("backend_compile_duration", "jaxpr_trace_duration")):
-            events.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield events
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def logits_of(rng: np.random.Generator, width: int = WIDTH) -> np.ndarray[Any, Any]:
@@ -106,7 +89,7 @@ def every_operation(device: DeviceBackend, rng: np.random.Generator) -> dict[str
     return dict(device.download(returned).result())
 
 
-def test_nothing_is_compiled_for_other_values() -> None:
+def test_nothing_is_compiled_for_other_values(compilations: Any) -> None:
     device = XlaDevice("cpu")
     every_operation(device, np.random.default_rng(0))
     with compilations() as compiled:
