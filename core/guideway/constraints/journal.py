@@ -23,6 +23,8 @@ class Journal:
     """``len(token_ids)`` after each step."""
     feedback: dict[int, Mapping[str, Feedback]] = field(default_factory=dict)
     """By step, for steps that had any: feedback by modifier name."""
+    constraint_start: int | None = 0
+    """How many tokens were generated before the constraint began; None: it has not begun (see `Runtime.start`)."""
     overruled: dict[str, None] = field(default_factory=dict)
     """What a row had to be drawn without, as `unenforced` names it; a dict for its order."""
 
@@ -38,6 +40,8 @@ class Journal:
         kept = 0 if num_tokens == 0 else self.step_ends.index(num_tokens) + 1
         del self.token_ids[num_tokens:], self.step_ends[kept:]
         self.feedback = {step: heard for step, heard in self.feedback.items() if step < kept}
+        if self.constraint_start is not None and self.constraint_start > num_tokens:
+            self.constraint_start = None
 
     def steps(self) -> list[tuple[list[int], Mapping[str, Feedback] | None]]:
         """Final tokens and feedback of each step, in order."""
@@ -55,5 +59,6 @@ class Journal:
             list(self.token_ids),
             list(self.step_ends),
             dict(self.feedback),
+            self.constraint_start,
             dict(self.overruled),
         )

@@ -45,7 +45,16 @@ class MaskTransform(LogitTransform):
 class GrammarState:
     """One sequence's matcher."""
 
-    __slots__ = ("accepted", "candidate", "grammar", "job", "num_live_drafts", "stop_token_ids", "terminated")
+    __slots__ = (
+        "accepted",
+        "candidate",
+        "grammar",
+        "job",
+        "num_live_drafts",
+        "stop_token_ids",
+        "terminated",
+        "waits_for",
+    )
 
     def __init__(
         self, candidate: Candidate, grammar: CompiledGrammar, job: FillJob, stop_token_ids: frozenset[int]
@@ -60,6 +69,13 @@ class GrammarState:
         self.num_live_drafts = 0
         """How many of the last step's drafts led to a state with a legal token, or to the end."""
         self.terminated = False
+        self.waits_for: int | None = 0
+        """How many tokens are still to come before the constraint begins; None: nobody knows yet."""
+
+    @property
+    def masks(self) -> bool:
+        """Whether the constraint has begun, and not ended."""
+        return self.waits_for == 0 and not self.terminated
 
 
 class GrammarMask(LogitModifier[GrammarState]):
@@ -105,7 +121,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids)
 
     def prepare(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:
-        live = [None if state is None or state.terminated else state for state in states]  # after the end all is open
+        # before the beginning and after the end all is open
+        live = [state if state is not None and state.masks else None for state in states]
         drafted = batch.num_rows != batch.num_sequences
         rows = self._lay_out_drafts(batch, live) if drafted else self._lay_out(live)
         if not len(rows):
@@ -126,6 +143,11 @@ class GrammarMask(LogitModifier[GrammarState]):
         return faults
 
     def accept(self, state: GrammarState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        if state.waits_for != 0:
+            if state.waits_for is None or len(token_ids) <= state.waits_for:
+                state.waits_for = None if state.waits_for is None else state.waits_for - len(token_ids)
+                return CONTINUE
+            token_ids, state.waits_for = token_ids[state.waits_for :], 0
         if state.terminated:
             return FINISH
         matcher = state.job.matcher
@@ -145,15 +167,18 @@ class GrammarMask(LogitModifier[GrammarState]):
         return any(not is_allowed(mask, row, token_id) for row, token_id in zip(rows, token_ids, strict=False))
 
     def forced(self, state: GrammarState, limit: int) -> Sequence[int]:
-        return [] if state.terminated else state.job.matcher.forced_tokens()[:limit]
+        return state.job.matcher.forced_tokens()[:limit] if state.masks else []
 
     def validate(self, state: GrammarState, token_ids: Sequence[int]) -> int:
+        if state.waits_for != 0:
+            return len(token_ids) if state.waits_for is None else min(len(token_ids), state.waits_for)
         return 0 if state.terminated else state.job.matcher.validate(token_ids)
 
     def fork(self, state: GrammarState) -> GrammarState:
         copy = GrammarState(state.candidate, state.grammar, FillJob(state.job.matcher.fork()), state.stop_token_ids)
         copy.accepted = list(state.accepted)
         copy.terminated = state.terminated
+        copy.waits_for = state.waits_for
         return copy
 
     def _lay_out(self, states: Sequence[GrammarState | None]) -> NDArray[np.int32]:

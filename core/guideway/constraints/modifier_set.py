@@ -78,6 +78,8 @@ class ModifierSet:
             acting = [m for m, state in zip(self.all, states, strict=True) if state is not None]
             self.check_owners(acting, request.params)
             sequence = ActiveSequence(journal, states, self._listeners(states))
+            if (state := self.grammar_state(sequence)) is not None:
+                state.waits_for = journal.constraint_start
             self._replay(sequence)
         except BaseException:
             self.release(states)

@@ -179,9 +179,17 @@ class Runtime:
 
     # Sequences
 
-    def start(self, admission: Admission, slot: int, *, index: int = 0, journal: Journal | None = None) -> None:
+    def start(
+        self,
+        admission: Admission,
+        slot: int,
+        *,
+        index: int = 0,
+        journal: Journal | None = None,
+        reasoning: bool = False,
+    ) -> None:
         """Begin the `index`-th sequence of a request in a free slot; or, with the journal of one of its sequences,
-        go on with that one.
+        go on with that one. Where it begins by `reasoning`, its constraint waits for `end_reasoning`.
 
         Waits for the compilation. Raises `InvalidRequest` if the request turns out not to be servable and
         `PluginError` if a plugin failed; the slot is then free still. Raises ValueError for a slot that is not free
@@ -191,7 +199,7 @@ class Runtime:
         request = admission.request
         if journal is None:
             info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
-            past = Journal(request, info)
+            past = Journal(request, info, constraint_start=None if reasoning else 0)
         elif journal.request.request_id == request.request_id:
             past = journal.fork(journal.sequence)
         else:
@@ -225,6 +233,20 @@ class Runtime:
         sequence.companions = old.companions
         self._occupy(slot, sequence)
         self._modifiers.release(old.states)
+
+    def end_reasoning(self, slot: int, num_tokens: int) -> None:
+        """The constraint of the sequence in `slot` begins after its first `num_tokens` generated tokens, some of which
+        may be about to be accepted. Raises ValueError if later ones were accepted already, or it had begun."""
+        sequence = self._sequence(slot)
+        journal = sequence.journal
+        if journal.constraint_start is not None or num_tokens < len(journal.token_ids):
+            raise ValueError(
+                f"the constraint in slot {slot} cannot begin after {num_tokens} tokens: {len(journal.token_ids)} are "
+                f"accepted, and it begins after {journal.constraint_start}"
+            )
+        journal.constraint_start = num_tokens
+        if (state := self._modifiers.grammar_state(sequence)) is not None:
+            state.waits_for = num_tokens - len(journal.token_ids)
 
     def release(self, slot: int, *, ended: bool = True) -> None:
         """The sequence in `slot` has ended; the slot is free. Not `ended`: it is as if it had never started, and may be
@@ -294,18 +316,18 @@ class Runtime:
         its `fault`, and its tokens of this step are not final.
         """
         feedback = in_row_order(output.feedback) if output is not None else {}
-        outcomes = []
-        for i, slot in enumerate(batch.slots.tolist()):
-            sequence = self._sequence(slot)
-            if output is not None and (output.faults or output.overruled):
-                self._note(sequence, output, int(batch.row_start[i]), len(token_ids[i]))
-            if sequence.fault is not None:
-                outcomes.append(fail(str(sequence.fault)))
-                continue
-            ids = token_ids[i]
-            heard = feedback_of(feedback, int(batch.row_start[i]), len(ids)) if feedback else None
-            outcomes.append(self._calls.hear(sequence, ids, heard))
-        return outcomes
+        return [
+            self._accept(slot, first_row, ids, output, feedback)
+            for slot, first_row, ids in zip(batch.slots.tolist(), batch.row_start.tolist(), token_ids, strict=False)
+        ]
+
+    def accept_one(
+        self, slot: int, first_row: int, token_ids: Sequence[int], output: StepOutput | None = None
+    ) -> Outcome:
+        """What `accept` does, for one sequence and its first row of the step's batch: for a host that settles its
+        sequences one by one."""
+        feedback = in_row_order(output.feedback) if output is not None and output.feedback else {}
+        return self._accept(slot, first_row, token_ids, output, feedback)
 
     def forced(self, slot: int, limit: int) -> Sequence[int]:
         """At most `limit` tokens that must come next in `slot`, as all its modifiers agree."""
@@ -316,6 +338,22 @@ class Runtime:
         return self._calls.validate(self._sequence(slot), token_ids)
 
     # Parts
+
+    def _accept(
+        self,
+        slot: int,
+        first_row: int,
+        token_ids: Sequence[int],
+        output: StepOutput | None,
+        feedback: Mapping[str, Payload],
+    ) -> Outcome:
+        sequence = self._sequence(slot)
+        if output is not None and (output.faults or output.overruled):
+            self._note(sequence, output, first_row, len(token_ids))
+        if sequence.fault is not None:
+            return fail(str(sequence.fault))
+        heard = feedback_of(feedback, first_row, len(token_ids)) if feedback else None
+        return self._calls.hear(sequence, token_ids, heard)
 
     def _note(self, sequence: ActiveSequence, output: StepOutput, first_row: int, num_tokens: int) -> None:
         """Faults and what was overruled in the rows whose tokens are final; a refused draft's rows never were."""

@@ -6,23 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from guideway.api.errors import GuidewayError, InvalidConfiguration, PluginLoadError, PluginNotFound
+from guideway.api.errors import InvalidConfiguration, PluginNotFound
 from guideway.api.forward import ModelInfo, RunnerLimits
-from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.provisional import Executor
 from guideway.api.steps import Need
-from guideway.api.types import Request
-from guideway.api.vocabulary import Vocabulary
 from guideway.constraints.runtime import Runtime
 from guideway.constraints.vocabulary import build_vocabulary
 from guideway.engine.config import EngineConfig
 from guideway.engine.scheduling.buddy import power_of_two
 from guideway.engine.scheduling.kv_cache import KVCache
 from guideway.engine.worker.worker import WorkerSettings, WorkerSpec
-from guideway.plugins import Hook, Hooks, Plugins
+from guideway.plugins import Hooks, Plugins
+from guideway.plugins.building import build_modifiers, build_strategies, built, validators
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
     from guideway.api.grammar import GrammarStrategy
 
 __all__ = ["Parts", "assemble"]
-
-T = TypeVar("T")
 
 OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.COMPANIONS, Need.UNIFORM, Need.FEEDBACK})
 """What this engine can give to modifiers."""
@@ -78,7 +74,7 @@ def assemble(config: EngineConfig) -> Parts:
     tokenizer = load_tokenizer(spec.model)
 
     options = _options(config, "executor", make_executor.name)
-    executor = _build(f"executor.{make_executor.name}", partial(make_executor, spec, options))
+    executor = built(f"executor.{make_executor.name}", partial(make_executor, spec, options))
     try:
         info: ModelInfo = executor.submit("load").result()
         max_length = _max_length(config, info)
@@ -181,18 +177,11 @@ def _runtime(
     modifiers: list[type[LogitModifier[Any]]],
     hooks: Hooks,
 ) -> Runtime:
-    vocabulary: Vocabulary = context.vocabulary
     return Runtime(
         context,
-        strategies={
-            cls.name: _build(f"grammar.{cls.name}", partial(cls, vocabulary, _options(config, "grammar", cls.name)))
-            for cls in strategies
-        },
-        modifiers=[
-            _build(f"modifier.{cls.name}", partial(cls, _options(config, "modifier", cls.name), context))
-            for cls in modifiers
-        ],
-        validators=[(hook.plugin, partial(_validate, hook)) for hook in hooks.validate_request],
+        strategies=build_strategies(strategies, context.vocabulary, config.options),
+        modifiers=build_modifiers(modifiers, context, config.options),
+        validators=validators(hooks),
         offers=OFFERS,
         model=config.model,
         cache_bytes=config.grammar_cache_bytes,
@@ -218,24 +207,8 @@ def model_path(model: str, plugins: Plugins) -> Path:
         else:
             why = f"it is no folder, and {str(error)[:1].lower()}{str(error)[1:]}"
         raise InvalidConfiguration(f"there is no model {model!r}: {why}", field="model") from error
-    return _build(f"model.{component.name}", lambda: component().path())
+    return built(f"model.{component.name}", lambda: component().path())
 
 
 def _options(config: EngineConfig, kind: str, name: str) -> dict[str, Any]:
     return dict(config.options.get(f"{kind}.{name}", {}))
-
-
-def _validate(hook: Hook, request: Request, context: ValidationContext) -> None:
-    hook(request=request, context=context)
-
-
-def _build(plugin: str, make: Callable[[], T]) -> T:
-    """``make()``; what is not guideway's own error becomes a `PluginLoadError` that names the plugin."""
-    try:
-        return make()
-    except GuidewayError:
-        raise
-    except Exception as error:
-        raise PluginLoadError(
-            f"{plugin} failed while it was built: {type(error).__name__}: {error}", plugin=plugin
-        ) from error

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from guideway.api.errors import InvalidConfiguration
-from guideway.api.steps import GRAMMAR_MASK
+from guideway.plugins.configuration import check_int, components, freeze_components
 from guideway.plugins.selection import PluginSettings
 
-__all__ = ["KIND_OF", "EngineConfig", "component_name", "did_you_mean"]
+__all__ = ["KIND_OF", "EngineConfig"]
 
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64", "float", "half", "double")
 """Types of weights a model can compute in, as torch names them."""
@@ -103,11 +102,9 @@ class EngineConfig:
             raise InvalidConfiguration(
                 f"dtype must be {', '.join(DTYPES[:4])} or {DTYPES[4]}, not {self.dtype!r}", field="dtype"
             )
-        for name in ("grammar", "modifiers", "worker_mixins"):
-            object.__setattr__(self, name, _checked_names(name, getattr(self, name)))
         for name, least in LEAST.items():
             if getattr(self, name) is not None or name not in ("max_model_len", "kv_cache_tokens"):
-                _check_int(name, getattr(self, name), least)
+                check_int(name, getattr(self, name), least)
         if self.max_num_seqs > MAX_NUM_SEQS:
             raise InvalidConfiguration(
                 f"max_num_seqs must be at most {MAX_NUM_SEQS:,}, not {self.max_num_seqs:,}; further requests wait "
@@ -124,10 +121,7 @@ class EngineConfig:
             raise InvalidConfiguration(
                 f"prefix_caching must be true or false, not {self.prefix_caching!r}", field="prefix_caching"
             )
-        if not isinstance(self.plugins, PluginSettings):
-            raise InvalidConfiguration(f"plugins must be PluginSettings, not {self.plugins!r}", field="plugins")
-        self._check_options()
-        self._freeze_options()
+        freeze_components(self, KIND_OF)
 
     @classmethod
     def load(
@@ -150,107 +144,4 @@ class EngineConfig:
 
     def components(self) -> tuple[str, ...]:
         """What is used of the kinds that take options, as ``kind.name``, sorted."""
-        used = []
-        for name, kind in KIND_OF.items():
-            value = getattr(self, name)
-            used += [
-                f"{kind}.{component_name(kind, address)}" for address in ([value] if isinstance(value, str) else value)
-            ]
-        return tuple(sorted(used))
-
-    def _check_options(self) -> None:
-        if not isinstance(self.options, Mapping):
-            raise InvalidConfiguration(
-                f"options must map 'kind.name' to the component's options, not {self.options!r}", field="options"
-            )
-        used = self.components()
-        for component, options in self.options.items():
-            if component not in used:
-                raise InvalidConfiguration(
-                    f"options are given for {component!r}, which this configuration does not use; "
-                    f"{did_you_mean(component, used)}used: {', '.join(used)}",
-                    field=f"options.{component}",
-                )
-            if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
-                raise InvalidConfiguration(
-                    f"the options of {component!r} must map names to values, not {options!r}",
-                    field=f"options.{component}",
-                )
-
-    def _freeze_options(self) -> None:
-        try:
-            options = _Frozen({component: _Frozen(options) for component, options in self.options.items()})
-        except RecursionError as error:
-            raise InvalidConfiguration("options are nested too deeply", field="options") from error
-        object.__setattr__(self, "options", options)
-
-
-class _Frozen(Mapping[str, Any]):
-    """A mapping that never changes. Unlike `types.MappingProxyType` it can be pickled, and a list that it holds can
-    be taken out and changed without changing it."""
-
-    __slots__ = ("_items",)
-
-    def __init__(self, items: Mapping[str, Any]) -> None:
-        self._items = {key: _copied(value) for key, value in items.items()}
-
-    def __getitem__(self, key: str) -> Any:
-        return _copied(self._items[key])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __repr__(self) -> str:
-        return repr(self._items)
-
-
-def _copied(value: Any) -> Any:
-    """`value` with copies of all mappings, lists, tuples and sets in it; other objects are kept as they are."""
-    if isinstance(value, _Frozen):
-        return value
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    if type(value) in (list, tuple, set):  # not a named tuple, which is not made from a list
-        return type(value)([_copied(item) for item in value])
-    return value
-
-
-def did_you_mean(word: object, known: Iterable[str], prefix: str = "") -> str:
-    """``did you mean 'this'? `` if a known word is close to `word`; else nothing. Both are without `prefix`."""
-    close = difflib.get_close_matches(str(word), list(known), n=1)
-    return f"did you mean '{prefix}{close[0]}'? " if close else ""
-
-
-def _checked_names(field_name: str, addresses: object) -> tuple[str, ...]:
-    """`addresses` of components, no two of one name: options, payloads and results go by name."""
-    kind = KIND_OF[field_name]
-    if isinstance(addresses, str) or not isinstance(addresses, Sequence):
-        raise InvalidConfiguration(f"{field_name} must be a list of names, not {addresses!r}", field=field_name)
-    names: dict[str, str] = {}
-    for address in addresses:
-        if not isinstance(address, str) or not address:
-            raise InvalidConfiguration(f"{field_name} must be a list of names, not {addresses!r}", field=field_name)
-        name = component_name(kind, address)
-        if name in names:
-            raise InvalidConfiguration(
-                f"{field_name} has {kind} {name!r} twice: {names[name]!r} and {address!r}", field=field_name
-            )
-        if field_name == "modifiers" and name == GRAMMAR_MASK:
-            raise InvalidConfiguration(
-                f"modifiers has {address!r}, but the name {name!r} is reserved for the grammar mask", field=field_name
-            )
-        names[name] = address
-    return tuple(addresses)
-
-
-def component_name(kind: str, address: str) -> str:
-    """The component's name in ``name``, ``kind.name`` or ``distribution/name``."""
-    return address.rpartition("/")[2].removeprefix(f"{kind}.")
-
-
-def _check_int(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InvalidConfiguration(f"{name} must be a whole number of at least {least}, not {value!r}", field=name)
+        return components(self, KIND_OF)

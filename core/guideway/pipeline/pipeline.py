@@ -123,6 +123,23 @@ class Pipeline:
             except Lost as lost:
                 return all_failed(step, lost.fault)
 
+    def mask(self, logits: Array, step: StepInput, hidden_states: Array | None = None) -> tuple[Array, StepOutput]:
+        """The stages up to the mask, for a host that warps and draws by itself: the logits as it is to take them, and
+        what came of it, without tokens. The logits given are dead afterwards; they have the step's rows, then those
+        of its companions. Raises ValueError if a modifier of the step acts later."""
+        with self.device.scope():
+            logits = self.device.from_logits(logits)
+            if hidden_states is not None:
+                hidden_states = self.device.from_logits(hidden_states)
+            staged = StagedStep(self, step, len(logits), hidden_states)
+            if staged.post_warp or staged.owners:
+                late = (*staged.post_warp, *staged.owners)
+                raise ValueError(f"{', '.join(entry.name for entry, _ in late)} would act after the mask")
+            try:
+                return staged.mask_only(logits)
+            except Lost as lost:
+                return logits, all_failed(step, lost.fault)
+
     def _meant(self, x: Array, num_rows: int | None) -> Array:
         """The first `num_rows` rows of `x`; with static shapes perhaps more."""
         if num_rows is None or num_rows == len(x):

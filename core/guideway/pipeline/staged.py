@@ -119,9 +119,6 @@ class StagedStep:
             for some_rows, ids in chosen:
                 logprobs.choose(some_rows, ids)
             self.downloads |= logprobs.downloads
-        for name, parts in self.emitted.items():
-            for i, (_, arrays) in enumerate(parts):
-                self.downloads |= {f"feedback/{name}/{i}/{key}": array for key, array in arrays.items()}
         host = self._downloaded()
         token_ids = self._token_ids(host, drawn, owned)
         return StepOutput(
@@ -132,8 +129,21 @@ class StagedStep:
             None if logprobs is None else logprobs.result(host),
         )
 
+    def mask_only(self, logits: Array) -> tuple[Array, StepOutput]:
+        """The stages up to the mask: the logits, and what is to be said of them."""
+        size = len(logits)
+        if self.padding is not None:
+            logits = self._with_scratch(logits)
+        logits = self._allowed(logits)[:size]
+        host = self._downloaded()
+        no_tokens = np.zeros(self.num_rows, dtype=np.int32)
+        return logits, StepOutput(no_tokens, self._feedback(host), self.faults, self._overruled(host))
+
     def _downloaded(self) -> Mapping[str, NDArray[Any]]:
         """What all of it came to, and with it what failed on the device without anybody waiting."""
+        for name, parts in self.emitted.items():
+            for i, (_, arrays) in enumerate(parts):
+                self.downloads |= {f"feedback/{name}/{i}/{key}": array for key, array in arrays.items()}
         try:
             return self.device.download(self.downloads).result()
         except BaseException as error:

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from guideway.api.device import DeviceBackend
-from guideway.api.errors import GuidewayError, PluginLoadError, PluginUnavailable, contain
+from guideway.api.errors import GuidewayError, contain
 from guideway.api.forward import ForwardOutput, ForwardStep, ModelInfo, ModelRunner, RunnerLimits
 from guideway.api.modifier import LogitModifier, WorkerContext
 from guideway.api.steps import Array, Logprobs, StepInput, StepOutput
-from guideway.engine.worker.mixins import Mixins
 from guideway.pipeline import Pipeline
+from guideway.pipeline.mixins import Mixins
 from guideway.plugins import PluginPlan, Plugins, bootstrap_worker
+from guideway.plugins.building import build_device
 
 __all__ = ["Worker", "WorkerOutput", "WorkerSettings", "WorkerSpec"]
 
@@ -77,7 +77,7 @@ class Worker:
         self.device = spec.device
         self._spec = spec
         # before the model is loaded: what is wrong with an option or a device need not cost that
-        self._backend = _device(plugins, spec)
+        self._backend = build_device(plugins.load("device", spec.device_backend), spec.device)
         self._mixins = Mixins([(plugins.load("worker", address), options) for address, options in spec.mixins])
         make_runner: type[ModelRunner] = plugins.load("runner", spec.runner)
         self._runner = make_runner(self._backend, rank, num_workers)
@@ -159,21 +159,3 @@ class Worker:
         if step is None:
             return WorkerOutput(None, prompt)
         return WorkerOutput(self._pipeline.run(output.logits, step, output.hidden_states, num_rows=end), prompt)
-
-
-def _device(plugins: Plugins, spec: WorkerSpec) -> DeviceBackend:
-    """The device component, if it can run here."""
-    backend = plugins.load("device", spec.device_backend)
-    plugin = f"device.{backend.name}"
-    try:
-        reason = backend.available()
-        if reason is None:
-            return backend(spec.device)
-    except GuidewayError:
-        raise
-    except BaseException as error:
-        contain(error)
-        raise PluginLoadError(
-            f"{plugin} failed while it was built: {type(error).__name__}: {error}", plugin=plugin
-        ) from error
-    raise PluginUnavailable(f"device {backend.name!r} cannot run here: {reason}", plugin=plugin)

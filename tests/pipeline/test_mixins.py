@@ -18,7 +18,7 @@ from guideway.api import (
     WorkerMixin,
 )
 from guideway.api.forward import Append, ForwardStep, Region
-from guideway.engine.worker.mixins import Mixins
+from guideway.pipeline.mixins import Mixins
 
 STEP = ForwardStep([Append(Region(0, 64), 0, [1, 2, 3], 1)])
 

@@ -1,0 +1,78 @@
+"""From the classes a configuration chose to objects, with whatever fails named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from guideway.api.errors import GuidewayError, PluginLoadError, PluginUnavailable, contain
+from guideway.plugins.hooks import Hook, Hooks
+
+if TYPE_CHECKING:
+    from guideway.api import (
+        DeviceBackend,
+        GrammarStrategy,
+        LogitModifier,
+        ModifierContext,
+        Request,
+        ValidationContext,
+        Vocabulary,
+    )
+
+__all__ = ["build_device", "build_modifiers", "build_strategies", "built", "validators"]
+
+T = TypeVar("T")
+Options = Mapping[str, Mapping[str, Any]]
+"""Options of components by ``kind.name``."""
+
+
+def built(plugin: str, make: Callable[[], T]) -> T:
+    """``make()``; what is not guideway's own error becomes a `PluginLoadError` that names the plugin."""
+    try:
+        return make()
+    except GuidewayError:
+        raise
+    except BaseException as error:
+        contain(error)
+        raise PluginLoadError(
+            f"{plugin} failed while it was built: {type(error).__name__}: {error}", plugin=plugin
+        ) from error
+
+
+def build_device(backend: type[DeviceBackend], device: str) -> DeviceBackend:
+    """The backend on `device`. Raises `PluginUnavailable` with the reason if it cannot run here."""
+    plugin = f"device.{backend.name}"
+    reason = built(plugin, backend.available)
+    if reason is not None:
+        raise PluginUnavailable(f"device {backend.name!r} cannot run here: {reason}", plugin=plugin)
+    return built(plugin, lambda: backend(device))
+
+
+def build_strategies(
+    classes: Sequence[type[GrammarStrategy]], vocabulary: Vocabulary, options: Options
+) -> dict[str, GrammarStrategy]:
+    """The strategies by name, in the given order."""
+    return {
+        cls.name: built(f"grammar.{cls.name}", partial(cls, vocabulary, dict(options.get(f"grammar.{cls.name}", {}))))
+        for cls in classes
+    }
+
+
+def build_modifiers(
+    classes: Sequence[type[LogitModifier[Any]]], context: ModifierContext, options: Options
+) -> list[LogitModifier[Any]]:
+    """The modifiers, in the given order."""
+    return [
+        built(f"modifier.{cls.name}", partial(cls, dict(options.get(f"modifier.{cls.name}", {})), context))
+        for cls in classes
+    ]
+
+
+def validators(hooks: Hooks) -> list[tuple[str, Callable[[Request, ValidationContext], None]]]:
+    """The hooks that validate requests, each with the id of its plugin."""
+    return [(hook.plugin, partial(_validate, hook)) for hook in hooks.validate_request]
+
+
+def _validate(hook: Hook, request: Request, context: ValidationContext) -> None:
+    hook(request=request, context=context)

@@ -1,0 +1,132 @@
+"""The part of a host's configuration that chooses plugins: the same fields, under the same rules, for every host."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from guideway.api.errors import InvalidConfiguration
+from guideway.api.steps import GRAMMAR_MASK
+from guideway.plugins.selection import PluginSettings
+
+__all__ = ["check_int", "component_name", "components", "did_you_mean", "freeze_components"]
+
+LISTS = ("grammar", "modifiers", "worker_mixins")
+"""The fields that choose any number of components."""
+
+
+def freeze_components(config: Any, kind_of: Mapping[str, str]) -> None:
+    """Check the fields of a frozen dataclass that choose components, `kind_of` by name with the kind of each, and its
+    ``options`` and ``plugins``; make lists tuples, and ``options`` a mapping that never changes. Raises
+    `InvalidConfiguration`, naming the field."""
+    for name in LISTS:
+        object.__setattr__(config, name, _checked_names(name, kind_of[name], getattr(config, name)))
+    if not isinstance(config.plugins, PluginSettings):
+        raise InvalidConfiguration(f"plugins must be PluginSettings, not {config.plugins!r}", field="plugins")
+    _check_options(config.options, components(config, kind_of))
+    try:
+        options = _Frozen({component: _Frozen(options) for component, options in config.options.items()})
+    except RecursionError as error:
+        raise InvalidConfiguration("options are nested too deeply", field="options") from error
+    object.__setattr__(config, "options", options)
+
+
+def components(config: Any, kind_of: Mapping[str, str]) -> tuple[str, ...]:
+    """What is used of the kinds that take options, as ``kind.name``, sorted."""
+    used = []
+    for name, kind in kind_of.items():
+        value = getattr(config, name)
+        used += [
+            f"{kind}.{component_name(kind, address)}" for address in ([value] if isinstance(value, str) else value)
+        ]
+    return tuple(sorted(used))
+
+
+def _check_options(options: object, used: Sequence[str]) -> None:
+    if not isinstance(options, Mapping):
+        raise InvalidConfiguration(
+            f"options must map 'kind.name' to the component's options, not {options!r}", field="options"
+        )
+    for component, its_own in options.items():
+        if component not in used:
+            raise InvalidConfiguration(
+                f"options are given for {component!r}, which this configuration does not use; "
+                f"{did_you_mean(component, used)}used: {', '.join(used)}",
+                field=f"options.{component}",
+            )
+        if not isinstance(its_own, Mapping) or not all(isinstance(key, str) for key in its_own):
+            raise InvalidConfiguration(
+                f"the options of {component!r} must map names to values, not {its_own!r}",
+                field=f"options.{component}",
+            )
+
+
+class _Frozen(Mapping[str, Any]):
+    """A mapping that never changes. Unlike `types.MappingProxyType` it can be pickled, and a list that it holds can
+    be taken out and changed without changing it."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, Any]) -> None:
+        self._items = {key: _copied(value) for key, value in items.items()}
+
+    def __getitem__(self, key: str) -> Any:
+        return _copied(self._items[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+
+def _copied(value: Any) -> Any:
+    """`value` with copies of all mappings, lists, tuples and sets in it; other objects are kept as they are."""
+    if isinstance(value, _Frozen):
+        return value
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) in (list, tuple, set):  # not a named tuple, which is not made from a list
+        return type(value)([_copied(item) for item in value])
+    return value
+
+
+def did_you_mean(word: object, known: Iterable[str], prefix: str = "") -> str:
+    """``did you mean 'this'? `` if a known word is close to `word`; else nothing. Both are without `prefix`."""
+    close = difflib.get_close_matches(str(word), list(known), n=1)
+    return f"did you mean '{prefix}{close[0]}'? " if close else ""
+
+
+def _checked_names(field_name: str, kind: str, addresses: object) -> tuple[str, ...]:
+    """`addresses` of components, no two of one name: options, payloads and results go by name."""
+    if isinstance(addresses, str) or not isinstance(addresses, Sequence):
+        raise InvalidConfiguration(f"{field_name} must be a list of names, not {addresses!r}", field=field_name)
+    names: dict[str, str] = {}
+    for address in addresses:
+        if not isinstance(address, str) or not address:
+            raise InvalidConfiguration(f"{field_name} must be a list of names, not {addresses!r}", field=field_name)
+        name = component_name(kind, address)
+        if name in names:
+            raise InvalidConfiguration(
+                f"{field_name} has {kind} {name!r} twice: {names[name]!r} and {address!r}", field=field_name
+            )
+        if field_name == "modifiers" and name == GRAMMAR_MASK:
+            raise InvalidConfiguration(
+                f"modifiers has {address!r}, but the name {name!r} is reserved for the grammar mask", field=field_name
+            )
+        names[name] = address
+    return tuple(addresses)
+
+
+def component_name(kind: str, address: str) -> str:
+    """The component's name in ``name``, ``kind.name`` or ``distribution/name``."""
+    return address.rpartition("/")[2].removeprefix(f"{kind}.")
+
+
+def check_int(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InvalidConfiguration(f"{name} must be a whole number of at least {least}, not {value!r}", field=name)
