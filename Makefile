@@ -6,6 +6,8 @@
 #   make conform        PLUGIN=kind.name: the conformance suite, in full
 #   make contracts      writes docs/contracts/ anew from the conformance checks
 #   make test-slow      tests that take minutes
+#   make test-vllm      tests inside a real vLLM, in an environment of their own
+#   make demo-vllm      the same schema in vLLM alone and with guideway in it
 #   make test-corpora   CORPORA=folder: tests over a corpus of schemas
 #   make bench          benchmarks; those over the corpus of schemas need CORPORA=folder
 #   make clean          removes $(VENV), caches and built distributions
@@ -14,6 +16,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+VLLM_VENV ?= .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_INSTALLED := $(VLLM_VENV)/.installed
 PROJECTS := $(wildcard plugins/*/pyproject.toml contrib/*/pyproject.toml)
 SOURCES := $(wildcard plugins/*/src contrib/*/src)
 EXAMPLES := contrib/guideway-demo-model/examples
@@ -26,7 +31,7 @@ export OMP_NUM_THREADS ?= 1
 empty :=
 space := $(empty) $(empty)
 
-.PHONY: help setup demo test test-slow test-corpora lint conform contracts format bench clean
+.PHONY: help setup setup-vllm demo demo-vllm test test-slow test-vllm test-corpora lint conform contracts format bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -42,6 +47,16 @@ $(INSTALLED): constraints.txt requirements-dev.txt pyproject.toml $(PROJECTS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -r requirements-dev.txt
 	@touch $@
 
+setup-vllm: $(VLLM_INSTALLED)
+
+# torchvision and its like come with vLLM, built for other versions of torch; nothing here needs them
+$(VLLM_INSTALLED): tests/vllm/requirements.txt pyproject.toml $(PROJECTS)
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch hatchling editables
+	$(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -r tests/vllm/requirements.txt
+	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 demo: setup
 	$(BIN)/guideway generate --model demo --schema $(EXAMPLES)/person.schema.json --input $(EXAMPLES)/prompts.jsonl
 
@@ -50,6 +65,12 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
+
+test-vllm: setup-vllm
+	$(VLLM_BIN)/python -m pytest tests/vllm plugins/guideway-vllm -m "vllm or not vllm" -W default
+
+demo-vllm: setup-vllm
+	$(VLLM_BIN)/python plugins/guideway-vllm/examples/max_length.py
 
 test-corpora: setup
 	@test -n "$(CORPORA)" || { echo "say where the corpora are: make test-corpora CORPORA=folder" >&2; exit 2; }
@@ -82,5 +103,5 @@ bench: setup
 	done
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,7 +28,7 @@ MAY_IMPORT = {
 DEVICES = {"cuda", "rocm", "tpu", "xla", "npu", "xpu", "mps", "hpu", "neuron", "gaudi", "ascend", "metal", "vulkan"}
 GRAMMAR_LIBRARIES = {"xgrammar", "llguidance", "outlines", "lmfe", "formatron", "kbnf", "lmformatenforcer"}
 
-HOST_ADAPTERS: set[str] = set()
+HOST_ADAPTERS = {"guideway-vllm"}
 """Distributions that run the runtime inside another host, and may import `plugins`, `constraints` and `pipeline`."""
 
 APPLICATIONS = {"guideway-demo-model"}

@@ -267,6 +267,11 @@ class Runtime:
         state = self._modifiers.grammar_state(self._sequence(slot))
         return None if state is None else state.candidate.name
 
+    def acting(self, slot: int) -> tuple[str, ...]:
+        """The modifiers that act on the sequence in `slot`, besides the grammar mask, in the order they act in."""
+        pairs = self._modifiers.with_states(self._sequence(slot))
+        return tuple(modifier.name for modifier, _ in pairs if modifier is not self._mask)
+
     def unenforced(self, slot: int) -> tuple[str, ...]:
         """What was asked for the sequence in `slot` and is not enforced, by name."""
         return tuple(self._sequence(slot).unenforced)

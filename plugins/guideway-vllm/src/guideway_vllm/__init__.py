@@ -1,0 +1,17 @@
+"""guideway as a guest in vLLM: its strategies, modifiers, validators and worker mixins, per request, unforked.
+
+vLLM calls `register` once in each of its processes. Nothing acts unless the server is started with
+``--additional-config '{"guideway": {...}}'``.
+"""
+
+from __future__ import annotations
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """The entry point of the group ``vllm.general_plugins``. Raises `PluginUnavailable`, naming vLLM's version and
+    what is missing, if this vLLM has not got the seams this guest hangs on."""
+    from guideway_vllm.seams import install
+
+    install()

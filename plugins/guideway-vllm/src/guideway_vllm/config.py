@@ -1,0 +1,111 @@
+"""What the operator chose: ``additional_config["guideway"]`` of vLLM, with the keys of guideway's own configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from guideway.api import InvalidConfiguration, parse_options
+from guideway.plugins import PluginPlan, Plugins, PluginSettings
+from guideway.plugins.configuration import check_int, freeze_components
+
+__all__ = ["KEY", "GuestConfig"]
+
+KEY = "guideway"
+WHERE = f'additional_config["{KEY}"]'
+KIND_OF = {"grammar": "grammar", "modifiers": "modifier", "worker_mixins": "worker", "device_backend": "device"}
+"""The fields that choose components which take options, and the kind of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuestConfig:
+    """Raises `InvalidConfiguration`, naming the field. Without ``grammar`` there are no constraints."""
+
+    grammar: tuple[str, ...] = ()
+    """Grammar strategies, in order of preference."""
+    modifiers: tuple[str, ...] = ()
+    """Logit modifiers that requests may use."""
+    worker_mixins: tuple[str, ...] = ()
+    """Worker mixins, in the order their methods are called."""
+    device_backend: str | None = None
+    """The device component that applies masks and modifiers; None: ``cpu`` on a CPU, else ``torch``."""
+    compile_threads: int = 2
+    """How many constraints compile at once, in the front end and in the engine core each."""
+    grammar_cache_bytes: int = 512 << 20
+    """How much memory finished grammars may keep for reuse, in either."""
+    refuse_within: float = 1.0
+    """For how many seconds at most the front end waits for a constraint to compile, so that a wrong one is refused
+    with status 400; one that takes longer goes on to the engine, where only its own request can fail."""
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    """Options of components by ``kind.name``."""
+    plugins: PluginSettings = field(default_factory=PluginSettings)
+    """Which plugins may run, and which hooks do."""
+
+    def __post_init__(self) -> None:
+        check_int("compile_threads", self.compile_threads, 1)
+        check_int("grammar_cache_bytes", self.grammar_cache_bytes, 0)
+        if not 0 <= self.refuse_within < float("inf"):
+            raise InvalidConfiguration(
+                f"refuse_within must be a number of seconds of at least 0, not {self.refuse_within!r}",
+                field="refuse_within",
+            )
+
+    @classmethod
+    def of(cls, vllm_config: Any) -> GuestConfig | None:
+        """That of a ``VllmConfig``; None if it has no such key, and guideway leaves everything to vLLM."""
+        additional = vllm_config.additional_config
+        if not isinstance(additional, Mapping) or KEY not in additional:
+            return None
+        given = additional[KEY]
+        if not isinstance(given, Mapping):
+            raise InvalidConfiguration(f"{WHERE} must be a mapping, {{}} for defaults, not {given!r}", field=KEY)
+        given = dict(given)
+        # what `parse_options` cannot know the type of
+        mappings = {name: given.pop(name) for name in ("options", "plugins") if name in given}
+        if "plugins" in mappings:
+            if not isinstance(mappings["plugins"], Mapping):
+                raise InvalidConfiguration(f"{WHERE}.plugins must be a mapping", field="plugins")
+            mappings["plugins"] = parse_options(PluginSettings, mappings["plugins"], where=f"{WHERE}.plugins")
+        flat = parse_options(_Flat, given, where=WHERE)
+        config = cls(**{name: getattr(flat, name) for name in given}, **mappings)
+        if config.device_backend is None:
+            backend = "cpu" if vllm_config.device_config.device_type == "cpu" else "torch"
+            object.__setattr__(config, "device_backend", backend)
+        freeze_components(config, KIND_OF)
+        config._check_extension(vllm_config)
+        return config
+
+    def plan(self, plugins: Plugins) -> PluginPlan:
+        """What every process of the server has to agree on."""
+        selection = [("device", str(self.device_backend))]
+        selection += [("grammar", address) for address in self.grammar]
+        selection += [("modifier", address) for address in self.modifiers]
+        selection += [("worker", address) for address in self.worker_mixins]
+        options = {component: dict(options) for component, options in self.options.items()}
+        return plugins.plan(selection, {"options": options})
+
+    def _check_extension(self, vllm_config: Any) -> None:
+        """Worker mixins are called through vLLM's own mixin of the worker class."""
+        extension = "guideway_vllm.worker.WorkerExtension"
+        given = vllm_config.parallel_config.worker_extension_cls
+        if self.worker_mixins and given != extension:
+            other = f", not {given!r}: of worker extensions vLLM takes one" if given else ""
+            raise InvalidConfiguration(
+                f"{WHERE} has worker_mixins ({', '.join(self.worker_mixins)}), which need --worker-extension-cls "
+                f"{extension}{other}",
+                field="worker_mixins",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flat:
+    """The fields with plain values."""
+
+    grammar: tuple[str, ...] = ()
+    modifiers: tuple[str, ...] = ()
+    worker_mixins: tuple[str, ...] = ()
+    device_backend: str | None = None
+    compile_threads: int = 2
+    grammar_cache_bytes: int = 512 << 20
+    refuse_within: float = 1.0

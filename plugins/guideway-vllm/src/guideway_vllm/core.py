@@ -1,0 +1,333 @@
+"""The engine core: the runtime beside vLLM's scheduler, from admission to release.
+
+vLLM's scheduler keeps the queues; the runtime keeps what guideway knows of each sequence. A sequence takes a slot when
+it is first sampled. Where more sequences have begun than may run, because some were preempted, one that does not run
+gives its slot up and keeps its journal, from which it goes on later.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch
+from guideway.api.bitmask import FULL, allow_only, num_words
+from guideway.api.steps import GRAMMAR_MASK
+from guideway.constraints import Admission, Journal, Runtime
+from guideway.plugins import Plugins
+from numpy.typing import NDArray
+
+from guideway_vllm.config import GuestConfig
+from guideway_vllm.parts import build_runtime, fingerprint
+from guideway_vllm.requests import PREFIX, request_of
+from guideway_vllm.steps import GuestOutput, GuestStep, Part, select
+
+__all__ = ["Core", "Seat"]
+
+log = logging.getLogger("vllm.guideway")
+
+
+@dataclass(slots=True)
+class Seat:
+    """What the guest knows of one of vLLM's requests, each of which is one sequence."""
+
+    admission: Admission
+    slot: int | None = None
+    journal: Journal | None = None
+    """Where it has begun and has no slot."""
+    fault: Fault | None = None
+    """Why it must end, where the runtime does not know it."""
+    draws: bool = False
+    """Whether guideway draws its tokens."""
+    shaped: bool = False
+    """Whether modifiers act on it."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A step whose tokens are still to come."""
+
+    request_ids: list[str] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    """First row of each, in the whole step."""
+    parts: list[tuple[Part, list[int]]] = field(default_factory=list)
+    """Each with the places of its sequences in `request_ids`."""
+
+
+class Core:
+    """The guest of one engine core. `admit` may be called from another thread than the rest."""
+
+    def __init__(self, config: GuestConfig, vllm_config: Any) -> None:
+        plugins = Plugins(settings=config.plugins)
+        self.runtime: Runtime = build_runtime(config, plugins, vllm_config, front_end=False)
+        self._fingerprint = fingerprint(config, plugins)
+        self._seats: dict[str, Seat] = {}
+        self._free = list(range(self.runtime.context.max_num_sequences))[::-1]
+        self._late = {
+            cls.name for cls, _ in self.runtime.modifier_classes() if cls.stage in (Stage.POST_WARP, Stage.SAMPLE)
+        }
+        vocabulary = self.runtime.context.vocabulary
+        self._words = num_words(vocabulary.logits_width)
+        self._closed: dict[frozenset[int], NDArray[np.int32]] = {}
+        self._lock = threading.Lock()
+        self._heard: dict[str, tuple[int, Any]] = {}
+        """By request: its first row in a part of the step just taken, and that part's output."""
+        self.finished: dict[str, None] = {}
+        """Requests a modifier finished, which vLLM is to be told."""
+
+    # Requests
+
+    def admit(self, request: Any) -> Future[Seat]:
+        """Begin with one of vLLM's requests: what its grammar is to be, or the error that ends it."""
+        ready: Future[Seat] = Future()
+        try:
+            params = request.sampling_params
+            self._check_mark(params.structured_outputs._backend)
+            prompt = request.prompt_token_ids or (0,)
+            asked = request_of(request.request_id, prompt, params, samples=bool(self._late))
+            with self._lock:
+                admission = self.runtime.admit(asked)
+                self._seats[request.request_id] = seat = Seat(admission)
+        except Exception as error:
+            log.warning("guideway: request %s is refused: %s", request.request_id, error)
+            ready.set_exception(error)
+            return ready
+        if admission.compilation is None:
+            ready.set_result(seat)
+        else:
+            admission.compilation.add_done_callback(lambda done: _settle(done, ready, seat, request.request_id))
+        return ready
+
+    def release(self, request_id: str) -> dict[str, Any] | None:
+        """The request has ended. What is to be told of it, as `told` has it."""
+        told = self.told(request_id)
+        self._heard.pop(request_id, None)
+        self.finished.pop(request_id, None)
+        seat = self._seats.pop(request_id, None)
+        if seat is not None:
+            if (fault := self._fault(seat)) is not None:
+                log.error("guideway: request %s ended with an error: %s", request_id, fault)
+            with self._lock:
+                if seat.slot is None:
+                    self.runtime.abandon(seat.admission)
+                else:
+                    self._free.append(seat.slot)
+                    self.runtime.release(seat.slot)
+        return told
+
+    def told(self, request_id: str) -> dict[str, Any] | None:
+        """By what strategy a request is served, what of it is not enforced, and what failed; None if that is
+        nothing."""
+        seat = self._seats.get(request_id)
+        if seat is None:
+            return None
+        told: dict[str, Any] = {}
+        if seat.slot is not None:
+            if strategy := self.runtime.strategy(seat.slot):
+                told["strategy"] = strategy
+            if unenforced := self.runtime.unenforced(seat.slot):
+                told["unenforced"] = list(unenforced)
+        if (fault := self._fault(seat)) is not None:
+            told["error"] = str(fault)
+        return told or None
+
+    def close(self) -> None:
+        """Stop compiling."""
+        self.runtime.close()
+
+    # Steps
+
+    def prepare(
+        self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]], gate: Any
+    ) -> tuple[NDArray[np.int32], GuestStep, Pending]:
+        """What the workers need for a step: the masks as vLLM lays them out, a row for each draft and one more, and
+        all of it as guideway's worker takes it. `gate` says of a request whether it is reasoning still."""
+        for request_id in request_ids:
+            self._begin(requests[request_id], request_ids, gate)
+        running = [(i, r) for i, r in enumerate(request_ids) if self._seats[r].slot is not None]
+        # the worker drops what comes after a placeholder, which is no token
+        ahead = [[max(0, token_id) for token_id in drafts.get(r, ())] for r in request_ids]
+        num_rows = [1 + len(ids) for ids in ahead]
+        starts = np.concatenate([[0], np.cumsum(num_rows)]).astype(np.int32)
+        batch = StepBatch.build(
+            [self._slot(r) for _, r in running],
+            [requests[r].num_tokens for _, r in running],
+            [ahead[i] for i, _ in running],
+        )
+        step = self.runtime.prepare(batch)
+        whole = len(running) == len(request_ids)
+        place = np.arange(batch.num_rows, dtype=np.int32) if whole else _rows(starts, [i for i, _ in running])
+        rows = np.empty(0, dtype=np.int32)
+        bitmask = np.empty((0, self._words), dtype=np.int32)
+        if (payload := step.payloads.get(GRAMMAR_MASK)) is not None:
+            rows, bitmask = place[payload.rows], payload.arrays["bitmask"]
+        rows, bitmask = self._with_closed(request_ids, starts, rows, bitmask)
+        pending = Pending(request_ids, starts[:-1].tolist())
+        parts = self._parts(step, [r for _, r in running], place, pending)
+        masked, masks = rows, bitmask
+        if parts:
+            masked, masks = _outside(rows, bitmask, parts)
+        guest = GuestStep(self._fingerprint, request_ids, num_rows, masked, masks, parts)
+        return _laid_out(rows, bitmask, int(starts[-1])), guest, pending
+
+    def hear(self, pending: Pending, output: GuestOutput | None) -> None:
+        """What the workers made of a step, before its tokens are accepted."""
+        self._heard = {}
+        if output is None:
+            return
+        for (part, places), result in zip(pending.parts, output.parts, strict=True):
+            for place, row in zip(places, part.step.batch.row_start.tolist(), strict=False):
+                self._heard[pending.request_ids[place]] = (row, result)
+        for row, fault in output.faults.items():
+            request_id = pending.request_ids[bisect_right(pending.starts, row) - 1]
+            if (seat := self._seats.get(request_id)) is not None:
+                seat.fault = seat.fault or fault
+
+    def accept(self, request_id: str, token_ids: Sequence[int]) -> bool:
+        """Hear the final tokens of a request. False: it has to end with an error."""
+        seat = self._seats.get(request_id)
+        if seat is None:
+            return False
+        if seat.slot is None or seat.fault is not None:
+            return seat.fault is None
+        row, output = self._heard.get(request_id, (0, None))
+        outcome = self.runtime.accept_one(seat.slot, row, list(token_ids), output)
+        if outcome.action == "finish":
+            self.finished[request_id] = None
+        return outcome.action != "fail"
+
+    def validate(self, request_id: str, token_ids: Sequence[int]) -> int:
+        """How many of these drafts every modifier of a request would let pass."""
+        seat = self._seats.get(request_id)
+        if seat is None or seat.slot is None:
+            return 0
+        return self.runtime.validate(seat.slot, token_ids)
+
+    def is_reasoning(self, request_id: str) -> bool:
+        """Whether a request has begun and its constraint not."""
+        seat = self._seats.get(request_id)
+        if seat is None or seat.slot is None:
+            return False
+        return self.runtime.journal(seat.slot).constraint_start is None
+
+    def end_reasoning(self, request_id: str, num_tokens: int) -> None:
+        """The constraint of a request begins after so many more tokens."""
+        slot = self._slot(request_id)
+        self.runtime.end_reasoning(slot, len(self.runtime.journal(slot).token_ids) + num_tokens)
+
+    # Parts
+
+    def _check_mark(self, mark: Any) -> None:
+        if isinstance(mark, str) and mark.startswith(PREFIX) and mark != f"{PREFIX}{self._fingerprint}":
+            raise PluginError(
+                "front end and engine core do not run the same plugins: their files, versions or options differ; "
+                "install the same packages everywhere and start the server anew",
+                plugin="host.vllm",
+            )
+
+    def _slot(self, request_id: str) -> int:
+        slot = self._seats[request_id].slot
+        assert slot is not None
+        return slot
+
+    def _begin(self, request: Any, scheduled: list[str], gate: Any) -> None:
+        """A slot for a request that runs, if it has none."""
+        seat = self._seats[request.request_id]
+        if seat.slot is not None or seat.fault is not None:
+            return
+        slot = self._free.pop() if self._free else self._vacated(scheduled)
+        try:
+            self.runtime.start(seat.admission, slot, journal=seat.journal, reasoning=bool(gate(request)))
+        except GuidewayError as error:
+            self._free.append(slot)
+            plugin = error.plugin if isinstance(error, PluginError) else "host.vllm"
+            seat.fault = Fault.of(plugin, "start", error)
+            return
+        seat.slot, seat.journal = slot, None
+        acting = self.runtime.acting(slot)
+        seat.shaped = bool(acting)
+        seat.draws = not self._late.isdisjoint(acting)
+
+    def _vacated(self, scheduled: list[str]) -> int:
+        """The slot of a sequence that does not run now."""
+        stays = set(scheduled)
+        request_id, seat = next((r, s) for r, s in list(self._seats.items()) if s.slot is not None and r not in stays)
+        slot = self._slot(request_id)
+        seat.fault = self.runtime.fault(slot)
+        seat.journal, seat.slot = self.runtime.journal(slot), None
+        self.runtime.release(slot, ended=False)
+        return slot
+
+    def _parts(self, step: Any, running: list[str], place: NDArray[np.int32], pending: Pending) -> tuple[Part, ...]:
+        """The sequences modifiers act on, those vLLM draws and those guideway draws."""
+        for draws in (False, True):
+            seats = [self._seats[r] for r in running]
+            chosen = [i for i, s in enumerate(seats) if s.shaped and s.draws is draws and not self._fault(s)]
+            if chosen:
+                some, rows = select(step, chosen)
+                wanted = {running[i] for i in chosen}
+                places = [i for i, r in enumerate(pending.request_ids) if r in wanted]
+                pending.parts.append((Part(some, place[rows], draws), places))
+        return tuple(part for part, _ in pending.parts)
+
+    def _fault(self, seat: Seat) -> Fault | None:
+        return seat.fault if seat.slot is None else self.runtime.fault(seat.slot) or seat.fault
+
+    def _with_closed(
+        self, request_ids: list[str], starts: NDArray[np.int32], rows: NDArray[np.int32], bitmask: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Masks that leave a sequence with a fault nothing but stop tokens: its tokens of this step are not final."""
+        for i, request_id in enumerate(request_ids):
+            seat = self._seats[request_id]
+            if self._fault(seat) is None:
+                continue
+            own = np.arange(starts[i], starts[i + 1], dtype=np.int32)
+            kept = ~np.isin(rows, own)
+            closed = np.broadcast_to(self._closing_mask(seat), (len(own), self._words))
+            rows, bitmask = np.concatenate([rows[kept], own]), np.concatenate([bitmask[kept], closed])
+        return rows, bitmask
+
+    def _closing_mask(self, seat: Seat) -> NDArray[np.int32]:
+        vocabulary = self.runtime.context.vocabulary
+        stops = vocabulary.stop_token_ids | frozenset(seat.admission.request.params.stop_token_ids)
+        if stops not in self._closed:
+            self._closed[stops] = np.zeros((1, self._words), dtype=np.int32)
+            allow_only(self._closed[stops], 0, stops)
+        return self._closed[stops]
+
+
+def _settle(done: Future[Any], ready: Future[Seat], seat: Seat, request_id: str) -> None:
+    error = GuidewayError("the compilation was cancelled") if done.cancelled() else done.exception()
+    if error is None:
+        ready.set_result(seat)
+    else:
+        log.warning("guideway: request %s cannot be served: %s", request_id, error)
+        ready.set_exception(error)
+
+
+def _rows(starts: NDArray[np.int32], sequences: Sequence[int]) -> NDArray[np.int32]:
+    parts = [np.arange(starts[i], starts[i + 1], dtype=np.int32) for i in sequences]
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
+
+
+def _outside(
+    rows: NDArray[np.int32], bitmask: NDArray[np.int32], parts: Sequence[Part]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The masks of rows no part speaks of."""
+    kept = ~np.isin(rows, np.concatenate([part.rows for part in parts]))
+    return rows[kept], bitmask[kept]
+
+
+def _laid_out(rows: NDArray[np.int32], bitmask: NDArray[np.int32], num_rows: int) -> NDArray[np.int32]:
+    """A mask for each row of the step, as vLLM's own workers expect them."""
+    if len(rows) == num_rows and (rows[:-1] < rows[1:]).all():
+        return bitmask
+    laid_out = np.full((num_rows, bitmask.shape[1]), FULL, dtype=np.int32)
+    laid_out[rows] = bitmask
+    return laid_out

@@ -1,0 +1,130 @@
+"""The front end: each request is tried before it is let in, so that whatever is wrong with it comes back as status 400.
+
+A trial goes as far as the first token: admission, compilation, matcher and the states of all modifiers.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import threading
+from typing import Any
+
+from guideway.api import InvalidRequest, Request, Stage, UnsupportedCapability
+from guideway.plugins import Plugins
+
+from guideway_vllm.config import GuestConfig
+from guideway_vllm.parts import build_runtime, fingerprint
+from guideway_vllm.requests import CARRIER, PREFIX, is_ours, request_of
+
+__all__ = ["FrontEnd"]
+
+NOT_BESIDE_DRAWS = ("logprobs", "logprob_token_ids", "bad_words", "allowed_token_ids", "thinking_token_budget")
+"""Parameters only vLLM's own draw obeys, or reports of."""
+
+
+class FrontEnd:
+    """Admission for one ``InputProcessor``. Safe to call from several threads."""
+
+    def __init__(self, config: GuestConfig, vllm_config: Any) -> None:
+        plugins = Plugins(settings=config.plugins)
+        plugins.warn_of_unproven(
+            [
+                *(("grammar", address) for address in config.grammar),
+                *(("modifier", address) for address in config.modifiers),
+                *(("worker", address) for address in config.worker_mixins),
+            ]
+        )
+        self._config = config
+        self._runtime = build_runtime(config, plugins, vllm_config, front_end=True)
+        self._mark = f"{PREFIX}{fingerprint(config, plugins)}"
+        self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
+        self._judges_all = bool(config.modifiers or plugins.hooks().validate_request)
+        self._runner = "V2" if getattr(vllm_config, "use_v2_model_runner", False) else "V1"
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, vllm_config: Any) -> FrontEnd | None:
+        """That of a server; None if it is not configured. Raises `InvalidConfiguration` and `PluginError`."""
+        config = GuestConfig.of(vllm_config)
+        return None if config is None else cls(config, vllm_config)
+
+    @staticmethod
+    def hidden(params: Any) -> Any:
+        """`params` without what vLLM would judge by the rules of its own backends."""
+        if getattr(params, "structured_outputs", None) is None:
+            return params
+        bare = copy.copy(params)
+        bare.structured_outputs = None
+        return bare
+
+    def admit(self, request: Any) -> None:
+        """Try an ``EngineCoreRequest``, and prepare its parameters, which are its own, for the engine core. Raises
+        ``VLLMValidationError`` for a request that cannot be served, and `PluginError` if a plugin failed over it."""
+        from vllm.exceptions import VLLMValidationError
+
+        params = request.sampling_params
+        if params is None or not (self._judges_all or is_ours(params)):
+            return
+        try:
+            self._admit(request, params)
+        except InvalidRequest as error:
+            raise VLLMValidationError(str(error), parameter=error.field) from error
+
+    def _admit(self, request: Any, params: Any) -> None:
+        from vllm.sampling_params import StructuredOutputsParams
+
+        prompt = request.prompt_token_ids or (0,)  # embeddings have no ids
+        # ids given from outside need not be unique yet
+        request_id = f"{request.request_id}/{next(self._numbers)}"
+        acting = self._tried(request_of(request_id, prompt, params, request.priority))
+        late = [name for name in acting if self._modifiers[name].stage in (Stage.POST_WARP, Stage.SAMPLE)]
+        if acting and self._runner != "V1":
+            raise UnsupportedCapability(
+                f"modifier {acting[0]!r} cannot act here: vLLM's {self._runner} model runner has no seam for it; start "
+                "the server with VLLM_USE_V2_MODEL_RUNNER=0",
+                field="modifiers",
+            )
+        if late:
+            self._check_draw(late[0], params)
+        if acting and params.structured_outputs is None:
+            params.structured_outputs = StructuredOutputsParams(json_object=True)
+            params.structured_outputs._backend = CARRIER
+        elif params.structured_outputs is not None:
+            params.structured_outputs._backend = self._mark
+
+    def _tried(self, request: Request) -> list[str]:
+        """The modifiers that act on the request; those it asks for where its constraint takes long to compile."""
+        runtime = self._runtime
+        with self._lock:
+            admission = runtime.admit(request)
+        try:
+            if not admission.wait(self._config.refuse_within):
+                return list(request.params.modifiers)
+            with self._lock:
+                runtime.start(admission, 0)
+                try:
+                    return list(runtime.acting(0))
+                finally:
+                    runtime.release(0, ended=False)
+        finally:
+            with self._lock:
+                for _ in range(request.params.num_sequences):
+                    runtime.abandon(admission)
+
+    def _check_draw(self, modifier: str, params: Any) -> None:
+        """`modifier` acts so late that guideway draws the tokens of the request, and not vLLM."""
+        given = [name for name in NOT_BESIDE_DRAWS if getattr(params, name, None)]
+        if getattr(params, "logprobs", None) == 0:
+            given.append("logprobs")
+        if given:
+            raise UnsupportedCapability(
+                f"modifier {modifier!r} acts on the final distribution, so guideway draws the tokens of this request; "
+                f"{', '.join(given)} only go with vLLM's own draw: leave out one or the other",
+                field=given[0],
+            )
+
+    def close(self) -> None:
+        """Stop compiling."""
+        self._runtime.close()

@@ -1,0 +1,87 @@
+"""What front end and engine core are built from: plugins, vocabulary and the runtime over them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+from guideway.api import InvalidConfiguration, ModifierContext, Need, Vocabulary
+from guideway.constraints import Runtime, build_vocabulary
+from guideway.plugins import Plugins
+from guideway.plugins.building import build_modifiers, build_strategies, validators
+
+from guideway_vllm.config import GuestConfig
+
+__all__ = ["OFFERS", "build_runtime", "fingerprint", "vocabulary_of"]
+
+OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.UNIFORM, Need.FEEDBACK})
+"""What a modifier can have here. vLLM runs no sequence beside another one's, and the draw ends in its worker."""
+
+_VOCABULARIES: weakref.WeakKeyDictionary[Any, Vocabulary] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def vocabulary_of(vllm_config: Any) -> Vocabulary:
+    """The vocabulary of the model's tokenizer, built once for each tokenizer in a process."""
+    from vllm.tokenizers import cached_tokenizer_from_config
+
+    model = vllm_config.model_config
+    if model.skip_tokenizer_init:
+        raise InvalidConfiguration(
+            "guideway needs the model's tokenizer, so vLLM cannot run with skip_tokenizer_init", field="guideway"
+        )
+    tokenizer: Any = cached_tokenizer_from_config(model_config=model)
+    with _LOCK:
+        if tokenizer not in _VOCABULARIES:
+            _VOCABULARIES[tokenizer] = build_vocabulary(
+                _unwrapped(tokenizer),
+                logits_width=model.get_vocab_size(),
+                stop_token_ids=_stop_token_ids(model),
+            )
+        return _VOCABULARIES[tokenizer]
+
+
+def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, front_end: bool) -> Runtime:
+    """The runtime over the configured plugins. That of the `front_end` has the validators, which hear each request
+    once, and a place for one sequence, to try a request in; that of the engine core has a place for each sequence that
+    may run."""
+    strategies = [plugins.load("grammar", address) for address in config.grammar]
+    modifiers = [plugins.load("modifier", address) for address in config.modifiers]
+    hooks = plugins.hooks()
+    vocabulary = vocabulary_of(vllm_config)
+    context = ModifierContext(
+        vocabulary=vocabulary,
+        max_num_sequences=1 if front_end else vllm_config.scheduler_config.max_num_seqs,
+        max_model_len=vllm_config.model_config.max_model_len + 1,  # vLLM itself refuses longer prompts
+    )
+    return Runtime(
+        context,
+        strategies=build_strategies(strategies, vocabulary, config.options),
+        modifiers=build_modifiers(modifiers, context, config.options),
+        validators=validators(hooks) if front_end else (),
+        offers=OFFERS,
+        model=str(vllm_config.model_config.served_model_name or vllm_config.model_config.model),
+        cache_bytes=config.grammar_cache_bytes,
+        compile_threads=config.compile_threads,
+    )
+
+
+def fingerprint(config: GuestConfig, plugins: Plugins) -> str:
+    """Of the plugins, their files, their options and everything that decides how they behave."""
+    return config.plan(plugins).fingerprint
+
+
+def _stop_token_ids(model: Any) -> list[int]:
+    """Those of the model's generation configuration, beside the tokenizer's own end-of-text token."""
+    ids = model.try_get_generation_config().get("eos_token_id")
+    if ids is None:
+        return []
+    return [ids] if isinstance(ids, int) else list(ids)
+
+
+def _unwrapped(tokenizer: Any) -> Any:
+    """The tokenizer inside vLLM's wrapper around mistral_common, or what was given."""
+    if type(tokenizer).__module__.startswith("vllm.tokenizers.mistral"):
+        return tokenizer.tokenizer
+    return tokenizer

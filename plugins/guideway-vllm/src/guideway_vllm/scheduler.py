@@ -1,0 +1,154 @@
+"""vLLM's scheduler and structured-output manager, with the guest beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from guideway_vllm.config import GuestConfig
+from guideway_vllm.core import Core
+from guideway_vllm.steps import ATTRIBUTE
+
+__all__ = ["with_guest"]
+
+
+@cache
+def with_guest(scheduler: type[Any]) -> type[Any]:
+    """`scheduler`, whichever class it is, with the guest in it."""
+    return type(scheduler.__name__, (GuestScheduler, scheduler), {"__module__": __name__})
+
+
+class GuestScheduler:
+    """Stands before the scheduler's own class. Without guideway in its configuration it is what it was."""
+
+    guest: Core | None
+    requests: dict[str, Any]
+
+    def __init__(self, vllm_config: Any, *args: Any, structured_output_manager: Any, **kwargs: Any) -> None:
+        config = GuestConfig.of(vllm_config)
+        self.guest = None if config is None else Core(config, vllm_config)
+        if self.guest is not None:
+            manager = type(structured_output_manager)
+            structured_output_manager.__class__ = type(manager.__name__, (GuestManager, manager), {})
+            structured_output_manager.guest = self.guest
+        super().__init__(  # type: ignore[call-arg]
+            vllm_config, *args, structured_output_manager=structured_output_manager, **kwargs
+        )
+
+    def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
+        """vLLM's masks, with guideway's payload beside them."""
+        output = super().get_grammar_bitmask(scheduler_output)  # type: ignore[misc]
+        if self.guest is not None and output is not None:
+            step, pending = self.structured_output_manager.take_step()  # type: ignore[attr-defined]
+            setattr(output, ATTRIBUTE, step)
+            setattr(scheduler_output, ATTRIBUTE, pending)
+        return output
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """vLLM's, which accepts the tokens; then what modifiers finished, and what failed as a whole, is ended."""
+        guest = self.guest
+        if guest is None:
+            return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        told = getattr(model_runner_output, ATTRIBUTE, None)
+        if (pending := getattr(scheduler_output, ATTRIBUTE, None)) is not None:
+            guest.hear(pending, None if told is None or told.failure is not None else told)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        if guest.finished:
+            self._end(list(guest.finished), "FINISHED_STOPPED", outputs)
+        if told is not None and told.failure is not None:
+            self._end(list(scheduler_output.num_scheduled_tokens), "FINISHED_ERROR", outputs)
+        return outputs
+
+    def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Every end of a request comes through here; what there is to tell goes with its last output."""
+        kv_transfer_params, *others = super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
+        if self.guest is not None and (told := self.guest.release(request.request_id)) is not None:
+            kv_transfer_params = {**(kv_transfer_params or {}), ATTRIBUTE: told}
+        return (kv_transfer_params, *others)
+
+    def _end(self, request_ids: list[str], status: str, outputs: dict[int, Any]) -> None:
+        """End requests, and say so in the outputs of this step."""
+        from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+        from vllm.v1.request import RequestStatus
+
+        alive = [r for r in request_ids if r in self.requests and not self.requests[r].is_finished()]
+        told = {r: self.guest.told(r) for r in alive} if self.guest is not None else {}
+        for request in self.finish_requests(alive, RequestStatus[status]):  # type: ignore[attr-defined]
+            mine = outputs.setdefault(request.client_index, EngineCoreOutputs(outputs=[]))
+            output = next((o for o in mine.outputs if o.request_id == request.request_id), None)
+            if output is None:
+                output = EngineCoreOutput(request_id=request.request_id, new_token_ids=[])
+                mine.outputs.append(output)
+            output.finish_reason = request.get_finished_reason()
+            output.stop_reason = request.stop_reason
+            if (said := told.get(request.request_id)) is not None:
+                output.kv_transfer_params = {ATTRIBUTE: said}
+
+
+class GuestManager:
+    """Stands before the class of the structured-output manager: all constraints are guideway's."""
+
+    guest: Core
+    _step: tuple[Any, Any]
+
+    def grammar_init(self, request: Any) -> None:
+        """Compile, in guideway's threads; vLLM waits for what this leaves in the request."""
+        if request.structured_output_request is not None:
+            request.structured_output_request.grammar = self.guest.admit(request)
+
+    def grammar_bitmask(
+        self,
+        requests: dict[str, Any],
+        structured_output_request_ids: list[str],
+        scheduled_spec_decode_tokens: Mapping[str, list[int]],
+    ) -> Any:
+        """The masks of a step; the rest of it waits for `take_step`."""
+        if not structured_output_request_ids:
+            return None
+        bitmask, step, pending = self.guest.prepare(
+            requests, structured_output_request_ids, scheduled_spec_decode_tokens, self._reasons
+        )
+        self._step = step, pending
+        return bitmask
+
+    def take_step(self) -> tuple[Any, Any]:
+        """What goes down to the workers, and what is kept until its tokens come."""
+        step = self._step
+        del self._step
+        return step
+
+    def accept_tokens(self, request: Any, new_token_ids: list[int]) -> bool:
+        """False: the request has to end with an error."""
+        if not request.use_structured_output or not new_token_ids:
+            return True
+        request_id = request.request_id
+        if self.guest.is_reasoning(request_id):
+            start, _ = self._get_constraint_bounds(  # type: ignore[attr-defined]
+                request, new_token_ids, spec_tokens_committed=True
+            )
+            if start <= len(new_token_ids):
+                request.structured_output_request.reasoning_ended = True
+                self.guest.end_reasoning(request_id, start)
+        return self.guest.accept(request_id, new_token_ids)
+
+    def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
+        """The drafts every modifier would let pass."""
+        if not request.use_structured_output:
+            return spec_tokens
+        request_id = request.request_id
+        ids = [token_id for token_id in spec_tokens if token_id >= 0]
+        if self.guest.is_reasoning(request_id):
+            # what ends the reasoning is left to be drawn: the mask is closed from the token after it
+            _, start = self._get_constraint_bounds(request, ids)  # type: ignore[attr-defined]
+            ids = ids[: max(0, start - 1)]
+        return ids[: self.guest.validate(request_id, ids)]
+
+    def clear_backend(self) -> None:
+        """vLLM's, and guideway's compile threads."""
+        self.guest.close()
+        super().clear_backend()  # type: ignore[misc]
+
+    def _reasons(self, request: Any) -> bool:
+        """Whether the model still reasons, so that its constraint has to wait."""
+        return bool(self._get_constraint_bounds(request, ()).constraint_start)  # type: ignore[attr-defined]

@@ -1,0 +1,257 @@
+"""The worker: masks and modifiers applied to the logits of vLLM's V1 model runner, before and instead of its draw.
+
+The runner computes logits in ``execute_model`` and draws in ``sample_tokens``; between the two they lie in its
+``execute_model_state``, hidden states beside them. There guideway changes them. Rows guideway draws itself, because a
+modifier acts on their final distribution, are left with one token: whatever vLLM does with a row after that, and
+whichever way it verifies drafts, that is the token it takes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import torch
+from guideway.api import Fault, PluginUnavailable, StepOutput, WorkerContext
+from guideway.api.errors import GuidewayError, contain
+from guideway.constraints.masking import GrammarMask
+from guideway.pipeline import Pipeline
+from guideway.pipeline.mixins import Mixins
+from guideway.plugins import Plugins
+from guideway.plugins.building import build_device
+from numpy.typing import NDArray
+
+from guideway_vllm.config import GuestConfig
+from guideway_vllm.parts import fingerprint, vocabulary_of
+from guideway_vllm.steps import ATTRIBUTE, GuestOutput, GuestStep, Part
+
+__all__ = ["GuestWorker", "WorkerExtension", "attach"]
+
+log = logging.getLogger("vllm.guideway")
+
+
+def attach(worker: Any, vllm_config: Any) -> None:
+    """Make guideway part of a vLLM worker whose device is ready and whose model is not loaded yet. Does nothing if the
+    server does not use guideway. Raises `PluginError` and `InvalidConfiguration`."""
+    config = GuestConfig.of(vllm_config)
+    if config is None:
+        return
+    runner = worker.model_runner
+    if getattr(vllm_config, "use_v2_model_runner", False):
+        if config.worker_mixins:
+            raise PluginUnavailable(
+                "worker mixins have no seam in vLLM's V2 model runner; start the server with "
+                "VLLM_USE_V2_MODEL_RUNNER=0",
+                plugin="host.vllm",
+            )
+        return  # it applies vLLM's own bitmask, which holds all that is offered there
+    missing = [name for name in ("sample_tokens", "execute_model", "load_model") if not hasattr(runner, name)]
+    if missing or not hasattr(runner, "execute_model_state"):
+        raise PluginUnavailable(
+            f"vLLM's model runner {type(runner).__module__}.{type(runner).__qualname__} has no "
+            f"{', '.join([*missing, 'execute_model_state'])}, where guideway would act",
+            plugin="host.vllm",
+        )
+    guest = GuestWorker(config, worker, vllm_config)
+    worker.guideway_guest = guest
+    runner.sample_tokens = guest.around_sample_tokens(runner.sample_tokens)
+    if config.worker_mixins:
+        runner.load_model = guest.around_load_model(runner.load_model)
+        runner.execute_model = guest.around_execute_model(runner.execute_model)
+
+
+class WorkerExtension:
+    """For ``--worker-extension-cls``: methods of worker mixins, reachable through vLLM's ``collective_rpc``."""
+
+    guideway_guest: GuestWorker
+
+    def guideway(self, address: str, *args: Any, **kwargs: Any) -> Any:
+        """What the mixins' method ``name.method`` returns: ``llm.collective_rpc("guideway", args=(address, ...))``.
+        Raises `UnsupportedCapability` if there is none."""
+        return self.guideway_guest.mixins.call(address, args, kwargs)
+
+
+class _Model:
+    """What mixins may know of a worker: a `guideway.api.Worker`."""
+
+    def __init__(self, worker: Any) -> None:
+        self.model = worker.model_runner.get_model()
+        self.device = str(worker.device)
+        self.rank = worker.rank
+        self.num_workers = worker.parallel_config.world_size
+
+
+class _Step:
+    """What mixins may know of a step: a `guideway.api.WorkerStep`."""
+
+    def __init__(self, scheduled: Any) -> None:
+        self.num_sequences = len(scheduled.num_scheduled_tokens)
+        self.num_tokens = scheduled.total_num_scheduled_tokens
+        drafts = scheduled.scheduled_spec_decode_tokens
+        self.num_rows = self.num_sequences + sum(map(len, drafts.values()))
+
+
+class GuestWorker:
+    """guideway's part of one worker."""
+
+    def __init__(self, config: GuestConfig, worker: Any, vllm_config: Any) -> None:
+        plugins = Plugins(settings=config.plugins)
+        self._worker = worker
+        self._fingerprint = fingerprint(config, plugins)
+        self._device = build_device(plugins.load("device", str(config.device_backend)), str(worker.device))
+        modifiers = [plugins.load("modifier", address) for address in config.modifiers]
+        width = vllm_config.model_config.get_vocab_size()
+        # a tokenizer takes time to load, and is needed to know where the vocabulary ends
+        vocabulary = vocabulary_of(vllm_config) if modifiers else None
+        size = width if vocabulary is None else len(vocabulary)
+        self._stop_token_id = 0 if vocabulary is None else min(vocabulary.stop_token_ids)
+        self._pipeline = Pipeline(
+            [(GrammarMask, {}), *((cls, dict(config.options.get(f"modifier.{cls.name}", {}))) for cls in modifiers)],
+            WorkerContext(device=self._device, vocabulary_size=size, logits_width=width),
+        )
+        self.mixins = Mixins(
+            [
+                (cls, dict(config.options.get(f"worker.{cls.name}", {})))
+                for cls in (plugins.load("worker", address) for address in config.worker_mixins)
+            ]
+        )
+        self._step: _Step | None = None
+        self._failure: str | None = None
+
+    # The runner's methods
+
+    def around_load_model(self, load_model: Any) -> Any:
+        @wraps(load_model)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            result = load_model(*args, **kwargs)
+            self.mixins.on_model_loaded(_Model(self._worker))
+            return result
+
+        return wrapped
+
+    def around_execute_model(self, execute_model: Any) -> Any:
+        @wraps(execute_model)
+        def wrapped(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            self._step, self._failure = None, None
+            if scheduler_output.total_num_scheduled_tokens:
+                self._step = _Step(scheduler_output)
+                self._note(self.mixins.before_step)
+            return execute_model(scheduler_output, *args, **kwargs)
+
+        return wrapped
+
+    def around_sample_tokens(self, sample_tokens: Any) -> Any:
+        @wraps(sample_tokens)
+        def wrapped(grammar_output: Any, *args: Any, **kwargs: Any) -> Any:
+            runner = self._worker.model_runner
+            step = getattr(grammar_output, ATTRIBUTE, None)
+            told = None
+            if step is not None and runner.execute_model_state is not None:
+                told = self._act(step, runner)
+                grammar_output = None
+            result = sample_tokens(grammar_output, *args, **kwargs)
+            if self._step is not None:
+                self._note(self.mixins.after_step)
+            if self._failure is not None:
+                told, self._failure = GuestOutput(failure=self._failure), None
+            if told is not None:
+                # a step that is not waited for holds the output it will give
+                setattr(getattr(result, "_model_runner_output", result), ATTRIBUTE, told)
+            return result
+
+        return wrapped
+
+    def _note(self, call: Any) -> None:
+        """A mixin that fails ends the requests of its step: what it raised goes up with the step's output."""
+        try:
+            call(self._step)
+        except GuidewayError as error:
+            log.exception("guideway: a worker mixin failed; the requests of its step end")
+            self._failure = self._failure or str(error)
+
+    # The step
+
+    @torch.inference_mode()
+    def _act(self, step: GuestStep, runner: Any) -> GuestOutput | None:
+        """Change the logits the runner is about to draw from."""
+        if step.fingerprint != self._fingerprint:
+            return GuestOutput(
+                failure="engine core and worker do not run the same guideway plugins: their files, versions or options "
+                "differ; install the same packages everywhere and start the server anew"
+            )
+        state = runner.execute_model_state
+        target = self._rows(step, state.scheduler_output, runner.input_batch.req_ids)
+        logits = state.logits
+        faults: dict[int, Fault] = {}
+        if len(step.masked):
+            logits = self._masked(logits, step.bitmask, step.masked, target, faults)
+            self._close(logits, target[list(faults)])
+        outputs: list[StepOutput] = []
+        for part in step.parts:
+            rows = torch.from_numpy(target[part.rows].astype(np.int64)).to(logits.device)
+            hidden = state.sample_hidden_states[rows]
+            act = self._drawn if part.draws else self._shaped
+            outputs.append(output := act(logits, rows, part, hidden))
+            self._close(logits, target[part.rows[list(output.faults)]])
+        if logits is not state.logits:
+            runner.execute_model_state = state._replace(logits=logits)
+        return GuestOutput(tuple(outputs), faults) if outputs or faults else None
+
+    def _close(self, logits: Any, rows: NDArray[np.int32]) -> None:
+        """Leave rows whose draw will not be final nothing but an end."""
+        for row in rows.tolist():
+            logits[row] = -torch.inf
+            logits[row, self._stop_token_id] = 0.0
+
+    def _rows(self, step: GuestStep, scheduled: Any, in_batch: Sequence[str]) -> NDArray[np.int32]:
+        """The row of vLLM's logits each of the step's rows is."""
+        drafts = scheduled.scheduled_spec_decode_tokens
+        first: dict[str, int] = {}
+        row = 0
+        for request_id in in_batch:
+            first[request_id] = row
+            row += 1 + len(drafts.get(request_id, ()))
+        if not drafts:
+            return np.array([first[r] for r in step.request_ids], dtype=np.int32)
+        return np.concatenate(
+            [
+                np.arange(first[r], first[r] + n, dtype=np.int32)
+                for r, n in zip(step.request_ids, step.num_rows, strict=True)
+            ]
+        )
+
+    def _masked(
+        self,
+        logits: Any,
+        bitmask: NDArray[np.int32],
+        rows: NDArray[np.int32],
+        target: NDArray[np.int32],
+        faults: dict[int, Fault],
+    ) -> Any:
+        """`logits` under the masks; a row whose mask cannot be applied is closed, and its request will end."""
+        try:
+            return self._device.apply_bitmask(logits, bitmask, target[rows])
+        except BaseException as error:
+            contain(error)
+            if len(rows) == 1:
+                faults[int(rows[0])] = Fault.of(f"device.{self._device.name}", "apply_bitmask", error)
+                return logits
+        for i in range(len(rows)):
+            logits = self._masked(logits, bitmask[i : i + 1], rows[i : i + 1], target, faults)
+        return logits
+
+    def _shaped(self, logits: Any, rows: Any, part: Part, hidden: Any) -> StepOutput:
+        """Up to the mask; vLLM does the rest."""
+        shaped, output = self._pipeline.mask(logits[rows], part.step, hidden)
+        logits[rows] = shaped
+        return output
+
+    def _drawn(self, logits: Any, rows: Any, part: Part, hidden: Any) -> StepOutput:
+        """All the way to the tokens."""
+        output = self._pipeline.run(logits[rows], part.step, hidden)
+        logits[rows] = -torch.inf
+        logits[rows, torch.from_numpy(output.token_ids.astype(np.int64)).to(logits.device)] = 0.0
+        return output

@@ -1,0 +1,79 @@
+"""vLLM in this process, with the demo model: one engine for each set of options, kept while tests ask for the same.
+
+`start` gives an `LLM`; a new set of options ends the engine before. Tests that need more processes start them.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+
+SETTINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+os.environ.update(SETTINGS)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs vLLM."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.vllm)
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> str:
+    """The folder of the demo model."""
+    from guideway_demo_model import DemoModel
+
+    return str(DemoModel().path())
+
+
+@pytest.fixture(scope="session")
+def start(demo_model: str) -> Iterator[Callable[..., Any]]:
+    """``start(guideway=..., **options)``: an `LLM` in this process; `guideway` None leaves it stock."""
+    running: list[tuple[dict[str, Any], Any]] = []
+
+    def started(guideway: dict[str, Any] | None = None, **options: Any) -> Any:
+        from vllm import LLM
+
+        wanted = {"guideway": guideway, **options}
+        if running and running[0][0] == wanted:
+            return running[0][1]
+        _end(running)
+        defaults = {
+            "model": demo_model,
+            "dtype": "float32",
+            "enforce_eager": True,
+            "max_model_len": 512,
+            "max_num_seqs": 16,
+            "disable_log_stats": True,
+        }
+        additional = {} if guideway is None else {"additional_config": {"guideway": guideway}}
+        llm = LLM(**(defaults | additional | options))
+        running.append((wanted, llm))
+        return llm
+
+    yield started
+    _end(running)
+
+
+def _end(running: list[tuple[dict[str, Any], Any]]) -> None:
+    if running:
+        _, llm = running.pop()
+        llm.llm_engine.engine_core.shutdown()
+        del llm
+        gc.collect()
