@@ -159,8 +159,16 @@ class StructuralTag(Constraint):
         return _json_text(self.tag, "structural tag")
 
 
+class _CanonicalJson(str):
+    """What `_json_text` made, so that it need not be made again."""
+
+    __slots__ = ()
+
+
 def _json_text(value: object, what: str) -> str:
     """`value`, or the value its text denotes, as compact JSON in its own key order."""
+    if isinstance(value, _CanonicalJson):
+        return value
     try:
         parsed = json.loads(value, object_pairs_hook=_unique_keys) if isinstance(value, str) else value
         text = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
@@ -170,7 +178,7 @@ def _json_text(value: object, what: str) -> str:
         raise InvalidGrammar(f"{what} is nested too deeply") from error
     except Exception as error:  # besides json's own, whatever a stranger's mapping raises
         raise InvalidGrammar(f"{what} is not JSON: {error}") from error
-    return text
+    return _CanonicalJson(text)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import queue
 import threading
@@ -24,7 +25,7 @@ from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
 from guideway.api.json_schema import misspelt_keywords
 from guideway.api.types import Constraint, JsonSchema, StructuralTag
 
-__all__ = ["Candidate", "Compilation", "Compiler", "choose"]
+__all__ = ["Candidate", "Choices", "Compilation", "Compiler", "choose"]
 
 T = TypeVar("T")
 Key: TypeAlias = tuple[str, str, str]
@@ -34,6 +35,9 @@ versions need no place in it; the source keeps the key order of a schema, which 
 STACK_BYTES = 64 << 20
 """Stack of a compile thread. Native compilers recurse over `$ref` and rule chains; at the usual 8 MiB they overflow
 from about 2,500 links on, which kills the process. Virtual memory only."""
+
+MAX_CHOICES = 4096
+"""Of so many constraints it is remembered which strategies take them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,26 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             feature=missing[0] if missing else constraint.kind,
         )
     return whole + partly
+
+
+class Choices:
+    """What `choose` said of the last constraints, which come again and again: reading a schema takes longer than many
+    a step."""
+
+    def __init__(self, strategies: Mapping[str, GrammarStrategy]) -> None:
+        self._strategies = strategies
+        self._known: OrderedDict[tuple[str | None, str, bytes], list[Candidate]] = OrderedDict()
+
+    def of(self, constraint: Constraint) -> list[Candidate]:
+        """The strategies to try, best first. Raises `UnsupportedGrammar`."""
+        digest = hashlib.sha256(constraint.source().encode()).digest()
+        key = (constraint.strategy, constraint.kind, digest)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = choose(constraint, self._strategies)
+            if len(self._known) > MAX_CHOICES:
+                self._known.popitem(last=False)
+        return found
 
 
 def _misspelt(constraint: Constraint) -> frozenset[str]:
