@@ -27,7 +27,7 @@ from guideway.api.steps import (
     fail,
 )
 from guideway.api.types import Constraint, Request, SequenceInfo
-from guideway.constraints.compiler import Candidate, Compilation, Compiler, choose
+from guideway.constraints.compiler import Candidate, Choices, Compilation, Compiler
 from guideway.constraints.replay import new_matcher
 
 __all__ = ["GrammarMask", "GrammarState"]
@@ -51,6 +51,7 @@ class GrammarState:
         "grammar",
         "job",
         "num_live_drafts",
+        "num_open_rows",
         "stop_token_ids",
         "terminated",
         "waits_for",
@@ -68,6 +69,8 @@ class GrammarState:
         """Every token the matcher accepted."""
         self.num_live_drafts = 0
         """How many of the last step's drafts led to a state with a legal token, or to the end."""
+        self.num_open_rows = 0
+        """How many of the last step's rows came before the constraint was known to begin."""
         self.terminated = False
         self.waits_for: int | None = 0
         """How many tokens are still to come before the constraint begins; None: nobody knows yet."""
@@ -91,7 +94,7 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def __init__(self, strategies: Mapping[str, GrammarStrategy], compiler: Compiler, context: ModifierContext) -> None:
         super().__init__({}, context)
-        self._strategies = strategies
+        self._choices = Choices(strategies)
         self._compiler = compiler
         self._compiled: dict[str, Future[Compilation]] = {}
         self._faults: list[tuple[GrammarState, Fault]] = []
@@ -101,7 +104,7 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def compile(self, request: Request, constraint: Constraint) -> Future[Compilation]:
         """Start compiling. Raises `UnsupportedGrammar` at once if no strategy will take it."""
-        future = self._compiler.submit(choose(constraint, self._strategies), constraint)
+        future = self._compiler.submit(self._choices.of(constraint), constraint)
         self._compiled[request.request_id] = future
         return future
 
@@ -122,8 +125,11 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def prepare(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:
         # before the beginning and after the end all is open
-        live = [state if state is not None and state.masks else None for state in states]
         drafted = batch.num_rows != batch.num_sequences
+        live = [
+            state if state is not None and (state.masks or self._begins(batch, i, state)) else None
+            for i, state in enumerate(states)
+        ]
         rows = self._lay_out_drafts(batch, live) if drafted else self._lay_out(live)
         if not len(rows):
             return None
@@ -143,36 +149,40 @@ class GrammarMask(LogitModifier[GrammarState]):
         return faults
 
     def accept(self, state: GrammarState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        num_before = 0
         if state.waits_for != 0:
             if state.waits_for is None or len(token_ids) <= state.waits_for:
                 state.waits_for = None if state.waits_for is None else state.waits_for - len(token_ids)
                 return CONTINUE
-            token_ids, state.waits_for = token_ids[state.waits_for :], 0
+            num_before, state.waits_for = state.waits_for, 0
         if state.terminated:
             return FINISH
         matcher = state.job.matcher
-        count = matcher.accept(token_ids)
-        if count != len(token_ids):
-            return fail(self._refusal(state, token_ids, count))
-        state.accepted += token_ids
+        ours = token_ids[num_before:] if num_before else token_ids
+        count = matcher.accept(ours)
+        if count != len(ours):
+            return fail(self._refusal(state, token_ids, num_before + count))
+        state.accepted += ours
         if token_ids and token_ids[-1] in state.stop_token_ids and matcher.is_terminated():
             state.terminated = True
             return FINISH
         return CONTINUE
 
     def forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
-        """Whether the last step's mask forbade one of these drawn tokens."""
+        """Whether the last step's mask forbade one of these tokens, all that were drawn then."""
         rows = range(state.job.first_row, state.job.first_row + 1 + len(state.job.draft_token_ids))
         mask = self._buffers[0]
-        return any(not is_allowed(mask, row, token_id) for row, token_id in zip(rows, token_ids, strict=False))
+        masked = token_ids[state.num_open_rows :]
+        return any(not is_allowed(mask, row, token_id) for row, token_id in zip(rows, masked, strict=False))
 
     def forced(self, state: GrammarState, limit: int) -> Sequence[int]:
         return state.job.matcher.forced_tokens()[:limit] if state.masks else []
 
     def validate(self, state: GrammarState, token_ids: Sequence[int]) -> int:
-        if state.waits_for != 0:
-            return len(token_ids) if state.waits_for is None else min(len(token_ids), state.waits_for)
-        return 0 if state.terminated else state.job.matcher.validate(token_ids)
+        num_before = len(token_ids) if state.waits_for is None else state.waits_for
+        if num_before >= len(token_ids):
+            return len(token_ids)
+        return 0 if state.terminated else num_before + state.job.matcher.validate(token_ids[num_before:])
 
     def fork(self, state: GrammarState) -> GrammarState:
         copy = GrammarState(state.candidate, state.grammar, FillJob(state.job.matcher.fork()), state.stop_token_ids)
@@ -181,6 +191,14 @@ class GrammarMask(LogitModifier[GrammarState]):
         copy.waits_for = state.waits_for
         return copy
 
+    def _begins(self, batch: StepBatch, sequence: int, state: GrammarState) -> bool:
+        """Whether the constraint of a sequence, which has not begun yet or has ended, begins among its drafts."""
+        if state.terminated:
+            return False
+        num_rows = int(batch.row_start[sequence + 1] - batch.row_start[sequence])
+        state.num_open_rows = num_rows if state.waits_for is None else min(num_rows, state.waits_for)
+        return state.num_open_rows < num_rows
+
     def _lay_out(self, states: Sequence[GrammarState | None]) -> NDArray[np.int32]:
         rows: list[int] = []
         for i, state in enumerate(states):
@@ -188,6 +206,7 @@ class GrammarMask(LogitModifier[GrammarState]):
                 job = state.job
                 job.first_row = len(rows)
                 job.draft_token_ids = ()
+                state.num_open_rows = 0
                 rows.append(i)
         return np.array(rows, dtype=np.int32)
 
@@ -197,8 +216,9 @@ class GrammarMask(LogitModifier[GrammarState]):
         for i, state in enumerate(states):
             if state is not None:
                 start, end = starts[i], starts[i + 1]
-                state.job.first_row = first
-                state.job.draft_token_ids = drafts[start - i : end - i - 1]
+                state.num_open_rows = num_open = state.waits_for or 0
+                state.job.first_row = first + num_open
+                state.job.draft_token_ids = drafts[start - i + num_open : end - i - 1]
                 first += end - start
         return batch.select(states)[0]
 
@@ -268,10 +288,12 @@ class GrammarMask(LogitModifier[GrammarState]):
                     self._fail(state, bitmask, ConformanceError("it filled a row that allows no token"))
 
     def _refusal(self, state: GrammarState, token_ids: Sequence[int], count: int) -> str:
-        """Why a final token was refused."""
+        """Why the token after the first `count` of a step was refused."""
         token_id = token_ids[count]
+        if count < state.num_open_rows:
+            return f"token {token_id} was drawn before the constraint was known to begin, and it is not legal in it"
         if self.forbade(state, token_ids[: count + 1]):
             return f"token {token_id} was drawn although the mask forbids it"
-        if count > state.num_live_drafts:
+        if count > state.num_open_rows + state.num_live_drafts:
             return f"DeadEnd: after token {token_ids[count - 1]} no token is legal"
         return f"it refused token {token_id}, which its own mask allowed"
