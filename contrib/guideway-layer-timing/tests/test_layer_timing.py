@@ -68,6 +68,24 @@ def test_it_is_a_worker_mixin() -> None:
     assert issubclass(guideway_worker_mixin(), WorkerMixin)
 
 
+def test_a_model_that_does_not_name_its_ends_has_its_layers_measured(model: Any) -> None:
+    class Bare(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model.model
+
+        def forward(self, token_ids: Any) -> Any:
+            return self.model(token_ids)
+
+    bare, mixin = Bare(), LayerTiming({})
+    mixin.on_model_loaded(TheWorker(bare))
+    run(mixin, bare, 2)
+    mixin.close()
+    found = rows(mixin.report())
+    assert list(found) == [*(f"model.layers.{i}" for i in range(NUM_LAYERS)), "(all else)", "whole model"]
+    assert {cells[0] for cells in found.values()} == {"2"}
+
+
 def test_every_layer_is_called_once_per_step_and_shares_make_a_whole(timing: LayerTiming, model: Any) -> None:
     run(timing, model, 10)
     report = timing.report()

@@ -77,17 +77,23 @@ class Timing:
         self._remove: list[Callable[[], None]] = []
 
     def watch(self, model: Any) -> None:
-        """Hook the model's embedding, layers and head."""
+        """Hook the model's decoder layers, and its embedding and head if it says which they are, as those of
+        ``transformers`` do; else these are in the rest."""
         from torch.nn import ModuleList
 
         names = {module: name for name, module in model.named_modules()}
         # whatever the architecture calls it: the longest list of modules is that of the decoder layers
         layers = max((module for module in names if isinstance(module, ModuleList)), key=len)
-        self._hook(model.get_input_embeddings(), self._part(names[model.get_input_embeddings()]))
+        self._hook_end(model, "get_input_embeddings", names)
         for layer in layers:
             self._hook(layer, self._part(names[layer] if self.options.each_layer else f"{names[layers]}.*"))
-        self._hook(model.get_output_embeddings(), self._part(names[model.get_output_embeddings()]))
+        self._hook_end(model, "get_output_embeddings", names)
         self._hook(model, self.whole)
+
+    def _hook_end(self, model: Any, method: str, names: Mapping[Any, str]) -> None:
+        if hasattr(model, method):
+            end = getattr(model, method)()
+            self._hook(end, self._part(names[end]))
 
     def _part(self, name: str) -> Part:
         return self.parts.setdefault(name, Part(name))
