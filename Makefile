@@ -10,6 +10,7 @@
 #   make demo-vllm      the same schema in vLLM alone and with guideway in it
 #   make test-corpora   CORPORA=folder: tests over a corpus of schemas
 #   make bench          benchmarks; those over the corpus of schemas need CORPORA=folder
+#   make bench-vllm     benchmarks inside vLLM; CORPORA=folder for all of them
 #   make clean          removes $(VENV), caches and built distributions
 
 PYTHON ?= python3
@@ -31,7 +32,7 @@ export OMP_NUM_THREADS ?= 1
 empty :=
 space := $(empty) $(empty)
 
-.PHONY: help setup setup-vllm demo demo-vllm test test-slow test-vllm test-corpora lint conform contracts format bench clean
+.PHONY: help setup setup-vllm demo demo-vllm test test-slow test-vllm test-corpora lint conform contracts format bench bench-vllm clean
 .DELETE_ON_ERROR:
 
 help:
@@ -101,6 +102,11 @@ bench: setup
 	  fi; \
 	  $(BIN)/python "$$script" "$$@"; \
 	done
+
+bench-vllm: setup-vllm
+	$(VLLM_BIN)/python tests/benchmarks/vllm_throughput.py $(if $(CORPORA),--corpora "$(CORPORA)")
+	$(VLLM_BIN)/python tests/benchmarks/vllm_startup.py
+	$(VLLM_BIN)/python tests/benchmarks/vllm_failures.py
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

