@@ -13,6 +13,7 @@ from guideway.plugins.configuration import check_int, freeze_components
 __all__ = ["KEY", "GuestConfig"]
 
 KEY = "guideway"
+STOCK = ("vllm_xgrammar", "vllm_guidance", "vllm_outlines")
 WHERE = f'additional_config["{KEY}"]'
 KIND_OF = {"grammar": "grammar", "modifiers": "modifier", "worker_mixins": "worker", "device_backend": "device"}
 """The fields that choose components which take options, and the kind of each."""
@@ -20,10 +21,11 @@ KIND_OF = {"grammar": "grammar", "modifiers": "modifier", "worker_mixins": "work
 
 @dataclass(frozen=True, kw_only=True)
 class GuestConfig:
-    """Raises `InvalidConfiguration`, naming the field. Without ``grammar`` there are no constraints."""
+    """Raises `InvalidConfiguration`, naming the field."""
 
-    grammar: tuple[str, ...] = ()
-    """Grammar strategies, in order of preference."""
+    grammar: tuple[str, ...] = STOCK
+    """Grammar strategies, in order of preference; empty: no constraints. By default vLLM's own backends, in the
+    order in which vLLM tries them."""
     modifiers: tuple[str, ...] = ()
     """Logit modifiers that requests may use."""
     worker_mixins: tuple[str, ...] = ()
@@ -102,7 +104,7 @@ class GuestConfig:
 class _Flat:
     """The fields with plain values."""
 
-    grammar: tuple[str, ...] = ()
+    grammar: tuple[str, ...] = STOCK
     modifiers: tuple[str, ...] = ()
     worker_mixins: tuple[str, ...] = ()
     device_backend: str | None = None

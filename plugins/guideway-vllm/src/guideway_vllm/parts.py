@@ -12,6 +12,7 @@ from guideway.plugins import Plugins
 from guideway.plugins.building import build_modifiers, build_strategies, validators
 
 from guideway_vllm.config import GuestConfig
+from guideway_vllm.stock.server import Server, serving
 
 __all__ = ["OFFERS", "build_runtime", "fingerprint", "vocabulary_of"]
 
@@ -24,14 +25,8 @@ _LOCK = threading.Lock()
 
 def vocabulary_of(vllm_config: Any) -> Vocabulary:
     """The vocabulary of the model's tokenizer, built once for each tokenizer in a process."""
-    from vllm.tokenizers import cached_tokenizer_from_config
-
     model = vllm_config.model_config
-    if model.skip_tokenizer_init:
-        raise InvalidConfiguration(
-            "guideway needs the model's tokenizer, so vLLM cannot run with skip_tokenizer_init", field="guideway"
-        )
-    tokenizer: Any = cached_tokenizer_from_config(model_config=model)
+    tokenizer = _tokenizer(vllm_config)
     with _LOCK:
         if tokenizer not in _VOCABULARIES:
             _VOCABULARIES[tokenizer] = build_vocabulary(
@@ -50,6 +45,8 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
     modifiers = [plugins.load("modifier", address) for address in config.modifiers]
     hooks = plugins.hooks()
     vocabulary = vocabulary_of(vllm_config)
+    with serving(Server(vllm_config, _tokenizer(vllm_config))):
+        built = build_strategies(strategies, vocabulary, config.options)
     context = ModifierContext(
         vocabulary=vocabulary,
         max_num_sequences=1 if front_end else vllm_config.scheduler_config.max_num_seqs,
@@ -57,7 +54,7 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
     )
     return Runtime(
         context,
-        strategies=build_strategies(strategies, vocabulary, config.options),
+        strategies=built,
         modifiers=build_modifiers(modifiers, context, config.options),
         validators=validators(hooks) if front_end else (),
         offers=OFFERS,
@@ -70,6 +67,17 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
 def fingerprint(config: GuestConfig, plugins: Plugins) -> str:
     """Of the plugins, their files, their options and everything that decides how they behave."""
     return config.plan(plugins).fingerprint
+
+
+def _tokenizer(vllm_config: Any) -> Any:
+    from vllm.tokenizers import cached_tokenizer_from_config
+
+    model = vllm_config.model_config
+    if model.skip_tokenizer_init:
+        raise InvalidConfiguration(
+            "guideway needs the model's tokenizer, so vLLM cannot run with skip_tokenizer_init", field="guideway"
+        )
+    return cached_tokenizer_from_config(model_config=model)
 
 
 def _stop_token_ids(model: Any) -> list[int]:

@@ -1,0 +1,165 @@
+"""One of vLLM's grammars under guideway's contract, by the methods all of its backends have."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from guideway.api import CompiledGrammar, ConformanceError, DeadEnd, Matcher
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from guideway.api.bitmask import Bitmask
+
+    from guideway_vllm.stock.strategy import StockStrategy
+
+__all__ = ["Rows", "StockCompiled", "StockMatcher"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How a backend's masks are laid out, and what is taken of them."""
+
+    possible: NDArray[np.int32]
+    """``int32[words]``, as wide as the backend's own: the tokens that can be legal at all."""
+    eos_token_id: int
+    """The token by which the backend says that the output is complete."""
+
+
+class StockCompiled(CompiledGrammar):
+    """A compiled grammar that never moves; matchers are copies of it."""
+
+    def __init__(self, strategy: StockStrategy, native: Any, rows: Rows, nbytes: int) -> None:
+        self.strategy = strategy
+        self.rows = rows
+        self._native = native
+        self._nbytes = nbytes
+        self._lock = threading.Lock()
+
+    def native(self) -> Any:
+        """vLLM's grammar at its start."""
+        with self._lock:  # llguidance raises where two threads use one of its matchers
+            return self.strategy.copied(self._native)
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> StockMatcher:
+        return StockMatcher(self, self.native(), stop_token_ids)
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+
+class StockMatcher(Matcher):
+    """Keeps the mask of its state: a token is legal if its bit there is set. So `accept` and `fill_bitmask` agree, and
+    the backend is never offered a token it would refuse, which each one takes differently.
+
+    Stop tokens never reach the backend: they are legal where its mask has its own end.
+    """
+
+    def __init__(self, compiled: StockCompiled, native: Any, stop_token_ids: frozenset[int]) -> None:
+        self._compiled = compiled
+        self._native = native
+        self._stop_token_ids = stop_token_ids
+        self._token_ids: list[int] = []
+        self._terminated = False
+        self._accepting = False
+        self._mask = np.zeros((1, compiled.rows.possible.size), dtype=np.int32)
+        self._tensor = torch.from_numpy(self._mask)
+        # a bit at a time is got from this several times as fast as from the array
+        self._words = self._mask[0].data.cast("B").cast("I")
+        self._is_current = False
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        for count, token_id in enumerate(token_ids):
+            if self._terminated or not self._is_legal(token_id):
+                return count
+            if token_id in self._stop_token_ids:
+                self._terminated = True
+            else:
+                self._advance(token_id)
+            self._token_ids.append(token_id)
+        return len(token_ids)
+
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        self._update()
+        mask = self._mask[0]
+        if not np.bitwise_or.reduce(mask):
+            raise DeadEnd("the grammar allows no token of this vocabulary here")
+        words = bitmask[row]
+        common = min(words.size, mask.size)
+        words[:common] = mask[:common]
+        words[common:] = 0
+
+    def is_terminated(self) -> bool:
+        return self._terminated
+
+    def is_accepting(self) -> bool:
+        if self._terminated:
+            return False
+        self._update()
+        return self._accepting
+
+    def rollback(self, num_tokens: int) -> None:
+        if not 0 <= num_tokens <= len(self._token_ids):
+            raise ValueError(f"cannot roll back {num_tokens} tokens, {len(self._token_ids)} were accepted")
+        if num_tokens == 0:
+            return
+        limit = self._compiled.strategy.max_rollback
+        if limit is not None and num_tokens > limit:
+            super().rollback(num_tokens)
+        num_native = num_tokens - self._terminated
+        self._token_ids, self._terminated = self._token_ids[: len(self._token_ids) - num_tokens], False
+        if not num_native:
+            return
+        if self._compiled.strategy.failure(self._native):
+            self._native = self._compiled.native()  # what has failed cannot be rolled back
+            for token_id in self._token_ids:
+                self._advance(token_id)
+        else:
+            self._is_current = False
+            self._native.rollback(num_native)
+
+    def fork(self) -> Matcher:
+        strategy = self._compiled.strategy
+        if "fork" not in strategy.capabilities:
+            return super().fork()
+        other = StockMatcher(self._compiled, strategy.copied(self._native), self._stop_token_ids)
+        other._token_ids, other._terminated = self._token_ids.copy(), self._terminated
+        return other
+
+    def _is_legal(self, token_id: int) -> bool:
+        self._update()
+        return token_id >> 5 < len(self._words) and bool(self._words[token_id >> 5] >> (token_id & 31) & 1)
+
+    def _advance(self, token_id: int) -> None:
+        self._is_current = False
+        if not self._native.accept_tokens("", [token_id]):
+            raise ConformanceError(
+                f"grammar.{self._compiled.strategy.name} refused token {token_id}, which its own mask allows"
+            )
+
+    def _update(self) -> None:
+        if self._is_current:
+            return
+        rows, words = self._compiled.rows, self._words
+        self._native.fill_bitmask(self._tensor, 0)
+        error = self._compiled.strategy.failure(self._native)
+        if error is not None:
+            if not self._compiled.strategy.is_dead_end(error):
+                raise ConformanceError(f"grammar.{self._compiled.strategy.name} failed: {error}")
+            self._mask[:] = 0
+        eos = rows.eos_token_id
+        self._accepting = bool(words[eos >> 5] >> (eos & 31) & 1)
+        self._mask[0] &= rows.possible
+        words[eos >> 5] &= ~(1 << (eos & 31))
+        for token_id in self._stop_token_ids:
+            bit = 1 << (token_id & 31)
+            if self._accepting:
+                words[token_id >> 5] |= bit
+            else:
+                words[token_id >> 5] &= ~bit
+        self._is_current = True

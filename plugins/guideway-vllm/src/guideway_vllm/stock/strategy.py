@@ -1,0 +1,213 @@
+"""What vLLM's backends have in common as grammar strategies."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+from guideway.api import (
+    Constraint,
+    DeadEnd,
+    GrammarStrategy,
+    InvalidConfiguration,
+    InvalidGrammar,
+    Support,
+    UnsupportedGrammar,
+    Vocabulary,
+    parse_options,
+)
+from guideway.api.bitmask import allocate
+from guideway.api.json_schema import check_schema, keywords
+from numpy.typing import NDArray
+
+from guideway_vllm.stock.matcher import Rows, StockCompiled
+from guideway_vllm.stock.server import server_for
+
+__all__ = ["StockStrategy"]
+
+WITH_SPECIALS = ("grammar:", "structural_tag")
+"""Kinds of constraints that may mean special tokens."""
+
+MAX_MESSAGE = 300
+BASE_NBYTES = 1 << 16
+"""What a grammar takes at least, roughly, for backends that do not say."""
+
+# Messages about text that is well formed.
+_UNSUPPORTED = re.compile(r"support|implemented|exceed|limit|\btoo\b|timed out|universal start state", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Options:
+    """None: what vLLM has to set about its backends is in ``--structured-outputs-config``."""
+
+
+class StockStrategy(GrammarStrategy):
+    """One of vLLM's backends, built when the first constraint is compiled, as vLLM does."""
+
+    backend: ClassVar[str]
+    """As ``--structured-outputs-config`` names it."""
+
+    def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
+        super().__init__(vocabulary, options)
+        parse_options(Options, options, where=f"grammar.{self.name}")
+        self._server = server_for(f"grammar.{self.name}")
+        if self._server.tokenizer.eos_token_id is None:
+            raise InvalidConfiguration(
+                f"grammar.{self.name} needs a tokenizer with an end-of-text token to end an output with",
+                field="grammar",
+            )
+        self._lock = threading.Lock()
+        self._built: Any = None
+
+    # What each backend says
+
+    @abstractmethod
+    def make(self, vllm_config: Any, tokenizer: Any, vocab_size: int) -> Any:
+        """vLLM's backend."""
+
+    @abstractmethod
+    def validate(self, params: Any, tokenizer: Any) -> None:
+        """vLLM's judgment of a request with these ``SamplingParams``, which it may rewrite. Raises what vLLM does."""
+
+    @abstractmethod
+    def copied(self, native: Any) -> Any:
+        """An independent grammar in the same state; of a backend that cannot fork, `native` is at its start."""
+
+    def lacking(self, schema: Any) -> str | None:
+        """Why a JSON schema is not for this backend, as far as vLLM can tell without compiling it."""
+        return None
+
+    def lacking_tokenizer(self, tokenizer: Any) -> str | None:
+        """Why this backend cannot work with the model's tokenizer."""
+        return None
+
+    def failure(self, native: Any) -> str | None:
+        """What went wrong inside a grammar that goes on as if nothing had."""
+        return None
+
+    def is_dead_end(self, failure: str) -> bool:
+        """Whether a `failure` only says that no token can follow."""
+        return False
+
+    def nbytes(self, native: Any, spec: str) -> int:
+        """Memory of a grammar, as near as can be told."""
+        return BASE_NBYTES + 64 * len(spec)
+
+    # The contract
+
+    def supports(self, constraint: Constraint) -> Support:
+        if (reason := self.lacking_tokenizer(self._server.tokenizer)) is not None:
+            return Support(reason=reason)
+        if constraint.kind != "json_schema":
+            return Support(enforced=frozenset({constraint.kind}))
+        schema = json.loads(constraint.source())
+        try:
+            check_schema(schema)
+        except InvalidGrammar as error:
+            return Support(reason=str(error))
+        if (reason := self.lacking(schema)) is not None:
+            return Support(reason=reason)
+        return Support(enforced=frozenset(name for name in keywords(schema) if "+" not in name))
+
+    def compile(self, constraint: Constraint) -> StockCompiled:
+        kind = constraint.kind
+        if kind not in self.kinds:
+            raise UnsupportedGrammar(f"vLLM's backend {self.backend} has no constraints of kind {kind}", feature=kind)
+        params = self._params(constraint)
+        support = self.supports(constraint)
+        if support.reason is not None:
+            raise UnsupportedGrammar(support.reason, feature=kind)
+        native, spec = self._compile(kind, params)
+        if (error := self.failure(native)) is not None and not self.is_dead_end(error):
+            self._refuse(kind, error)
+        compiled = StockCompiled(self, native, self._rows(kind), self.nbytes(native, spec))
+        try:
+            compiled.matcher(self.vocabulary.stop_token_ids).fill_bitmask(allocate(1, self.vocabulary.logits_width), 0)
+        except DeadEnd as error:
+            raise InvalidGrammar("no text of this vocabulary matches the constraint") from error
+        return compiled
+
+    # Parts
+
+    def _params(self, constraint: Constraint) -> Any:
+        """``SamplingParams`` with the constraint in vLLM's terms."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import StructuredOutputsParams
+
+        kind, source = constraint.kind, constraint.source()
+        given: dict[str, Any]
+        match kind:
+            case "json_schema":
+                schema = json.loads(source)
+                check_schema(schema)
+                if schema is False:
+                    raise InvalidGrammar("the schema `false` allows nothing")
+                # vLLM knows no schema that is a bool
+                given = {"json": "{}" if schema is True else source}
+            case "json_object":
+                given = {"json_object": True}
+            case "choice":
+                given = {"choice": json.loads(source)}
+            case "regex":
+                if "\x00" in source:
+                    raise UnsupportedGrammar("vLLM takes no regular expression with a NUL character", feature=kind)
+                given = {"regex": source}
+            case "structural_tag":
+                given = {"structural_tag": source}
+            case _:
+                self._check_dialect(source, kind)
+                given = {"grammar": source}
+        return SamplingParams(structured_outputs=StructuredOutputsParams(**given))
+
+    def _check_dialect(self, source: str, kind: str) -> None:
+        """vLLM is not told of a dialect, and guesses."""
+        from vllm.v1.structured_output.utils import grammar_is_likely_lark
+
+        if not source.strip():
+            raise InvalidGrammar("the grammar is empty")
+        guessed = "lark" if grammar_is_likely_lark(source) else "ebnf"
+        if kind != f"grammar:{guessed}":
+            raise UnsupportedGrammar(f"vLLM takes this grammar for {guessed}, which it is not said to be", feature=kind)
+
+    def _compile(self, kind: str, params: Any) -> tuple[Any, str]:
+        from vllm.v1.structured_output.request import get_structured_output_key
+
+        backend = self._backend()
+        try:
+            self.validate(params, self._server.tokenizer)
+            request_type, spec = get_structured_output_key(params.structured_outputs)
+            native = backend.compile_grammar(request_type, spec, {self._server.tokenizer.eos_token_id})
+        except Exception as error:
+            self._refuse(kind, str(error), error)
+        return native, spec
+
+    def _refuse(self, kind: str, said: str, error: Exception | None = None) -> NoReturn:
+        """Schemas were checked already: what is left to refuse in one is what a backend lacks."""
+        said = " ".join(said.split())[:MAX_MESSAGE] or type(error).__name__
+        message = f"vLLM's backend {self.backend}: {said}"
+        if kind in ("json_schema", "json_object", "structural_tag") or _UNSUPPORTED.search(said):
+            raise UnsupportedGrammar(message, feature=kind) from error
+        raise InvalidGrammar(message) from error
+
+    def _backend(self) -> Any:
+        with self._lock:
+            if self._built is None:
+                server = self._server
+                self._built = self.make(server.vllm_config, server.tokenizer, self.vocabulary.logits_width)
+            return self._built
+
+    def _rows(self, kind: str) -> Rows:
+        num_words = self._backend().allocate_token_bitmask(1).shape[1]
+        tokens = self.vocabulary.tokens
+        specials = kind.startswith(WITH_SPECIALS)
+        possible = np.zeros(num_words * 32, dtype=np.uint8)
+        known = [bool(token) or specials for token in tokens][: possible.size]
+        possible[: len(known)] = known
+        words: NDArray[np.int32] = np.packbits(possible, bitorder="little").view("<i4").astype(np.int32)
+        return Rows(words, self._server.tokenizer.eos_token_id)
