@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}},

@@ -1,0 +1,105 @@
+"""The same two requests to vLLM alone and to vLLM with guideway: which of them keeps ``maxLength`` beside ``pattern``?
+
+Of its structured-output backends vLLM takes the one its first request needs, and keeps it as long as it runs
+(https://github.com/vllm-project/vllm/issues/43920). The second request here is judged by the rules of a backend that
+knows ``maxLength`` beside ``pattern``, and is then served by the first one's, which drops it. guideway lets vLLM's very
+same backends serve each request by itself.
+
+``make demo-vllm`` runs it: two engines in turn, each in a process of its own, on the CPU. It exits with 1 if guideway
+does not keep ``maxLength``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+PROMPT = "Give name and age as JSON. This is Peter Young. Age: 49."
+LONGEST = 5
+PROPERTIES = {"name": {"type": "string", "maxLength": 30}, "age": {"type": "integer", "maximum": 120}}
+FIRST = {"type": "object", "properties": PROPERTIES, "required": ["name", "age"], "additionalProperties": False}
+NAME = {"type": "string", "pattern": "^[A-Za-z ]+$", "maxLength": LONGEST}
+SECOND = {**FIRST, "properties": {**PROPERTIES, "name": NAME}}
+
+SETTINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+def serve(guideway: bool) -> dict[str, Any]:
+    """What an engine in this process makes of the two requests, one after the other."""
+    import vllm
+    from guideway_demo_model import DemoModel
+    from vllm import LLM, SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    llm = LLM(
+        model=str(DemoModel().path()),
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=512,
+        max_num_seqs=4,
+        disable_log_stats=True,
+        additional_config={"guideway": {}} if guideway else {},
+    )
+    outputs = []
+    for schema in (FIRST, SECOND):
+        params = SamplingParams(temperature=0, max_tokens=80, structured_outputs=StructuredOutputsParams(json=schema))
+        outputs += llm.generate([PROMPT], [params], use_tqdm=False)
+    told = [(output.kv_transfer_params or {}).get("guideway", {}) for output in outputs]
+    return {
+        "vllm": vllm.__version__,
+        "texts": [output.outputs[0].text for output in outputs],
+        "strategies": [said.get("strategy") for said in told],
+    }
+
+
+def served(guideway: bool) -> dict[str, Any]:
+    """The same, from a process of its own; without guideway no plugin of vLLM's is loaded in it."""
+    environment = os.environ | SETTINGS
+    environment["VLLM_PLUGINS"] = "guideway" if guideway else "none"
+    command = [sys.executable, __file__, "guideway" if guideway else "alone"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"vLLM {command[-1]} failed:\n{done.stderr}")
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def verdict(text: str) -> tuple[bool, str]:
+    """Whether a text keeps the second schema's ``maxLength``, and how to say so."""
+    try:
+        length = len(json.loads(text)["name"])
+    except ValueError:
+        return False, "the output is no JSON"
+    kept = length <= LONGEST
+    return kept, f"{length} characters: {'kept' if kept else 'lost'}"
+
+
+def main() -> int:
+    """The comparison, as a table; 0 if guideway kept ``maxLength``."""
+    print(f"second of two requests, name: {json.dumps(NAME)}\n", flush=True)
+    kept = False
+    for guideway in (False, True):
+        answer = served(guideway)
+        text = answer["texts"][1]
+        kept, said = verdict(text)
+        title = f"vLLM {answer['vllm']}" + (", guideway" if guideway else "")
+        by = f", served by {answer['strategies'][1]}" if guideway else ""
+        print(f"{title:24}{text}\n{'':24}maxLength {LONGEST}: {said}{by}", flush=True)
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        print(json.dumps(serve(sys.argv[1] == "guideway")))
+    else:
+        sys.exit(main())

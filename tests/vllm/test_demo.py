@@ -1,0 +1,17 @@
+"""``make demo-vllm``: vLLM alone loses ``maxLength`` beside ``pattern``, guideway keeps it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+DEMO = Path(__file__).parents[2] / "plugins" / "guideway-vllm" / "examples" / "max_length.py"
+
+
+def test_guideway_keeps_what_vllm_loses() -> None:
+    done = subprocess.run([sys.executable, str(DEMO)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    alone, with_guideway = (line for line in done.stdout.splitlines() if "maxLength 5:" in line)
+    assert "lost" in alone
+    assert with_guideway.endswith("characters: kept, served by vllm_guidance")
