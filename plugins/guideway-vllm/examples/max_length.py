@@ -86,7 +86,7 @@ def verdict(text: str) -> tuple[bool, str]:
 
 def main() -> int:
     """The comparison, as a table; 0 if guideway kept ``maxLength``."""
-    print(f"second of two requests, name: {json.dumps(NAME)}\n", flush=True)
+    _say(f"second of two requests, name: {json.dumps(NAME)}\n")
     kept = False
     for guideway in (False, True):
         answer = served(guideway)
@@ -94,12 +94,17 @@ def main() -> int:
         kept, said = verdict(text)
         title = f"vLLM {answer['vllm']}" + (", guideway" if guideway else "")
         by = f", served by {answer['strategies'][1]}" if guideway else ""
-        print(f"{title:24}{text}\n{'':24}maxLength {LONGEST}: {said}{by}", flush=True)
+        _say(f"{title:24}{text}\n{'':24}maxLength {LONGEST}: {said}{by}")
     return 0 if kept else 1
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        print(json.dumps(serve(sys.argv[1] == "guideway")))
+        _say(json.dumps(serve(sys.argv[1] == "guideway")))
     else:
         sys.exit(main())
