@@ -1,0 +1,183 @@
+"""From vLLM's parameters to a guideway request."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from guideway.api import (
+    Choice,
+    Constraint,
+    Grammar,
+    InvalidRequest,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    Request,
+    StructuralTag,
+)
+from guideway_vllm.requests import CARRIER, carries_only, is_ours, request_of
+
+KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+
+
+def outputs(backend: str | None = None, **given: Any) -> Any:
+    """As much of ``StructuredOutputsParams`` as is read."""
+    return SimpleNamespace(**{**dict.fromkeys(KINDS), **given}, _backend=backend)
+
+
+def params(structured_outputs: Any = None, extra: dict[Any, Any] | None = None, **given: Any) -> Any:
+    """As much of ``SamplingParams`` as is read, with vLLM's defaults."""
+    defaults: dict[str, Any] = {
+        "max_tokens": 16,
+        "min_tokens": 0,
+        "seed": None,
+        "stop": [],
+        "stop_token_ids": [],
+        "ignore_eos": False,
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "logit_bias": None,
+        "n": 1,
+        "logprobs": None,
+        "prompt_logprobs": None,
+    }
+    return SimpleNamespace(**defaults | given, structured_outputs=structured_outputs, extra_args=extra)
+
+
+def made(given: Any, **options: Any) -> Request:
+    return request_of("r", [5, 6], given, **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "constraint"),
+    [
+        ({"json": {"type": "null"}}, JsonSchema({"type": "null"})),
+        ({"json": '{"type":"null"}'}, JsonSchema('{"type":"null"}')),
+        ({"json": {}}, JsonSchema({})),
+        ({"json_object": True}, JsonObject()),
+        ({"regex": "a+"}, Regex("a+")),
+        ({"regex": ""}, Regex("")),
+        ({"choice": ["a", "b"]}, Choice(["a", "b"])),
+        ({"structural_tag": "{}"}, StructuralTag("{}")),
+    ],
+)
+def test_each_of_its_constraints_is_one_of_ours(given: dict[str, Any], constraint: Constraint) -> None:
+    assert made(params(outputs(**given))).params.constraint == constraint
+
+
+def test_a_grammar_has_the_dialect_that_is_said() -> None:
+    request = made(params(outputs(grammar="start: A"), {"guideway.dialect": "lark"}))
+    assert request.params.constraint == Grammar("start: A", "lark")
+
+
+def test_the_strategy_is_that_of_the_request() -> None:
+    request = made(params(outputs(regex="a"), {"guideway.strategy": "vllm_outlines"}))
+    assert request.params.constraint == Regex("a", strategy="vllm_outlines")
+
+
+def test_the_carrier_is_no_constraint() -> None:
+    carrier = params(outputs(CARRIER, json_object=True))
+    assert carries_only(carrier)
+    assert made(carrier).params.constraint is None
+    assert not carries_only(params(outputs(json_object=True)))
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        (params(), False),
+        (params(extra={}), False),
+        (params(extra={"other": 1, 3: 4}), False),
+        (params(extra={"guideway.tenant": "a"}), True),
+        (params(extra={"guideway.typo": "a"}), True),  # so that it is refused
+        (params(outputs(regex="a")), True),
+    ],
+)
+def test_what_asks_for_nothing_is_left_alone(given: Any, ours: bool) -> None:
+    assert is_ours(given) is ours
+
+
+def test_modifiers_come_as_they_are_or_as_json() -> None:
+    wanted = {"hello": {"letter": "a"}}
+    for value in (wanted, '{"hello": {"letter": "a"}}'):
+        assert made(params(extra={"guideway.modifiers": value})).params.modifiers == wanted
+    assert made(params()).params.modifiers == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "said"),
+    [
+        (params(extra={"guideway.modifier": "{}"}), "guideway.modifier", "did you mean 'guideway.modifiers'"),
+        (params(extra={"guideway.modifiers": "{"}), "guideway.modifiers", "is not JSON"),
+        (params(outputs(regex="a"), {"guideway.dialect": "lark"}), "guideway.dialect", "no grammar"),
+        (params(outputs(json_object=False)), "structured_outputs.json_object", "must be true"),
+        (
+            params(outputs(json={}, whitespace_pattern=" ")),
+            "structured_outputs.whitespace_pattern",
+            "whitespace_pattern is not enforced",
+        ),
+        (
+            params(outputs(json={}, disable_any_whitespace=True)),
+            "structured_outputs.disable_any_whitespace",
+            "disable_any_whitespace is not enforced",
+        ),
+        (
+            params(outputs(json={}, disable_additional_properties=True)),
+            "structured_outputs.disable_additional_properties",
+            "disable_additional_properties is not enforced",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(given: Any, field: str, said: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        made(given)
+    assert caught.value.field == field
+    assert said in str(caught.value)
+
+
+def test_how_tokens_are_drawn_arrives_where_guideway_draws() -> None:
+    given = params(
+        temperature=0.7,
+        min_tokens=2,
+        top_k=-1,
+        top_p=0.9,
+        min_p=0.1,
+        repetition_penalty=1.1,
+        frequency_penalty=0.2,
+        presence_penalty=0.3,
+        logit_bias={3: 1.5},
+        stop=["x"],
+        stop_token_ids=[7],
+        n=3,
+        logprobs=-1,
+        prompt_logprobs=2,
+        seed=11,
+        extra={"guideway.tenant": "t"},
+    )
+    request = made(given, priority=4)
+    assert (request.request_id, request.prompt_token_ids, request.tenant) == ("r", (5, 6), "t")
+    drawn = request.params
+    assert (drawn.temperature, drawn.top_k, drawn.top_p, drawn.min_p, drawn.min_tokens) == (0.7, 0, 0.9, 0.1, 2)
+    assert (drawn.repetition_penalty, drawn.frequency_penalty, drawn.presence_penalty) == (1.1, 0.2, 0.3)
+    assert (drawn.logit_bias, drawn.stop, drawn.stop_token_ids, drawn.seed) == ({3: 1.5}, ("x",), (7,), 11)
+    assert (drawn.n, drawn.logprobs, drawn.prompt_logprobs, drawn.priority) == (3, 0, 2, 4)
+
+
+def test_how_tokens_are_drawn_is_left_out_where_vllm_draws() -> None:
+    given = params(temperature=0.7, top_k=5, n=3, logprobs=2, min_tokens=4, stop_token_ids=[7], seed=2**63 + 1)
+    drawn = made(given, samples=False).params
+    assert (drawn.temperature, drawn.top_k, drawn.n, drawn.logprobs, drawn.min_tokens) == (0.0, 0, 1, None, 0)
+    assert (drawn.max_tokens, drawn.stop_token_ids, drawn.seed) == (16, (7,), 1)
+
+
+def test_a_temperature_vllm_takes_for_none_is_none() -> None:
+    assert made(params(temperature=9e-6, n=2)).params.temperature == 0
+    assert made(params(temperature=9e-6, n=2)).params.n == 1
+    assert made(params(temperature=2e-5)).params.temperature == 2e-5
