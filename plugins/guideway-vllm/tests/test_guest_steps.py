@@ -136,5 +136,3 @@ def test_what_goes_down_survives_the_way(drawn: tuple[StepInput, list[int]]) -> 
     arrived = pickle.loads(pickle.dumps(sent))
     assert arrived.parts[0].rows.tolist() == rows.tolist()
     assert [told(arrived.parts[0].step, i) for i in range(len(rows))] == [told(part, i) for i in range(len(rows))]
-        told(part, row) for row in range(len(rows))
-    ]
