@@ -97,7 +97,7 @@ class StagedStep:
             logits = self._rescue_empty_rows(self.pipeline.forbid_padding(logits), before, self.post_warp)
             if self.owners:
                 logits = ops.log_softmax(logits)
-        greedy = ops.argmax(logits)[: len(self.all_rows)]
+        greedy = self._most_likely(logits)
         self.downloads["greedy"] = greedy
         self.downloads["best"] = ops.gather(logits, self.all_rows, greedy[:, None])[:, 0]
         chosen: list[tuple[NDArray[np.int32], Array]] = [(np.arange(self.num_rows, dtype=np.int32), greedy)]
@@ -135,7 +135,9 @@ class StagedStep:
         if self.padding is not None:
             logits = self._with_scratch(logits)
         logits = self._allowed(logits)[:size]
+        self.downloads["best"] = self.ops.gather(logits, self.all_rows, self._most_likely(logits)[:, None])[:, 0]
         host = self._downloaded()
+        self._check_drawable(host["best"][: self.num_rows])
         no_tokens = np.zeros(self.num_rows, dtype=np.int32)
         return logits, StepOutput(no_tokens, self._feedback(host), self.faults, self._overruled(host))
 
@@ -298,22 +300,26 @@ class StagedStep:
         for i, (entry, rows) in enumerate(owned):
             token_ids[rows] = host[f"owned/{i}"][: len(rows)]
             owner |= dict.fromkeys(rows.tolist(), entry.name)
-        best = host["best"][: self.num_rows]
-        undrawable = ~(best > -np.inf)  # true for NaN
+        self._check_drawable(host["best"][: self.num_rows])
         outside = (token_ids < 0) | (token_ids >= num_tokens)
-        for row in np.flatnonzero(undrawable | outside).tolist():
-            if undrawable[row]:
-                not_numbers = np.isnan(best[row])
-                message = "the logits are not numbers (NaN)" if not_numbers else "no token has a probability"
-                fault = self._blame(row, message)
-            else:
-                message = f"it drew a token id outside 0..{num_tokens - 1}"
-                owned_by = owner.get(row)
-                fault = Fault(f"modifier.{owned_by}", "sample", message) if owned_by else self._blame(row, message)
+        for row in np.flatnonzero(outside).tolist():
+            message = f"it drew a token id outside 0..{num_tokens - 1}"
+            owned_by = owner.get(row)
+            fault = Fault(f"modifier.{owned_by}", "sample", message) if owned_by else self._blame(row, message)
             self.faults.setdefault(row, fault)
         if self.faults:
             token_ids[list(self.faults)] = 0
         return token_ids.astype(np.int32)
+
+    def _most_likely(self, logits: Array) -> Array:
+        """The most likely token of each sampled row; in one that has NaN, the first of these."""
+        return self.ops.argmax(logits)[: len(self.all_rows)]
+
+    def _check_drawable(self, best: NDArray[Any]) -> None:
+        """A row is at fault whose best value, of `best`, is none to draw."""
+        for row in np.flatnonzero(~(best > -np.inf)).tolist():  # true for NaN
+            message = "the logits are not numbers (NaN)" if np.isnan(best[row]) else "no token has a probability"
+            self.faults.setdefault(row, self._blame(row, message))
 
     def _blame(self, row: int, message: str) -> Fault:
         """A row that cannot be drawn is the model's doing, unless modifiers acted on it."""

@@ -43,6 +43,8 @@ class Seat:
     """Where it has begun and has no slot."""
     fault: Fault | None = None
     """Why it must end, where the runtime does not know it."""
+    refusal: str | None = None
+    """Why it is not served, where vLLM ends it by itself."""
     draws: bool = False
     """Whether guideway draws its tokens."""
     shaped: bool = False
@@ -76,6 +78,8 @@ class Core:
         self._words = num_words(vocabulary.logits_width)
         self._closed: dict[frozenset[int], NDArray[np.int32]] = {}
         self._lock = threading.Lock()
+        self._refused: dict[str, str] = {}
+        """Why requests that are not seated were refused."""
         self._heard: dict[str, tuple[int, Any]] = {}
         """By request: its first row in a part of the step just taken, and that part's output."""
         self.finished: dict[str, None] = {}
@@ -96,6 +100,7 @@ class Core:
                 self._seats[request.request_id] = seat = Seat(admission)
         except Exception as error:
             log.warning("guideway: request %s is refused: %s", request.request_id, error)
+            self._refused[request.request_id] = str(error)
             ready.set_exception(error)
             return ready
         if admission.compilation is None:
@@ -109,6 +114,7 @@ class Core:
         told = self.told(request_id)
         self._heard.pop(request_id, None)
         self.finished.pop(request_id, None)
+        self._refused.pop(request_id, None)
         seat = self._seats.pop(request_id, None)
         if seat is not None:
             if (fault := self._fault(seat)) is not None:
@@ -126,8 +132,8 @@ class Core:
         nothing."""
         seat = self._seats.get(request_id)
         if seat is None:
-            return None
-        told: dict[str, Any] = {}
+            return {"error": self._refused[request_id]} if request_id in self._refused else None
+        told: dict[str, Any] = {} if seat.refusal is None else {"error": seat.refusal}
         if seat.slot is not None:
             if strategy := self.runtime.strategy(seat.slot):
                 told["strategy"] = strategy
@@ -246,8 +252,9 @@ class Core:
             self.runtime.start(seat.admission, slot, journal=seat.journal, reasoning=bool(gate(request)))
         except GuidewayError as error:
             self._free.append(slot)
-            plugin = error.plugin if isinstance(error, PluginError) else "host.vllm"
-            seat.fault = Fault.of(plugin, "start", error)
+            # a plugin's error says itself whose it is; its cause is what there is to add
+            plugin, cause = (error.plugin, error.__cause__) if isinstance(error, PluginError) else ("host.vllm", None)
+            seat.fault = Fault.of(plugin, "start", cause or error)
             return
         seat.slot, seat.journal = slot, None
         acting = self.runtime.acting(slot)
@@ -308,6 +315,7 @@ def _settle(done: Future[Any], ready: Future[Seat], seat: Seat, request_id: str)
         ready.set_result(seat)
     else:
         log.warning("guideway: request %s cannot be served: %s", request_id, error)
+        seat.refusal = str(error)
         ready.set_exception(error)
 
 

@@ -24,10 +24,13 @@ class GuestScheduler:
 
     guest: Core | None
     requests: dict[str, Any]
+    _last_words: dict[str, dict[str, Any]]
+    """What is to be told of the requests that ended in this step."""
 
     def __init__(self, vllm_config: Any, *args: Any, structured_output_manager: Any, **kwargs: Any) -> None:
         config = GuestConfig.of(vllm_config)
         self.guest = None if config is None else Core(config, vllm_config)
+        self._last_words = {}
         if self.guest is not None:
             manager = type(structured_output_manager)
             structured_output_manager.__class__ = type(manager.__name__, (GuestManager, manager), {})
@@ -53,28 +56,39 @@ class GuestScheduler:
         told = getattr(model_runner_output, ATTRIBUTE, None)
         if (pending := getattr(scheduler_output, ATTRIBUTE, None)) is not None:
             guest.hear(pending, None if told is None or told.failure is not None else told)
+        self._last_words.clear()  # of requests that were aborted since, whom nobody listens to
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         if guest.finished:
             self._end(list(guest.finished), "FINISHED_STOPPED", outputs)
         if told is not None and told.failure is not None:
-            self._end(list(scheduler_output.num_scheduled_tokens), "FINISHED_ERROR", outputs)
+            for request_id in self._end(list(scheduler_output.num_scheduled_tokens), "FINISHED_ERROR", outputs):
+                self._last_words.setdefault(request_id, {}).setdefault("error", told.failure)
+        if self._last_words:
+            self._tell(outputs)
         return outputs
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Every end of a request comes through here; what there is to tell goes with its last output."""
-        kv_transfer_params, *others = super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
+        """Every end of a request comes through here."""
+        freed = super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
         if self.guest is not None and (told := self.guest.release(request.request_id)) is not None:
-            kv_transfer_params = {**(kv_transfer_params or {}), ATTRIBUTE: told}
-        return (kv_transfer_params, *others)
+            self._last_words[request.request_id] = told
+        return freed
 
-    def _end(self, request_ids: list[str], status: str, outputs: dict[int, Any]) -> None:
-        """End requests, and say so in the outputs of this step."""
+    def _tell(self, outputs: dict[int, Any]) -> None:
+        """What there is to tell of a request goes with its last output."""
+        for of_client in outputs.values():
+            for output in of_client.outputs:
+                if output.finish_reason is not None and output.request_id in self._last_words:
+                    told = {ATTRIBUTE: self._last_words[output.request_id]}
+                    output.kv_transfer_params = {**(output.kv_transfer_params or {}), **told}
+
+    def _end(self, request_ids: list[str], status: str, outputs: dict[int, Any]) -> list[str]:
+        """End requests, and say so in the outputs of this step. Those that had not ended."""
         from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
         from vllm.v1.request import RequestStatus
 
-        alive = [r for r in request_ids if r in self.requests and not self.requests[r].is_finished()]
-        told = {r: self.guest.told(r) for r in alive} if self.guest is not None else {}
-        for request in self.finish_requests(alive, RequestStatus[status]):  # type: ignore[attr-defined]
+        ended = self.finish_requests(request_ids, RequestStatus[status])  # type: ignore[attr-defined]
+        for request in ended:
             mine = outputs.setdefault(request.client_index, EngineCoreOutputs(outputs=[]))
             output = next((o for o in mine.outputs if o.request_id == request.request_id), None)
             if output is None:
@@ -82,8 +96,7 @@ class GuestScheduler:
                 mine.outputs.append(output)
             output.finish_reason = request.get_finished_reason()
             output.stop_reason = request.stop_reason
-            if (said := told.get(request.request_id)) is not None:
-                output.kv_transfer_params = {ATTRIBUTE: said}
+        return [request.request_id for request in ended]
 
 
 class GuestManager:
