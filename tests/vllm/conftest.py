@@ -64,6 +64,7 @@ def start(demo_model: str) -> Iterator[Callable[..., Any]]:
         }
         additional = {} if guideway is None else {"additional_config": {"guideway": guideway}}
         llm = LLM(**(defaults | additional | options))
+        _keep_kernels()
         running.append((wanted, llm))
         return llm
 
@@ -77,3 +78,11 @@ def _end(running: list[tuple[dict[str, Any], Any]]) -> None:
         llm.llm_engine.engine_core.shutdown()
         del llm
         gc.collect()
+
+
+def _keep_kernels() -> None:
+    """vLLM 0.32 replaces its kernels anew for each engine of a process, and its search for them in all modules breaks
+    off at llvmlite's, which drafting from n-grams imports: no engine could be started after one that did."""
+    from vllm.platforms import current_platform
+
+    type(current_platform).register_triton_kernel_overrides = classmethod(lambda cls: None)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.bitmask import FULL, Bitmask, empty_rows, is_allowed, num_words
-from guideway.api.errors import ConformanceError, contain
+from guideway.api.errors import ConformanceError, InvalidRequest, PluginError, contain
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy
 from guideway.api.modifier import LogitModifier, LogitTransform, ModifierContext, Step
 from guideway.api.steps import (
@@ -108,6 +108,10 @@ class GrammarMask(LogitModifier[GrammarState]):
         self._compiled[request.request_id] = future
         return future
 
+    def close(self) -> None:
+        """Stop compiling."""
+        self._compiler.close()
+
     def forget(self, request: Request) -> None:
         """The request is over, or never started."""
         future = self._compiled.pop(request.request_id, None)
@@ -120,7 +124,14 @@ class GrammarMask(LogitModifier[GrammarState]):
         compilation = self._compiled[request.request_id].result()
         stop_token_ids = self.context.vocabulary.stop_token_ids | frozenset(request.params.stop_token_ids)
         candidate, grammar = compilation.candidate, compilation.grammar
-        matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
+        try:
+            matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
+        except (InvalidRequest, PluginError):
+            raise
+        except BaseException as error:
+            contain(error)
+            plugin = f"grammar.{candidate.name}"
+            raise PluginError(f"{plugin} failed in matcher: {type(error).__name__}: {error}", plugin=plugin) from error
         return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids)
 
     def prepare(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:

@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +90,9 @@ class Runtime:
     own.
     """
 
+    grammar_host: ClassVar[type[GrammarMask]] = GrammarMask
+    """Where grammars are compiled and matchers live, in every host that builds a runtime."""
+
     def __init__(
         self,
         context: ModifierContext,
@@ -103,8 +106,8 @@ class Runtime:
         compile_threads: int = 2,
     ) -> None:
         self.context = context
-        self._compiler = Compiler(cache_bytes=cache_bytes, num_threads=compile_threads)
-        self._mask = GrammarMask(strategies, self._compiler, context)
+        compiler = Compiler(cache_bytes=cache_bytes, num_threads=compile_threads)
+        self._mask = self.grammar_host(strategies, compiler, context)
         self._modifiers = ModifierSet(self._mask, modifiers, offers)
         self._calls = StepCalls(self._modifiers)
         self._by_name = {m.name: m for m in modifiers}
@@ -175,7 +178,7 @@ class Runtime:
 
     def close(self) -> None:
         """Stop compiling."""
-        self._compiler.close()
+        self._mask.close()
 
     # Sequences
 

@@ -12,6 +12,7 @@ What they lead to does nothing unless ``additional_config`` has the key ``guidew
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
@@ -46,6 +47,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     ),
     "vllm.v1.structured_output:StructuredOutputManager.clear_backend": (),
     "vllm.v1.worker.worker_base:WorkerWrapperBase.init_device": (),
+    "vllm.v1.worker.worker_base:WorkerBase.shutdown": (),
 }
 """Where the guest hangs, and the parameters it relies on."""
 
@@ -105,6 +107,8 @@ def _around_init(init: Callable[..., Any]) -> Callable[..., Any]:
         from guideway_vllm.frontend import FrontEnd
 
         self.guideway = FrontEnd.of(self.vllm_config)
+        if self.guideway is not None:
+            weakref.finalize(self, self.guideway.close)  # vLLM never says that it is done with one
 
     return wrapped
 

@@ -61,6 +61,7 @@ def attach(worker: Any, vllm_config: Any) -> None:
     if config.worker_mixins:
         runner.load_model = guest.around_load_model(runner.load_model)
         runner.execute_model = guest.around_execute_model(runner.execute_model)
+        worker.shutdown = guest.around_shutdown(worker.shutdown)
 
 
 class WorkerExtension:
@@ -121,7 +122,7 @@ class GuestWorker:
         self._step: _Step | None = None
         self._failure: str | None = None
 
-    # The runner's methods
+    # Methods of the worker and its runner
 
     def around_load_model(self, load_model: Any) -> Any:
         @wraps(load_model)
@@ -140,6 +141,14 @@ class GuestWorker:
                 self._step = _Step(scheduler_output)
                 self._note(self.mixins.before_step)
             return execute_model(scheduler_output, *args, **kwargs)
+
+        return wrapped
+
+    def around_shutdown(self, shutdown: Any) -> Any:
+        @wraps(shutdown)
+        def wrapped() -> None:
+            self.mixins.close()  # while the model is there still
+            shutdown()
 
         return wrapped
 
