@@ -81,7 +81,7 @@ def xgrammar_fill(matchers: list[Any], bitmask: Bitmask, threads: int) -> Fill:
     batch = xgr.BatchGrammarMatcher(max_threads=threads)
 
     def fill() -> None:
-        batch.batch_fill_next_token_bitmask([matcher._native for matcher in matchers], bitmask)
+        batch.batch_fill_next_token_bitmask([matcher.native for matcher in matchers], bitmask)
 
     return fill
 

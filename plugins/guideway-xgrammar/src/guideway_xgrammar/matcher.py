@@ -12,6 +12,8 @@ from guideway.api import CompiledGrammar, DeadEnd, Matcher
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
 
+NO_TOKEN = "the grammar allows no token of this vocabulary here"
+
 
 class XgrammarCompiled(CompiledGrammar):
     """A compiled grammar; xgrammar allows any number of matchers and threads to share it."""
@@ -37,13 +39,13 @@ class XgrammarMatcher(Matcher):
     """One sequence's place in a grammar; `tokens` are those xgrammar was given."""
 
     def __init__(self, native: xgr.GrammarMatcher, stop_token_ids: frozenset[int], tokens: Sequence[bytes]) -> None:
-        self._native = native
+        self.native = native
         self._stop_token_ids = stop_token_ids
         self._tokens = tokens
         self._num_accepted = 0
 
     def accept(self, token_ids: Sequence[int]) -> int:
-        native = self._native
+        native = self.native
         for count, token_id in enumerate(token_ids):
             # xgrammar prints a warning when it is offered a special token or anything after termination
             if native.is_terminated() or not (self._tokens[token_id] or token_id in self._stop_token_ids):
@@ -56,27 +58,27 @@ class XgrammarMatcher(Matcher):
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
         words = bitmask[row]
         before = words.copy()
-        self._native.fill_next_token_bitmask(bitmask, row)
+        self.native.fill_next_token_bitmask(bitmask, row)
         # where no token is legal xgrammar writes zeros and says nothing
         if not np.bitwise_or.reduce(words):
             words[:] = before
-            raise DeadEnd("the grammar allows no token of this vocabulary here")
+            raise DeadEnd(NO_TOKEN)
 
     def is_terminated(self) -> bool:
-        return bool(self._native.is_terminated())
+        return bool(self.native.is_terminated())
 
     def is_accepting(self) -> bool:
-        return not self._native.is_terminated() and bool(self._native.is_completed())
+        return not self.native.is_terminated() and bool(self.native.is_completed())
 
     def rollback(self, num_tokens: int) -> None:
         # xgrammar takes some negative and some huge counts without a word
         if not 0 <= num_tokens <= self._num_accepted:
             raise ValueError(f"cannot roll back {num_tokens} tokens, {self._num_accepted} were accepted")
         if num_tokens:
-            self._native.rollback(num_tokens)
+            self.native.rollback(num_tokens)
             self._num_accepted -= num_tokens
 
     def fork(self) -> XgrammarMatcher:
-        other = XgrammarMatcher(self._native.fork(), self._stop_token_ids, self._tokens)
+        other = XgrammarMatcher(self.native.fork(), self._stop_token_ids, self._tokens)
         other._num_accepted = self._num_accepted
         return other

@@ -6,13 +6,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, cast
 
+import numpy as np
 import xgrammar as xgr
 from guideway.api import (
     Constraint,
     DeadEnd,
     Example,
+    FillJob,
     Grammar,
     GrammarStrategy,
     InvalidConfiguration,
@@ -26,8 +28,12 @@ from guideway.api.bitmask import allocate, num_words
 from guideway.api.json_schema import check_schema, pattern_details
 from guideway.api.json_schema_probe import support
 
-from guideway_xgrammar.matcher import XgrammarCompiled
+from guideway_xgrammar.matcher import NO_TOKEN, XgrammarCompiled, XgrammarMatcher
 from guideway_xgrammar.support import SUPPORT
+
+if TYPE_CHECKING:
+    from guideway.api.bitmask import Bitmask
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,7 @@ class Strategy(GrammarStrategy):
                 "xgrammar needs a vocabulary with at least one special token (its bytes empty) to end an output with",
                 field="vocabulary",
             )
+        self._batch = xgr.BatchGrammarMatcher(max_threads=1)
         self._plain = _Compiler(vocabulary, vocabulary.tokens, self._options.max_threads)
         self._json = _Compiler(
             vocabulary,
@@ -167,6 +174,26 @@ class Strategy(GrammarStrategy):
             case "grammar:lark":
                 return compiler.compile_lark(source)
         return compiler.compile_structural_tag(source)
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
+        """In one call of the library where there are no drafts, which is what most of a mask costs. One thread: a
+        second one costs more than it saves (``tests/benchmarks/results/batch_fill.md``)."""
+        if any(job.draft_token_ids for job in jobs):
+            return super().fill(jobs, bitmask)
+        rows = [job.first_row for job in jobs]
+        before = bitmask[rows]
+        try:
+            natives = [cast("XgrammarMatcher", job.matcher).native for job in jobs]
+            self._batch.batch_fill_next_token_bitmask(natives, bitmask, rows)
+        except Exception:  # whose fault it is shows one by one
+            bitmask[rows] = before
+            return super().fill(jobs, bitmask)
+        accepted = np.zeros(len(jobs), dtype=np.int32)
+        for i in np.flatnonzero(~bitmask[rows].any(axis=1)).tolist():
+            bitmask[rows[i]] = before[i]
+            jobs[i].error = DeadEnd(NO_TOKEN)
+            accepted[i] = -1
+        return accepted
 
     def from_bytes(self, data: bytes) -> XgrammarCompiled:
         kind, _, text = data.decode().partition("\n")
