@@ -85,4 +85,4 @@ def _keep_kernels() -> None:
     off at llvmlite's, which drafting from n-grams imports: no engine could be started after one that did."""
     from vllm.platforms import current_platform
 
-    type(current_platform).register_triton_kernel_overrides = classmethod(lambda cls: None)
+    type(current_platform).register_triton_kernel_overrides = staticmethod(lambda: None)
