@@ -61,8 +61,9 @@ $(VLLM_INSTALLED): tests/vllm/requirements.txt pyproject.toml $(PROJECTS)
 demo: setup
 	$(BIN)/guideway generate --model demo --schema $(EXAMPLES)/person.schema.json --input $(EXAMPLES)/prompts.jsonl
 
+# each file in one of two processes: tests of a file share engines
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
