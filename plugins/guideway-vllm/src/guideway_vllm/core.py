@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch
@@ -154,31 +154,37 @@ class Core:
     ) -> tuple[NDArray[np.int32], GuestStep, Pending]:
         """What the workers need for a step: the masks as vLLM lays them out, a row for each draft and one more, and
         all of it as guideway's worker takes it. `gate` says of a request whether it is reasoning still."""
-        for request_id in request_ids:
-            self._begin(requests[request_id], request_ids, gate)
-        running = [(i, r) for i, r in enumerate(request_ids) if self._seats[r].slot is not None]
+        seats = [self._seats[request_id] for request_id in request_ids]
+        for request_id, seat in zip(request_ids, seats, strict=True):
+            if seat.slot is None and seat.fault is None:
+                self._begin(seat, requests[request_id], request_ids, gate)
         # the worker drops what comes after a placeholder, which is no token
-        ahead = [[max(0, token_id) for token_id in drafts.get(r, ())] for r in request_ids]
-        num_rows = [1 + len(ids) for ids in ahead]
-        starts = np.concatenate([[0], np.cumsum(num_rows)]).astype(np.int32)
+        ahead = [[max(0, i) for i in drafts.get(r, ())] for r in request_ids] if drafts else [[]] * len(seats)
+        starts = np.zeros(len(seats) + 1, dtype=np.int32)
+        np.cumsum([1 + len(ids) for ids in ahead], out=starts[1:])
+        running = [i for i, seat in enumerate(seats) if seat.slot is not None]
         batch = StepBatch.build(
-            [self._slot(r) for _, r in running],
-            [requests[r].num_tokens for _, r in running],
-            [ahead[i] for i, _ in running],
+            [cast("int", seats[i].slot) for i in running],
+            [requests[request_ids[i]].num_tokens for i in running],
+            [ahead[i] for i in running],
         )
         step = self.runtime.prepare(batch)
-        whole = len(running) == len(request_ids)
-        place = np.arange(batch.num_rows, dtype=np.int32) if whole else _rows(starts, [i for i, _ in running])
-        rows = np.empty(0, dtype=np.int32)
-        bitmask = np.empty((0, self._words), dtype=np.int32)
+        place = _rows_of(running, starts)
+        rows, bitmask = np.empty(0, dtype=np.int32), np.empty((0, self._words), dtype=np.int32)
         if (payload := step.payloads.get(GRAMMAR_MASK)) is not None:
             rows, bitmask = place[payload.rows], payload.arrays["bitmask"]
-        rows, bitmask = self._with_closed(request_ids, starts, rows, bitmask)
+        faulty = {i for i, seat in enumerate(seats) if self._fault(seat) is not None}
+        for i in faulty:  # tokens of this step are not final: nothing but an end
+            rows, bitmask = _replaced(rows, bitmask, _rows_of([i], starts), self._closing_mask(seats[i]))
         pending = Pending(request_ids, starts[:-1].tolist())
-        parts = self._parts(step, [r for _, r in running], place, pending)
-        masked, masks = rows, bitmask
-        if parts:
-            masked, masks = _outside(rows, bitmask, parts)
+        healthy = [(j, i) for j, i in enumerate(running) if seats[i].shaped and i not in faulty]
+        for draws in (False, True):
+            if chosen := [(j, i) for j, i in healthy if seats[i].draws is draws]:
+                some, its_rows = select(step, [j for j, _ in chosen])
+                pending.parts.append((Part(some, place[its_rows], draws), [i for _, i in chosen]))
+        parts = tuple(part for part, _ in pending.parts)
+        masked, masks = _outside(rows, bitmask, parts) if parts else (rows, bitmask)
+        num_rows = [1 + len(ids) for ids in ahead]
         guest = GuestStep(self._fingerprint, request_ids, num_rows, masked, masks, parts)
         return _laid_out(rows, bitmask, int(starts[-1])), guest, pending
 
@@ -242,11 +248,8 @@ class Core:
         assert slot is not None
         return slot
 
-    def _begin(self, request: Any, scheduled: list[str], gate: Any) -> None:
-        """A slot for a request that runs, if it has none."""
-        seat = self._seats[request.request_id]
-        if seat.slot is not None or seat.fault is not None:
-            return
+    def _begin(self, seat: Seat, request: Any, scheduled: list[str], gate: Any) -> None:
+        """A slot for a request that runs and has none."""
         slot = self._free.pop() if self._free else self._vacated(scheduled)
         try:
             self.runtime.start(seat.admission, slot, journal=seat.journal, reasoning=bool(gate(request)))
@@ -271,34 +274,8 @@ class Core:
         self.runtime.release(slot, ended=False)
         return slot
 
-    def _parts(self, step: Any, running: list[str], place: NDArray[np.int32], pending: Pending) -> tuple[Part, ...]:
-        """The sequences modifiers act on, those vLLM draws and those guideway draws."""
-        for draws in (False, True):
-            seats = [self._seats[r] for r in running]
-            chosen = [i for i, s in enumerate(seats) if s.shaped and s.draws is draws and not self._fault(s)]
-            if chosen:
-                some, rows = select(step, chosen)
-                wanted = {running[i] for i in chosen}
-                places = [i for i, r in enumerate(pending.request_ids) if r in wanted]
-                pending.parts.append((Part(some, place[rows], draws), places))
-        return tuple(part for part, _ in pending.parts)
-
     def _fault(self, seat: Seat) -> Fault | None:
         return seat.fault if seat.slot is None else self.runtime.fault(seat.slot) or seat.fault
-
-    def _with_closed(
-        self, request_ids: list[str], starts: NDArray[np.int32], rows: NDArray[np.int32], bitmask: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Masks that leave a sequence with a fault nothing but stop tokens: its tokens of this step are not final."""
-        for i, request_id in enumerate(request_ids):
-            seat = self._seats[request_id]
-            if self._fault(seat) is None:
-                continue
-            own = np.arange(starts[i], starts[i + 1], dtype=np.int32)
-            kept = ~np.isin(rows, own)
-            closed = np.broadcast_to(self._closing_mask(seat), (len(own), self._words))
-            rows, bitmask = np.concatenate([rows[kept], own]), np.concatenate([bitmask[kept], closed])
-        return rows, bitmask
 
     def _closing_mask(self, seat: Seat) -> NDArray[np.int32]:
         vocabulary = self.runtime.context.vocabulary
@@ -319,9 +296,21 @@ def _settle(done: Future[Any], ready: Future[Seat], seat: Seat, request_id: str)
         ready.set_exception(error)
 
 
-def _rows(starts: NDArray[np.int32], sequences: Sequence[int]) -> NDArray[np.int32]:
+def _rows_of(sequences: Sequence[int], starts: NDArray[np.int32]) -> NDArray[np.int32]:
+    """All rows of some of a step's sequences."""
+    if len(sequences) == len(starts) - 1:
+        return np.arange(starts[-1], dtype=np.int32)
     parts = [np.arange(starts[i], starts[i + 1], dtype=np.int32) for i in sequences]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
+
+
+def _replaced(
+    rows: NDArray[np.int32], bitmask: NDArray[np.int32], own: NDArray[np.int32], mask: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The masks, with `mask` in all of the rows `own`."""
+    kept = ~np.isin(rows, own)
+    closed = np.broadcast_to(mask, (len(own), bitmask.shape[1]))
+    return np.concatenate([rows[kept], own]), np.concatenate([bitmask[kept], closed])
 
 
 def _outside(
