@@ -8,9 +8,12 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
+from collections.abc import Callable
+from functools import cache
+from http import HTTPStatus
 from typing import Any
 
-from guideway.api import InvalidRequest, Request, Stage, UnsupportedCapability
+from guideway.api import InvalidRequest, PluginError, Request, Stage, UnsupportedCapability
 from guideway.plugins import Plugins
 
 from guideway_vllm.config import GuestConfig
@@ -71,6 +74,8 @@ class FrontEnd:
             self._admit(request, params)
         except InvalidRequest as error:
             raise VLLMValidationError(str(error), parameter=error.field) from error
+        except PluginError as error:
+            raise _failed()(error) from error
 
     def _admit(self, request: Any, params: Any) -> None:
         from vllm.sampling_params import StructuredOutputsParams
@@ -128,3 +133,18 @@ class FrontEnd:
     def close(self) -> None:
         """Stop compiling."""
         self._runtime.close()
+
+
+@cache
+def _failed() -> Callable[[PluginError], PluginError]:
+    """A `PluginError` that vLLM's server answers with status 500 and its message; of others it would say nothing."""
+    from vllm.exceptions import GracefulHTTPError
+
+    class Failed(PluginError, GracefulHTTPError):  # type: ignore[misc]
+        def __init__(self, error: PluginError) -> None:
+            Exception.__init__(self, str(error))
+            self.plugin = error.plugin
+            self.message = str(error)
+            self.http_status = HTTPStatus.INTERNAL_SERVER_ERROR
+
+    return Failed
