@@ -103,6 +103,7 @@ class GuestManager:
     """Stands before the class of the structured-output manager: all constraints are guideway's."""
 
     guest: Core
+    reasoner_cls: type[Any] | None
     _step: tuple[Any, Any]
 
     def grammar_init(self, request: Any) -> None:
@@ -136,7 +137,7 @@ class GuestManager:
         if not request.use_structured_output or not new_token_ids:
             return True
         request_id = request.request_id
-        if self.guest.is_reasoning(request_id):
+        if self.reasoner_cls is not None and self.guest.is_reasoning(request_id):
             start, _ = self._get_constraint_bounds(  # type: ignore[attr-defined]
                 request, new_token_ids, spec_tokens_committed=True
             )
@@ -151,7 +152,7 @@ class GuestManager:
             return spec_tokens
         request_id = request.request_id
         ids = [token_id for token_id in spec_tokens if token_id >= 0]
-        if self.guest.is_reasoning(request_id):
+        if self.reasoner_cls is not None and self.guest.is_reasoning(request_id):
             # what ends the reasoning is left to be drawn: the mask is closed from the token after it
             _, start = self._get_constraint_bounds(request, ids)  # type: ignore[attr-defined]
             ids = ids[: max(0, start - 1)]
