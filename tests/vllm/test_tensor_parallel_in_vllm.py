@@ -1,0 +1,125 @@
+"""Two workers that share a model: each gets the payload, and the tokens are those of one worker alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.distributions import install
+from tests.vllm.serving import serve
+
+REPOSITORY = Path(__file__).parents[2]
+PROMPT = "Anna Berg"
+HELLO = json.dumps({"hello": {"letter": "e", "strength": -80}})
+WITNESS = json.dumps({"witness": {}})
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "boolean"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "regex": {"structured_outputs": {"regex": "[a-z]{2,5}[0-9]"}},
+    "schema": {"structured_outputs": {"json": SCHEMA}},
+    "hello": {"vllm_xargs": {"guideway.modifiers": HELLO}},
+    "both": {"structured_outputs": {"regex": "[a-z]{6}"}, "vllm_xargs": {"guideway.modifiers": HELLO}},
+    "witness": {"structured_outputs": {"regex": "[a-z]{6}"}, "vllm_xargs": {"guideway.modifiers": WITNESS}},
+}
+
+
+@pytest.fixture(scope="module")
+def tiny_model(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random Llama that two workers can share, with the demo model's tokenizer.
+
+    Its weights are large, so that no two logits are so close that the order of a sum decides between them.
+    """
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("tiny")
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        vocab_size=len(AutoTokenizer.from_pretrained(demo_model)),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(demo_model) / name, folder)
+    return str(folder)
+
+
+def test_two_workers_answer_as_one_does(
+    tiny_model: str, tmp_path: Path, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "witness", {"modifier.witness": "tests.vllm.tp_witness"})
+    marks = {workers: tmp_path / f"marks of {workers}" for workers in (1, 2)}
+    for folder in marks.values():
+        folder.mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with serve(
+        tiny_model,
+        guideway(marks[2]),
+        tmp_path / "log.txt",
+        "--tensor-parallel-size=2",
+        python_path=[tmp_path, REPOSITORY],
+    ) as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
+        answers = {name: answer(client, wanted) for name, wanted in REQUESTS.items()}
+
+    assert answers == alone(start(guideway(marks[1]), model=tiny_model))
+    assert answers["hello"] != answers["plain"], "the modifier acts"
+    assert answers["both"] != answers["witness"]
+    reports = [file.read_text("utf-8") for file in marks[2].iterdir()]
+    assert len(reports) == 2, "a file of each worker"
+    (report,) = (file.read_text("utf-8") for file in marks[1].iterdir())
+    assert reports == [report, report]
+
+
+def guideway(folder: Path) -> dict[str, Any]:
+    return {
+        "grammar": ["llguidance"],
+        "modifiers": ["hello", "witness"],
+        "options": {"modifier.witness": {"folder": str(folder)}},
+    }
+
+
+def answer(client: openai.OpenAI, wanted: dict[str, Any]) -> str:
+    response = client.completions.create(model="demo", prompt=PROMPT, max_tokens=12, temperature=0, extra_body=wanted)
+    return response.choices[0].text
+
+
+def alone(llm: Any) -> dict[str, str]:
+    """What one worker in this process answers."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    params = [
+        SamplingParams(
+            temperature=0,
+            max_tokens=12,
+            structured_outputs=StructuredOutputsParams(**wanted["structured_outputs"])
+            if "structured_outputs" in wanted
+            else None,
+            extra_args=wanted.get("vllm_xargs"),
+        )
+        for wanted in REQUESTS.values()
+    ]
+    outputs = [llm.generate([PROMPT], [one], use_tqdm=False)[0] for one in params]
+    return {name: output.outputs[0].text for name, output in zip(REQUESTS, outputs, strict=True)}
