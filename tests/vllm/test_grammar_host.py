@@ -186,7 +186,8 @@ class ElsewhereMask(GrammarMask):
         super().__init__({name: Elsewhere(s, self.line) for name, s in strategies.items()}, compiler, context)
 
     def prepare(self, batch: Any, states: Any) -> Any:
-        if self.line.num_fills == self.kill_before:
+        if self.kill_before is not None and self.line.num_fills >= self.kill_before:
+            type(self).kill_before = None
             self.line.kill()
         return super().prepare(batch, states)
 
@@ -198,10 +199,10 @@ class ElsewhereMask(GrammarMask):
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[ElsewhereMask]]:
     monkeypatch.setattr(Runtime, "grammar_host", ElsewhereMask)
-    monkeypatch.setattr(ElsewhereMask, "lines", [])
     yield ElsewhereMask
-    for line in ElsewhereMask.lines:
-        line.close()
+    ElsewhereMask.kill_before = None
+    while ElsewhereMask.lines:
+        ElsewhereMask.lines.pop().close()
 
 
 def generated(llm: Any) -> list[tuple[list[int], str]]:
@@ -241,18 +242,21 @@ def test_another_grammar_host_is_picked_up_and_the_tokens_stay(
     assert core.num_fills > 10
 
     # the runtime makes the matchers of a host that died anew, and vLLM sees nothing of it
-    monkeypatch.setattr(elsewhere, "kill_before", core.num_fills + 9)
+    elsewhere.kill_before = core.num_fills + 9
     assert generated(llm) == here
     assert core.num_started == 2
 
     # where the process is gone for good, only what needs it ends
-    monkeypatch.setattr(elsewhere, "kill_before", core.num_fills + 9)
-    monkeypatch.setattr(core, "_start", lambda: (_ for _ in ()).throw(OSError("no more processes")))
-    ended = generated(llm)
+    def no_more(line: Line) -> None:
+        raise OSError("no more processes")
+
+    elsewhere.kill_before = core.num_fills + 9
+    with monkeypatch.context() as patch:
+        patch.setattr(Line, "_start", no_more)
+        ended = generated(llm)
     assert ended[-1] == here[-1]
     assert "error" in {reason for _, reason in ended[:5]}
     assert {reason for _, reason in ended[:5]} <= {"error", "stop"}
-    monkeypatch.undo()
     assert generated(llm) == here
 
 
