@@ -1,0 +1,348 @@
+"""A failing plugin costs the request it failed for, in the step it failed in, and nobody else anything.
+
+Each case runs a batch of three healthy requests around one that fails, then the same batch with a healthy request of
+the same length in its place: the neighbors' tokens are identical. One of them uses the very plugin that fails.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from guideway.api import GuidewayError
+
+from tests.vllm import faulty
+
+PROMPTS = ("Anna Berg is 34 years old.", "Peter lives in Oslo.", "The library opens at nine.", "Maria sells apples.")
+FAILING = 1
+"""The place of the failing request among the four."""
+STOPS_ONLY, LEGAL, NOTHING = "only stop tokens", "a legal token", "nothing"
+OWNER = "modifier.faulty_sample"
+"""It owns the draw, so there has to be one."""
+MAX_NUM_SEQS = 16
+KNOWN: dict[tuple[int, str, int], list[tuple[int, ...]]] = {}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One failure: by which plugin, what the request asks for, and what is to be said of it."""
+
+    plugin: str
+    plan: dict[str, Any]
+    said: str
+    last: str = STOPS_ONLY
+    """What the request may emit in the step of the failure."""
+
+    @property
+    def id(self) -> str:
+        slow = ["slow"] if self.plan.get("slow") else []
+        return "-".join([self.plugin.partition(".")[2], *slow, self.plan["phase"], self.plan["how"]])
+
+
+def grammar(phase: str, how: str, said: str, last: str = STOPS_ONLY, strategy: str = "faulty", **more: Any) -> Case:
+    return Case(f"grammar.{strategy}", {"bytes": 12, "phase": phase, "how": how} | more, said, last)
+
+
+def modifier(stage: str, phase: str, how: str, said: str, last: str = STOPS_ONLY) -> Case:
+    return Case(f"modifier.faulty_{stage}", {"phase": phase, "how": how}, said, last)
+
+
+IN_THE_CORE = [
+    grammar("compile", "raise", "failed in compile: RuntimeError", NOTHING, slow=True),
+    grammar("compile", "panic", "failed in compile: Panic", NOTHING, slow=True),
+    grammar("compile", "type", "failed in nbytes: AttributeError", NOTHING, slow=True),
+    grammar("compile", "invalid", "this is no grammar", NOTHING, slow=True),
+    grammar("matcher", "raise", "failed in start: RuntimeError: matcher was asked to fail", at=1, slow=True),
+    grammar("matcher", "type", "failed in fill: AttributeError", at=1, slow=True),
+    grammar("fill_bitmask", "raise", "failed in fill: RuntimeError: fill_bitmask was asked to fail"),
+    grammar("fill_bitmask", "panic", "failed in fill: Panic"),
+    grammar("fill_bitmask", "exit", "failed in fill: SystemExit"),
+    grammar("fill_bitmask", "dead_end", "failed in fill: DeadEnd: nothing may follow"),
+    grammar("fill_bitmask", "empty", "failed in fill: ConformanceError: it filled a row that allows no token"),
+    grammar("fill_bitmask", "raise", "failed in fill: RuntimeError", strategy="replayed"),
+    grammar("fill", "minus", "failed in fill: ConformanceError: fill returned -1"),
+    grammar("accept", "raise", "failed in accept: RuntimeError", LEGAL),
+    grammar("accept", "panic", "failed in accept: Panic", LEGAL),
+    grammar("accept", "refuse", "failed in accept: it refused token", LEGAL),
+    grammar("accept", "type", "failed in accept", LEGAL),
+    grammar("accept", "count", "failed in accept", LEGAL),
+    grammar("is_terminated", "raise", "is_terminated was asked to fail"),
+    *[
+        case
+        for stage in faulty.STAGES
+        for case in (
+            modifier(stage, "start in the core", "raise", "RuntimeError: start in the core was asked to fail"),
+            modifier(stage, "prepare", "raise", "failed in prepare: RuntimeError"),
+            modifier(stage, "prepare", "panic", "failed in prepare: Panic"),
+            modifier(stage, "prepare", "type", "failed in prepare: ConformanceError"),
+            modifier(stage, "prepare", "rows", "failed in prepare: ConformanceError"),
+            modifier(stage, "prepare", "others", "failed in prepare: ConformanceError"),
+            modifier(stage, "accept", "raise", "failed in accept: RuntimeError", LEGAL),
+            modifier(stage, "accept", "type", "failed in accept: ConformanceError", LEGAL),
+            modifier(stage, "accept", "fail", "failed in accept: it gives up", LEGAL),
+        )
+    ],
+    *[
+        case
+        for stage in ("pre_warp", "mask", "post_warp")
+        for case in (
+            modifier(stage, "apply", "raise", "failed in apply: RuntimeError"),
+            modifier(stage, "apply", "panic", "failed in apply: Panic"),
+            modifier(stage, "apply", "type", "failed in apply: ConformanceError"),
+            modifier(stage, "apply", "shape", "failed in apply: ConformanceError"),
+            modifier(stage, "apply", "dtype", "failed in apply: ConformanceError"),
+            modifier(stage, "apply", "nan", "failed in apply: the logits are not numbers (NaN)"),
+        )
+    ],
+    modifier("sample", "sample", "raise", "failed in sample: RuntimeError"),
+    modifier("sample", "sample", "panic", "failed in sample: Panic"),
+    modifier("sample", "sample", "type", "failed in sample: ConformanceError"),
+    modifier("sample", "sample", "shape", "failed in sample: ConformanceError"),
+    modifier("sample", "sample", "dtype", "failed in sample: ConformanceError"),
+    modifier("sample", "sample", "value", "failed in sample: it drew a token id outside"),
+]
+
+AT_ADMISSION = [
+    grammar("supports", "raise", "failed in supports: RuntimeError"),
+    grammar("supports", "type", "supports must return a Support"),
+    grammar("compile", "raise", "failed in compile: RuntimeError"),
+    grammar("compile", "panic", "failed in compile: Panic"),
+    grammar("matcher", "raise", "matcher was asked to fail", at=1),
+    modifier("pre_warp", "start", "raise", "failed in start: RuntimeError"),
+    modifier("post_warp", "start", "panic", "failed in start: Panic"),
+]
+
+
+@pytest.fixture(scope="session")
+def guideway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The configuration of an engine that has all faulty plugins."""
+    folder = tmp_path_factory.mktemp("faulty")
+    faulty.install(folder)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(folder))
+        yield {**faulty.GUIDEWAY, "worker_mixins": ["faulty"]}
+
+
+@pytest.fixture
+def drafting(start: Callable[..., Any], guideway: dict[str, Any]) -> Any:
+    """The same with drafts."""
+    llm = start(guideway, **options(), speculative_config=NGRAM)
+    llm.wait_for_completion(use_tqdm=False)
+    return llm
+
+
+@pytest.fixture
+def llm(start: Callable[..., Any], guideway: dict[str, Any]) -> Any:
+    llm = start(guideway, **options())
+    llm.wait_for_completion(use_tqdm=False)  # whatever a test that failed has left
+    return llm
+
+
+def options() -> dict[str, Any]:
+    return {
+        "max_num_seqs": MAX_NUM_SEQS,
+        "enable_prefix_caching": False,  # would make the first batch of two alike another one
+        "worker_extension_cls": "guideway_vllm.worker.WorkerExtension",
+    }
+
+
+def params(plugin: str = "", plan: dict[str, Any] | None = None, **sampling: Any) -> Any:
+    """A request that uses `plugin`, or none."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    extra: dict[str, Any] = {}
+    outputs = None
+    kind, _, name = plugin.partition(".")
+    if kind == "grammar":
+        outputs = StructuredOutputsParams(grammar=json.dumps(plan))
+        extra["guideway.dialect"] = name
+    elif kind == "modifier":
+        extra["guideway.modifiers"] = {name: plan}
+    # a grammar says itself where the end may be
+    sampling = {"temperature": 1.0, "seed": 11, "max_tokens": 8, "ignore_eos": outputs is None} | sampling
+    return SamplingParams(structured_outputs=outputs, extra_args=extra or None, **sampling)
+
+
+def neighbors(plugin: str, **sampling: Any) -> list[Any]:
+    """One under a grammar, one that is not guideway's at all, and one with a modifier."""
+    strategy = plugin if plugin.startswith("grammar.") else "grammar.faulty"
+    name = plugin if plugin.startswith("modifier.") else "modifier.faulty_pre_warp"
+    asked = [
+        params(strategy, {"bytes": 9}, seed=21, max_tokens=12, **sampling),
+        params(seed=22, **sampling),
+        params(name, {}, seed=23, **sampling),
+    ]
+    if name == OWNER:
+        asked[2].temperature = 1.0
+    return asked
+
+
+def batch(llm: Any, plugin: str, subject: Any, **sampling: Any) -> list[Any]:
+    """Four outputs, that of `subject` at `FAILING`, or three without it if it is None."""
+    asked = neighbors(plugin, **sampling)
+    asked.insert(FAILING, subject)
+    for prompt, one in zip(PROMPTS, asked, strict=True):
+        if one is not None:
+            llm.enqueue(prompt, one, use_tqdm=False)
+    return llm.wait_for_completion(use_tqdm=False)
+
+
+def ids(outputs: list[Any]) -> list[tuple[int, ...]]:
+    return [tuple(output.outputs[0].token_ids) for output in outputs]
+
+
+def without(llm: Any, plugin: str, num_tokens: int) -> list[tuple[int, ...]]:
+    """The neighbors' tokens beside a healthy request that takes as many tokens as the failing one did."""
+    key = (id(llm), plugin, num_tokens)
+    if key not in KNOWN:
+        outputs = batch(llm, plugin, params(max_tokens=num_tokens) if num_tokens else None)
+        if num_tokens:
+            assert len(outputs.pop(FAILING).outputs[0].token_ids) == num_tokens
+        KNOWN[key] = ids(outputs)
+    return KNOWN[key]
+
+
+def assert_nothing_is_left(llm: Any) -> None:
+    """No seat, slot or state of a request, in front end or engine core; and the engine serves."""
+    core = llm.llm_engine.engine_core.engine_core.scheduler.guest
+    assert core._seats == {}
+    assert len(core._free) == MAX_NUM_SEQS
+    assert (core._heard, core.finished) == ({}, {})
+    for runtime in (core.runtime, llm.llm_engine.input_processor.guideway._runtime):
+        assert not any(runtime._sequences)
+        assert runtime._left == {}
+    assert all(state.released for state in faulty.FaultyModifier.states)
+    faulty.FaultyModifier.states.clear()
+    (after,) = llm.generate(PROMPTS[0], params("grammar.faulty", {"bytes": 3}), use_tqdm=False)
+    assert re.fullmatch("[a-z]{3}", after.outputs[0].text)
+
+
+def check(llm: Any, case: Case) -> None:
+    outputs = batch(llm, case.plugin, params(case.plugin, case.plan))
+    subject = outputs.pop(FAILING)
+    emitted = ids([subject])[0]
+    assert subject.outputs[0].finish_reason == "error"
+    error = subject.kv_transfer_params["guideway"]["error"]
+    # a request that was refused for what it asks is nobody else's failure
+    assert error.startswith(case.plugin) is (case.plan["how"] != "invalid")
+    assert case.said in error
+
+    stops = llm.llm_engine.input_processor.guideway._runtime.context.vocabulary.stop_token_ids
+    assert not stops.intersection(emitted[:-1])
+    if case.last == NOTHING:
+        assert emitted == ()
+    else:
+        assert (emitted[-1] in stops) is (case.last == STOPS_ONLY)
+    assert [o.outputs[0].finish_reason for o in outputs] == ["stop", "length", "length"]
+    assert_nothing_is_left(llm)
+
+    assert ids(outputs) == without(llm, case.plugin, len(emitted))
+
+
+@pytest.mark.parametrize("case", IN_THE_CORE, ids=lambda case: case.id)
+def test_one_request_ends_alone(llm: Any, case: Case) -> None:
+    check(llm, case)
+
+
+@pytest.mark.parametrize("case", AT_ADMISSION, ids=lambda case: case.id)
+def test_what_fails_in_the_trial_is_refused(llm: Any, case: Case) -> None:
+    """The neighbors wait in the engine already; they run as if it had never come."""
+    asked = neighbors(case.plugin)
+    llm.enqueue(PROMPTS[0], asked[0], use_tqdm=False)
+    with pytest.raises(GuidewayError, match=f"^{re.escape(case.plugin)}.*{re.escape(case.said)}"):
+        llm.enqueue(PROMPTS[1], params(case.plugin, case.plan), use_tqdm=False)
+    for prompt, one in zip(PROMPTS[2:], asked[1:], strict=True):
+        llm.enqueue(prompt, one, use_tqdm=False)
+    outputs = llm.wait_for_completion(use_tqdm=False)
+    assert_nothing_is_left(llm)
+    assert ids(outputs) == without(llm, case.plugin, 0)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "said"),
+    [
+        ("raise", "faulty failed, so the request is refused: RuntimeError: validate_request was asked to fail"),
+        ("panic", "faulty failed, so the request is refused: Panic: validate_request was asked to panic"),
+        ("refused", "this tenant is not served"),
+    ],
+)
+def test_a_validator_that_fails_refuses_the_request_it_judged(llm: Any, tenant: str, said: str) -> None:
+    from vllm.exceptions import VLLMValidationError
+
+    judged = params(max_tokens=4)
+    judged.extra_args = {"guideway.tenant": tenant}
+    with pytest.raises(VLLMValidationError, match=re.escape(said)):
+        llm.enqueue(PROMPTS[FAILING], judged, use_tqdm=False)
+    outputs = batch(llm, "", None)
+    assert ids(outputs) == without(llm, "", 0)
+    assert_nothing_is_left(llm)
+
+
+@pytest.mark.parametrize("how", ["raise", "panic"])
+@pytest.mark.parametrize("phase", ["before_step", "after_step"])
+def test_a_worker_mixin_ends_the_requests_of_its_step(llm: Any, phase: str, how: str) -> None:
+    """That of four sequences; a request that comes later is not concerned."""
+    llm.collective_rpc("guideway", args=("faulty.fail_in", phase, how, 4))
+    outputs = batch(llm, "", params(max_tokens=4))
+    assert [output.outputs[0].finish_reason for output in outputs] == ["error"] * 4
+    for output in outputs:
+        assert output.kv_transfer_params["guideway"]["error"].startswith(f"worker.faulty failed in {phase}: ")
+        assert len(output.outputs[0].token_ids) == 1
+    assert_nothing_is_left(llm)
+    again = batch(llm, "", None)
+    assert ids(again) == without(llm, "", 0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_min_tokens_keep_no_failing_request_alive(llm: Any, temperature: float) -> None:
+    subject = params("modifier.faulty_pre_warp", {"phase": "apply", "how": "raise"}, temperature=temperature)
+    subject.min_tokens = 6
+    failed = batch(llm, "", subject)[FAILING]
+    assert (failed.outputs[0].finish_reason, len(failed.outputs[0].token_ids)) == ("error", 3)
+    assert_nothing_is_left(llm)
+
+
+DRAFTED = [
+    grammar("fill_bitmask", "raise", "failed in fill: RuntimeError", bytes=40, at=6),
+    grammar("accept", "raise", "failed in fill: RuntimeError: accept was asked to fail", bytes=40, at=6),
+    grammar("rollback", "raise", "RuntimeError: rollback was asked to fail", bytes=40),
+    grammar("validate", "raise", "failed in validate: RuntimeError", bytes=40),
+    grammar("validate", "type", "failed in validate: TypeError", bytes=40),
+    grammar("fill_bitmask", "raise", "failed in fill: RuntimeError", strategy="replayed", bytes=40, at=6),
+    modifier("pre_warp", "validate", "raise", "failed in validate: RuntimeError"),
+    modifier("pre_warp", "validate", "type", "failed in validate: ConformanceError"),
+    modifier("pre_warp", "prepare", "raise", "failed in prepare: RuntimeError"),
+    modifier("pre_warp", "apply", "raise", "failed in apply: RuntimeError"),
+    modifier("post_warp", "apply", "nan", "failed in apply"),
+    modifier("sample", "sample", "raise", "failed in sample"),
+]
+
+
+@pytest.mark.parametrize("case", DRAFTED, ids=lambda case: case.id)
+def test_one_request_ends_alone_among_drafts(drafting: Any, case: Case) -> None:
+    """All rows of a request that failed are closed, those after its drafts too. What vLLM draws is taken greedily: its
+    own verification of drafts gives no request the same draws twice."""
+    llm = drafting
+    healthy = {"bytes": case.plan["bytes"]} if case.plugin.startswith("grammar.") else {}
+    temperature = 1.0 if case.plugin == OWNER else 0.0
+    together = [
+        batch(llm, case.plugin, params(case.plugin, plan, temperature=temperature, max_tokens=24), temperature=0.0)
+        for plan in (case.plan, healthy)
+    ]
+    failed, worked = (outputs.pop(FAILING) for outputs in together)
+    assert failed.outputs[0].finish_reason == "error"
+    error = failed.kv_transfer_params["guideway"]["error"]
+    assert error.startswith(case.plugin)
+    assert case.said in error
+    *legal, last = failed.outputs[0].token_ids
+    assert last in llm.llm_engine.input_processor.guideway._runtime.context.vocabulary.stop_token_ids
+    assert legal == worked.outputs[0].token_ids[: len(legal)]
+    assert worked.outputs[0].finish_reason in ("stop", "length")
+    assert ids(together[0]) == ids(together[1])
+    assert_nothing_is_left(llm)
