@@ -64,13 +64,13 @@ class GuestConfig:
             raise InvalidConfiguration(f"{WHERE} must be a mapping, {{}} for defaults, not {given!r}", field=KEY)
         given = dict(given)
         # what `parse_options` cannot know the type of
-        mappings = {name: given.pop(name) for name in ("options", "plugins") if name in given}
+        mappings = {name: given[name] for name in ("options", "plugins") if name in given}
         if "plugins" in mappings:
             if not isinstance(mappings["plugins"], Mapping):
                 raise InvalidConfiguration(f"{WHERE}.plugins must be a mapping", field="plugins")
             mappings["plugins"] = parse_options(PluginSettings, mappings["plugins"], where=f"{WHERE}.plugins")
         flat = parse_options(_Flat, given, where=WHERE)
-        config = cls(**{name: getattr(flat, name) for name in given}, **mappings)
+        config = cls(**{name: getattr(flat, name) for name in given.keys() - mappings.keys()}, **mappings)
         if config.device_backend is None:
             backend = "cpu" if vllm_config.device_config.device_type == "cpu" else "torch"
             object.__setattr__(config, "device_backend", backend)
@@ -102,7 +102,7 @@ class GuestConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class _Flat:
-    """The fields with plain values."""
+    """The fields with plain values, and the names of the others."""
 
     grammar: tuple[str, ...] = STOCK
     modifiers: tuple[str, ...] = ()
@@ -111,3 +111,5 @@ class _Flat:
     compile_threads: int = 2
     grammar_cache_bytes: int = 512 << 20
     refuse_within: float = 1.0
+    options: object = None
+    plugins: object = None

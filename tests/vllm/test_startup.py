@@ -1,0 +1,274 @@
+"""How vLLM starts with guideway: refused with a reason, or not changed at all where nobody asked for it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from guideway.api import (
+    DeviceBackend,
+    GuidewayError,
+    InvalidConfiguration,
+    PluginConflict,
+    PluginLoadError,
+    PluginNotFound,
+    PluginUnavailable,
+    WorkerMixin,
+    hookimpl,
+)
+from guideway.builtin.numpy_device import NumpyDevice
+
+from tests.support.distributions import install
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": ["x", "yy"]}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+PROMPTS = ["Anna Berg is 34 years old.", "Hello", "Once upon a time"]
+
+
+class Absent(NumpyDevice):
+    """Of a machine that is not this one."""
+
+    name = "absent"
+
+    @classmethod
+    def available(cls) -> str | None:
+        return "there is no such chip; choose device 'cpu'"
+
+
+class Mixin(WorkerMixin):
+    """Does nothing."""
+
+    name = "idle"
+
+
+@hookimpl
+def guideway_device_backend(name: str) -> type[DeviceBackend]:
+    return Absent
+
+
+@hookimpl
+def guideway_worker_mixin(name: str) -> type[WorkerMixin]:
+    return Mixin
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("installed")
+    install(folder, "mine", {"device.absent": __name__, "worker.idle": __name__, "grammar.missing": "no_such_module"})
+    install(folder, "theirs", {"worker.idle": __name__})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield
+
+
+@pytest.fixture(scope="module")
+def configured(demo_model: str) -> Callable[..., Any]:
+    """A ``VllmConfig`` with guideway in it, as vLLM makes it of its arguments."""
+    from vllm import EngineArgs
+
+    plain = EngineArgs(demo_model, dtype="float32", enforce_eager=True, max_model_len=512).create_engine_config()
+
+    def config(guideway: dict[str, Any], extension: str = "") -> Any:
+        changed = copy.copy(plain)
+        changed.additional_config = {"guideway": guideway}
+        changed.parallel_config = copy.copy(plain.parallel_config)
+        changed.parallel_config.worker_extension_cls = extension
+        return changed
+
+    return config
+
+
+REFUSED: list[tuple[dict[str, Any], type[GuidewayError], str]] = [
+    ({"gramar": ["xgrammar"]}, InvalidConfiguration, "gramar.*did you mean 'grammar'"),
+    ({"grammar": ["xgrammar"], "modes": {}}, InvalidConfiguration, "modes.*did you mean 'modifiers'"),
+    ({"option": {}}, InvalidConfiguration, "did you mean 'options'"),
+    ({"grammar": ["xgrammr"]}, PluginNotFound, "did you mean 'xgrammar'"),
+    ({"modifiers": ["hallo"]}, PluginNotFound, "did you mean 'hello'"),
+    ({"grammar": ["elsewhere/xgrammar"]}, PluginNotFound, "elsewhere"),
+    ({"grammar": ["xgrammar", "xgrammar"]}, InvalidConfiguration, "xgrammar.* twice"),
+    ({"grammar": ["missing"]}, PluginLoadError, "'missing'.*mine 1.0.*no_such_module"),
+    ({"grammar": ["xgrammar"], "options": {"grammar.lmfe": {}}}, InvalidConfiguration, "grammar.lmfe.*does not use"),
+    ({"options": {"grammar.xgrammar": {"thread": 1}}, "grammar": ["xgrammar"]}, InvalidConfiguration, "'thread'"),
+    ({"grammar": ["xgrammar"], "plugins": {"deny": ["guideway-xgrammar/*"]}}, PluginUnavailable, "deny"),
+    ({"grammar": ["xgrammar"], "plugins": {"enable": ["no-such-hook"]}}, PluginNotFound, "no-such-hook"),
+    ({"grammar": ["xgrammar"], "plugins": {"require": "certified"}}, InvalidConfiguration, "guideway plugins lock"),
+    ({"worker_mixins": ["idle"]}, InvalidConfiguration, "--worker-extension-cls"),
+]
+
+
+@pytest.mark.parametrize(("guideway", "kind", "said"), REFUSED, ids=[json.dumps(given) for given, *_ in REFUSED])
+def test_a_wrong_configuration_is_refused_by_the_front_end(
+    configured: Callable[..., Any], guideway: dict[str, Any], kind: type[GuidewayError], said: str
+) -> None:
+    """And so before anything is loaded: vLLM makes the front end's `InputProcessor` first."""
+    from guideway_vllm import register
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    register()
+    with pytest.raises(kind, match=said):
+        InputProcessor(configured(guideway))
+
+
+def test_what_only_a_worker_can_know_is_refused_there(configured: Callable[..., Any]) -> None:
+    from guideway_vllm.worker import attach
+
+    runner = SimpleNamespace(sample_tokens=print, execute_model=print, load_model=print, execute_model_state=None)
+    worker = SimpleNamespace(model_runner=runner, device="cpu", shutdown=print)
+    with pytest.raises(PluginUnavailable, match="there is no such chip; choose device 'cpu'"):
+        attach(worker, configured({"device_backend": "absent"}))
+    extension = "guideway_vllm.worker.WorkerExtension"
+    with pytest.raises(PluginConflict, match=r"mine.*theirs"):
+        attach(worker, configured({"worker_mixins": ["idle"]}, extension))
+    del runner.sample_tokens
+    with pytest.raises(PluginUnavailable, match=r"SimpleNamespace has no sample_tokens"):
+        attach(worker, configured({}))
+
+
+def test_the_second_model_runner_has_no_seam_for_modifiers(
+    configured: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from guideway_vllm.frontend import FrontEnd
+    from guideway_vllm.worker import attach
+    from vllm import SamplingParams
+    from vllm.exceptions import VLLMValidationError
+    from vllm.sampling_params import StructuredOutputsParams
+
+    def request(**params: Any) -> Any:
+        sampling = SamplingParams(temperature=0, max_tokens=4, **params)
+        return SimpleNamespace(request_id="r", prompt_token_ids=[5], sampling_params=sampling, priority=0)
+
+    asks = {"extra_args": {"guideway.modifiers": {"hello": {"letter": "e"}}}}
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    config = configured({"grammar": ["xgrammar"], "modifiers": ["hello"]})
+    assert config.use_v2_model_runner
+    front_end = FrontEnd.of(config)
+    assert front_end is not None
+    with pytest.raises(VLLMValidationError, match=r"modifier 'hello' cannot act here.*VLLM_USE_V2_MODEL_RUNNER=0"):
+        front_end.admit(request(**asks))
+    front_end.admit(request(structured_outputs=StructuredOutputsParams(regex="[a-z]")))
+    front_end.close()
+    with pytest.raises(PluginUnavailable, match=r"worker mixins have no seam.*VLLM_USE_V2_MODEL_RUNNER=0"):
+        attach(
+            SimpleNamespace(model_runner=None),
+            configured({"worker_mixins": ["layer_timing"]}, "guideway_vllm.worker.WorkerExtension"),
+        )
+
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    front_end = FrontEnd.of(configured({"grammar": ["xgrammar"], "modifiers": ["hello"]}))
+    assert front_end is not None
+    front_end.admit(request(**asks))
+    front_end.close()
+
+
+def test_each_missing_seam_is_named_and_nothing_is_changed_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    import vllm
+    from guideway_vllm import seams
+
+    assert seams.missing_seams() == []
+    for path, parameters in seams.NEEDED.items():
+        cls, method, function = seams._found(path)
+        if method != "__init__":  # which every class has
+            with monkeypatch.context() as patch:
+                for base in cls.__mro__:
+                    if method in vars(base):
+                        patch.delattr(base, method)
+                with pytest.raises(PluginUnavailable) as caught:
+                    seams.install()
+                assert f"vLLM {vllm.__version__}" in str(caught.value)
+                assert f"it has no {path}" in str(caught.value)
+                assert not hasattr(cls, method)
+        if parameters:
+            with monkeypatch.context() as patch:
+                patch.setattr(cls, method, lambda: None)
+                with pytest.raises(PluginUnavailable, match=f"takes no {', '.join(parameters)}"):
+                    seams.install()
+        assert seams._found(path)[2] is function
+
+
+def program(source: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", source],
+        env=os.environ | environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_vllm_does_not_start_without_a_seam() -> None:
+    """As another version of vLLM would be: without a method that is needed, when vLLM loads its plugins."""
+    ended = program(
+        "from vllm.v1.engine.input_processor import InputProcessor\n"
+        "InputProcessor.take_inputs = InputProcessor.process_inputs\n"
+        "del InputProcessor.process_inputs\n"
+        "from vllm.plugins import load_general_plugins\n"
+        "load_general_plugins()\n"
+    )
+    assert ended.returncode == 1
+    last = ended.stderr.strip().splitlines()[-1]
+    assert "PluginUnavailable: guideway-vllm cannot run in vLLM 0." in last
+    assert "it has no vllm.v1.engine.input_processor:InputProcessor.process_inputs" in last
+    assert "VLLM_PLUGINS" in last
+
+
+def outputs(llm: Any) -> list[tuple[list[int], str | None, Any]]:
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    params = [
+        SamplingParams(temperature=0, max_tokens=40, structured_outputs=StructuredOutputsParams(json=SCHEMA)),
+        SamplingParams(temperature=0.9, seed=7, max_tokens=12),
+        SamplingParams(temperature=0, max_tokens=12, structured_outputs=StructuredOutputsParams(regex="[a-z]{3,9}")),
+    ]
+    found = llm.generate(PROMPTS, params)
+    return [(list(o.outputs[0].token_ids), o.outputs[0].finish_reason, o.kv_transfer_params) for o in found]
+
+
+WITHOUT = """
+import json, sys
+from vllm import LLM
+from tests.vllm.test_startup import outputs
+llm = LLM({model!r}, dtype="float32", enforce_eager=True, max_model_len=512, max_num_seqs=16, disable_log_stats=True,
+          additional_config={additional!r})
+print("FOUND", json.dumps([outputs(llm), sorted(name for name in sys.modules if name.startswith("guideway_vllm"))]))
+"""
+
+
+def test_where_nobody_asks_for_guideway_everything_is_vllms_own(start: Callable[..., Any], demo_model: str) -> None:
+    """The plugin loaded and no key `guideway`, against ``VLLM_PLUGINS=none``: classes, and tokens."""
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    ended = program(WITHOUT.format(model=demo_model, additional={}), VLLM_PLUGINS="none")
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("FOUND")] or [ended.stderr]
+    without, modules = json.loads(line.removeprefix("FOUND"))
+    assert modules == []
+
+    llm = start(None)
+    core = llm.llm_engine.engine_core.engine_core
+    assert type(core.structured_output_manager) is StructuredOutputManager
+    assert core.scheduler.guest is None
+    assert isinstance(core.scheduler, AsyncScheduler | Scheduler)
+    assert llm.llm_engine.input_processor.guideway is None
+    worker = core.model_executor.driver_worker.worker
+    assert not hasattr(worker, "guideway_guest")
+    patched = {"sample_tokens", "execute_model", "load_model"} & vars(worker.model_runner).keys()
+    assert not patched
+    assert "shutdown" not in vars(worker)
+    found = outputs(llm)
+    assert core.structured_output_manager.backend is not None
+    assert [list(row) for row in found] == without
