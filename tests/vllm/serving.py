@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 __all__ = ["Server", "serve"]
 
@@ -78,8 +79,6 @@ def serve(
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            # the group of its own is how what is left of it is found
-            start_new_session=True,
             env={
                 **os.environ,
                 "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
@@ -127,22 +126,15 @@ def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Ask the server to end, as Ctrl-C does; whatever is alive after that is killed, and called a failure."""
-    process.send_signal(signal.SIGINT)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(END_WITHIN)
-    deadline = time.monotonic() + 10
-    while _is_alive(process) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    if _is_alive(process):
-        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(psutil.NoSuchProcess):
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_WITHIN)
+        ended = process.poll() is not None
+        _, left = psutil.wait_procs(family, timeout=10)
+        for survivor in [*left, *([] if ended else [process])]:
+            survivor.kill()
         process.wait()
-        raise RuntimeError("vllm serve left processes behind")
-
-
-def _is_alive(process: subprocess.Popen[bytes]) -> bool:
-    process.poll()
-    try:
-        os.killpg(process.pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        if left or not ended:
+            raise RuntimeError(f"vllm serve left processes behind: {left if ended else process.args}")

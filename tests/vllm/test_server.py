@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -167,6 +168,20 @@ def test_structured_outputs(ask: Ask, wanted: dict[str, Any], pattern: str, stra
     completion = ask.complete(structured_outputs=wanted)
     assert re.fullmatch(pattern, completion.choices[0].text)
     assert told(completion) == {"strategy": strategy}
+
+
+def test_the_responses_api_has_formats_too(ask: Ask) -> None:
+    wanted: Any = {"format": {"type": "json_schema", "name": "person", "schema": SCHEMA, "strict": True}}
+    response = ask.client.responses.create(model="demo", input=TEXT, temperature=0, max_output_tokens=80, text=wanted)
+    assert json.loads(response.output_text) == ANSWER
+    assert told(response) == {"strategy": "llguidance"}
+
+
+def test_each_of_several_prompts_is_constrained(ask: Ask) -> None:
+    response = ask.complete(prompt=["one", "two", "three"], structured_outputs={"regex": "[x-z]{5}"})
+    texts = [choice.text for choice in response.choices]
+    assert len(texts) == 3
+    assert all(re.fullmatch("[x-z]{5}", text) for text in texts)
 
 
 def test_without_a_constraint_nothing_is_said(ask: Ask) -> None:
@@ -423,6 +438,14 @@ def test_a_mixed_load_ends_with_every_answer_right_and_nothing_running(server: S
             next(stream)
             next(stream)
 
+    def give_up(ask: Ask) -> None:
+        """While its constraint compiles."""
+        slow = {"grammar": json.dumps({"bytes": 5, "slow": True, "of": next(numbers)})}
+        with pytest.raises(openai.APITimeoutError):
+            ask.chat(
+                structured_outputs=slow, vllm_xargs={"guideway.dialect": "faulty"}, timeout=faulty.COMPILES_FOR / 4
+            )
+
     def person(ask: Ask, **wanted: Any) -> None:
         answer = json.loads(ask.chat(structured_outputs={"json": SCHEMA}, **wanted).choices[0].message.content)
         assert set(answer) == set(ANSWER)
@@ -455,12 +478,14 @@ def test_a_mixed_load_ends_with_every_answer_right_and_nothing_running(server: S
         lambda ask: matching(ask, "[^n]*", vllm_xargs=modifiers(hello={"letter": "n"})),
         streamed,
         abort,
+        give_up,
         refused,
         failing,
         lambda ask: ask.chat(vllm_xargs=modifiers(faulty_post_warp={}), temperature=1),
     ]
+    numbers = itertools.count()
     with ThreadPoolExecutor(20) as threads:
-        for result in [threads.submit(kinds[i % len(kinds)], ask) for i in range(60)]:
+        for result in [threads.submit(kinds[i % len(kinds)], ask) for i in range(5 * len(kinds))]:
             result.result()
     assert server.is_healthy()
     for _ in range(60):  # what was broken off takes a moment to be noticed
