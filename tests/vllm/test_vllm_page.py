@@ -56,8 +56,9 @@ def printed(start: Callable[..., Any], transport: httpx.MockTransport) -> list[s
         assert additional_config == {"guideway": GUIDEWAY}
         return start(GUIDEWAY)
 
-    # the page's own imports of these two would start what is here already
+    # the page's own imports of these two would lead elsewhere
     given = {"OpenAI": client, "LLM": llm}
+    start(GUIDEWAY)  # which prints
     shown = []
     for source in code_blocks(PAGE, "python"):
         own = source.replace("BadRequestError, OpenAI", "BadRequestError").replace(
