@@ -1,0 +1,246 @@
+"""State of modifiers and constraints is exact, whatever vLLM does to a request: the tokens are those of a run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from tests.vllm.probes_in_vllm import GUIDEWAY, check_nothing_left, core_of, installed, params, prompt
+
+SMALL = {
+    "max_model_len": 224,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 512,
+    "long_prefill_token_threshold": 100,
+    "block_size": 32,
+    "num_gpu_blocks_override": 9,
+    "scheduling_policy": "priority",
+    "disable_log_stats": False,
+}
+"""Room for two or three requests, so that more are preempted. Long prompts come in chunks; those of requests with a
+seed are short, because vLLM's runner on a CPU dies of a seed beside a prompt in chunks."""
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+REPEATED = "(no, never again, not (once|twice)! ){3}"
+GREEN = {"green_list": {"key": 3, "delta": 4.0}}
+LATE = {"second": {"label": "late"}}
+DRAWN = {"temperature": 1.8, "top_k": 40}
+
+KINDS: dict[str, dict[str, Any]] = {
+    "chain": {"modifiers": {"chain": {}}, "ignore_eos": True},
+    "chain under a schema": {"modifiers": {"chain": {"strength": 2.0}}, "json": SCHEMA},
+    "chain, repeated": {"modifiers": {"chain": {}}, "regex": REPEATED},
+    "drawn": {"modifiers": {"chain": {"strength": 2.0}, "gumbel": {}}, "seed": 5, "ignore_eos": True, **DRAWN},
+    "drawn, repeated": {"modifiers": {"gumbel": {}, "chain": {}}, "seed": 6, "regex": REPEATED, **DRAWN},
+    "late": {"modifiers": {**LATE, **GREEN}, "regex": "[a-z ]{60,90}"},
+    "late, repeated": {"modifiers": {**LATE, "chain": {}}, "regex": REPEATED},
+    "schema": {"json": SCHEMA, "strategy": "xgrammar"},
+    "repeated": {"regex": REPEATED},
+    "plain": {"ignore_eos": True},
+}
+MAX_TOKENS = 48
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request, and when it comes and goes."""
+
+    kind: str
+    number: int
+    """Of its prompt."""
+    at: int = 0
+    """The step it comes at."""
+    priority: int = 0
+    aborted_at: int | None = None
+    n: int = 1
+    """How many sequences it asks for."""
+    later_seed: int = 0
+
+    @property
+    def params(self) -> Any:
+        given = {"max_tokens": MAX_TOKENS, "n": self.n, **KINDS[self.kind]}
+        if self.later_seed:
+            given["seed"] += self.later_seed
+        return params(given.pop("modifiers", None), strategy=given.pop("strategy", None), **given)
+
+    @property
+    def prompt(self) -> list[int]:
+        return prompt(self.number, padding=0 if "seed" in KINDS[self.kind] else 4 * (self.number % 4))
+
+
+def run(llm: Any, jobs: Sequence[Job]) -> list[list[list[int]]]:
+    """The tokens of each sequence of each job; of an aborted one, those it had."""
+    engine = llm.llm_engine
+    found: list[list[list[int]]] = [[[] for _ in range(job.n)] for job in jobs]
+    step = 0
+    while step <= max(job.at for job in jobs) or engine.has_unfinished_requests():
+        for i, job in enumerate(jobs):
+            if job.at == step:
+                engine.add_request(str(i), {"prompt_token_ids": job.prompt}, job.params, priority=job.priority)
+            if job.aborted_at == step:
+                engine.abort_request([str(i)])
+        for output in engine.step():
+            job = jobs[int(output.request_id)]
+            for one in output.outputs:
+                found[int(output.request_id)][one.index] = list(one.token_ids)
+                assert one.finish_reason in (None, "stop", "length"), (job, one)
+        step += 1
+    return found
+
+
+def counted(llm: Any, name: str) -> int:
+    """One of vLLM's counters."""
+    return sum(metric.value for metric in llm.get_metrics() if metric.name == f"vllm:{name}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def probes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with installed(tmp_path_factory.mktemp("installed")):
+        yield
+
+
+ALL = [Job(kind, number) for number, kind in enumerate(KINDS)]
+FORKED = Job("drawn", 2, n=4)
+
+
+@pytest.fixture(scope="module")
+def alone(start: Callable[..., Any], probes: None) -> dict[Job, list[list[int]]]:
+    """What each job gives with vLLM to itself, with room for everything; a sequence of several as one request each."""
+    llm = start(GUIDEWAY)
+    split = [Job(FORKED.kind, FORKED.number, later_seed=i) for i in range(FORKED.n)]
+    return {
+        **{job: run(llm, [job])[0] for job in ALL},
+        FORKED: [run(llm, [job])[0][0] for job in split],
+    }
+
+
+def small(start: Callable[..., Any], alone: object, **options: Any) -> Any:
+    """vLLM with little room; `alone` is there, so that what to expect was computed before."""
+    assert alone
+    return start(GUIDEWAY, **SMALL, **options)
+
+
+def expected(alone: Mapping[Job, list[list[int]]], jobs: Sequence[Job]) -> list[list[list[int]]]:
+    """What these jobs give alone, at whatever time they come."""
+    return [alone[Job(job.kind, job.number, n=job.n)] for job in jobs]
+
+
+@dataclass
+class Watched:
+    """What happened to the sequences of a guest."""
+
+    num_parked: int = 0
+    num_resumed: int = 0
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Watched]:
+    """Counts how often a sequence that had begun gave its slot up, and got one again."""
+
+    def watched(llm: Any) -> Watched:
+        core, seen = core_of(llm), Watched()
+        vacated, started = core._vacated, core.runtime.start
+
+        def vacate(*args: Any) -> int:
+            seen.num_parked += 1
+            return vacated(*args)
+
+        def begin(*args: Any, journal: Any = None, **kwargs: Any) -> None:
+            seen.num_resumed += journal is not None
+            started(*args, journal=journal, **kwargs)
+
+        monkeypatch.setattr(core, "_vacated", vacate)
+        monkeypatch.setattr(core.runtime, "start", begin)
+        return seen
+
+    return watched
+
+
+def test_preemption_and_prompts_in_chunks(start: Callable[..., Any], alone: dict[Job, list[list[int]]]) -> None:
+    llm = small(start, alone)
+    before = counted(llm, "num_preemptions")
+    assert run(llm, ALL) == expected(alone, ALL)
+    assert counted(llm, "num_preemptions") >= before + 3
+    assert sum(len(job.prompt) > SMALL["long_prefill_token_threshold"] for job in ALL) >= 3
+    check_nothing_left(llm)
+
+
+def test_more_begun_than_may_run(
+    start: Callable[..., Any], alone: dict[Job, list[list[int]]], watch: Callable[[Any], Watched]
+) -> None:
+    """Those that come later come first, so that some that have begun have to give up their slots."""
+    llm = small(start, alone)
+    seen = watch(llm)
+    jobs = [Job(job.kind, job.number, at=6 * i, priority=-i) for i, job in enumerate(ALL)]
+    assert run(llm, jobs) == expected(alone, jobs)
+    assert seen.num_parked >= 2
+    assert seen.num_resumed == seen.num_parked
+    check_nothing_left(llm)
+
+
+def test_several_sequences_of_one_request(start: Callable[..., Any], alone: dict[Job, list[list[int]]]) -> None:
+    llm = small(start, alone)
+    jobs = [FORKED, *ALL[:2]]
+    assert run(llm, jobs) == expected(alone, jobs)
+    assert len({tuple(tokens) for tokens in alone[FORKED]}) == 4
+    check_nothing_left(llm)
+
+
+def test_a_prompt_that_is_cached(start: Callable[..., Any], alone: dict[Job, list[list[int]]]) -> None:
+    llm = small(start, alone)
+    job = next(job for job in ALL if len(job.prompt) > 64)
+    llm.llm_engine.reset_prefix_cache()
+    before = counted(llm, "prefix_cache_hits")
+    assert run(llm, [job]) + run(llm, [job]) == expected(alone, [job, job])
+    assert counted(llm, "prefix_cache_hits") >= before + 16
+    check_nothing_left(llm)
+
+
+def test_aborted_in_the_middle(
+    start: Callable[..., Any], alone: dict[Job, list[list[int]]], watch: Callable[[Any], Watched]
+) -> None:
+    """Before they began, while they run, and while they are preempted or have no slot."""
+    llm = small(start, alone)
+    seen = watch(llm)
+    for delay in (0, 4, 25, 50):
+        jobs = [Job(job.kind, job.number, at=6 * i, priority=-i, n=job.n) for i, job in enumerate([*ALL, FORKED])]
+        jobs[::2] = [replace(job, aborted_at=job.at + delay) for job in jobs[::2]]
+        tokens, whole = run(llm, jobs), expected(alone, jobs)
+        assert tokens[1::2] == whole[1::2]
+        for some, every in zip(tokens[::2], whole[::2], strict=True):
+            assert all(one == other[: len(one)] for one, other in zip(some, every, strict=True))
+        check_nothing_left(llm)
+    assert seen.num_parked > seen.num_resumed  # some were aborted while they had no slot
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_drafts(
+    start: Callable[..., Any],
+    alone: dict[Job, list[list[int]]],
+    watch: Callable[[Any], Watched],
+    together: bool,
+) -> None:
+    """Each alone, and all of them in the small room. Greedy ones: where there is no Triton, vLLM's own verification of
+    drafts that are drawn by temperature reads memory nobody wrote."""
+    llm = small(start, alone, speculative_config=DRAFTS)
+    names = ("spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens", "num_preemptions")
+    before = [counted(llm, name) for name in names]
+    jobs = [job for job in ALL if "seed" not in KINDS[job.kind]]
+    if together:
+        late = [Job(job.kind, job.number, at=2 * i, priority=-i) for i, job in enumerate(jobs)]
+        assert run(llm, late) == expected(alone, jobs)
+    else:
+        assert [run(llm, [job])[0] for job in jobs] == expected(alone, jobs)
+    drafted, accepted, preempted = (counted(llm, name) - count for name, count in zip(names, before, strict=True))
+    assert 20 < accepted < drafted - 20
+    assert preempted > 0 or not together
+    check_nothing_left(llm)
