@@ -8,6 +8,7 @@ from typing import Any
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.core import Core
+from guideway_vllm.seams import constraint_bounds
 from guideway_vllm.steps import ATTRIBUTE
 
 __all__ = ["with_guest"]
@@ -138,9 +139,7 @@ class GuestManager:
             return True
         request_id = request.request_id
         if self.reasoner_cls is not None and self.guest.is_reasoning(request_id):
-            start, _ = self._get_constraint_bounds(  # type: ignore[attr-defined]
-                request, new_token_ids, spec_tokens_committed=True
-            )
+            start, _ = constraint_bounds(self, request, new_token_ids, committed=True)
             if start <= len(new_token_ids):
                 request.structured_output_request.reasoning_ended = True
                 self.guest.end_reasoning(request_id, start)
@@ -154,7 +153,7 @@ class GuestManager:
         ids = [token_id for token_id in spec_tokens if token_id >= 0]
         if self.reasoner_cls is not None and self.guest.is_reasoning(request_id):
             # what ends the reasoning is left to be drawn: the mask is closed from the token after it
-            _, start = self._get_constraint_bounds(request, ids)  # type: ignore[attr-defined]
+            _, start = constraint_bounds(self, request, ids)
             ids = ids[: max(0, start - 1)]
         return ids[: self.guest.validate(request_id, ids)]
 
@@ -165,4 +164,4 @@ class GuestManager:
 
     def _reasons(self, request: Any) -> bool:
         """Whether the model still reasons, so that its constraint has to wait."""
-        return bool(self._get_constraint_bounds(request, ()).constraint_start)  # type: ignore[attr-defined]
+        return constraint_bounds(self, request, ())[1] > 0

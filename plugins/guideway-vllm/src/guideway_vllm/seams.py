@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib import import_module
 from typing import Any
 
 from guideway.api import PluginUnavailable
 
-__all__ = ["install", "missing_seams"]
+__all__ = ["constraint_bounds", "install", "missing_seams"]
+
+REASONING = ("request", "spec_tokens", "spec_tokens_committed")
 
 NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.input_processor:InputProcessor.__init__": ("vllm_config",),
@@ -40,16 +42,17 @@ NEEDED: dict[str, tuple[str, ...]] = {
     ),
     "vllm.v1.structured_output:StructuredOutputManager.accept_tokens": ("request", "new_token_ids"),
     "vllm.v1.structured_output:StructuredOutputManager.validate_tokens": ("request", "spec_tokens"),
-    "vllm.v1.structured_output:StructuredOutputManager._get_constraint_bounds": (
-        "request",
-        "spec_tokens",
-        "spec_tokens_committed",
-    ),
+    "vllm.v1.structured_output:StructuredOutputManager._get_constraint_bounds": REASONING,
     "vllm.v1.structured_output:StructuredOutputManager.clear_backend": (),
     "vllm.v1.worker.worker_base:WorkerWrapperBase.init_device": (),
     "vllm.v1.worker.worker_base:WorkerBase.shutdown": (),
 }
 """Where the guest hangs, and the parameters it relies on."""
+
+BEFORE = {
+    "vllm.v1.structured_output:StructuredOutputManager._get_constraint_bounds": "_get_constraint_start",
+}
+"""What a seam was called in vLLM before 0.32; it takes the same parameters."""
 
 
 def install() -> None:
@@ -74,15 +77,40 @@ def missing_seams() -> list[str]:
     """What this vLLM has not got, one line each."""
     missing = []
     for path, parameters in NEEDED.items():
-        try:
-            function = _found(path)[2]
-        except (ImportError, AttributeError):
+        function = _known(path)
+        if function is None:
             missing.append(f"it has no {path}")
             continue
         has = inspect.signature(function).parameters
         if lacking := [name for name in parameters if name not in has]:
             missing.append(f"{path} takes no {', '.join(lacking)}")
     return missing
+
+
+def constraint_bounds(
+    manager: Any, request: Any, token_ids: Sequence[int], *, committed: bool = False
+) -> tuple[int, int]:
+    """Where in these tokens, which are drafts or `committed`, the reasoning ends, as vLLM's manager knows it: the first
+    token the grammar hears, and the first row it masks. Past their end: it has not ended. vLLM before 0.32 has one
+    number for both."""
+    if hasattr(manager, "_get_constraint_bounds"):
+        start, masked = manager._get_constraint_bounds(request, token_ids, spec_tokens_committed=committed)
+    else:
+        start = masked = manager._get_constraint_start(request, token_ids, spec_tokens_committed=committed)
+    return start, masked
+
+
+def _known(path: str) -> Callable[..., Any] | None:
+    """The method, under this name or the one it had before."""
+    names = [path]
+    if path in BEFORE:
+        names.append(f"{path.rpartition('.')[0]}.{BEFORE[path]}")
+    for name in names:
+        try:
+            return _found(name)[2]
+        except (ImportError, AttributeError):
+            continue
+    return None
 
 
 def _found(path: str) -> tuple[Any, str, Callable[..., Any]]:
