@@ -320,7 +320,6 @@ DRAFTED = [
     modifier("pre_warp", "prepare", "raise", "failed in prepare: RuntimeError"),
     modifier("pre_warp", "apply", "raise", "failed in apply: RuntimeError"),
     modifier("post_warp", "apply", "nan", "failed in apply"),
-    modifier("sample", "sample", "raise", "failed in sample"),
 ]
 
 
