@@ -206,8 +206,11 @@ class Core:
         seat = self._seats.get(request_id)
         if seat is None:
             return False
+        if seat.slot is None and seat.fault is None:
+            # it was preempted and gave its slot up while a step of its own was under way
+            seat.fault = Fault("host.vllm", "accept", "tokens came for a sequence that had given its slot up")
         if seat.slot is None or seat.fault is not None:
-            return seat.fault is None
+            return False
         row, output = self._heard.get(request_id, (0, None))
         outcome = self.runtime.accept_one(seat.slot, row, list(token_ids), output)
         if outcome.action == "finish":
@@ -269,7 +272,7 @@ class Core:
         stays = set(scheduled)
         request_id, seat = next((r, s) for r, s in list(self._seats.items()) if s.slot is not None and r not in stays)
         slot = self._slot(request_id)
-        seat.fault = self.runtime.fault(slot)
+        seat.fault = seat.fault or self.runtime.fault(slot)
         seat.journal, seat.slot = self.runtime.journal(slot), None
         self.runtime.release(slot, ended=False)
         return slot
