@@ -7,6 +7,25 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from guideway.api import (
+    CONTRACT,
+    Grammar,
+    InvalidConfiguration,
+    JsonSchema,
+    PluginUnavailable,
+    UnsupportedGrammar,
+    Vocabulary,
+)
+from guideway.api.json_schema_probe import byte_vocabulary
+from guideway.conformance.grammar import vocabularies
+from guideway.conformance.grammar.subject import GrammarSubject
+from guideway.conformance.registry import checks, plan
+from guideway.conformance.subjects import Settings
+from guideway_vllm.stock.backends import STRATEGIES
+from guideway_vllm.stock.probe import stand_in
+from guideway_vllm.stock.server import serving
+
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}},
@@ -75,3 +94,109 @@ def test_a_batch_is_served_by_several_backends_and_none_is_latched(start: Callab
     assert texts[6] in ("ab", "cd")
     assert texts[7] in ("ab", "cd")
     assert texts[8].lstrip().startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("name", "constraint", "said"),
+    [
+        ("xgrammar", {"json": EVEN}, "by vLLM's own account the schema has features xgrammar does not support"),
+        ("guidance", {"json": {"patternProperties": {"a": {}}}}, "features guidance does not support"),
+        ("outlines", {"json_object": True}, "vllm_outlines compiles choice, json_schema, regex"),
+        ("outlines", {"regex": "^a"}, "anchored universal start state"),
+        ("xgrammar", {"regex": "("}, "vLLM's backend xgrammar"),
+        ("guidance", {"grammar": "start: x"}, "vLLM's backend guidance"),
+    ],
+)
+def test_what_vllm_would_refuse_is_refused_with_its_reason(
+    start: Callable[..., Any], name: str, constraint: dict[str, Any], said: str
+) -> None:
+    from vllm.exceptions import VLLMValidationError
+
+    llm = start({})
+    with pytest.raises(VLLMValidationError, match=re.escape(said)):
+        llm.generate([PROMPT], [params(extra={"guideway.strategy": f"vllm_{name}"}, **constraint)])
+
+
+def built(name: str, vocabulary: Vocabulary | None = None, **options: Any) -> Any:
+    """A strategy outside vLLM, with as much of vLLM as the backend looks at."""
+    vocabulary = vocabulary or byte_vocabulary()
+    with serving(stand_in(vocabulary)):
+        return STRATEGIES[name](vocabulary, options)
+
+
+def test_outside_vllm_they_say_so() -> None:
+    with pytest.raises(PluginUnavailable, match="runs inside vLLM only"):
+        STRATEGIES["vllm_xgrammar"](byte_vocabulary(), {})
+
+
+def test_lm_format_enforcer_is_refused_when_the_server_starts() -> None:
+    with pytest.raises(PluginUnavailable, match=r"does not work in vLLM .*vllm\.transformers_utils.*guideway-lmfe"):
+        built("vllm_lm_format_enforcer")
+
+
+def test_they_take_no_options() -> None:
+    with pytest.raises(InvalidConfiguration, match="whitespace"):
+        built("vllm_xgrammar", whitespace="any")
+
+
+def test_a_grammar_vllm_would_take_for_another_dialect_is_refused() -> None:
+    with pytest.raises(UnsupportedGrammar, match="takes this grammar for ebnf"):
+        built("vllm_guidance").compile(Grammar('root ::= "a"', "lark"))
+
+
+def test_keywords_a_backend_drops_are_named() -> None:
+    dropped = JsonSchema({"pattern": "^[a-z]+$", "maxLength": 3})
+    assert built("vllm_xgrammar").supports(dropped).unenforced
+    assert not built("vllm_guidance").supports(dropped).unenforced
+    assert built("vllm_outlines").supports(JsonSchema({"type": "integer", "minimum": 1})).unenforced == {"minimum"}
+
+
+KNOWN: dict[str, set[str]] = {
+    # special tokens are text in its structural tags
+    "vllm_xgrammar": {"stop_tokens_are_those_of_the_matcher", "a_refused_token_is_not_rolled_back"},
+    # where one text is forced, one way to cut it; and it cannot cut one that no token has a byte of
+    "vllm_guidance": {
+        "a_dead_end_is_raised",
+        "a_dead_end_accepts_nothing",
+        "a_failed_job_fails_alone",
+        "a_draft_into_a_dead_end_is_refused",
+        "a_regex_allows_exactly_its_matches",
+        "outputs_of_the_language_are_accepted",
+        "other_texts_are_refused",
+    },
+}
+"""Checks of the contract a backend does not pass, because of what it is."""
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_the_rest_of_the_contract_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_equals(tokens: Any, *rest: Any) -> Vocabulary:
+        """No tokenizer of vLLM's has two tokens of the same text; the suite's vocabularies do."""
+        seen = dict.fromkeys(tokens)
+        return Vocabulary([token if seen.pop(token, token) is None else b"" for token in tokens], *rest)
+
+    def build(self: GrammarSubject, vocabulary: Vocabulary | None = None) -> Any:
+        return built(name, vocabulary or vocabularies.standard())
+
+    monkeypatch.setattr(vocabularies, "Vocabulary", without_equals)
+    monkeypatch.setattr(GrammarSubject, "build", build)
+    vocabularies.standard.cache_clear()
+    try:
+        assert _failing(name) == KNOWN[name]
+    finally:
+        vocabularies.standard.cache_clear()
+
+
+def _failing(name: str) -> set[str]:
+    cls = STRATEGIES[name]
+    by_id = {check.id: check for check in checks("grammar") if check.tier == "core"}
+    failing = set()
+    for owed in plan("grammar", GrammarSubject.declared(cls), GrammarSubject.traits(cls), contract=CONTRACT):
+        if owed.check in by_id:
+            run = by_id[owed.check].positive if owed.mode == "positive" else by_id[owed.check].refusal
+            assert run is not None
+            try:
+                run(GrammarSubject(cls, Settings()))
+            except Exception:
+                failing.add(owed.check.removeprefix("grammar."))
+    return failing

@@ -78,8 +78,11 @@ def test_a_grammar_has_the_dialect_that_is_said() -> None:
 
 
 def test_the_strategy_is_that_of_the_request() -> None:
-    request = made(params(outputs(regex="a"), {"guideway.strategy": "vllm_outlines"}))
-    assert request.params.constraint == Regex("a", strategy="vllm_outlines")
+    extra = {"guideway.strategy": "vllm_outlines"}
+    for given in ({"json": {}}, {"json_object": True}, {"regex": "a"}, {"choice": ["a"]}, {"structural_tag": "{}"}):
+        constraint = made(params(outputs(**given), extra)).params.constraint
+        assert constraint is not None
+        assert constraint.strategy == "vllm_outlines"
 
 
 def test_the_carrier_is_no_constraint() -> None:

@@ -1,12 +1,15 @@
 """vLLM's four backends, each as a grammar strategy.
 
 What vLLM itself would refuse for a backend is refused here, by vLLM's own functions and with their reason; the next
-strategy is then tried for that request, and only for that one. What a backend leaves to be wished stays so:
+strategy is then tried for that request, and only for that one. What vLLM would let pass and the backend drop is named,
+from a table of what it does. Where a backend falls short of the contract, it does so here:
 
-* xgrammar takes special tokens for the text of their names; in JSON, regular expressions and choices they are closed
-  here, in grammars and structural tags, where they may be meant, they are not;
-* where only one text can follow, guidance allows only the first token of its usual tokenization;
-* outlines cannot fork, and rolls back 32 tokens; for more the host replays.
+* xgrammar takes special tokens for the text of their names. In JSON, regular expressions and choices they are closed
+  here; in grammars and structural tags, where they may be meant, they are not;
+* where only one text can follow, guidance allows only the first token of its usual tokenization; and where no token of
+  the vocabulary has a byte of that text, its request fails rather than meets a dead end;
+* outlines cannot fork, and rolls back 32 tokens: for more the host replays. Of alternatives it takes the first that
+  fits (``a|ab`` is ``a``), and some tokens that hold part of a character it takes for another text.
 """
 
 from __future__ import annotations
@@ -121,6 +124,7 @@ class Outlines(StockStrategy):
     name: ClassVar[str] = "vllm_outlines"
     backend: ClassVar[str] = "outlines"
     kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "regex", "choice"})
+    enforced: ClassVar[frozenset[str]] = frozenset({"type", "enum", "const", "properties", "required", "maxLength"})
     max_rollback: ClassVar[int | None] = 32
 
     def make(self, vllm_config: Any, tokenizer: Any, vocab_size: int) -> Any:

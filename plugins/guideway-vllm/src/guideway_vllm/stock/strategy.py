@@ -23,10 +23,12 @@ from guideway.api import (
     parse_options,
 )
 from guideway.api.bitmask import allocate
-from guideway.api.json_schema import check_schema, keywords
+from guideway.api.json_schema import check_schema, keywords, pattern_details
+from guideway.api.json_schema_probe import support
 from numpy.typing import NDArray
 
 from guideway_vllm.stock.matcher import Rows, StockCompiled
+from guideway_vllm.stock.probe import TABLES
 from guideway_vllm.stock.server import server_for
 
 __all__ = ["StockStrategy"]
@@ -52,6 +54,8 @@ class StockStrategy(GrammarStrategy):
 
     backend: ClassVar[str]
     """As ``--structured-outputs-config`` names it."""
+    enforced: ClassVar[frozenset[str]] = frozenset()
+    """Keywords of JSON schemas known to be enforced by a backend that has no table of what it does."""
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         super().__init__(vocabulary, options)
@@ -102,27 +106,28 @@ class StockStrategy(GrammarStrategy):
     # The contract
 
     def supports(self, constraint: Constraint) -> Support:
-        if (reason := self.lacking_tokenizer(self._server.tokenizer)) is not None:
+        if (reason := self._refusal(constraint)) is not None:
             return Support(reason=reason)
-        if constraint.kind != "json_schema":
-            return Support(enforced=frozenset({constraint.kind}))
-        schema = json.loads(constraint.source())
-        try:
-            check_schema(schema)
-        except InvalidGrammar as error:
-            return Support(reason=str(error))
-        if (reason := self.lacking(schema)) is not None:
-            return Support(reason=reason)
-        return Support(enforced=frozenset(name for name in keywords(schema) if "+" not in name))
+        table = TABLES.get(self.name)
+        if constraint.kind == "json_schema":
+            schema = json.loads(constraint.source())
+            if table is not None:
+                return support(schema, table.installed(), table.library)
+            names = frozenset(name for name in keywords(schema) if "+" not in name)
+            return Support(enforced=names & self.enforced, unenforced=names - self.enforced)
+        unenforced: set[str] = set()
+        if constraint.kind == "regex" and table is not None:
+            details = pattern_details(constraint.source())
+            unenforced = {f"regex:{d}" for d in details if table.installed().get(f"pattern:{d}") == "unenforced"}
+        return Support(enforced=frozenset({constraint.kind}), unenforced=frozenset(unenforced))
 
     def compile(self, constraint: Constraint) -> StockCompiled:
         kind = constraint.kind
         if kind not in self.kinds:
             raise UnsupportedGrammar(f"vLLM's backend {self.backend} has no constraints of kind {kind}", feature=kind)
         params = self._params(constraint)
-        support = self.supports(constraint)
-        if support.reason is not None:
-            raise UnsupportedGrammar(support.reason, feature=kind)
+        if (reason := self._refusal(constraint)) is not None:
+            raise UnsupportedGrammar(reason, feature=kind)
         native, spec = self._compile(kind, params)
         if (error := self.failure(native)) is not None and not self.is_dead_end(error):
             self._refuse(kind, error)
@@ -134,6 +139,17 @@ class StockStrategy(GrammarStrategy):
         return compiled
 
     # Parts
+
+    def _refusal(self, constraint: Constraint) -> str | None:
+        """Why vLLM would not take the constraint to this backend, as far as that shows without compiling it."""
+        if (reason := self.lacking_tokenizer(self._server.tokenizer)) is not None or constraint.kind != "json_schema":
+            return reason
+        schema = json.loads(constraint.source())
+        try:
+            check_schema(schema)
+        except InvalidGrammar as error:
+            return str(error)
+        return self.lacking(schema)
 
     def _params(self, constraint: Constraint) -> Any:
         """``SamplingParams`` with the constraint in vLLM's terms."""
