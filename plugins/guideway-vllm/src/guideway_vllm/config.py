@@ -36,7 +36,7 @@ class GuestConfig:
     """How many constraints compile at once, in the front end and in the engine core each."""
     grammar_cache_bytes: int = 512 << 20
     """How much memory finished grammars may keep for reuse, in either."""
-    refuse_within: float = 1.0
+    refuse_within: float = 0.25
     """For how many seconds at most the front end waits for a constraint to compile, so that a wrong one is refused
     with status 400; one that takes longer goes on to the engine, where only its own request can fail."""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
@@ -110,6 +110,6 @@ class _Flat:
     device_backend: str | None = None
     compile_threads: int = 2
     grammar_cache_bytes: int = 512 << 20
-    refuse_within: float = 1.0
+    refuse_within: float = 0.25
     options: object = None
     plugins: object = None

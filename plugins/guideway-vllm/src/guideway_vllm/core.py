@@ -49,6 +49,8 @@ class Seat:
     """Whether guideway draws its tokens."""
     shaped: bool = False
     """Whether modifiers act on it."""
+    in_flight: int = 0
+    """How many of its steps are computed and not heard of."""
 
 
 @dataclass(slots=True)
@@ -169,6 +171,8 @@ class Core:
             [ahead[i] for i in running],
         )
         step = self.runtime.prepare(batch)
+        for seat in seats:
+            seat.in_flight += 1
         place = _rows_of(running, starts)
         rows, bitmask = np.empty(0, dtype=np.int32), np.empty((0, self._words), dtype=np.int32)
         if (payload := step.payloads.get(GRAMMAR_MASK)) is not None:
@@ -191,7 +195,14 @@ class Core:
     def hear(self, pending: Pending, output: GuestOutput | None) -> None:
         """What the workers made of a step, before its tokens are accepted."""
         self._heard = {}
+        for request_id in pending.request_ids:
+            if (seat := self._seats.get(request_id)) is not None:
+                seat.in_flight -= 1
         if output is None:
+            return
+        if output.failure is not None:
+            for request_id in pending.request_ids:
+                self.fail(request_id, Fault("host.vllm", "step", output.failure))
             return
         for (part, places), result in zip(pending.parts, output.parts, strict=True):
             for place, row in zip(places, part.step.batch.row_start.tolist(), strict=False):
@@ -224,6 +235,11 @@ class Core:
             return 0
         return self.runtime.validate(seat.slot, token_ids)
 
+    def fail(self, request_id: str, fault: Fault) -> None:
+        """The request has to end, for a reason outside of guideway's plugins."""
+        if (seat := self._seats.get(request_id)) is not None:
+            seat.fault = seat.fault or fault
+
     def is_reasoning(self, request_id: str) -> bool:
         """Whether a request has begun and its constraint not."""
         seat = self._seats.get(request_id)
@@ -253,9 +269,14 @@ class Core:
 
     def _begin(self, seat: Seat, request: Any, scheduled: list[str], gate: Any) -> None:
         """A slot for a request that runs and has none."""
+        reasoning = gate(request)
         slot = self._free.pop() if self._free else self._vacated(scheduled)
+        if slot is None:
+            seat.fault = Fault("host.vllm", "start", "every slot is held by a sequence whose step is under way")
+        if slot is None or seat.fault is not None:
+            return
         try:
-            self.runtime.start(seat.admission, slot, journal=seat.journal, reasoning=bool(gate(request)))
+            self.runtime.start(seat.admission, slot, journal=seat.journal, reasoning=reasoning)
         except GuidewayError as error:
             self._free.append(slot)
             # a plugin's error says itself whose it is; its cause is what there is to add
@@ -267,10 +288,15 @@ class Core:
         seat.shaped = bool(acting)
         seat.draws = not self._late.isdisjoint(acting)
 
-    def _vacated(self, scheduled: list[str]) -> int:
-        """The slot of a sequence that does not run now."""
+    def _vacated(self, scheduled: list[str]) -> int | None:
+        """The slot of a sequence that does not run now, if there is one."""
         stays = set(scheduled)
-        request_id, seat = next((r, s) for r, s in list(self._seats.items()) if s.slot is not None and r not in stays)
+        idle = (
+            (r, s) for r, s in list(self._seats.items()) if s.slot is not None and not s.in_flight and r not in stays
+        )
+        request_id, seat = next(idle, (None, None))
+        if request_id is None or seat is None:
+            return None
         slot = self._slot(request_id)
         seat.fault = seat.fault or self.runtime.fault(slot)
         seat.journal, seat.slot = self.runtime.journal(slot), None

@@ -9,11 +9,13 @@ import copy
 import itertools
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from http import HTTPStatus
 from typing import Any
 
 from guideway.api import InvalidRequest, PluginError, Request, Stage, UnsupportedCapability
+from guideway.constraints import Admission
 from guideway.plugins import Plugins
 
 from guideway_vllm.config import GuestConfig
@@ -100,23 +102,35 @@ class FrontEnd:
             params.structured_outputs._backend = self._mark
 
     def _tried(self, request: Request) -> list[str]:
-        """The modifiers that act on the request; those it asks for where its constraint takes long to compile."""
-        runtime = self._runtime
+        """The modifiers that act on the request, whose constraint may still compile afterwards."""
         with self._lock:
-            admission = runtime.admit(request)
+            admission = self._runtime.admit(request)
         try:
-            if not admission.wait(self._config.refuse_within):
-                return list(request.params.modifiers)
-            with self._lock:
-                runtime.start(admission, 0)
-                try:
-                    return list(runtime.acting(0))
-                finally:
-                    runtime.release(0, ended=False)
+            if admission.wait(self._config.refuse_within):
+                return self._started(admission)
         finally:
-            with self._lock:
-                for _ in range(request.params.num_sequences):
-                    runtime.abandon(admission)
+            self._abandon(admission)
+        # which of them act does not depend on what the constraint compiles to
+        free = replace(request, params=replace(request.params, constraint=None))
+        with self._lock:
+            admission = self._runtime.admit(free)
+        try:
+            return self._started(admission)
+        finally:
+            self._abandon(admission)
+
+    def _started(self, admission: Admission) -> list[str]:
+        with self._lock:
+            self._runtime.start(admission, 0)
+            try:
+                return list(self._runtime.acting(0))
+            finally:
+                self._runtime.release(0, ended=False)
+
+    def _abandon(self, admission: Admission) -> None:
+        with self._lock:
+            for _ in range(admission.request.params.num_sequences):
+                self._runtime.abandon(admission)
 
     def _check_draw(self, modifier: str, params: Any) -> None:
         """`modifier` acts so late that guideway draws the tokens of the request, and not vLLM."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
 from functools import cache
 from typing import Any
+
+from guideway.api import Fault
+from guideway.api.errors import contain
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.core import Core
@@ -56,7 +60,7 @@ class GuestScheduler:
             return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         told = getattr(model_runner_output, ATTRIBUTE, None)
         if (pending := getattr(scheduler_output, ATTRIBUTE, None)) is not None:
-            guest.hear(pending, None if told is None or told.failure is not None else told)
+            guest.hear(pending, told)
         self._last_words.clear()  # of requests that were aborted since, whom nobody listens to
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         if guest.finished:
@@ -105,12 +109,17 @@ class GuestManager:
 
     guest: Core
     reasoner_cls: type[Any] | None
+    _use_async_grammar_compilation: bool
     _step: tuple[Any, Any]
 
     def grammar_init(self, request: Any) -> None:
         """Compile, in guideway's threads; vLLM waits for what this leaves in the request."""
-        if request.structured_output_request is not None:
-            request.structured_output_request.grammar = self.guest.admit(request)
+        if request.structured_output_request is None:
+            return
+        ready = self.guest.admit(request)
+        if not self._use_async_grammar_compilation:  # several schedulers have to find it ready at the same step
+            wait([ready])
+        request.structured_output_request.grammar = ready
 
     def grammar_bitmask(
         self,
@@ -139,7 +148,7 @@ class GuestManager:
             return True
         request_id = request.request_id
         if self.reasoner_cls is not None and self.guest.is_reasoning(request_id):
-            start, _ = constraint_bounds(self, request, new_token_ids, committed=True)
+            start, _ = self._bounds(request, new_token_ids, committed=True)
             if start <= len(new_token_ids):
                 request.structured_output_request.reasoning_ended = True
                 self.guest.end_reasoning(request_id, start)
@@ -153,7 +162,7 @@ class GuestManager:
         ids = [token_id for token_id in spec_tokens if token_id >= 0]
         if self.reasoner_cls is not None and self.guest.is_reasoning(request_id):
             # what ends the reasoning is left to be drawn: the mask is closed from the token after it
-            _, start = constraint_bounds(self, request, ids)
+            _, start = self._bounds(request, ids)
             ids = ids[: max(0, start - 1)]
         return ids[: self.guest.validate(request_id, ids)]
 
@@ -164,4 +173,13 @@ class GuestManager:
 
     def _reasons(self, request: Any) -> bool:
         """Whether the model still reasons, so that its constraint has to wait."""
-        return constraint_bounds(self, request, ())[1] > 0
+        return self._bounds(request, ())[1] > 0
+
+    def _bounds(self, request: Any, token_ids: Sequence[int], *, committed: bool = False) -> tuple[int, int]:
+        """`constraint_bounds`; a reasoning parser that fails ends its request only."""
+        try:
+            return constraint_bounds(self, request, token_ids, committed=committed)
+        except BaseException as error:
+            contain(error)
+            self.guest.fail(request.request_id, Fault.of("vllm.reasoning_parser", "is_reasoning_end", error))
+            return len(token_ids) + 1, len(token_ids) + 1
