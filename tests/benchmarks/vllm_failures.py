@@ -120,6 +120,8 @@ def header() -> list[str]:
         + ".",
         "Each cell is what one run showed: whether the engine served another request afterwards, how many of the "
         "three neighbors in the batch ended as they would by themselves, and how the failing request ended.",
+        f"The other request has a constraint, and compilations that never end keep their threads: stock vLLM has "
+        f"{(multiprocessing.cpu_count() + 1) // 2} here, guideway `compile_threads` (2 by default).",
         "",
         "| what fails | stock: engine alive | others finished | the request | guideway: engine alive | others finished "
         "| the request |",
@@ -136,7 +138,7 @@ def table(rows: list[int], seen: dict[str, dict[int, dict[str, str]]]) -> Iterat
 def cells_of(found: dict[str, str] | None) -> list[str]:
     if found is None:
         return ["-"] * 3
-    return [str(found[name]).replace("|", "\\|").replace("\n", " ") for name in ("alive", "others", "end")]
+    return [(found[name] or "-").replace("|", "\\|").replace("\n", " ") for name in ("alive", "others", "end")]
 
 
 # The parent
@@ -166,7 +168,7 @@ def run(side: str, rows: list[int]) -> dict[int, dict[str, str]]:
             assert process.stdout is not None
             for line in process.stdout:  # vLLM prints as well
                 if line.startswith("@ "):
-                    one = json.loads(line[2:])
+                    one = json.loads(line[2:].replace(folder, "FOLDER"))
                     sys.stderr.write(f"{side}: {ROWS[one['row']].what}: {one}\n")
                     found[one.pop("row")] = one
     if process.returncode:
