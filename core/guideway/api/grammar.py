@@ -176,6 +176,12 @@ class GrammarStrategy(ABC):
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         self.vocabulary = vocabulary
 
+    @classmethod
+    def available(cls) -> str | None:
+        """None if this strategy can be built in this process, else the reason why not. Never raises. A host that
+        chooses among what is installed leaves out what cannot; what an operator chose is refused with the reason."""
+        return None
+
     @abstractmethod
     def supports(self, constraint: Constraint) -> Support:
         """Which keywords of `constraint` would be enforced. Cheap; rests on a table probed from the installed

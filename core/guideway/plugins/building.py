@@ -43,16 +43,17 @@ def built(plugin: str, make: Callable[[], T]) -> T:
 def build_device(backend: type[DeviceBackend], device: str) -> DeviceBackend:
     """The backend on `device`. Raises `PluginUnavailable` with the reason if it cannot run here."""
     plugin = f"device.{backend.name}"
-    reason = built(plugin, backend.available)
-    if reason is not None:
-        raise PluginUnavailable(f"device {backend.name!r} cannot run here: {reason}", plugin=plugin)
+    _check_available(plugin, backend)
     return built(plugin, lambda: backend(device))
 
 
 def build_strategies(
     classes: Sequence[type[GrammarStrategy]], vocabulary: Vocabulary, options: Options
 ) -> dict[str, GrammarStrategy]:
-    """The strategies by name, in the given order."""
+    """The strategies by name, in the given order. Raises `PluginUnavailable` with the reason for one that cannot be
+    built here."""
+    for cls in classes:
+        _check_available(f"grammar.{cls.name}", cls)
     return {
         cls.name: built(f"grammar.{cls.name}", partial(cls, vocabulary, dict(options.get(f"grammar.{cls.name}", {}))))
         for cls in classes
@@ -72,6 +73,12 @@ def build_modifiers(
 def validators(hooks: Hooks) -> list[tuple[str, Callable[[Request, ValidationContext], None]]]:
     """The hooks that validate requests, each with the id of its plugin."""
     return [(hook.plugin, partial(_validate, hook)) for hook in hooks.validate_request]
+
+
+def _check_available(plugin: str, component: type[DeviceBackend] | type[GrammarStrategy]) -> None:
+    if (reason := built(plugin, component.available)) is not None:
+        kind, _, name = plugin.partition(".")
+        raise PluginUnavailable(f"{kind} {name!r} cannot run here: {reason}", plugin=plugin)
 
 
 def _validate(hook: Hook, request: Request, context: ValidationContext) -> None:

@@ -15,7 +15,7 @@ from guideway.engine.command_line import config, jobs
 from guideway.engine.command_line.answers import print_line, print_table, report
 from guideway.engine.command_line.jobs import Job, read_jobs
 from guideway.engine.config_sources import Configuration, Layer, Setting
-from guideway.plugins import PluginIndex, PluginSettings
+from guideway.plugins import PluginIndex, PluginRecord, Plugins, PluginSettings
 from guideway.plugins.selection import denial
 
 if TYPE_CHECKING:
@@ -120,18 +120,30 @@ def _engine(configuration: Configuration) -> Engine:
 
 
 def _installed_strategies(settings: PluginSettings) -> tuple[str, ...]:
-    """Every grammar strategy that is installed and may run: of guideway's own distributions first, the slow reference
-    last."""
-    records = [r for r in PluginIndex.scan().records if r.kind == "grammar" and denial(settings, r) is None]
+    """Every grammar strategy that is installed and may run, and can: of guideway's own distributions first, the slow
+    reference last."""
+    index = PluginIndex.scan()
+    records = [r for r in index.records if r.kind == "grammar" and denial(settings, r) is None]
     claimed = [record.name for record in records]
+    plugins = Plugins(index, settings)
 
     def rank(distribution: str) -> int:
         return 2 if distribution == "guideway" else 0 if distribution.startswith("guideway-") else 1
 
     addresses = [
-        (rank(r.distribution), r.name if claimed.count(r.name) == 1 else f"{r.distribution}/{r.name}") for r in records
+        (rank(r.distribution), r.name if claimed.count(r.name) == 1 else f"{r.distribution}/{r.name}")
+        for r in records
+        if _can_run(plugins, r)
     ]
     return tuple(address for _, address in sorted(addresses))
+
+
+def _can_run(plugins: Plugins, record: PluginRecord) -> bool:
+    """Whether a strategy can be built here. One that is broken counts: it is to be heard of."""
+    try:
+        return plugins.load("grammar", f"{record.distribution}/{record.name}").available() is None
+    except PluginError:
+        return True
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from guideway.plugins import Plugins
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.parts import build_runtime, fingerprint
-from guideway_vllm.requests import CARRIER, PREFIX, is_ours, request_of
+from guideway_vllm.requests import CARRIER, GREEDY_BELOW, PREFIX, is_ours, request_of
 
 __all__ = ["FrontEnd"]
 
@@ -45,6 +45,9 @@ class FrontEnd:
         self._mark = f"{PREFIX}{fingerprint(config, plugins)}"
         self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
         self._judges_all = bool(config.modifiers or plugins.hooks().validate_request)
+        self._drafts_on_cpu = (
+            vllm_config.speculative_config is not None and vllm_config.device_config.device_type == "cpu"
+        )
         self._runner = "V2" if getattr(vllm_config, "use_v2_model_runner", False) else "V1"
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -134,6 +137,13 @@ class FrontEnd:
 
     def _check_draw(self, modifier: str, params: Any) -> None:
         """`modifier` acts so late that guideway draws the tokens of the request, and not vLLM."""
+        if self._drafts_on_cpu and params.temperature >= GREEDY_BELOW:
+            raise UnsupportedCapability(
+                f"modifier {modifier!r} acts on the final distribution, which drafts do not go with on a CPU above "
+                "temperature 0: vLLM verifies them there with temperatures it has not set; leave out the modifier, or "
+                "start the server without speculative decoding",
+                field="modifiers",
+            )
         given = [name for name in NOT_BESIDE_DRAWS if getattr(params, name, None)]
         if getattr(params, "logprobs", None) == 0:
             given.append("logprobs")

@@ -30,7 +30,7 @@ from guideway.api import (
     StructuralTag,
 )
 
-__all__ = ["CARRIER", "carries_only", "is_ours", "request_of"]
+__all__ = ["CARRIER", "GREEDY_BELOW", "carries_only", "is_ours", "request_of"]
 
 PREFIX = "guideway."
 KEYS = ("strategy", "modifiers", "dialect", "tenant")

@@ -15,7 +15,7 @@ from typing import Any
 
 from guideway.api import PluginUnavailable
 
-__all__ = ["Server", "server_for", "serving"]
+__all__ = ["Server", "missing_server", "server_for", "serving"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,20 @@ def serving(server: Server) -> Iterator[None]:
         _SERVER.reset(token)
 
 
+OUTSIDE = (
+    "it is one of vLLM's own backends, and needs vLLM's configuration and tokenizer: it runs inside vLLM only; "
+    "elsewhere use the plugin for its library (guideway-xgrammar, -llguidance, -outlines, -lmfe)"
+)
+
+
+def missing_server() -> str | None:
+    """Why no stock backend can be built now; None while strategies are being built for a server."""
+    return OUTSIDE if _SERVER.get() is None else None
+
+
 def server_for(plugin: str) -> Server:
     """The server strategies are being built for. Raises `PluginUnavailable`, naming `plugin`, outside vLLM."""
     server = _SERVER.get()
     if server is None:
-        raise PluginUnavailable(
-            f"{plugin} is one of vLLM's own backends and needs vLLM's configuration and tokenizer: it runs inside vLLM "
-            "only; elsewhere use the plugin for its library (guideway-xgrammar, -llguidance, -outlines, -lmfe)",
-            plugin=plugin,
-        )
+        raise PluginUnavailable(f"{plugin} cannot run here: {OUTSIDE}", plugin=plugin)
     return server

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from guideway_vllm.stock.matcher import Rows, StockCompiled
 from guideway_vllm.stock.probe import TABLES
-from guideway_vllm.stock.server import server_for
+from guideway_vllm.stock.server import missing_server, server_for
 
 __all__ = ["StockStrategy"]
 
@@ -68,6 +68,10 @@ class StockStrategy(GrammarStrategy):
             )
         self._lock = threading.Lock()
         self._built: Any = None
+
+    @classmethod
+    def available(cls) -> str | None:
+        return missing_server()
 
     # What each backend says
 
