@@ -147,7 +147,14 @@ def test_the_second_model_runner_has_no_seam_for_modifiers(
 
     def request(**params: Any) -> Any:
         sampling = SamplingParams(temperature=0, max_tokens=4, **params)
-        return SimpleNamespace(request_id="r", prompt_token_ids=[5], sampling_params=sampling, priority=0)
+        return SimpleNamespace(
+            request_id="r",
+            prompt_token_ids=[5],
+            prompt_embeds=None,
+            sampling_params=sampling,
+            priority=0,
+            resumable=False,
+        )
 
     asks = {"extra_args": {"guideway.modifiers": {"hello": {"letter": "e"}}}}
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")

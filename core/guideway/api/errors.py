@@ -26,7 +26,11 @@ __all__ = [
     "UnsupportedGrammar",
     "WorkerLost",
     "contain",
+    "text_of",
 ]
+
+MAX_TEXT = 2000
+"""Characters of a stranger's message that are passed on."""
 
 
 class GuidewayError(Exception):
@@ -146,6 +150,16 @@ def contain(error: BaseException) -> None:
     """
     if isinstance(error, KeyboardInterrupt | GeneratorExit):
         raise error
+
+
+def text_of(error: BaseException) -> str:
+    """``Type: message``, whatever a stranger's class makes of its message: at most 2,000 characters, and none that
+    cannot be encoded."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:
+        text = f"{type(error).__name__}: its message cannot be printed"
+    return text.encode("utf-8", "backslashreplace").decode()[:MAX_TEXT]
 
 
 def _in_words(error: BaseException, cause: RemoteError | None) -> RemoteError:

@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from guideway.api.errors import text_of
+
 __all__ = [
     "CONTINUE",
     "FINISH",
@@ -197,7 +199,7 @@ class Fault:
     @staticmethod
     def of(plugin: str, phase: str, error: BaseException) -> Fault:
         """The fault an exception amounts to."""
-        return Fault(plugin, phase, f"{type(error).__name__}: {error}")
+        return Fault(plugin, phase, text_of(error))
 
     def __str__(self) -> str:
         return f"{self.plugin} failed in {self.phase}: {self.message}"

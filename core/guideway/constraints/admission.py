@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from guideway.api.errors import InvalidRequest, LimitExceeded, contain
+from guideway.api.errors import InvalidRequest, LimitExceeded, contain, text_of
 from guideway.api.hooks import ValidationContext
 from guideway.api.json_schema import check_schema
 from guideway.api.types import Choice, Companion, Constraint, JsonSchema, Request, SamplingParams, StructuralTag
@@ -64,7 +64,7 @@ def run_validators(validators: Sequence[tuple[str, Validator]], request: Request
         except BaseException as error:
             contain(error)
             raise InvalidRequest(
-                f"validator {plugin} failed, so the request is refused: {type(error).__name__}: {error}",
+                f"validator {plugin} failed, so the request is refused: {text_of(error)}",
                 field="request",
             ) from error
 

@@ -20,6 +20,7 @@ from guideway.api.errors import (
     PluginError,
     UnsupportedGrammar,
     contain,
+    text_of,
 )
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
 from guideway.api.json_schema import misspelt_keywords
@@ -291,4 +292,4 @@ def _guarded(name: str, phase: str, call: Callable[[], T], *, passing: tuple[typ
     except BaseException as error:
         contain(error)
         plugin = f"grammar.{name}"
-        raise PluginError(f"{plugin} failed in {phase}: {type(error).__name__}: {error}", plugin=plugin) from error
+        raise PluginError(f"{plugin} failed in {phase}: {text_of(error)}", plugin=plugin) from error

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.bitmask import FULL, Bitmask, empty_rows, is_allowed, num_words
-from guideway.api.errors import ConformanceError, InvalidRequest, PluginError, contain
+from guideway.api.errors import ConformanceError, InvalidRequest, PluginError, contain, text_of
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy
 from guideway.api.modifier import LogitModifier, LogitTransform, ModifierContext, Step
 from guideway.api.steps import (
@@ -131,7 +131,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         except BaseException as error:
             contain(error)
             plugin = f"grammar.{candidate.name}"
-            raise PluginError(f"{plugin} failed in matcher: {type(error).__name__}: {error}", plugin=plugin) from error
+            raise PluginError(f"{plugin} failed in matcher: {text_of(error)}", plugin=plugin) from error
         return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids)
 
     def prepare(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:

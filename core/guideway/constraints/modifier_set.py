@@ -12,6 +12,7 @@ from guideway.api.errors import (
     PluginError,
     UnsupportedCapability,
     contain,
+    text_of,
 )
 from guideway.api.modifier import LogitModifier
 from guideway.api.steps import GRAMMAR_MASK, Fault, Need, Stage
@@ -197,4 +198,4 @@ class ModifierSet:
         except BaseException as error:
             contain(error)
             plugin = self.id(modifier, args[0])
-            raise PluginError(f"{plugin} failed in {phase}: {type(error).__name__}: {error}", plugin=plugin) from error
+            raise PluginError(f"{plugin} failed in {phase}: {text_of(error)}", plugin=plugin) from error

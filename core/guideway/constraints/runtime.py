@@ -24,7 +24,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.errors import GuidewayError, InvalidRequest, PluginError, contain
+from guideway.api.errors import GuidewayError, InvalidRequest, PluginError, contain, text_of
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import LogitModifier, ModifierContext
@@ -145,7 +145,7 @@ class Runtime:
             raise
         except BaseException as error:  # whatever else a value of any type can raise when it is looked at
             contain(error)
-            raise InvalidRequest(f"the request cannot be read: {type(error).__name__}: {error}") from error
+            raise InvalidRequest(f"the request cannot be read: {text_of(error)}") from error
 
     def _admit(self, request: Request) -> Admission:
         if request.request_id in self._left:

@@ -18,6 +18,7 @@ from guideway.api.errors import (
     PluginLoadError,
     UnsupportedCapability,
     contain,
+    text_of,
 )
 from guideway.api.worker import Worker, WorkerMixin, WorkerStep
 
@@ -108,9 +109,7 @@ def _named(
         contain(error)
         if passing is not None and isinstance(error, passing):
             raise
-        raise kind(
-            f"worker.{name} failed in {phase}: {type(error).__name__}: {error}", plugin=f"worker.{name}"
-        ) from error
+        raise kind(f"worker.{name} failed in {phase}: {text_of(error)}", plugin=f"worker.{name}") from error
 
 
 def _composed(classes: list[type[WorkerMixin]]) -> type[WorkerMixin]:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.device import padded_size
-from guideway.api.errors import GuidewayError, InvalidConfiguration, PluginLoadError, contain
+from guideway.api.errors import GuidewayError, InvalidConfiguration, PluginLoadError, contain, text_of
 from guideway.api.modifier import LogitModifier, LogitTransform, Sampler, WorkerContext
 from guideway.api.steps import (
     MAX_FEEDBACK_BYTES_PER_ROW,
@@ -103,7 +103,7 @@ class Pipeline:
         except BaseException as error:
             contain(error)
             plugin = f"modifier.{cls.name}"
-            message = f"{plugin} failed while its transform was built: {type(error).__name__}: {error}"
+            message = f"{plugin} failed while its transform was built: {text_of(error)}"
             raise PluginLoadError(message, plugin=plugin) from error
 
     def run(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from guideway.api.errors import GuidewayError, PluginLoadError, PluginUnavailable, contain
+from guideway.api.errors import GuidewayError, PluginLoadError, PluginUnavailable, contain, text_of
 from guideway.plugins.hooks import Hook, Hooks
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ def built(plugin: str, make: Callable[[], T]) -> T:
         raise
     except BaseException as error:
         contain(error)
-        raise PluginLoadError(
-            f"{plugin} failed while it was built: {type(error).__name__}: {error}", plugin=plugin
-        ) from error
+        raise PluginLoadError(f"{plugin} failed while it was built: {text_of(error)}", plugin=plugin) from error
 
 
 def build_device(backend: type[DeviceBackend], device: str) -> DeviceBackend:

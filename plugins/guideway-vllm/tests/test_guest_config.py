@@ -13,12 +13,17 @@ from guideway_vllm.config import GuestConfig
 EXTENSION = "guideway_vllm.worker.WorkerExtension"
 
 
-def vllm_config(additional: Any, *, device: str = "cpu", extension: str = "") -> Any:
+def vllm_config(
+    additional: Any, *, device: str = "cpu", extension: str = "", drafts: object = None, v2: bool = False
+) -> Any:
     """As much of a ``VllmConfig`` as is asked for."""
     return SimpleNamespace(
         additional_config=additional,
         device_config=SimpleNamespace(device_type=device),
         parallel_config=SimpleNamespace(worker_extension_cls=extension),
+        scheduler_config=SimpleNamespace(async_scheduling=True),
+        speculative_config=drafts,
+        use_v2_model_runner=v2,
     )
 
 
@@ -112,3 +117,10 @@ def test_a_configuration_does_not_change_with_what_it_was_made_from() -> None:
     config = of(grammar=["a"], options=options)
     options["grammar.a"]["words"].append("y")
     assert config.options["grammar.a"]["words"] == ["x"]
+
+
+@pytest.mark.parametrize(("v2", "said"), [(True, "VLLM_USE_V2_MODEL_RUNNER=0"), (False, "--no-async-scheduling")])
+def test_drafts_are_refused_where_they_are_cut_otherwise(v2: bool, said: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=said):
+        GuestConfig.of(vllm_config({"guideway": {}}, drafts=object(), v2=v2))
+    assert GuestConfig.of(vllm_config({"guideway": {}}, v2=v2)) is not None

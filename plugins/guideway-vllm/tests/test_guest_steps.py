@@ -132,7 +132,7 @@ def test_what_goes_down_survives_the_way(drawn: tuple[StepInput, list[int]]) -> 
     step, sequences = drawn
     part, rows = select(step, sequences)
     bitmask = np.zeros((0, 1), dtype=np.int32)
-    sent = GuestStep("f", ["a"], [1], rows[:0], bitmask, (Part(part, rows, draws=True),))
+    sent = GuestStep("f", 2, ["a"], [1], rows[:0], bitmask, (Part(part, rows, draws=True),))
     arrived = pickle.loads(pickle.dumps(sent))
     assert arrived.parts[0].rows.tolist() == rows.tolist()
     assert [told(arrived.parts[0].step, i) for i in range(len(rows))] == [told(part, i) for i in range(len(rows))]

@@ -33,8 +33,8 @@ def from_tokenizers(
 ) -> Vocabulary:
     """The vocabulary of a ``tokenizers.Tokenizer``. `also_special` are ids that are special though its own added
     tokens do not say so. Raises `InvalidConfiguration` naming the part of the tokenizer that has no exact bytes."""
-    spec = json.loads(tokenizer.to_str())
-    bytes_of = TokenBytes(spec)
+    description = tokenizer.to_str()
+    bytes_of = TokenBytes(_without_vocabulary(description))
     added = tokenizer.get_added_tokens_decoder()
     special = {i for i, token in added.items() if token.special} | also_special | (stop_token_ids & added.keys())
     names = {i: name for name, i in tokenizer.get_vocab(with_added_tokens=True).items()}
@@ -48,8 +48,21 @@ def from_tokenizers(
         stop_token_ids=stop_token_ids,
         special_tokens={i: names[i] for i in sorted(special) if i in names},
         logits_width=logits_width,
-        encoder=TokenizersEncoder(spec, tokens),
+        encoder=TokenizersEncoder(description, tokens),
     )
+
+
+def _without_vocabulary(description: str) -> dict[str, Any]:
+    """What ``tokenizer.json`` says besides the tokens of its model, which come last and take most of the time to read.
+    Inside a string the quote before the key would be escaped."""
+    found = re.search(r'(?<=[{,])"vocab":', description)
+    try:
+        spec: dict[str, Any] = json.loads(f'{description[: found.start()]}"vocab":null}}}}') if found else {}
+        if {"model", "decoder", "normalizer", "pre_tokenizer"} <= spec.keys():
+            return spec
+    except ValueError:
+        pass
+    return dict(json.loads(description))
 
 
 class TokenBytes:
@@ -128,12 +141,17 @@ class TokenizersEncoder:
     (``dropout``), truncation, padding and the template of special tokens would do is left out as well.
     """
 
-    def __init__(self, spec: dict[str, Any], tokens: Sequence[bytes]) -> None:
-        self._description = json.dumps(_for_running_text(spec), ensure_ascii=False, sort_keys=False)
+    def __init__(self, description: str, tokens: Sequence[bytes]) -> None:
+        self._given = description
         self._tokens = tokens
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_description": self._description, "_tokens": self._tokens}
+        return {"_given": self._given, "_tokens": self._tokens}
+
+    @cached_property
+    def _description(self) -> str:
+        """Without what acts on a whole text; made when it is needed, because that takes a while."""
+        return json.dumps(_for_running_text(json.loads(self._given)), ensure_ascii=False, sort_keys=False)
 
     @cached_property
     def identity(self) -> bytes:

@@ -36,7 +36,7 @@ class GuestConfig:
     """How many constraints compile at once, in the front end and in the engine core each."""
     grammar_cache_bytes: int = 512 << 20
     """How much memory finished grammars may keep for reuse, in either."""
-    refuse_within: float = 0.25
+    refuse_within: float = 0.5
     """For how many seconds at most the front end waits for a constraint to compile, so that a wrong one is refused
     with status 400; one that takes longer goes on to the engine, where only its own request can fail."""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
@@ -76,6 +76,7 @@ class GuestConfig:
             object.__setattr__(config, "device_backend", backend)
         freeze_components(config, KIND_OF)
         config._check_extension(vllm_config)
+        _check_drafts(vllm_config)
         return config
 
     def plan(self, plugins: Plugins) -> PluginPlan:
@@ -98,6 +99,24 @@ class GuestConfig:
                 f"{extension}{other}",
                 field="worker_mixins",
             )
+
+
+def _check_drafts(vllm_config: Any) -> None:
+    """Refuse what cuts drafts other than this guest expects."""
+    if vllm_config.speculative_config is None:
+        return
+    if getattr(vllm_config, "use_v2_model_runner", False):
+        raise InvalidConfiguration(
+            "guideway is not tested with speculative decoding in vLLM's V2 model runner, whose masks have other rows "
+            "in some versions; start the server with VLLM_USE_V2_MODEL_RUNNER=0, or without speculative decoding",
+            field="speculative_config",
+        )
+    if vllm_config.scheduler_config.async_scheduling:
+        raise InvalidConfiguration(
+            "with asynchronous scheduling vLLM's V1 model runner verifies drafts that guideway has cut; start the "
+            "server with --no-async-scheduling, or without speculative decoding",
+            field="speculative_config",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

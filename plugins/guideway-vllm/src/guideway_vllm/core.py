@@ -8,7 +8,6 @@ gives its slot up and keeps its journal, from which it goes on later.
 from __future__ import annotations
 
 import logging
-import threading
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -18,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch
 from guideway.api.bitmask import FULL, allow_only, num_words
+from guideway.api.errors import MAX_TEXT, text_of
 from guideway.api.steps import GRAMMAR_MASK
 from guideway.constraints import Admission, Journal, Runtime
 from guideway.plugins import Plugins
@@ -65,7 +65,11 @@ class Pending:
 
 
 class Core:
-    """The guest of one engine core. `admit` may be called from another thread than the rest."""
+    """The guest of one engine core.
+
+    `admit` may be called from another thread than the rest, and takes no lock, so that a strategy that thinks long
+    about a constraint holds up nobody: what it shares with the steps are entries of dictionaries, one a request.
+    """
 
     def __init__(self, config: GuestConfig, vllm_config: Any) -> None:
         plugins = Plugins(settings=config.plugins)
@@ -78,8 +82,9 @@ class Core:
         }
         vocabulary = self.runtime.context.vocabulary
         self._words = num_words(vocabulary.logits_width)
+        self._stop_token_id = min(vocabulary.stop_token_ids)
+        self._for_v2 = bool(getattr(vllm_config, "use_v2_model_runner", False))
         self._closed: dict[frozenset[int], NDArray[np.int32]] = {}
-        self._lock = threading.Lock()
         self._refused: dict[str, str] = {}
         """Why requests that are not seated were refused."""
         self._heard: dict[str, tuple[int, Any]] = {}
@@ -97,12 +102,11 @@ class Core:
             self._check_mark(params.structured_outputs._backend)
             prompt = request.prompt_token_ids or (0,)
             asked = request_of(request.request_id, prompt, params, samples=bool(self._late))
-            with self._lock:
-                admission = self.runtime.admit(asked)
-                self._seats[request.request_id] = seat = Seat(admission)
+            admission = self.runtime.admit(asked)
+            self._seats[request.request_id] = seat = Seat(admission)
         except Exception as error:
             log.warning("guideway: request %s is refused: %s", request.request_id, error)
-            self._refused[request.request_id] = str(error)
+            self._refused[request.request_id] = _said(error)
             ready.set_exception(error)
             return ready
         if admission.compilation is None:
@@ -121,12 +125,11 @@ class Core:
         if seat is not None:
             if (fault := self._fault(seat)) is not None:
                 log.error("guideway: request %s ended with an error: %s", request_id, fault)
-            with self._lock:
-                if seat.slot is None:
-                    self.runtime.abandon(seat.admission)
-                else:
-                    self._free.append(seat.slot)
-                    self.runtime.release(seat.slot)
+            if seat.slot is None:
+                self.runtime.abandon(seat.admission)
+            else:
+                self._free.append(seat.slot)
+                self.runtime.release(seat.slot)
         return told
 
     def told(self, request_id: str) -> dict[str, Any] | None:
@@ -140,9 +143,9 @@ class Core:
             if strategy := self.runtime.strategy(seat.slot):
                 told["strategy"] = strategy
             if unenforced := self.runtime.unenforced(seat.slot):
-                told["unenforced"] = list(unenforced)
+                told["unenforced"] = [_plain(name) for name in unenforced]
         if (fault := self._fault(seat)) is not None:
-            told["error"] = str(fault)
+            told["error"] = _plain(fault)
         return told or None
 
     def close(self) -> None:
@@ -189,8 +192,10 @@ class Core:
         parts = tuple(part for part, _ in pending.parts)
         masked, masks = _outside(rows, bitmask, parts) if parts else (rows, bitmask)
         num_rows = [1 + len(ids) for ids in ahead]
-        guest = GuestStep(self._fingerprint, request_ids, num_rows, masked, masks, parts)
-        return _laid_out(rows, bitmask, int(starts[-1])), guest, pending
+        guest = GuestStep(self._fingerprint, self._stop_token_id, request_ids, num_rows, masked, masks, parts)
+        # guideway's own worker needs no mask for rows that are open
+        laid_out = _laid_out(rows, bitmask, int(starts[-1])) if self._for_v2 else bitmask[:0]
+        return laid_out, guest, pending
 
     def hear(self, pending: Pending, output: GuestOutput | None) -> None:
         """What the workers made of a step, before its tokens are accepted."""
@@ -202,7 +207,8 @@ class Core:
             return
         if output.failure is not None:
             for request_id in pending.request_ids:
-                self.fail(request_id, Fault("host.vllm", "step", output.failure))
+                if (seat := self._seats.get(request_id)) is not None:
+                    seat.refusal = output.failure
             return
         for (part, places), result in zip(pending.parts, output.parts, strict=True):
             for place, row in zip(places, part.step.batch.row_start.tolist(), strict=False):
@@ -220,7 +226,7 @@ class Core:
         if seat.slot is None and seat.fault is None:
             # it was preempted and gave its slot up while a step of its own was under way
             seat.fault = Fault("host.vllm", "accept", "tokens came for a sequence that had given its slot up")
-        if seat.slot is None or seat.fault is not None:
+        if seat.slot is None or seat.fault is not None or seat.refusal is not None:
             return False
         row, output = self._heard.get(request_id, (0, None))
         outcome = self.runtime.accept_one(seat.slot, row, list(token_ids), output)
@@ -255,7 +261,7 @@ class Core:
     # Parts
 
     def _check_mark(self, mark: Any) -> None:
-        if isinstance(mark, str) and mark.startswith(PREFIX) and mark != f"{PREFIX}{self._fingerprint}":
+        if isinstance(mark, str) and mark.startswith(PREFIX) and not mark.endswith(f".{self._fingerprint}"):
             raise PluginError(
                 "front end and engine core do not run the same plugins: their files, versions or options differ; "
                 "install the same packages everywhere and start the server anew",
@@ -315,13 +321,23 @@ class Core:
         return self._closed[stops]
 
 
+def _plain(said: object) -> str:
+    """`said` as text that every encoder takes: what a plugin says goes into vLLM's messages."""
+    return str(said).encode("utf-8", "backslashreplace").decode()[:MAX_TEXT]
+
+
+def _said(error: BaseException) -> str:
+    """What an error says: guideway's own name themselves."""
+    return _plain(error) if isinstance(error, GuidewayError) else text_of(error)
+
+
 def _settle(done: Future[Any], ready: Future[Seat], seat: Seat, request_id: str) -> None:
     error = GuidewayError("the compilation was cancelled") if done.cancelled() else done.exception()
     if error is None:
         ready.set_result(seat)
     else:
         log.warning("guideway: request %s cannot be served: %s", request_id, error)
-        seat.refusal = str(error)
+        seat.refusal = _said(error)
         ready.set_exception(error)
 
 

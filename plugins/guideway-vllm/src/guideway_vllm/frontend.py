@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from http import HTTPStatus
+from importlib.metadata import entry_points
 from typing import Any
 
 from guideway.api import InvalidRequest, PluginError, Request, Stage, UnsupportedCapability
@@ -42,12 +43,15 @@ class FrontEnd:
         )
         self._config = config
         self._runtime = build_runtime(config, plugins, vllm_config, front_end=True)
-        self._mark = f"{PREFIX}{fingerprint(config, plugins)}"
+        self._fingerprint = fingerprint(config, plugins)
         self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
         self._judges_all = bool(config.modifiers or plugins.hooks().validate_request)
         self._drafts_on_cpu = (
             vllm_config.speculative_config is not None and vllm_config.device_config.device_type == "cpu"
         )
+        model = vllm_config.model_config
+        self._diffusion = bool(getattr(model, "is_diffusion", False))
+        self._processors = bool(model.logits_processors or entry_points(group="vllm.logits_processors"))
         self._runner = "V2" if getattr(vllm_config, "use_v2_model_runner", False) else "V1"
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -85,6 +89,7 @@ class FrontEnd:
     def _admit(self, request: Any, params: Any) -> None:
         from vllm.sampling_params import StructuredOutputsParams
 
+        self._check_host(request, params)
         prompt = request.prompt_token_ids or (0,)  # embeddings have no ids
         # ids given from outside need not be unique yet
         request_id = f"{request.request_id}/{next(self._numbers)}"
@@ -96,13 +101,32 @@ class FrontEnd:
                 "the server with VLLM_USE_V2_MODEL_RUNNER=0",
                 field="modifiers",
             )
+        if acting and request.prompt_embeds is not None:
+            raise UnsupportedCapability(
+                f"modifier {acting[0]!r} needs the tokens of the prompt, which came as embeddings", field="modifiers"
+            )
         if late:
             self._check_draw(late[0], params)
         if acting and params.structured_outputs is None:
             params.structured_outputs = StructuredOutputsParams(json_object=True)
-            params.structured_outputs._backend = CARRIER
+            params.structured_outputs._backend = f"{CARRIER}{self._fingerprint}"
         elif params.structured_outputs is not None:
-            params.structured_outputs._backend = self._mark
+            params.structured_outputs._backend = f"{PREFIX}{self._fingerprint}"
+
+    def _check_host(self, request: Any, params: Any) -> None:
+        """Refuse what goes with neither constraints nor modifiers here."""
+        if not is_ours(params):
+            return
+        if self._diffusion:
+            raise UnsupportedCapability("a diffusion model writes in no order a constraint or modifier could follow")
+        if request.resumable:
+            raise UnsupportedCapability(
+                "streamed input goes with neither a constraint nor a modifier", field="resumable"
+            )
+        if getattr(params, "trace_decode_token_ids", None):
+            raise UnsupportedCapability(
+                "replaying a trace goes with neither a constraint nor a modifier", field="trace_decode_token_ids"
+            )
 
     def _tried(self, request: Request) -> list[str]:
         """The modifiers that act on the request, whose constraint may still compile afterwards."""
@@ -142,6 +166,12 @@ class FrontEnd:
                 f"modifier {modifier!r} acts on the final distribution, which drafts do not go with on a CPU above "
                 "temperature 0: vLLM verifies them there with temperatures it has not set; leave out the modifier, or "
                 "start the server without speculative decoding",
+                field="modifiers",
+            )
+        if self._processors:
+            raise UnsupportedCapability(
+                f"modifier {modifier!r} acts on the final distribution, so guideway draws the tokens of this request, "
+                "and the logits processors this server loads would act in vain; start it without them",
                 field="modifiers",
             )
         given = [name for name in NOT_BESIDE_DRAWS if getattr(params, name, None)]

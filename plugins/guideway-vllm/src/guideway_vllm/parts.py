@@ -39,8 +39,8 @@ def vocabulary_of(vllm_config: Any) -> Vocabulary:
 
 def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, front_end: bool) -> Runtime:
     """The runtime over the configured plugins. That of the `front_end` has the validators, which hear each request
-    once, and a place for one sequence, to try a request in; that of the engine core has a place for each sequence that
-    may run."""
+    once, and a place for one sequence, to try a request in; that of the engine core has one for each sequence that may
+    run in each of the steps vLLM computes at once."""
     strategies = [plugins.load("grammar", address) for address in config.grammar]
     modifiers = [plugins.load("modifier", address) for address in config.modifiers]
     hooks = plugins.hooks()
@@ -49,7 +49,9 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
         built = build_strategies(strategies, vocabulary, config.options)
     context = ModifierContext(
         vocabulary=vocabulary,
-        max_num_sequences=1 if front_end else vllm_config.scheduler_config.max_num_seqs,
+        max_num_sequences=1
+        if front_end
+        else vllm_config.scheduler_config.max_num_seqs * vllm_config.max_concurrent_batches,
         max_model_len=vllm_config.model_config.max_model_len + 1,  # vLLM itself refuses longer prompts
     )
     return Runtime(

@@ -35,9 +35,9 @@ __all__ = ["CARRIER", "GREEDY_BELOW", "carries_only", "is_ours", "request_of"]
 PREFIX = "guideway."
 KEYS = ("strategy", "modifiers", "dialect", "tenant")
 
-CARRIER = "guideway:carrier"
-"""`_backend` of the structured-output parameters of a request that has modifiers and no constraint. vLLM waits for the
-tokens of structured requests, and only these have a carrier for a payload, so it travels as one that allows all."""
+CARRIER = "guideway.carrier."
+"""What `_backend` begins with in a request that has modifiers and no constraint. vLLM waits for the tokens of
+structured requests, and only these have a carrier for a payload, so it travels as one that allows all."""
 
 GREEDY_BELOW = 1e-5
 """Temperatures vLLM takes for 0."""
@@ -46,7 +46,7 @@ GREEDY_BELOW = 1e-5
 def carries_only(params: Any) -> bool:
     """Whether vLLM's sampling parameters have no constraint but the carrier."""
     outputs = params.structured_outputs
-    return outputs is None or outputs._backend == CARRIER
+    return outputs is None or str(outputs._backend).startswith(CARRIER)
 
 
 def is_ours(params: Any) -> bool:

@@ -36,6 +36,7 @@ class GuestScheduler:
         config = GuestConfig.of(vllm_config)
         self.guest = None if config is None else Core(config, vllm_config)
         self._last_words = {}
+        self._transfers = getattr(vllm_config, "kv_transfer_config", None) is not None
         if self.guest is not None:
             manager = type(structured_output_manager)
             structured_output_manager.__class__ = type(manager.__name__, (GuestManager, manager), {})
@@ -83,7 +84,9 @@ class GuestScheduler:
         """What there is to tell of a request goes with its last output."""
         for of_client in outputs.values():
             for output in of_client.outputs:
-                if output.finish_reason is not None and output.request_id in self._last_words:
+                # where keys and values are transferred, the field has another reader
+                told_here = output.request_id in self._last_words and not self._transfers
+                if output.finish_reason is not None and told_here:
                     told = {ATTRIBUTE: self._last_words[output.request_id]}
                     output.kv_transfer_params = {**(output.kv_transfer_params or {}), **told}
 

@@ -32,6 +32,8 @@ class GuestStep:
     """All that guideway sends down with a step."""
 
     fingerprint: str
+    stop_token_id: int
+    """What a row is left with whose token will not be final."""
     request_ids: Sequence[str]
     """The step's sequences, in order."""
     num_rows: Sequence[int]

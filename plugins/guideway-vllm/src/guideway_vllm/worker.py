@@ -8,6 +8,7 @@ whichever way it verifies drafts, that is the token it takes.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Sequence
 from functools import wraps
@@ -15,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from guideway.api import Fault, PluginUnavailable, StepOutput, WorkerContext
+from guideway.api import ConformanceError, Fault, PluginUnavailable, StepOutput, WorkerContext
 from guideway.api.errors import GuidewayError, contain
-from guideway.constraints.masking import GrammarMask
+from guideway.constraints import Runtime
 from guideway.pipeline import Pipeline
 from guideway.pipeline.mixins import Mixins
 from guideway.plugins import Plugins
@@ -108,9 +109,11 @@ class GuestWorker:
         # a tokenizer takes time to load, and is needed to know where the vocabulary ends
         vocabulary = vocabulary_of(vllm_config) if modifiers else None
         size = width if vocabulary is None else len(vocabulary)
-        self._stop_token_id = 0 if vocabulary is None else min(vocabulary.stop_token_ids)
         self._pipeline = Pipeline(
-            [(GrammarMask, {}), *((cls, dict(config.options.get(f"modifier.{cls.name}", {}))) for cls in modifiers)],
+            [
+                (Runtime.grammar_host, {}),
+                *((cls, dict(config.options.get(f"modifier.{cls.name}", {}))) for cls in modifiers),
+            ],
             WorkerContext(device=self._device, vocabulary_size=size, logits_width=width),
         )
         self.mixins = Mixins(
@@ -167,8 +170,10 @@ class GuestWorker:
             if self._failure is not None:
                 told, self._failure = GuestOutput(failure=self._failure), None
             if told is not None:
-                # a step that is not waited for holds the output it will give
-                setattr(getattr(result, "_model_runner_output", result), ATTRIBUTE, told)
+                inner = getattr(result, "_model_runner_output", None)
+                if inner is None:  # vLLM keeps one empty output for all that have nothing to say
+                    inner = result = copy.copy(result)
+                setattr(inner, ATTRIBUTE, told)
             return result
 
         return wrapped
@@ -197,23 +202,23 @@ class GuestWorker:
         faults: dict[int, Fault] = {}
         if len(step.masked):
             logits = self._masked(logits, step.bitmask, step.masked, target, faults)
-            self._close(logits, target[list(faults)])
+            self._close(logits, target[list(faults)], step.stop_token_id)
         outputs: list[StepOutput] = []
         for part in step.parts:
             rows = torch.from_numpy(target[part.rows].astype(np.int64)).to(logits.device)
             hidden = state.sample_hidden_states[rows]
             act = self._drawn if part.draws else self._shaped
             outputs.append(output := act(logits, rows, part, hidden))
-            self._close(logits, target[part.rows[list(output.faults)]])
+            self._close(logits, target[part.rows[list(output.faults)]], step.stop_token_id)
         if logits is not state.logits:
             runner.execute_model_state = state._replace(logits=logits)
         return GuestOutput(tuple(outputs), faults) if outputs or faults else None
 
-    def _close(self, logits: Any, rows: NDArray[np.int32]) -> None:
+    def _close(self, logits: Any, rows: NDArray[np.int32], stop_token_id: int) -> None:
         """Leave rows whose draw will not be final nothing but an end."""
         for row in rows.tolist():
             logits[row] = -torch.inf
-            logits[row, self._stop_token_id] = 0.0
+            logits[row, stop_token_id] = 0.0
 
     def _rows(self, step: GuestStep, scheduled: Any, in_batch: Sequence[str]) -> NDArray[np.int32]:
         """The row of vLLM's logits each of the step's rows is."""
@@ -242,7 +247,10 @@ class GuestWorker:
     ) -> Any:
         """`logits` under the masks; a row whose mask cannot be applied is closed, and its request will end."""
         try:
-            return self._device.apply_bitmask(logits, bitmask, target[rows])
+            masked = self._device.apply_bitmask(logits, bitmask, target[rows])
+            if not isinstance(masked, torch.Tensor) or masked.shape != logits.shape or masked.dtype != logits.dtype:
+                raise ConformanceError(f"apply_bitmask must return the logits, not a {type(masked).__name__}")
+            return masked
         except BaseException as error:
             contain(error)
             if len(rows) == 1:

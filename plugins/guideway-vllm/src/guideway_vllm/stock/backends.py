@@ -103,7 +103,8 @@ class Guidance(StockStrategy):
     def lacking_tokenizer(self, tokenizer: Any) -> str | None:
         from vllm.v1.structured_output.backend_guidance import GuidanceBackend
 
-        if not GuidanceBackend.is_tokenizer_supported(tokenizer):
+        judges = getattr(GuidanceBackend, "is_tokenizer_supported", None)  # since vLLM 0.32
+        if judges is not None and not judges(tokenizer):
             return f"vLLM's backend guidance does not work with a {type(tokenizer).__name__}: it needs a fast tokenizer"
         return None
 
