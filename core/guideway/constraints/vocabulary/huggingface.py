@@ -34,7 +34,7 @@ def from_tokenizers(
     """The vocabulary of a ``tokenizers.Tokenizer``. `also_special` are ids that are special though its own added
     tokens do not say so. Raises `InvalidConfiguration` naming the part of the tokenizer that has no exact bytes."""
     description = tokenizer.to_str()
-    bytes_of = TokenBytes(_without_vocabulary(description))
+    bytes_of = TokenBytes(_without_vocabulary(description) or json.loads(description))
     added = tokenizer.get_added_tokens_decoder()
     special = {i for i, token in added.items() if token.special} | also_special | (stop_token_ids & added.keys())
     names = {i: name for name, i in tokenizer.get_vocab(with_added_tokens=True).items()}
@@ -52,17 +52,19 @@ def from_tokenizers(
     )
 
 
-def _without_vocabulary(description: str) -> dict[str, Any]:
-    """What ``tokenizer.json`` says besides the tokens of its model, which come last and take most of the time to read.
-    Inside a string the quote before the key would be escaped."""
-    found = re.search(r'(?<=[{,])"vocab":', description)
+VOCABULARY = re.compile(r'(?<=[{,])"vocab":')
+"""The key of a model's tokens in ``tokenizer.json``. Inside a string its first quote would be escaped."""
+
+
+def _without_vocabulary(description: str) -> dict[str, Any] | None:
+    """What ``tokenizer.json`` says before the tokens of its model, which come last and take most of the time to read;
+    None if they do not come last."""
+    found = VOCABULARY.search(description)
     try:
-        spec: dict[str, Any] = json.loads(f'{description[: found.start()]}"vocab":null}}}}') if found else {}
-        if {"model", "decoder", "normalizer", "pre_tokenizer"} <= spec.keys():
-            return spec
+        head: dict[str, Any] = json.loads(f'{description[: found.start()]}"vocab":null}}}}') if found else {}
     except ValueError:
-        pass
-    return dict(json.loads(description))
+        return None
+    return head if list(head)[-1:] == ["model"] and list(head["model"])[-1] == "vocab" else None
 
 
 class TokenBytes:
@@ -151,7 +153,14 @@ class TokenizersEncoder:
     @cached_property
     def _description(self) -> str:
         """Without what acts on a whole text; made when it is needed, because that takes a while."""
-        return json.dumps(_for_running_text(json.loads(self._given)), ensure_ascii=False, sort_keys=False)
+        head = _without_vocabulary(self._given)
+        if head is not None:
+            text = json.dumps(_for_running_text(head), ensure_ascii=False, separators=(",", ":"))
+            tail = '"vocab":null}}'
+            found = VOCABULARY.search(self._given)
+            if found and text.endswith(tail):
+                return text.removesuffix(tail) + self._given[found.start() :]
+        return json.dumps(_for_running_text(json.loads(self._given)), ensure_ascii=False)
 
     @cached_property
     def identity(self) -> bytes:
