@@ -69,6 +69,7 @@ test-slow: setup
 	$(BIN)/python -m pytest -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
 
 test-vllm: setup-vllm
+	$(VLLM_BIN)/python -c "import openai, vllm"
 	$(VLLM_BIN)/python -m pytest tests/vllm plugins/guideway-vllm -m "vllm or not vllm" -W default
 
 demo-vllm: setup-vllm
