@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import guideway.engine.engine
 import guideway.engine.scheduling.kv_cache
 import pytest
-from guideway.api import GuidewayError, PluginError
-from guideway.api.errors import RemoteError
+from guideway.api import Fault, GuidewayError, PluginError
+from guideway.api.errors import MAX_TEXT, RemoteError, text_of
 
 assert guideway.engine.engine and guideway.engine.scheduling.kv_cache  # they define errors of their own
 
@@ -83,3 +83,28 @@ def test_an_error_that_cannot_be_printed_is_named() -> None:
 
     remote = RemoteError.of(Mute())
     assert str(remote).endswith("Mute: its message cannot be printed")
+
+
+class Unspeakable(Exception):
+    """Whose message cannot be made."""
+
+    def __str__(self) -> str:
+        raise ValueError("not even this")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("too small"), "ValueError: too small"),
+        (Unspeakable(), "Unspeakable: its message cannot be printed"),
+        (ValueError("\ud800"), r"ValueError: \ud800"),
+    ],
+)
+def test_whatever_is_raised_can_be_told(error: Exception, said: str) -> None:
+    assert text_of(error) == said
+    assert Fault.of("grammar.x", "accept", error).message == said
+    text_of(error).encode()
+
+
+def test_a_message_without_end_is_cut() -> None:
+    assert len(text_of(ValueError("x" * 1_000_000))) == MAX_TEXT
