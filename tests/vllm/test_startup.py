@@ -157,9 +157,9 @@ def test_the_second_model_runner_has_no_seam_for_modifiers(
         )
 
     asks = {"extra_args": {"guideway.modifiers": {"hello": {"letter": "e"}}}}
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    # the variable that chooses is read once in a process that has had an engine
+    monkeypatch.setattr("vllm.config.VllmConfig.use_v2_model_runner", True)
     config = configured({"grammar": ["xgrammar"], "modifiers": ["hello"]})
-    assert config.use_v2_model_runner
     front_end = FrontEnd.of(config)
     assert front_end is not None
     with pytest.raises(VLLMValidationError, match=r"modifier 'hello' cannot act here.*VLLM_USE_V2_MODEL_RUNNER=0"):
@@ -172,7 +172,7 @@ def test_the_second_model_runner_has_no_seam_for_modifiers(
             configured({"worker_mixins": ["layer_timing"]}, "guideway_vllm.worker.WorkerExtension"),
         )
 
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    monkeypatch.setattr("vllm.config.VllmConfig.use_v2_model_runner", False)
     front_end = FrontEnd.of(configured({"grammar": ["xgrammar"], "modifiers": ["hello"]}))
     assert front_end is not None
     front_end.admit(request(**asks))
