@@ -78,3 +78,22 @@ def test_what_is_wrong_is_refused_before_it_costs_anything(
     with pytest.raises(VLLMValidationError, match=re.escape(said)):
         llm.generate([PROMPT], [params(**constraint)])
     assert llm.generate([PROMPT], [params(choice=["yes"])])[0].outputs[0].text == "yes"
+
+
+def test_a_reasoning_parser_that_fails_ends_its_request_only(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no end in sight")
+
+    llm = start(GUIDEWAY)
+    core = llm.llm_engine.engine_core.engine_core.scheduler.guest
+    free = len(core._free)
+    with monkeypatch.context() as broken:
+        broken.setattr("guideway_vllm.scheduler.constraint_bounds", fails)
+        failed, plain = llm.generate([PROMPT] * 2, [params(choice=["yes"]), params(max_tokens=4)])
+    assert failed.outputs[0].finish_reason == "error"
+    assert "vllm.reasoning_parser" in failed.kv_transfer_params["guideway"]["error"]
+    assert plain.outputs[0].finish_reason == "length"
+    assert len(core._free) == free
+    assert llm.generate([PROMPT], [params(choice=["yes"])])[0].outputs[0].text == "yes"

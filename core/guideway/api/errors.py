@@ -26,6 +26,7 @@ __all__ = [
     "UnsupportedGrammar",
     "WorkerLost",
     "contain",
+    "passable",
     "text_of",
 ]
 
@@ -152,14 +153,18 @@ def contain(error: BaseException) -> None:
         raise error
 
 
+def passable(text: str) -> str:
+    """`text` as every encoder takes it, and no more than `MAX_TEXT` characters of it."""
+    return text.encode("utf-8", "backslashreplace").decode()[:MAX_TEXT]
+
+
 def text_of(error: BaseException) -> str:
-    """``Type: message``, whatever a stranger's class makes of its message: at most 2,000 characters, and none that
-    cannot be encoded."""
+    """``Type: message``, `passable`, whatever a stranger's class makes of its message."""
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:
         text = f"{type(error).__name__}: its message cannot be printed"
-    return text.encode("utf-8", "backslashreplace").decode()[:MAX_TEXT]
+    return passable(text)
 
 
 def _in_words(error: BaseException, cause: RemoteError | None) -> RemoteError:

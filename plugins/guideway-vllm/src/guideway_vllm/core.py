@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch
 from guideway.api.bitmask import FULL, allow_only, num_words
-from guideway.api.errors import MAX_TEXT, text_of
+from guideway.api.errors import passable, text_of
 from guideway.api.steps import GRAMMAR_MASK
 from guideway.constraints import Admission, Journal, Runtime
 from guideway.plugins import Plugins
@@ -143,9 +143,9 @@ class Core:
             if strategy := self.runtime.strategy(seat.slot):
                 told["strategy"] = strategy
             if unenforced := self.runtime.unenforced(seat.slot):
-                told["unenforced"] = [_plain(name) for name in unenforced]
+                told["unenforced"] = [passable(str(name)) for name in unenforced]
         if (fault := self._fault(seat)) is not None:
-            told["error"] = _plain(fault)
+            told["error"] = passable(str(fault))
         return told or None
 
     def close(self) -> None:
@@ -276,10 +276,11 @@ class Core:
     def _begin(self, seat: Seat, request: Any, scheduled: list[str], gate: Any) -> None:
         """A slot for a request that runs and has none."""
         reasoning = gate(request)
+        if seat.fault is not None:  # nobody knows whether it reasons
+            return
         slot = self._free.pop() if self._free else self._vacated(scheduled)
         if slot is None:
             seat.fault = Fault("host.vllm", "start", "every slot is held by a sequence whose step is under way")
-        if slot is None or seat.fault is not None:
             return
         try:
             self.runtime.start(seat.admission, slot, journal=seat.journal, reasoning=reasoning)
@@ -321,14 +322,9 @@ class Core:
         return self._closed[stops]
 
 
-def _plain(said: object) -> str:
-    """`said` as text that every encoder takes: what a plugin says goes into vLLM's messages."""
-    return str(said).encode("utf-8", "backslashreplace").decode()[:MAX_TEXT]
-
-
 def _said(error: BaseException) -> str:
     """What an error says: guideway's own name themselves."""
-    return _plain(error) if isinstance(error, GuidewayError) else text_of(error)
+    return passable(str(error)) if isinstance(error, GuidewayError) else text_of(error)
 
 
 def _settle(done: Future[Any], ready: Future[Seat], seat: Seat, request_id: str) -> None:
