@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -113,3 +114,14 @@ def test_a_missing_option_is_named() -> None:
     with pytest.raises(InvalidConfiguration, match=r"grammar\.toy needs the option 'size'") as caught:
         parse()
     assert caught.value.field == "grammar.toy.size"
+
+
+@dataclass(frozen=True)
+class WithMapping:
+    weights: Mapping[str, Any] = field(default_factory=dict)
+
+
+def test_a_mapping_is_taken_as_it_is_and_nothing_else_for_one() -> None:
+    assert parse_options(WithMapping, {"weights": {"a": 1}}, where="grammar.toy").weights == {"a": 1}
+    with pytest.raises(InvalidConfiguration, match=r"must be a mapping, not \[\]"):
+        parse_options(WithMapping, {"weights": []}, where="grammar.toy")

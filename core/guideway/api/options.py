@@ -22,8 +22,8 @@ def parse_options(cls: type[Options], options: Mapping[str, Any], *, where: str)
     """An instance of the dataclass `cls` from `options`.
 
     `where` names the place the options were written, for example ``grammar.llguidance``. Fields may be bool, int,
-    float, str, a Literal of these, a tuple of them, or None beside one of them. Raises `InvalidConfiguration`
-    for an unknown key, naming the closest known one, and for a value of the wrong type.
+    float, str, a Literal of these, a tuple of them, None beside one of them, or a mapping. Raises
+    `InvalidConfiguration` for an unknown key, naming the closest known one, and for a value of the wrong type.
     """
     known = {f.name: f for f in dataclasses.fields(cls) if f.init}
     hints = get_type_hints(cls)
@@ -53,6 +53,8 @@ def _fits(value: object, hint: Any) -> bool:
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return any(_fits(value, member) for member in get_args(hint))
+    if origin is Mapping:
+        return isinstance(value, Mapping)
     if origin is tuple:
         return isinstance(value, list | tuple) and all(_fits(item, get_args(hint)[0]) for item in value)
     if hint is None or hint is type(None):
@@ -67,6 +69,8 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 def _describe(hint: Any) -> str:
+    if get_origin(hint) is Mapping:
+        return "a mapping"
     if get_origin(hint) is None and isinstance(hint, type):
         return hint.__name__
     return str(hint).replace("typing.", "")

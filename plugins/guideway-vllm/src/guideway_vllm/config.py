@@ -18,6 +18,8 @@ WHERE = f'additional_config["{KEY}"]'
 KIND_OF = {"grammar": "grammar", "modifiers": "modifier", "worker_mixins": "worker", "device_backend": "device"}
 """The fields that choose components which take options, and the kind of each."""
 
+MAPPINGS = {"options": "must map 'kind.name' to the component's options", "plugins": "must be a mapping of settings"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class GuestConfig:
@@ -63,14 +65,12 @@ class GuestConfig:
         if not isinstance(given, Mapping):
             raise InvalidConfiguration(f"{WHERE} must be a mapping, {{}} for defaults, not {given!r}", field=KEY)
         given = dict(given)
-        # what `parse_options` cannot know the type of
-        mappings = {name: given[name] for name in ("options", "plugins") if name in given}
-        if "plugins" in mappings:
-            if not isinstance(mappings["plugins"], Mapping):
-                raise InvalidConfiguration(f"{WHERE}.plugins must be a mapping", field="plugins")
-            mappings["plugins"] = parse_options(PluginSettings, mappings["plugins"], where=f"{WHERE}.plugins")
-        flat = parse_options(_Flat, given, where=WHERE)
-        config = cls(**{name: getattr(flat, name) for name in given.keys() - mappings.keys()}, **mappings)
+        for name, what in MAPPINGS.items():
+            if not isinstance(given.get(name, {}), Mapping):
+                raise InvalidConfiguration(f"{WHERE}.{name} {what}, not {given[name]!r}", field=name)
+        if "plugins" in given:
+            given["plugins"] = parse_options(PluginSettings, given["plugins"], where=f"{WHERE}.plugins")
+        config = parse_options(cls, given, where=WHERE)
         if config.device_backend is None:
             backend = "cpu" if vllm_config.device_config.device_type == "cpu" else "torch"
             object.__setattr__(config, "device_backend", backend)
@@ -117,18 +117,3 @@ def _check_drafts(vllm_config: Any) -> None:
             "server with --no-async-scheduling, or without speculative decoding",
             field="speculative_config",
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Flat:
-    """The fields with plain values, and the names of the others."""
-
-    grammar: tuple[str, ...] = STOCK
-    modifiers: tuple[str, ...] = ()
-    worker_mixins: tuple[str, ...] = ()
-    device_backend: str | None = None
-    compile_threads: int = 2
-    grammar_cache_bytes: int = 512 << 20
-    refuse_within: float = 0.25
-    options: object = None
-    plugins: object = None

@@ -47,11 +47,10 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
     vocabulary = vocabulary_of(vllm_config)
     with serving(Server(vllm_config, _tokenizer(vllm_config))):
         built = build_strategies(strategies, vocabulary, config.options)
+    slots = 1 if front_end else vllm_config.scheduler_config.max_num_seqs * vllm_config.max_concurrent_batches
     context = ModifierContext(
         vocabulary=vocabulary,
-        max_num_sequences=1
-        if front_end
-        else vllm_config.scheduler_config.max_num_seqs * vllm_config.max_concurrent_batches,
+        max_num_sequences=slots,
         max_model_len=vllm_config.model_config.max_model_len + 1,  # vLLM itself refuses longer prompts
     )
     return Runtime(

@@ -1,10 +1,10 @@
 """All that is changed in vLLM, in one place: three seams, each checked before anything is changed.
 
-====================================  =====================================================================
-``InputProcessor``                    ``__init__``, ``_validate_params``, ``process_inputs``: admission in the front end
+=====================================  ================================================================================
+``InputProcessor``                     ``__init__``, ``_validate_params``, ``process_inputs``
 ``SchedulerConfig.get_scheduler_cls``  the scheduler's class, and through it the structured-output manager's
-``WorkerWrapperBase.init_device``     the model runner of each worker, once it is there
-====================================  =====================================================================
+``WorkerWrapperBase.init_device``      the model runner of each worker, once it is there
+=====================================  ================================================================================
 
 What they lead to does nothing unless ``additional_config`` has the key ``guideway``.
 """
