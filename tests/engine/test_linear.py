@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from guideway.engine.worker import linear
 from guideway.engine.worker.linear import use_onednn
 from torch.nn import Linear, Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -64,12 +65,25 @@ def test_the_results_are_those_of_torch(x: torch.Tensor, *, bias: bool) -> None:
         assert made(x).shape == expected.shape
 
 
-def test_it_is_taken_for_many_rows_alone() -> None:
+def test_it_is_taken_for_many_products_alone() -> None:
     made = layer()
     assert takes_onednn(made, torch.rand(40, WIDTH))
     assert takes_onednn(made, torch.rand(1, 40, WIDTH))
     assert not takes_onednn(made, torch.rand(2, WIDTH))
     assert not takes_onednn(layer(dtype=torch.float64), torch.rand(40, WIDTH, dtype=torch.float64))
+
+
+def test_a_large_model_has_no_second_copy_of_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = layer()
+    monkeypatch.setattr(linear, "MAX_PACKED_BYTES", 4 * WIDTH * HEIGHT)
+    assert layer()._guideway_packed is not None
+    monkeypatch.setattr(linear, "MAX_PACKED_BYTES", 4 * WIDTH * HEIGHT - 1)
+    large = layer()
+    assert not hasattr(large, "_guideway_packed")
+    x = torch.rand(40, WIDTH)
+    assert takes_onednn(large, x)
+    with torch.inference_mode():
+        assert torch.allclose(large(x), small(x), atol=1e-5)
 
 
 def test_weights_may_change_and_gradients_may_be_asked_for() -> None:
@@ -81,6 +95,20 @@ def test_weights_may_change_and_gradients_may_be_asked_for() -> None:
         assert torch.allclose(made(x), expected, atol=1e-4)
     made(x).sum().backward()
     assert made.weight.grad is not None
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_weights_may_change_in_place(monkeypatch: pytest.MonkeyPatch, *, packed: bool) -> None:
+    monkeypatch.setattr(linear, "MAX_PACKED_BYTES", (1 << 30) * packed)
+    made = layer()
+    x = torch.rand(40, WIDTH)
+    with torch.inference_mode():
+        made(x)
+        made.weight.mul_(2)
+        assert torch.allclose(made(x), torch.nn.functional.linear(x, made.weight, made.bias), atol=1e-5)
+    made.load_state_dict(Linear(WIDTH, HEIGHT).state_dict())
+    with torch.inference_mode():
+        assert torch.allclose(made(x), torch.nn.functional.linear(x, made.weight, made.bias), atol=1e-5)
 
 
 def test_a_copy_has_its_own_weights() -> None:
