@@ -40,6 +40,16 @@ def test_priority_first_then_arrival() -> None:
     assert queue.best() is None
 
 
+def test_those_of_the_same_or_a_better_priority_are_counted() -> None:
+    queue = WaitingQueue()
+    for priority in (3, -1, 3, 0, -1):
+        queue.add(waiting("a" if priority else "b", priority=priority, n=2).sequences[0])
+    assert [queue.count(priority) for priority in (-2, -1, 0, 2, 3, 9)] == [0, 2, 3, 3, 5, 5]
+    take(queue)
+    queue.leave(take(queue))
+    assert [queue.count(priority) for priority in (-1, 0, 3)] == [0, 1, 3]
+
+
 def test_what_is_still_compiling_blocks_nobody() -> None:
     queue = WaitingQueue()
     compilation: Future[Any] = Future()

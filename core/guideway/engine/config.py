@@ -81,7 +81,7 @@ class EngineConfig:
     prefix_caching: bool = True
     """Whether prompts that begin alike share what was computed; changes speed, never tokens."""
     max_waiting: int = 1024
-    """How many sequences may wait for their turn before more are turned away."""
+    """How many sequences may wait for their turn before more of the same or a worse priority are turned away."""
     num_draft_tokens: int = 0
     """How many tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
     compile_threads: int = 2

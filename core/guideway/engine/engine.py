@@ -24,7 +24,7 @@ from guideway.engine.scheduling.sequence import RequestGroup, reason_of, refusal
 from guideway.engine.scheduling.stepper import Stepper
 from guideway.plugins import Hook
 
-__all__ = ["Engine", "EngineBusy", "EngineClosed", "QueueFull"]
+__all__ = ["Engine", "EngineBusy", "EngineClosed", "QueueFull", "demand"]
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,8 @@ class EngineClosed(GuidewayError):
 
 
 class QueueFull(GuidewayError):
-    """As many sequences wait as may (`EngineConfig.max_waiting`); try again when some have started."""
+    """As many sequences of the same or a better priority wait as may (`EngineConfig.max_waiting`); try again when some
+    have started."""
 
 
 def _by_one_thread(method: Callable[Concatenate[Engine, P], R]) -> Callable[Concatenate[Engine, P], R]:
@@ -145,7 +146,7 @@ class Engine:
 
         with ExitStack() as interrupted:  # nobody will ask for these again
             for index, job in enumerate(zip(many, each_params, each_tenant, strict=True)):
-                while self._scheduler.num_waiting >= self.config.max_waiting:
+                while not self.has_room(job[1]):
                     self._step_and_collect(pending, ended, keep)
                 request_id = f"request-{next(self._ids)}"
                 try:
@@ -177,12 +178,14 @@ class Engine:
     def enqueue(self, prompt: Prompt, params: SamplingParams | None = None, *, tenant: str = "") -> Generation:
         """`submit` without waiting: what only the compilation finds out is in the result."""
         self._check_open()
-        if self._scheduler.num_waiting >= self.config.max_waiting:
-            raise QueueFull(
-                f"{self._scheduler.num_waiting} sequences wait already, and max_waiting is {self.config.max_waiting}; "
-                "try again when some have started"
-            )
         params = SamplingParams() if params is None else params
+        if not self.has_room(params):
+            priority, num_sequences = demand(params)
+            raise QueueFull(
+                f"{self._scheduler.num_waiting_at(priority)} sequences of priority {priority} or better wait already, "
+                f"the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try again when some "
+                "have started"
+            )
         return Generation(self, self._admit(f"request-{next(self._ids)}", prompt, params, tenant, []))
 
     @_by_one_thread
@@ -206,6 +209,13 @@ class Engine:
     def is_compiling(self) -> bool:
         """Whether nothing can go on before a constraint is compiled."""
         return bool(self._scheduler.compilations())
+
+    def has_room(self, params: SamplingParams | None = None) -> bool:
+        """Whether a request with these parameters may wait now; if not, `enqueue` raises `QueueFull`. True for one
+        that has more sequences than ever may, which is refused at once."""
+        priority, num_sequences = demand(params)
+        most = self.config.max_waiting
+        return num_sequences > most or self._scheduler.num_waiting_at(priority) + num_sequences <= most
 
     @_by_one_thread
     def abort(self, generation: Generation) -> None:
@@ -295,8 +305,9 @@ class Engine:
         params, vocabulary = request.params, self.vocabulary
         if params.num_sequences > self.config.max_waiting:
             raise LimitExceeded(
-                f"{params.num_sequences} sequences are more than the {self.config.max_waiting} that may wait at once",
-                field="n",
+                f"the request has {params.num_sequences} sequences, but at most {self.config.max_waiting} may wait at "
+                "once (max_waiting)",
+                field="n" if params.best_of is None else "best_of",
             )
         prompts = [request.prompt_token_ids, *(companion.prompt_token_ids for companion in admission.companions)]
         if len(prompts) > self.config.max_num_seqs:
@@ -368,3 +379,12 @@ def _one_each(value: Any, one: type, prompts: Sequence[Any], field: str) -> Sequ
     if len(value) != len(prompts):
         raise InvalidRequest(f"there are {len(prompts)} prompts but {len(value)} {field}", field=field)
     return value
+def demand(params: object) -> tuple[int, int]:
+    """Priority and number of sequences of a request whose parameters nobody has looked at yet; what is wrong with them
+    counts as 0 and 1 until it is refused."""
+    if not isinstance(params, SamplingParams):
+        return 0, 1
+    priority, num_sequences = params.priority, params.num_sequences
+    return priority if isinstance(priority, int) else 0, num_sequences if isinstance(num_sequences, int) else 1
+
+

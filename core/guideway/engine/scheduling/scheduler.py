@@ -75,6 +75,10 @@ class Scheduler:
         """How many sequences have not started."""
         return len(self._waiting)
 
+    def num_waiting_at(self, priority: int) -> int:
+        """How many of them have this priority or a better one."""
+        return self._waiting.count(priority)
+
     def add(self, group: RequestGroup) -> None:
         """Let the sequences of a request join as soon as they are ready and there is room."""
         for sequence in group.sequences:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 from guideway.engine.scheduling.sequence import Sequence
@@ -26,10 +27,15 @@ class WaitingQueue:
         """Of tenants that have sequences here or running, and of those that would come back with a debt."""
         self._busy: dict[str, set[Sequence]] = {}
         """The sequences of each tenant, waiting and running."""
-        self._size = 0
+        self._sizes: Counter[int] = Counter()
+        """How many sequences wait, by priority; priorities that nobody has are left out."""
 
     def __len__(self) -> int:
-        return self._size
+        return self._sizes.total()
+
+    def count(self, priority: int) -> int:
+        """How many have this priority or a better one."""
+        return sum(size for theirs, size in self._sizes.items() if theirs <= priority)
 
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence in self._queues.get(sequence.priority, {}).get(sequence.tenant, {})
@@ -41,7 +47,7 @@ class WaitingQueue:
         """At the end of its tenant's queue."""
         self.enter(sequence)
         self._queues.setdefault(sequence.priority, {}).setdefault(sequence.tenant, {})[sequence] = None
-        self._size += 1
+        self._sizes[sequence.priority] += 1
 
     def discard(self, sequence: Sequence) -> None:
         """Take it out, because it starts. Nothing happens if it is not here."""
@@ -49,11 +55,11 @@ class WaitingQueue:
             return
         tenants = self._queues[sequence.priority]
         del tenants[sequence.tenant][sequence]
-        self._size -= 1
+        self._sizes[sequence.priority] -= 1
         if not tenants[sequence.tenant]:
             del tenants[sequence.tenant]
         if not tenants:
-            del self._queues[sequence.priority]
+            del self._queues[sequence.priority], self._sizes[sequence.priority]
 
     def enter(self, sequence: Sequence) -> None:
         """Its tenant is busy from now on."""
