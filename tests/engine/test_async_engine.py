@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
+from collections import Counter
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
@@ -19,6 +22,7 @@ from guideway import (
     SamplingParams,
 )
 from guideway.api import UnsupportedCapability
+from guideway.engine.backlog import Backlog
 
 T = TypeVar("T")
 OPTIONS: dict[str, Any] = {"model": "demo", "grammar": ("llguidance",), "max_num_seqs": 4, "dtype": "float64"}
@@ -95,6 +99,31 @@ def test_submitting_waits_while_the_queue_is_full() -> None:
             await asyncio.gather(*(one(i) for i in range(20)))
             assert len(results) == 20
             assert 1 <= most <= 2
+
+    run(main())
+
+
+def test_who_is_urgent_waits_for_no_room_among_the_others() -> None:
+    async def main() -> None:
+        async with AsyncEngine(EngineConfig(**OPTIONS | {"max_waiting": 4})) as engine:
+            long = params(1, max_tokens=300, ignore_eos=True)
+            others = [asyncio.create_task(engine.submit(prompt(i), long)) for i in range(12)]
+            await asyncio.gather(*others[:8])
+            urgent = await engine.generate(prompt(2), params(0, priority=-5))
+            assert urgent.error is None
+            assert not any(other.done() for other in others[8:]), "somebody else has ended"
+
+    run(main())
+
+
+def test_steps_that_let_nobody_in_do_not_look_for_whose_turn_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with AsyncEngine(EngineConfig(**OPTIONS | {"max_waiting": 2})) as engine:
+            looked: list[int] = []
+            next_ = engine._backlog.next
+            monkeypatch.setattr(engine._backlog, "next", lambda counts: looked.append(1) or next_(counts))
+            await asyncio.gather(*(engine.generate(prompt(i), params(i, max_tokens=30)) for i in range(20)))
+            assert len(looked) == 20
 
     run(main())
 
@@ -243,3 +272,36 @@ def test_requests_may_come_from_several_event_loops_in_turn() -> None:
     run(leave())  # nobody reads it: its loop is closed
     assert run(ask(1)) == first
     run(engine.close())
+
+
+@dataclass(eq=False)
+class Waiting:
+    """What a `Backlog` looks at of a request."""
+
+    params: SamplingParams
+    tenant: str
+
+
+def test_the_backlog_says_whose_turn_it_is_as_if_it_looked_at_every_request() -> None:
+    """Compared with the sentence in `Backlog.next`, taken literally."""
+    rng = random.Random(3)
+    backlog, plain, under_way = Backlog(), [], Counter[str]()
+    for _ in range(3000):
+        if not plain or rng.random() < 0.5:
+            request: Any = Waiting(SamplingParams(priority=rng.choice((-1, 0, 0, 4))), rng.choice("abcde"))
+            backlog.add(request)
+            plain.append(request)
+        elif rng.random() < 0.3:
+            request = plain.pop(rng.randrange(len(plain)))
+            backlog.discard(request)
+            backlog.discard(request)
+        else:
+            expected = min(plain, key=lambda r: (r.params.priority, under_way[r.tenant]))
+            assert backlog.priority() == expected.params.priority
+            assert backlog.next(under_way) is expected
+            if rng.random() < 0.5:
+                backlog.discard(expected)
+                plain.remove(expected)
+            under_way[expected.tenant] += rng.choice((-1, 1, 1))
+        assert list(backlog) == plain
+        assert len(backlog) == len(plain)

@@ -14,6 +14,7 @@ from typing import Any
 from guideway.api.errors import GuidewayError
 from guideway.api.types import GenerationResult, SamplingParams
 from guideway.api.vocabulary import Vocabulary
+from guideway.engine.backlog import Backlog
 from guideway.engine.config import EngineConfig
 from guideway.engine.engine import Engine, EngineClosed, QueueFull
 from guideway.engine.generation import Chunk, ChunkReader, Generation, check_streamable
@@ -91,14 +92,15 @@ class AsyncEngine:
     """An `Engine` for asyncio, driven by a thread of its own. Makes the engine, which takes as long as loading the
     model, and raises what that raises.
 
-    Submitting waits while as many sequences wait as may (`EngineConfig.max_waiting`): that is the back-pressure.
+    Submitting waits while as many sequences of the same or a better priority wait as may (`EngineConfig.max_waiting`):
+    that is the back-pressure.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self._engine = Engine(config)
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._backlog: list[AsyncGeneration] = []
-        """Not admitted yet, because the queue is full; in order of arrival."""
+        self._backlog = Backlog()
+        """Not admitted yet, because the queue is full."""
         self._open: dict[AsyncGeneration, tuple[Generation, ChunkReader]] = {}
         self._closing = False
         self._door = Lock()
@@ -117,7 +119,7 @@ class AsyncEngine:
         """Start one request. Raises `InvalidRequest` if admission refuses it, `PluginError` if a plugin failed over
         it, and `EngineClosed`; what only compiling its constraint finds out comes with the result."""
         generation = AsyncGeneration(self, prompt, SamplingParams() if params is None else params, tenant)
-        self._command(lambda: self._backlog.append(generation))
+        self._command(lambda: self._backlog.add(generation))
         try:
             await generation.admitted
         except asyncio.CancelledError:
@@ -211,11 +213,13 @@ class AsyncEngine:
             timeout = 0.0
 
     def _admit(self) -> None:
-        """Let in what there is room for: the best priority first, then whose tenant has the least under way, then who
-        came first."""
-        while self._backlog:
-            under_way = Counter(waiting.tenant for waiting in self._open)
-            waiting = min(self._backlog, key=lambda w: (_priority(w.params), under_way[str(w.tenant)]))
+        """Let in what there is room for, in the backlog's order. Whose turn it is may need many sequences; nobody goes
+        before it then, or it would wait for ever."""
+        under_way: Counter[str] | None = None
+        while self._backlog and self._engine.has_room(SamplingParams(priority=self._backlog.priority())):
+            if under_way is None:  # in most steps nobody is let in, so it is counted here
+                under_way = Counter(waiting.tenant for waiting in self._open)
+            waiting = self._backlog.next(under_way)
             try:
                 generation = self._engine.enqueue(waiting.prompt, waiting.params, tenant=waiting.tenant)
             except QueueFull:
@@ -224,8 +228,9 @@ class AsyncEngine:
                 self._tell(waiting.loop, _settle, waiting.admitted, error)
             else:
                 self._open[waiting] = (generation, ChunkReader(generation._group))
+                under_way[waiting.tenant] += 1
                 self._tell(waiting.loop, _settle, waiting.admitted, None)
-            self._backlog.remove(waiting)
+            self._backlog.discard(waiting)
 
     def _publish(self) -> None:
         """Tell each event loop, in one call, what is new for its requests."""
@@ -250,8 +255,7 @@ class AsyncEngine:
     def _end(self, waiting: AsyncGeneration) -> None:
         if waiting in self._open:
             self._engine.abort(self._open[waiting][0])
-        elif waiting in self._backlog:
-            self._backlog.remove(waiting)
+        self._backlog.discard(waiting)
 
     def _close(self, cause: BaseException | None = None) -> None:
         with self._door:
@@ -275,12 +279,6 @@ class AsyncEngine:
             self._tell(waiting.loop, _settle, waiting.admitted, closed)
         self._backlog.clear()
         self._publish()
-
-
-def _priority(params: object) -> int:
-    """For the backlog, where nobody has looked at the parameters yet."""
-    priority = getattr(params, "priority", 0)
-    return priority if isinstance(priority, int) else 0
 
 
 def _settle(admitted: asyncio.Future[None], error: BaseException | None) -> None:
