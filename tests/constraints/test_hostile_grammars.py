@@ -28,7 +28,7 @@ from guideway.builtin.numpy_device import NumpyDevice
 from guideway.builtin.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.fake_host import FakeHost
-from tests.support.hostility import PROMPT, VOCABULARY, WORD, Panic, assert_alone_ends, host
+from tests.support.hostility import PROMPT, VOCABULARY, WORD, Panic, assert_alone_ends, host, raiser
 from tests.support.vocabularies import encode
 
 
@@ -95,6 +95,36 @@ def test_a_grammar_fault_leaves_unconstrained_neighbors_alone(strategy: type[Ref
     assert result.finish_reason is FinishReason.INTERNAL_ERROR
     assert isinstance(result.error, PluginError)
     assert result.error.plugin == f"grammar.{strategy.name}"
+
+
+class Endless(Faulty):
+    """Its matchers fail when they are asked whether the output is complete."""
+
+    name = "endless"
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        class Matchers(FaultyGrammar):
+            def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+                matcher = super().matcher(stop_token_ids)
+                vars(matcher)["is_accepting"] = raiser(Panic("unreachable"))
+                return matcher
+
+        return Matchers(ReferenceStrategy.compile(self, constraint), self.error)
+
+
+def test_an_output_is_complete_only_where_its_strategy_can_tell() -> None:
+    for strategy, expected in ((ReferenceStrategy, True), (Endless, False)):
+        subject = host(strategies=[strategy])
+        wanted = SamplingParams(constraint=Regex("(abc)+"))
+        subject.join(0, Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=wanted))
+        ids = encode(VOCABULARY, b"abcabc")
+        assert len(ids) == 2
+        subject.runtime.accept(StepBatch.build([0], [len(PROMPT)], [ids[:1]]), [ids])
+        assert subject.runtime.completes(0, "abcabc") is subject.runtime.completes(0, "abc") is expected
+        assert not subject.runtime.completes(0, "")
+        assert not subject.runtime.completes(0, "abcab"), "and where no tokens can be found for the rest"
+        assert subject.runtime.fault(0) is None
+        assert subject.runtime.validate(0, ids) == 2, "its own matcher is where it was"
 
 
 class HalfFill(ReferenceStrategy):

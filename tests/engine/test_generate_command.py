@@ -280,6 +280,9 @@ def test_a_cut_answer_under_a_constraint_is_no_success(capsys: pytest.CaptureFix
     arguments = ("--model", "demo", "--prompt", PROMPT, "--max-tokens", "2")
     assert run(capsys, *arguments, "--regex", "[0-9]{40}")[0] == 1
     assert run(capsys, *arguments)[0] == 0
+    status, (line,), err = run(capsys, "--model", "demo", "--prompt", PROMPT, "--regex", "a(ba)+", "--stop", "ba")
+    assert (status, line["text"], line["finish_reason"], line["unenforced"]) == (1, "a", "stop", ["constraint"])
+    assert "was cut by the stop string 'ba'" in err
 
 
 @pytest.mark.parametrize(

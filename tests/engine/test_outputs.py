@@ -7,12 +7,13 @@ get there, against `transformers`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from guideway import Engine, EngineConfig, FinishReason, InvalidRequest, JsonSchema, SamplingParams
+from guideway import Engine, EngineConfig, FinishReason, InvalidRequest, JsonSchema, Regex, SamplingParams
 from guideway.api import UnsupportedCapability
 from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM
@@ -173,6 +174,33 @@ def test_a_stop_string_ends_the_text_wherever_tokens_end(num_draft_tokens: int, 
             assert result.token_ids == free.token_ids[: len(result.token_ids)]
             assert stop in built.vocabulary.decode(list(result.token_ids)).decode(errors="replace")
             assert stop not in built.vocabulary.decode(list(result.token_ids[:-1])).decode(errors="replace")
+
+
+CUT = {
+    "[a-z]{2}( [a-z]{2}){0,4}": Regex("[a-z]{2}( [a-z]{2}){0,4}"),
+    "[a-zA-Z]{4,14}": Regex("[a-zA-Z]{4,14}"),  # complete also where a token is cut in two
+    r"\{.*\}": JsonSchema(PERSON),
+}
+"""Constraints, by a pattern that tells which beginnings of an output are complete."""
+
+
+@pytest.mark.parametrize("num_draft_tokens", [0, 4])
+def test_what_a_stop_string_leaves_of_a_constrained_text_is_judged(num_draft_tokens: int) -> None:
+    seen = set()
+    with Engine(EngineConfig(model="demo", grammar=("llguidance",), num_draft_tokens=num_draft_tokens)) as built:
+        for pattern, constraint in CUT.items():
+            free = one(built, constraint=constraint)
+            assert free.unenforced == ()
+            stops = {free.text[start : start + length] for start in range(len(free.text)) for length in (1, 3)}
+            params = [SamplingParams(max_tokens=60, constraint=constraint, stop=(stop,), echo=True) for stop in stops]
+            for result in built.generate([PROMPT] * len(stops), params):
+                output = result.outputs[0]
+                text = output.text.removeprefix(built.vocabulary.decode(list(result.prompt_token_ids)).decode())
+                complete = re.fullmatch(pattern, text) is not None
+                assert isinstance(output.stop, str) and free.text.startswith(text)
+                assert output.unenforced == (() if complete else ("constraint",)), (text, output.stop)
+                seen.add((pattern, complete))
+    assert len(seen) == 5, "each kind of text for both expressions, and cut JSON"
 
 
 def test_min_tokens_lets_a_stop_string_pass(engine: Engine) -> None:

@@ -166,6 +166,17 @@ def prompt(text: str = REPETITIVE) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
+@pytest.mark.parametrize(("num_tokens", "unenforced"), [(2, ("constraint",)), (3, ())])
+def test_what_a_modifier_leaves_of_a_constrained_text_is_judged(
+    num_tokens: int, unenforced: tuple[str, ...], engine: Engine
+) -> None:
+    digits = Regex("[0-9]{3}|[0-9]{9}", strategy="llguidance")  # each is one token
+    modifiers = {"countdown": {"tokens": num_tokens}}
+    (result,) = engine.generate([prompt()], SamplingParams(constraint=digits, modifiers=modifiers))
+    assert (result.finish_reason, result.error, len(result.text)) == (FinishReason.STOP, None, num_tokens)
+    assert result.unenforced == unenforced
+
+
 def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException, *, after: bool) -> None:
     """The next call of ``owner.name`` raises, before or after it has done its work."""
     work = getattr(owner, name)

@@ -260,7 +260,8 @@ class SamplingParams:
     """Makes draws repeatable; 0 to 2**63 - 1. None: a seed is drawn at admission."""
     stop: str | tuple[str, ...] = ()
     """Strings that end the generation, wherever in the output they appear, also across tokens; not part of `text`. One
-    alone may be given as it is."""
+    alone may be given as it is. Where the text before it is not all that the constraint asks for, ``constraint`` is
+    named in `Completion.unenforced`."""
     stop_token_ids: tuple[int, ...] = ()
     """Token ids that end the generation besides the vocabulary's own."""
     ignore_eos: bool = False
@@ -353,7 +354,8 @@ class Completion:
     strategy: str | None = None
     """The grammar strategy that served the constraint."""
     unenforced: tuple[str, ...] = ()
-    """Everything that was asked for and not enforced, by name; empty: all of it was."""
+    """Everything that was asked for and not enforced, by name; empty: all of it was. ``constraint`` stands here where
+    a stop string or a modifier ended the output before it was complete."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
     """One per generated token, if asked for."""
 

@@ -195,6 +195,29 @@ class GrammarMask(LogitModifier[GrammarState]):
             return len(token_ids)
         return 0 if state.terminated else num_before + state.job.matcher.validate(token_ids[num_before:])
 
+    def completes(self, state: GrammarState, text: str) -> bool:
+        """Whether `text`, which the constrained output begins with, is all that the grammar asks for. The state does
+        not move. False also where the strategy fails over it."""
+        if state.terminated:
+            return True
+        data, whole, length = text.encode(), 0, 0
+        for token_id in state.accepted:
+            length_after = length + len(self.context.vocabulary.tokens[token_id])
+            if length_after > len(data):
+                break
+            whole, length = whole + 1, length_after
+        rest = self.context.vocabulary.encode(data[length:]) if length < len(data) else []
+        if rest is None:
+            return False
+        token_ids = [*state.accepted[:whole], *rest]
+        try:
+            matcher = new_matcher(state.candidate.strategy, state.grammar, state.stop_token_ids)
+            return matcher.accept(token_ids) == len(token_ids) and matcher.is_accepting()
+        except BaseException as error:
+            contain(error)
+            log.warning("grammar.%s failed when asked for the end", state.candidate.name, exc_info=True)
+            return False
+
     def fork(self, state: GrammarState) -> GrammarState:
         copy = GrammarState(state.candidate, state.grammar, FillJob(state.job.matcher.fork()), state.stop_token_ids)
         copy.accepted = list(state.accepted)

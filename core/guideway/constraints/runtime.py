@@ -279,6 +279,12 @@ class Runtime:
         """What was asked for the sequence in `slot` and is not enforced, by name."""
         return tuple(self._sequence(slot).unenforced)
 
+    def completes(self, slot: int, text: str) -> bool:
+        """Whether `text`, which the output in `slot` begins with, is all that its constraint asks for; True without
+        one. For a host that may end an output where no stop token stands, as stop strings do."""
+        state = self._modifiers.grammar_state(self._sequence(slot))
+        return state is None or self._mask.completes(state, text)
+
     def fault(self, slot: int) -> Fault | None:
         """Why the sequence in `slot` must end with an internal error."""
         return self._sequence(slot).fault

@@ -15,6 +15,9 @@ from guideway.engine.command_line.jobs import Job
 
 __all__ = ["print_line", "print_table", "report"]
 
+CONSTRAINT = "constraint"
+"""In `Completion.unenforced`: the output was ended before it was complete."""
+
 
 def print_line(index: int, job: Job, result: GenerationResult) -> None:
     """One line of JSON, as readable as standard output allows: the first output, and all of them if there are more."""
@@ -68,9 +71,17 @@ def report(answered: Sequence[tuple[Job, GenerationResult]]) -> int:
                     "incomplete; raise --max-tokens",
                     file=sys.stderr,
                 )
-            if output.unenforced:
+            elif CONSTRAINT in output.unenforced:
+                status = 1
+                by = "a modifier" if output.stop is None else f"the stop string {output.stop!r}"
+                print(
+                    f"guideway: the answer to prompt {which} was cut by {by}, before it was what the constraint asks "
+                    "for",
+                    file=sys.stderr,
+                )
+            if others := [name for name in output.unenforced if name != CONSTRAINT]:
                 by = f"{output.strategy} does not enforce" if output.strategy else "not enforced:"
-                print(f"guideway: prompt {which}: {by} {', '.join(output.unenforced)}", file=sys.stderr)
+                print(f"guideway: prompt {which}: {by} {', '.join(others)}", file=sys.stderr)
     return status
 
 

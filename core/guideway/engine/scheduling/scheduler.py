@@ -135,6 +135,8 @@ class Scheduler:
         slots = sequence.slots
         if slots:
             strategy, unenforced = self._runtime.strategy(slots[0]), self._runtime.unenforced(slots[0])
+            if reason is FinishReason.STOP and not self._runtime.completes(slots[0], sequence.generated()):
+                unenforced = (*unenforced, "constraint")
         self._torn = True
         sequence.finish(reason, error=error, strategy=strategy, unenforced=unenforced)
         if slots:

@@ -193,6 +193,10 @@ class Sequence:
         self.ending = ending
         self.settled = True
 
+    def generated(self) -> str:
+        """Its text if it ends now, without the prompt's."""
+        return (self.text + self.stream.end())[len(self.group.prompt_text) :]
+
     def finish(
         self,
         reason: FinishReason,
