@@ -61,11 +61,9 @@ def nested(depth: int) -> Any:
         ({"max_tokens": -(10**5000)}, "max_tokens"),
         ({"seed": 10**5000}, "seed"),
         ({"stop_token_ids": (10**5000,)}, "stop_token_ids"),
-        ({"stop_token_ids": None}, "stop_token_ids"),
         ({"stop_token_ids": 5}, "stop_token_ids"),
         ({"stop_token_ids": (i for i in (1, 2))}, "stop_token_ids"),
         ({"stop_token_ids": (1,), "constraint": WORD}, "stop_token_ids"),  # a textual stop, and a constraint
-        ({"modifiers": None}, "modifiers"),
         ({"modifiers": 3}, "modifiers"),
         ({"modifiers": ["green_list"]}, "modifiers"),
         ({"modifiers": {"green_list": 5}}, "modifiers.green_list"),

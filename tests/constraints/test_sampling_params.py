@@ -49,7 +49,7 @@ WRONG: dict[str, list[Any]] = {
     "max_tokens": [*NO_COUNTS, 0],
     "min_tokens": [*NO_COUNTS, None],
     "temperature": [*NO_NUMBERS, -1, 1e-9, 1e9],
-    "top_k": [*NO_COUNTS, None],
+    "top_k": ["1", True, NAN, 0.5, 2.0, -1.0, [], -2, -HUGE, None],
     "top_p": [*NO_NUMBERS, 0, -0.1, 1.0001],
     "min_p": [*NO_NUMBERS, -0.1, 1.0001],
     "typical_p": [*NO_NUMBERS, 0, 1.5],
@@ -57,12 +57,12 @@ WRONG: dict[str, list[Any]] = {
     "frequency_penalty": [*NO_NUMBERS, 1e9],
     "presence_penalty": [*NO_NUMBERS, -1e9],
     "logit_bias": [
-        None, 3, [(1, 2.0)], "ab", {"1": 2.0}, {1.0: 2.0}, {True: 1.0}, {SIZE: 1.0}, {-1: 1.0}, {HUGE: 1.0},
+        3, [(1, 2.0)], "ab", {"1": 2.0}, {1.0: 2.0}, {True: 1.0}, {SIZE: 1.0}, {-1: 1.0}, {HUGE: 1.0},
         {1: NAN}, {1: INF}, {1: "2"}, {1: None}, {1: True}, {1: HUGE}, {1: 1e31}, {2: 1.0, 1: -1e39},
     ],
     "seed": ["1", True, 0.5, -1, 2**63],
-    "stop": [None, "", 3, {"a"}, ("",), ("ok", 3), (b"x",), ("\ud800",), (None,)],
-    "stop_token_ids": ["ab", (SIZE,), (True,), (-1,), None],
+    "stop": ["", 3, {"a"}, ("",), ("ok", 3), (b"x",), ("\ud800",), (None,)],
+    "stop_token_ids": ["ab", (SIZE,), (True,), (-1,), (np.float64(1),), 3],
     "ignore_eos": [None, 0, 1, "yes"],
     "n": [*NO_COUNTS, 0, None],
     "best_of": [*NO_COUNTS, 0],
@@ -71,7 +71,7 @@ WRONG: dict[str, list[Any]] = {
     "echo": [None, 0, 1, "yes"],
     "priority": [None, "1", True, 0.5, NAN, 2**31, -(2**31) - 1, HUGE],
     "constraint": ["a", 3],
-    "modifiers": [None, ["green_list"]],
+    "modifiers": [3, ["green_list"]],
 }  # fmt: skip
 
 
@@ -173,7 +173,55 @@ def test_what_was_let_in_stays_as_it_was(runtime: Runtime) -> None:
     assert request.params.modifiers == {"green_list": {"key": 5, "delta": 1.0, "more": {"list": [1, {"x": 2}]}}}
 
 
-def test_numbers_of_numpy_are_told_apart_from_those_of_python(runtime: Runtime) -> None:
-    assert admitted(runtime, SamplingParams(temperature=np.float64(0.5))).params.temperature == 0.5
-    with pytest.raises(InvalidRequest, match="top_k must be a whole number"):
-        admitted(runtime, SamplingParams(top_k=np.int64(3)))  # type: ignore[arg-type]
+NUMPY: dict[str, Any] = {
+    "max_tokens": np.int64(9),
+    "min_tokens": np.uint8(2),
+    "temperature": np.float32(0.5),
+    "top_k": np.int64(3),
+    "top_p": np.float16(0.5),
+    "min_p": np.float64(0.25),
+    "typical_p": np.float32(0.75),
+    "repetition_penalty": np.float32(1.5),
+    "frequency_penalty": np.int32(1),
+    "presence_penalty": np.float32(-0.5),
+    "seed": np.int64(2**62),
+    "n": np.int64(1),
+    "best_of": np.int64(2),
+    "logprobs": np.int16(0),
+    "prompt_logprobs": np.int64(1),
+    "priority": np.int64(-4),
+}
+
+
+def test_numbers_of_numpy_become_pythons_own(runtime: Runtime) -> None:
+    bias: Any = {np.int64(5): np.float32(1.5), 6: np.float64(-INF)}
+    given: Any = {**NUMPY, "logit_bias": bias, "stop_token_ids": [np.int64(3), np.uint16(4)]}
+    params = admitted(runtime, SamplingParams(**given)).params
+    for name, value in NUMPY.items():
+        assert getattr(params, name) == value
+        assert type(getattr(params, name)) in (int, float), name
+    assert params.logit_bias == {5: 1.5, 6: -INF}
+    assert {type(item) for pair in params.logit_bias.items() for item in pair} == {int, float}
+    assert params.stop_token_ids == (3, 4)
+    assert {type(token_id) for token_id in params.stop_token_ids} == {int}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"top_k": np.float32(3)}, "top_k must be a whole number of at least 0, or 0 or -1 for all tokens"),
+        ({"top_k": np.bool_(True)}, "top_k must be a whole number"),
+        ({"temperature": np.bool_(True)}, "temperature must be"),
+        ({"temperature": np.float32(NAN)}, "temperature must be"),
+        ({"logit_bias": {np.int64(SIZE): 1.0}}, f"logit_bias speaks of token id {SIZE}, which is not in the"),
+        ({"logit_bias": {1: np.float32(INF)}}, "logit_bias of token 1 must be"),
+    ],
+)
+def test_a_number_of_numpy_is_judged_as_pythons(runtime: Runtime, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        admitted(runtime, SamplingParams(**given))
+
+
+def test_what_vllm_writes_means_what_it_means_there(runtime: Runtime) -> None:
+    given: Any = {"stop": None, "stop_token_ids": None, "logit_bias": None, "modifiers": None, "top_k": -1}
+    assert admitted(runtime, SamplingParams(**given)).params == SamplingParams()

@@ -225,6 +225,9 @@ def _text(value: object, what: str) -> str:
 class SamplingParams:
     """How one prompt is to be continued. Checked at admission, not here.
 
+    Admission also makes one value of what may be written in several ways: numbers of other libraries, such as NumPy's,
+    become Python's own, and None, where vLLM has it for no mapping or no list, an empty one.
+
     Logits pass, in this order: bias, penalties and bans of stop tokens; temperature, top-k, top-p, min-p, typical-p;
     the draw. The grammar mask and modifiers act before and after, as `Stage` says.
     """
@@ -237,7 +240,7 @@ class SamplingParams:
     temperature: float = 0.0
     """0 takes the most likely token each time (greedy, as in ``transformers``); above 0 draws."""
     top_k: int = 0
-    """Draw among the k most likely tokens; 0: among all. (Fan et al., 2018)"""
+    """Draw among the k most likely tokens; 0, or -1 as in vLLM: among all. (Fan et al., 2018)"""
     top_p: float = 1.0
     """Draw among the fewest most likely tokens whose probabilities sum to this; in (0, 1], 1: among all. (Nucleus
     sampling; Holtzman et al., 2020)"""

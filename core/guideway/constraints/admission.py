@@ -12,7 +12,7 @@ from guideway.api.hooks import ValidationContext
 from guideway.api.json_schema import check_schema
 from guideway.api.types import Choice, Companion, Constraint, JsonSchema, Request, SamplingParams, StructuralTag
 from guideway.api.vocabulary import Vocabulary
-from guideway.constraints.sampling import checked_sampling, is_int, is_text, shown
+from guideway.constraints.sampling import checked_sampling, is_int, is_text, plain, shown
 
 __all__ = ["Validator", "check_companions", "checked", "run_validators"]
 
@@ -102,12 +102,11 @@ def _checked_params(params: SamplingParams, vocabulary: Vocabulary, context: Val
 
 
 def _checked_stops(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int, ...]:
-    ids = params.stop_token_ids
-    if not isinstance(ids, list | tuple | set | frozenset) or not all(
-        is_int(i) and 0 <= i < len(vocabulary) for i in ids
-    ):
+    given = () if params.stop_token_ids is None else params.stop_token_ids
+    ids = tuple(map(plain, given)) if isinstance(given, list | tuple | set | frozenset) else None
+    if ids is None or not all(is_int(i) and 0 <= i < len(vocabulary) for i in ids):
         raise InvalidRequest(
-            f"stop_token_ids must be a list of token ids from 0 to {len(vocabulary) - 1}, not {shown(ids)}",
+            f"stop_token_ids must be a list of token ids from 0 to {len(vocabulary) - 1}, not {shown(given)}",
             field="stop_token_ids",
         )
     textual = next((i for i in ids if vocabulary.tokens[i]), None)
@@ -117,10 +116,12 @@ def _checked_stops(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int,
             "where the constraint is not yet satisfied; leave out one of the two",
             field="stop_token_ids",
         )
-    return tuple(ids)
+    return ids
 
 
 def _checked_modifiers(modifiers: object, context: ValidationContext) -> dict[str, Mapping[str, object]]:
+    if modifiers is None:
+        return {}
     if not isinstance(modifiers, Mapping):
         raise InvalidRequest(
             f"modifiers must map names of logit modifiers to their options, not {shown(modifiers)}", field="modifiers"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from numbers import Integral, Real
 from typing import Any, NoReturn
 
 from guideway.api.errors import InvalidRequest, LimitExceeded
 from guideway.api.types import SamplingParams
 
-__all__ = ["checked_sampling", "is_int", "is_text", "shown"]
+__all__ = ["checked_sampling", "is_int", "is_text", "plain", "shown"]
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-3, 1e3
 """Beyond these, logits in float32 overflow or come out equal."""
@@ -28,7 +29,8 @@ MAX_STOP_STRINGS, MAX_STOP_LENGTH = 64, 1000
 
 def checked_sampling(params: SamplingParams, vocabulary_size: int) -> SamplingParams:
     """`params` with everything checked but constraint, modifiers and stop token ids, and frozen against later changes
-    by its caller. Raises `InvalidRequest`."""
+    by its caller; its numbers are Python's own. Raises `InvalidRequest`."""
+    params = _in_plain_numbers(params)
     _check_lengths(params)
     _check_temperature(params)
     _number(params, "top_p", lambda p: 0 < p <= 1, "a number above 0 and at most 1")
@@ -42,7 +44,7 @@ def checked_sampling(params: SamplingParams, vocabulary_size: int) -> SamplingPa
     )
     for name in ("frequency_penalty", "presence_penalty"):
         _number(params, name, lambda p: abs(p) <= MAX_PENALTY, f"a number from {-MAX_PENALTY:g} to {MAX_PENALTY:g}")
-    _whole(params, "top_k", 0, None, "0 for all tokens")
+    _whole(params, "top_k", 0, None, "0 or -1 for all tokens")
     _whole(params, "priority", -(2**31), 2**31 - 1)
     if params.seed is not None:
         _whole(params, "seed", 0, 2**63 - 1)
@@ -80,6 +82,20 @@ def is_text(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def plain(value: Any) -> Any:
+    """A number of any library, such as NumPy's, as Python's own; any other value as it is."""
+    if isinstance(value, bool) or type(value) in (int, float) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _in_plain_numbers(params: SamplingParams) -> SamplingParams:
+    values = {field.name: plain(getattr(params, field.name)) for field in fields(params)}
+    if is_int(values["top_k"]) and values["top_k"] == -1:  # as in vLLM
+        values["top_k"] = 0
+    return replace(params, **values)
 
 
 def _check_lengths(params: SamplingParams) -> None:
@@ -141,9 +157,11 @@ def _check_together(params: SamplingParams) -> None:
 
 
 def _checked_bias(params: SamplingParams, vocabulary_size: int) -> dict[int, float]:
-    bias = params.logit_bias
-    if not isinstance(bias, Mapping):
+    if params.logit_bias is None:
+        return {}
+    if not isinstance(params.logit_bias, Mapping):
         _refuse(params, "logit_bias", "a mapping of token ids to numbers")
+    bias = {plain(token_id): plain(value) for token_id, value in params.logit_bias.items()}
     for token_id, value in bias.items():
         if not is_int(token_id) or not 0 <= token_id < vocabulary_size:
             raise InvalidRequest(
@@ -162,6 +180,8 @@ def _checked_bias(params: SamplingParams, vocabulary_size: int) -> dict[int, flo
 
 def _checked_stop(params: SamplingParams) -> tuple[str, ...]:
     strings = params.stop
+    if strings is None:
+        return ()
     if isinstance(strings, str):  # as in OpenAI's API; a list would be made of its characters
         strings = (strings,)
     if not isinstance(strings, list | tuple):
