@@ -1,16 +1,12 @@
-"""The distribution as a stranger has it: its entry point, its README, and what it notices about processors."""
+"""The distribution as a stranger has it: its entry point, and what it notices about processors."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import re
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 import guideway_legacy
@@ -25,8 +21,6 @@ from transformers import (
     SequenceBiasLogitsProcessor,
 )
 
-README = Path(__file__).parent.parent / "README.md"
-
 
 def test_the_entry_point_leads_to_the_modifier() -> None:
     (entry,) = [e for e in entry_points(group="guideway.v1") if e.name == "modifier.legacy"]
@@ -37,18 +31,6 @@ def test_the_entry_point_leads_to_the_modifier() -> None:
 def test_importing_it_imports_no_array_library_but_numpy() -> None:
     program = "import sys, guideway_legacy; print('torch' in sys.modules, 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False False\n"
-
-
-def test_the_readme_runs() -> None:
-    first, second = re.findall(r"^```python\n(.*?)^```", README.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(first, "README.md", "exec"), {"__name__": "readme"})
-    assert printed.getvalue().endswith(" None\n")
-    module: dict[str, Any] = {"__name__": "readme"}
-    exec(compile(second, "README.md", "exec"), module)
-    rules = module["guideway_logit_modifier"]()
-    assert (rules.name, issubclass(rules, LegacyModifier)) == ("house_rules", True)
 
 
 class Attribute:
