@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from guideway import FinishReason, SamplingParams
+from guideway.api.types import Constraint
+from guideway.engine.generation import Generation
 
 from tests.docs.blocks import code_blocks, run_block
 
@@ -32,7 +34,7 @@ def said(shown: tuple[list[str], dict[str, Any]], needle: str) -> str:
 
 def test_every_example_runs(shown: tuple[list[str], dict[str, Any]]) -> None:
     outputs, names = shown
-    assert len(outputs) >= 13
+    assert len(outputs) >= 20
     assert names["good"].finish_reason is FinishReason.STOP
     assert json.loads(names["good"].text) == {"name": "Zoë Garcia", "age": 31}
     assert names["refused"].error.field == "top_p"
@@ -44,6 +46,7 @@ def test_every_example_runs(shown: tuple[list[str], dict[str, Any]]) -> None:
     assert len(names["scored"].prompt_logprobs) == len(names["scored"].prompt_token_ids)
     assert [result.error for result in names["results"]] == [None] * 3
     assert names["result"].error is None
+    assert 15 <= len(names["pale"].token_ids) <= 20
 
 
 def test_the_table_has_every_sampling_parameter() -> None:
@@ -55,7 +58,39 @@ def test_the_table_has_every_sampling_parameter() -> None:
 def test_what_is_printed_is_what_the_text_says(shown: tuple[list[str], dict[str, Any]]) -> None:
     assert said(shown, "refused.finish_reason").splitlines()[1].startswith("refused ")
     assert json.loads(said(shown, "for text in generation:\n    print").rpartition("}")[0] + "}")["age"] == 31
-    assert "True" in said(shown, "urgent")
+    assert "True" in said(shown, "tight.submit")
     assert said(shown, "unfinished").endswith("abort\n")
     assert "layer" in said(shown, "layer_timing.report")
     assert said(shown, "generation.fork()").count("'") >= 4
+    assert [line.split()[0] for line in said(shown, "on_result").splitlines()] == ["1", "0"]
+    assert said(shown, "without_e").endswith(" False\n")
+    assert said(shown, "generation.abort()") == "abort True\n"
+    full, room, still = said(shown, "QueueFull").splitlines()
+    assert "max_waiting is 2" in full
+    assert (room, still) == ("False True", "[True, True]")
+    assert said(shown, "AutoConfig") in ("yes stop\n", "no stop\n")
+
+
+def test_every_constraint_is_obeyed(shown: tuple[list[str], dict[str, Any]]) -> None:
+    expected = (
+        r"stop llguidance (yes|no)",
+        r"stop llguidance [A-Z][a-z]{2,9}, \d{1,3} years",
+        r"stop llguidance age \d{1,3}",
+        r"(stop xgrammar \{.*\}|length xgrammar \{.*)",  # which object is the model's own affair
+        r"(stop llguidance <answer>\{.*\}</answer>|length llguidance <answer>.*)",
+    )
+    assert re.fullmatch("\n".join(expected) + "\n", said(shown, "StructuralTag"), re.DOTALL)
+
+
+def test_chunks_are_those_of_both_outputs(shown: tuple[list[str], dict[str, Any]]) -> None:
+    lines = said(shown, "chunks()").splitlines()
+    assert {line[0] for line in lines} == {"0", "1"}
+    assert len([line for line in lines if line.endswith(("stop", "length"))]) == 2
+
+
+def test_every_name_for_a_user_is_in_a_block() -> None:
+    blocks = "\n".join(code_blocks(PAGE, "python"))
+    names = {field.name for field in fields(SamplingParams)} - {"stop_token_ids", "modifiers"}
+    names |= {kind.__name__ for kind in Constraint.__subclasses__() if kind.__module__ == Constraint.__module__}
+    names |= {name for name in vars(Generation) if not name.startswith("_")} - {"result"}
+    assert {name for name in names if not re.search(rf"\b{name}\b", blocks)} == set()
