@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from argparse import ArgumentParser
@@ -78,6 +79,8 @@ def test_lines_of_input_keep_their_order_and_their_own_parameters(
         {"prompt": PROMPT, "schema": {"type": "strnig"}},
         {"prompt": [{"role": "user", "content": PROMPT}], "max_tokens": 2},
         {"prompt": PROMPT, "schema": {"enum": ["x", "y"]}, "temperature": 0.5, "seed": 1},
+        {"prompt": PROMPT, "choice": ["one, two", "three"], "stop": None, "logit_bias": None, "modifiers": None},
+        {"prompt": PROMPT, "grammar": {"dialect": "ebnf", "text": 'root ::= "a" [0-9] "z"'}},
     ]
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n\n".join(json.dumps(entry) for entry in entries), encoding="utf-8")
@@ -85,7 +88,7 @@ def test_lines_of_input_keep_their_order_and_their_own_parameters(
         capsys, "--model", "demo", "--schema", schema, "--input", str(path), "--strategy", "xgrammar"
     )
     assert status == 1
-    assert [line["index"] for line in lines] == [0, 1, 2, 3, 4]
+    assert [line["index"] for line in lines] == [0, 1, 2, 3, 4, 5, 6]
     assert [line["id"] for line in lines[:2]] == ["a", "7"]
     jsonschema.validate(json.loads(lines[0]["text"]), SCHEMA)
     assert lines[0]["strategy"] == "xgrammar"
@@ -95,6 +98,8 @@ def test_lines_of_input_keep_their_order_and_their_own_parameters(
     assert lines[2]["error"]["field"] == "constraint.schema"
     assert (lines[3]["finish_reason"], lines[3]["num_tokens"]) == ("length", 2)
     assert json.loads(lines[4]["text"]) in ("x", "y")
+    assert lines[5]["text"] in ("one, two", "three")
+    assert re.fullmatch("a[0-9]z", lines[6]["text"])
     assert "prompt 2 was refused" in err
     assert "cut after 2 tokens" in err
 
@@ -193,7 +198,7 @@ def test_what_is_not_enforced_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
         (
             ["--model", "demo", "--prompt", "x", "--strategy", 'root ::= "a"'],
             1,
-            "names strategies; what to obey is given with --schema or --regex",
+            "names strategies; what to obey is given with --schema, --regex, --choice or --grammar-file",
         ),
         (["--model", "demo", "--prompt", "x", "--modifier", "nope"], 1, "It comes from --modifier."),
         (["--model", "demo", "--prompt", "x", "--device", "gpu"], 1, "the device 'gpu'; write 'cuda', as torch names"),
@@ -222,6 +227,11 @@ def test_mistakes_are_explained(
         ('{"text": "x"}', "line 2 must be an object with 'prompt'"),
         ('{"prompt": "x", "schemas": {}}', "unknown key 'schemas'"),
         ('{"prompt": "x", "schema": {}, "regex": "a"}', "both 'schema' and 'regex'"),
+        ('{"prompt": "x", "choice": [], "grammar": {}}', "both 'choice' and 'grammar'"),
+        ('{"prompt": "x", "choice": "yes"}', "choices must be a list of at least one string"),
+        ('{"prompt": "x", "grammar": "start: /a/"}', "line 2 must hold the grammar as an object with 'dialect', such"),
+        ('{"prompt": "x", "grammar": {"text": "start: /a/"}}', "line 2 must hold the grammar as an object"),
+        ('{"prompt": "x", "grammar": {"text": "a", "dialect": "lrak"}}', "grammar:lrak"),
         ("[" * 100_000, "line 2 is nested too deeply"),
         ('{"prompt": "x", "max_tokens": 1' + "0" * 5000 + "}", "line 2 is not JSON"),
         (r'{"prompt": "x", "id": "\ud800"}', "line 2 holds a lone surrogate"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guideway import JsonSchema, Regex, SamplingParams
+from guideway import Choice, Grammar, InvalidRequest, JsonSchema, Regex, SamplingParams
 from guideway.engine.command_line.jobs import LINE_KEYS, Job, add_flags, read_jobs
 
 FLAGS = shlex.split(
@@ -69,6 +69,8 @@ def test_every_sampling_parameter_has_a_flag() -> None:
         "id",
         "schema",
         "regex",
+        "choice",
+        "grammar",
         "tenant",
     }
 
@@ -86,6 +88,37 @@ def test_every_sampling_parameter_is_a_key_of_a_line(tmp_path: Path) -> None:
     job = of_line(tmp_path, {}, *flags)
     assert job.params == SamplingParams(max_tokens=3, constraint=JsonSchema("{}"))
     assert job.tenant == "acme"
+
+
+def test_every_constraint_of_a_line_has_a_flag(tmp_path: Path) -> None:
+    path = tmp_path / "a.lark"
+    path.write_text('start: "a=b"\n', encoding="utf-8")
+    for flags, line, constraint in (
+        (["--schema", '{"enum": [1]}'], {"schema": {"enum": [1]}}, JsonSchema({"enum": [1]})),
+        (["--regex", "a"], {"regex": "a"}, Regex("a")),
+        (["--choice", "a, b", "--choice", "c"], {"choice": ["a, b", "c"]}, Choice(["a, b", "c"])),
+        (
+            ["--grammar-file", f"lark={path}"],
+            {"grammar": {"dialect": "lark", "text": 'start: "a=b"\n'}},
+            Grammar('start: "a=b"\n', "lark"),
+        ),
+    ):
+        (job,) = jobs("--prompt", "x", *flags)
+        same = of_line(tmp_path, line, "--regex", "z").params.constraint
+        for found in (job.params.constraint, same):
+            assert found is not None
+            assert (found.kind, found.source()) == (constraint.kind, constraint.source())
+    with pytest.raises(InvalidRequest, match=r"cannot read the grammar 'absent\.lark'"):
+        jobs("--prompt", "x", "--grammar-file", "lark=absent.lark")
+
+
+def test_null_is_none_of_what_the_flags_give(tmp_path: Path) -> None:
+    flags = ("--stop", "a", "--stop-token-ids", "3", "--logit-bias", "5=1")
+    line = dict.fromkeys(("stop", "stop_token_ids", "logit_bias", "modifiers"))
+    params = of_line(tmp_path, line, *flags).params
+    assert (params.stop, params.stop_token_ids, params.logit_bias, params.modifiers) == (None,) * 4, (
+        "admission takes it"
+    )
 
 
 def test_defaults() -> None:
@@ -123,6 +156,8 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
         (["--stop-token-ids", "1,x"], "argument --stop-token-ids: must be a list of whole numbers, not '1,x'"),
         (["--logit-bias", "1"], "argument --logit-bias: must be ID=VALUE, a token id and a number, not '1'"),
         (["--logit-bias", "a=1"], "argument --logit-bias: must be ID=VALUE"),
+        (["--grammar-file", "a.lark"], "argument --grammar-file: must be DIALECT=FILE, such as lark=answer.lark, not"),
+        (["--choice", "a", "--regex", "b"], "not allowed with argument --choice"),
     ],
 )
 def test_a_flag_says_what_it_takes(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,7 +165,10 @@ def add_source(error: GuidewayError, configuration: Configuration) -> None:
     elif source:
         error.add_note(f"It comes from {source}.")
     if field == "grammar" and source == _flag(("grammar",)):
-        error.add_note("--strategy (--grammar) names strategies; what to obey is given with --schema or --regex.")
+        error.add_note(
+            "--strategy (--grammar) names strategies; what to obey is given with --schema, --regex, --choice or "
+            "--grammar-file."
+        )
     if field == "plugins.lock":
         error.add_note(
             "It is read because plugins.require is 'certified'; guideway conform PLUGIN --record writes to it what "

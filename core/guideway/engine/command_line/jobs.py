@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guideway.api.errors import InvalidRequest
-from guideway.api.types import Constraint, JsonSchema, Regex, SamplingParams
+from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams
 from guideway.engine.fields import add_flag, fields_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ MAX_TOKENS = 256
 SAMPLING = {name: field for name, field in fields_of(SamplingParams).items() if name not in ("constraint", "modifiers")}
 """The sampling parameters that are flags, and keys of a line of input, under their own names."""
 
-LINE_KEYS = ("prompt", "id", "schema", "regex", "tenant", "modifiers", *SAMPLING)
+CONSTRAINTS = ("schema", "regex", "choice", "grammar")
+"""The constraints that a line of input may have, one of them."""
+
+LINE_KEYS = ("prompt", "id", *CONSTRAINTS, "tenant", "modifiers", *SAMPLING)
 """What a line of ``--input`` may hold."""
 
 
@@ -48,8 +51,8 @@ def add_flags(parser: ArgumentParser) -> None:
     given = parser.add_argument_group(
         "prompts",
         "A line of --input is an object with 'prompt' (text, chat messages or token ids), optionally an 'id' to find "
-        "it again, and what it sets for itself: schema, regex, tenant, modifiers and every sampling parameter, under "
-        "the names of the flags with _ for -.",
+        "it again, and what it sets for itself: schema, regex, choice (a list), grammar (an object with 'dialect' and "
+        "'text'), tenant, modifiers and every sampling parameter, under the names of the flags with _ for -.",
     )
     prompts = given.add_mutually_exclusive_group(required=True)
     prompts.add_argument("--prompt", metavar="TEXT", help="one prompt")
@@ -65,6 +68,15 @@ def add_flags(parser: ArgumentParser) -> None:
         "--schema", metavar="FILE", help="a JSON Schema that every answer must obey: a file, or the schema itself"
     )
     constraints.add_argument("--regex", metavar="PATTERN", help="a regular expression that every answer must match")
+    constraints.add_argument(
+        "--choice", metavar="TEXT", action="append", help="one of the answers that may be given (repeatable)"
+    )
+    constraints.add_argument(
+        "--grammar-file",
+        metavar="DIALECT=FILE",
+        type=_dialect_and_path,
+        help="a grammar that every answer must follow, and its dialect, such as lark",
+    )
     group = parser.add_argument_group("sampling")
     for name, field in SAMPLING.items():
         flag = f"--{name.replace('_', '-')}"
@@ -90,6 +102,11 @@ def read_jobs(args: Namespace) -> list[Job]:
         _named("--schema" if inline else args.schema, constraint.source)
     elif args.regex is not None:
         constraint = Regex(args.regex)
+    elif args.choice is not None:
+        constraint = Choice(args.choice)
+    elif args.grammar_file is not None:
+        dialect, path = args.grammar_file
+        constraint = Grammar(_read(path, "grammar"), dialect)
     given = {name: value for name, value in vars(args).items() if name in SAMPLING}
     common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint, "modifiers": dict(args.modifier)}
     common = _as_params(common)
@@ -106,6 +123,14 @@ def read_jobs(args: Namespace) -> list[Job]:
         except InvalidRequest as error:
             jobs.append(Job(str(index), line.strip()[:200], "", SamplingParams(), error=error))
     return jobs
+
+
+def _dialect_and_path(text: str) -> tuple[str, str]:
+    """``DIALECT=FILE``."""
+    dialect, _, path = text.partition("=")
+    if not dialect or not path:
+        raise ArgumentTypeError(f"must be DIALECT=FILE, such as lark=answer.lark, not {text!r}")
+    return dialect, path
 
 
 def _bias(text: str) -> tuple[int, float]:
@@ -146,16 +171,27 @@ def _job_of_line(where: str, index: int, line: str, common: dict[str, Any], tena
         raise InvalidRequest(
             f"{where} has the unknown key {unknown[0]!r}; {hint}known: {', '.join(LINE_KEYS)}", field="input"
         )
-    if "schema" in entry and "regex" in entry:
-        raise InvalidRequest(f"{where} has both 'schema' and 'regex'; keep one", field="input")
-    if isinstance(entry.get("schema"), str):
-        raise InvalidRequest(f"{where} must hold the schema itself, not text or a path", field="input")
     params = common | _as_params({key: entry[key] for key in (*SAMPLING, "modifiers") if key in entry})
-    if "schema" in entry:
-        params["constraint"] = JsonSchema(entry["schema"])
-    elif "regex" in entry:
-        params["constraint"] = Regex(entry["regex"])
+    if given := [key for key in CONSTRAINTS if key in entry]:
+        if len(given) > 1:
+            raise InvalidRequest(f"{where} has both {given[0]!r} and {given[1]!r}; keep one", field="input")
+        params["constraint"] = _constraint_of_line(where, given[0], entry[given[0]])
     return _job(str(entry.get("id", index)), entry["prompt"], params, entry.get("tenant", tenant), raw=raw)
+
+
+def _constraint_of_line(where: str, key: str, value: Any) -> Constraint:
+    """The constraint under `key`; admission judges its text."""
+    if key == "schema":
+        if isinstance(value, str):
+            raise InvalidRequest(f"{where} must hold the schema itself, not text or a path", field="input")
+        return JsonSchema(value)
+    if key == "grammar":
+        if not isinstance(value, dict) or value.keys() != {"dialect", "text"}:
+            raise InvalidRequest(
+                f"{where} must hold the grammar as an object with 'dialect', such as 'lark', and 'text'", field="input"
+            )
+        return Grammar(**value)
+    return Regex(value) if key == "regex" else Choice(value)
 
 
 def _parsed(where: str, line: str) -> dict[str, Any]:
