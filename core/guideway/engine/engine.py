@@ -202,6 +202,13 @@ class Engine:
         if pending := self._scheduler.compilations():
             wait(pending, timeout, return_when=FIRST_COMPLETED)
 
+    def has_room(self, params: SamplingParams | None = None) -> bool:
+        """Whether a request with these parameters may wait now; if not, `enqueue` raises `QueueFull`. True for one
+        that has more sequences than ever may, which is refused at once."""
+        priority, num_sequences = demand(params)
+        most = self.config.max_waiting
+        return num_sequences > most or self._scheduler.num_waiting_at(priority) + num_sequences <= most
+
     def has_work(self) -> bool:
         """Whether any request has not ended."""
         return self._scheduler.has_work()
@@ -209,13 +216,6 @@ class Engine:
     def is_compiling(self) -> bool:
         """Whether nothing can go on before a constraint is compiled."""
         return bool(self._scheduler.compilations())
-
-    def has_room(self, params: SamplingParams | None = None) -> bool:
-        """Whether a request with these parameters may wait now; if not, `enqueue` raises `QueueFull`. True for one
-        that has more sequences than ever may, which is refused at once."""
-        priority, num_sequences = demand(params)
-        most = self.config.max_waiting
-        return num_sequences > most or self._scheduler.num_waiting_at(priority) + num_sequences <= most
 
     @_by_one_thread
     def abort(self, generation: Generation) -> None:
@@ -366,6 +366,15 @@ class Engine:
                 log.warning("observer %s failed", hook.plugin, exc_info=True)
 
 
+def demand(params: object) -> tuple[int, int]:
+    """Priority and number of sequences of a request whose parameters nobody has looked at yet; what is wrong with them
+    counts as 0 and 1 until it is refused."""
+    if not isinstance(params, SamplingParams):
+        return 0, 1
+    priority, num_sequences = params.priority, params.num_sequences
+    return priority if isinstance(priority, int) else 0, num_sequences if isinstance(num_sequences, int) else 1
+
+
 def _one_each(value: Any, one: type, prompts: Sequence[Any], field: str) -> Sequence[Any]:
     """`value`, or as many of it as there are prompts if it is a `one`. Raises `InvalidRequest`."""
     if isinstance(value, one):
@@ -379,12 +388,3 @@ def _one_each(value: Any, one: type, prompts: Sequence[Any], field: str) -> Sequ
     if len(value) != len(prompts):
         raise InvalidRequest(f"there are {len(prompts)} prompts but {len(value)} {field}", field=field)
     return value
-def demand(params: object) -> tuple[int, int]:
-    """Priority and number of sequences of a request whose parameters nobody has looked at yet; what is wrong with them
-    counts as 0 and 1 until it is refused."""
-    if not isinstance(params, SamplingParams):
-        return 0, 1
-    priority, num_sequences = params.priority, params.num_sequences
-    return priority if isinstance(priority, int) else 0, num_sequences if isinstance(num_sequences, int) else 1
-
-
