@@ -1,4 +1,4 @@
-"""Two workers that share a model say what one says."""
+"""Several workers that share a model say what one says."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ class Sharer:
         torch.set_num_threads(1)
         self._rank, self._num_workers = rank, num_workers
 
-    def share(self, seeds: list[int]) -> Any:
+    def share(self, seeds: list[int], tied: bool) -> Any:
         """The weights come from each worker's own seed; how far the answer is off then, and how much is kept here."""
-        model = llama(seeds[self._rank], num_kv_heads=2)
+        model = llama(seeds[self._rank], num_kv_heads=2, tie_word_embeddings=tied)
         tokens = torch.arange(20)[None]
         with torch.inference_mode():
             alone = model(tokens).logits
             shared = share(model, self._rank, self._num_workers)
-            weight: Any = shared.get_parameter("model.layers.0.self_attn.q_proj.weight")
-            return float((shared(tokens).logits - alone).abs().max()), tuple(weight.to_local().shape)
+            names = ("model.layers.0.self_attn.q_proj.weight", "lm_head.weight")
+            weights: list[Any] = [shared.get_parameter(name) for name in names]
+            shapes = [tuple(weight.to_local().shape) for weight in weights]
+            return float((shared(tokens).logits - alone).abs().max()), shapes
 
 
 @pytest.fixture
@@ -50,11 +52,12 @@ def sharers() -> Iterator[ProcessExecutor]:
 
 @pytest.mark.slow  # processes that import torch and transformers: half a minute for two on two busy cores
 def test_each_worker_keeps_a_part_and_they_have_to_fit_together(sharers: ProcessExecutor) -> None:
-    for difference, shape in sharers.submit("share", [0, 0]).results():
-        assert difference < 1e-4
-        assert shape == (32, 64), "half of the query heads"
+    for tied in (False, True):
+        for difference, shapes in sharers.submit("share", [0, 0], tied).results():
+            assert difference < 1e-4
+            assert shapes == [(32, 64), (150, 64)], "half of the query heads, half of the vocabulary"
     with pytest.raises(InvalidConfiguration, match="they compute something else than one does"):
-        sharers.submit("share", [0, 1]).results()
+        sharers.submit("share", [0, 1], False).results()
 
 
 def outputs(config: dict[str, Any]) -> list[tuple[int, ...]]:
@@ -69,23 +72,36 @@ def outputs(config: dict[str, Any]) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.slow  # see above
-def test_two_workers_say_what_one_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("num_workers", "shape"),
+    [
+        (2, {"num_kv_heads": 2}),
+        (3, {"num_kv_heads": 3, "num_attention_heads": 6, "hidden_size": 96, "tie_word_embeddings": True}),
+    ],
+    ids=["two", "three-tied"],
+)
+def test_several_workers_say_what_one_says(num_workers: int, shape: dict[str, Any], tmp_path: Path) -> None:
     shutil.copytree(DemoModel().path(), tmp_path, dirs_exist_ok=True)
-    llama(num_kv_heads=2, vocab_size=NUM_TOKENS).save_pretrained(tmp_path)
+    llama(vocab_size=NUM_TOKENS, **shape).save_pretrained(tmp_path)
     alone = outputs({"model": str(tmp_path)})
-    two = {"executor": "process", "options": {"executor.process": {"num_workers": 2}}}
-    assert outputs({"model": str(tmp_path), **two}) == alone
+    several = {"executor": "process", "options": {"executor.process": {"num_workers": num_workers}}}
+    assert outputs({"model": str(tmp_path), **several}) == alone
     assert len(set(alone)) == 6, "different prompts, different answers: else this says nothing"
 
 
 @pytest.mark.parametrize(
     ("model", "num_workers", "reason"),
     [
-        (llama(num_kv_heads=1), 2, "its num_key_value_heads is 1, which 2 does not divide"),
-        (llama(num_kv_heads=1), 3, "its num_attention_heads is 4, which 3 does not divide"),
+        (llama(num_kv_heads=1), 2, "num_key_value_heads is 1, which 2 does not divide; num_workers has to be 1$"),
+        (llama(), 3, "num_attention_heads is 4, which 3 does not divide; num_workers has to be 1 or 2 or 4$"),
+        (
+            llama(num_attention_heads=6, num_kv_heads=3, hidden_size=96),
+            2,
+            "num_key_value_heads is 3, which 2 does not divide; num_workers has to be 1 or 3$",
+        ),
         (gpt2(), 2, "cannot share a GPT2LMHeadModel: transformers has no plan for it"),
     ],
-    ids=["kv-heads", "heads", "plan"],
+    ids=["one-kv-head", "heads", "kv-heads", "plan"],
 )
 def test_a_model_that_cannot_be_shared_is_refused(model: PreTrainedModel, num_workers: int, reason: str) -> None:
     with pytest.raises(InvalidConfiguration, match=reason) as refusal:

@@ -7,6 +7,7 @@ has to compute what the whole one did before it is used.
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ def share(model: PreTrainedModel, rank: int, num_workers: int) -> PreTrainedMode
     expected = _trial(model)
     if not distributed.is_initialized():
         distributed.init_process_group("gloo", rank=rank, world_size=num_workers)
+    _untie(model)
     try:
         shared = _distributed(model, num_workers)
         found = _trial(shared)
@@ -53,6 +55,15 @@ def leave() -> None:
         distributed.destroy_process_group()
 
 
+def _untie(model: PreTrainedModel) -> None:
+    """Give the head weights of its own where they are the embeddings': plans split the head, and seldom those."""
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    embeddings: Any = model.get_input_embeddings()
+    if head is not None and head.weight is embeddings.weight:
+        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+        model.config.get_text_config().tie_word_embeddings = False
+
+
 def _distributed(model: PreTrainedModel, num_workers: int) -> PreTrainedModel:
     from transformers.distributed.configuration_utils import DistributedConfig
     from transformers.distributed.utils import TransformersDeviceMesh
@@ -68,10 +79,14 @@ def _check_heads(model: PreTrainedModel, num_workers: int) -> None:
     if not model.supports_tp_plan:
         raise _refused(model, num_workers, "transformers has no plan for it")
     config: Any = model.config.get_text_config()
-    for name in ("num_attention_heads", "num_key_value_heads"):
-        number = getattr(config, name, None)
-        if isinstance(number, int) and number % num_workers:
-            raise _refused(model, num_workers, f"its {name} is {number}, which {num_workers} does not divide")
+    found = {name: getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
+    heads = {name: number for name, number in found.items() if isinstance(number, int)}
+    for name, number in heads.items():
+        if number % num_workers:
+            common = gcd(*heads.values())
+            able = " or ".join(str(n) for n in range(1, common + 1) if common % n == 0)
+            reason = f"its {name} is {number}, which {num_workers} does not divide; num_workers has to be {able}"
+            raise _refused(model, num_workers, reason)
 
 
 @torch.inference_mode()
