@@ -15,6 +15,7 @@ from guideway import Engine, EngineConfig, FinishReason, JsonObject, SamplingPar
 from guideway.api import (
     GuidewayError,
     InvalidConfiguration,
+    InvalidRequest,
     PluginError,
     PluginNotFound,
     UnsupportedCapability,
@@ -108,6 +109,9 @@ def test_calls_that_fail_disturb_nothing(in_process: Engine) -> None:
     assert raised.value.plugin == "worker.recorder"
     with pytest.raises(UnsupportedCapability, match="did you mean 'heard'"):
         in_process.call_workers("recorder.hear")
+    with pytest.raises(InvalidRequest, match=r"arguments for recorder\.fail cannot be sent.*lambda") as refused:
+        in_process.call_workers("recorder.fail", lambda: None)
+    assert refused.value.field == "args"
     assert in_process.generate([[5, 6, 7]], SamplingParams(max_tokens=2))[0].error is None
 
 
@@ -125,7 +129,7 @@ def test_a_mixin_that_fails_costs_the_requests_of_that_step(phase: str) -> None:
 
 def test_a_worker_killed_in_the_midst_costs_nobody_a_token(in_process: Engine, expected: list[Any]) -> None:
     (first,) = in_process.call_workers("recorder.process")
-    generations = [in_process.submit(prompt, params) for prompt, params in zip(PROMPTS, PARAMS, strict=True)]
+    generations = [in_process.enqueue(prompt, params) for prompt, params in zip(PROMPTS, PARAMS, strict=True)]
     for _ in range(2):
         in_process.step()
     assert not any(generation.result for generation in generations)
@@ -133,6 +137,21 @@ def test_a_worker_killed_in_the_midst_costs_nobody_a_token(in_process: Engine, e
     assert_same([generation.wait() for generation in generations], expected)
     (second,) = in_process.call_workers("recorder.process")
     assert second != first
+
+
+def test_a_loss_that_a_call_finds_is_made_good_by_the_next_and_costs_nobody_a_token(
+    in_process: Engine, expected: list[Any]
+) -> None:
+    (pid,) = in_process.call_workers("recorder.process")
+    generations = [in_process.enqueue(prompt, params) for prompt, params in zip(PROMPTS, PARAMS, strict=True)]
+    for _ in range(2):
+        in_process.step()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerLost, match="SIGKILL"):
+        while True:  # until the signal has arrived
+            in_process.call_workers("recorder.process")
+    assert in_process.call_workers("recorder.process") != [pid]
+    assert_same([generation.wait() for generation in generations], expected)
 
 
 @pytest.mark.slow  # three workers' processes, one after the other, each of which imports torch and transformers

@@ -12,7 +12,15 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from guideway.api.errors import GuidewayError, InvalidConfiguration, InvalidRequest, LimitExceeded, contain
+from guideway.api.errors import (
+    GuidewayError,
+    InvalidConfiguration,
+    InvalidRequest,
+    LimitExceeded,
+    WorkerLost,
+    contain,
+    text_of,
+)
 from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams
 from guideway.api.vocabulary import Vocabulary
 from guideway.engine.assembly import assemble
@@ -236,9 +244,26 @@ class Engine:
     @_by_one_thread
     def call_workers(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call ``name.method`` of a worker mixin on every worker; the results by rank. Raises `InvalidRequest` if
-        there is no such mixin or method, and what the method raises as a `PluginError`."""
+        there is no such mixin or method, or an argument cannot be sent to the workers, and what the method raises as a
+        `PluginError`. Raises `WorkerLost` if a worker is gone; the next call or step has new ones."""
         self._check_open()
-        results: list[Any] = self._executor.submit("call", method, args, kwargs).results()
+        if not self._stepping:  # a hook may call in the midst of a step, which then goes on with what it has
+            self._scheduler.ensure_workers()
+        try:
+            call = self._executor.submit("call", method, args, kwargs)
+        except GuidewayError:
+            raise
+        except Exception as error:  # whatever a stranger's class raises when it is pickled
+            raise InvalidRequest(
+                f"the arguments for {method} cannot be sent to the workers: {text_of(error)}; give plain values, and "
+                "objects whose classes and functions are a module's own",
+                field="args",
+            ) from error
+        try:
+            results: list[Any] = call.results()
+        except WorkerLost:
+            self._scheduler.note_loss()
+            raise
         return results
 
     @_by_one_thread

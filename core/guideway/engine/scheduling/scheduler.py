@@ -181,8 +181,7 @@ class Scheduler:
         if self._torn:
             self._reclaim()
         self._tell()
-        if self._recovery.lost:
-            self._make_workers()
+        self.ensure_workers()
         for sequence in list(self._running):
             self._settle(sequence)
         while (candidate := self._candidate()) is not None and self._let_join(candidate):
@@ -190,6 +189,15 @@ class Scheduler:
         works = self._plan()
         if works:
             self._advance(works)
+
+    def note_loss(self) -> None:
+        """The workers were lost beside a step, which is nobody's doing."""
+        self._recovery.lose([])
+
+    def ensure_workers(self) -> None:
+        """New workers in place of lost ones. If there can be none, every request ends and that is logged."""
+        if self._recovery.lost:
+            self._make_workers()
 
     def compilations(self) -> list[Future[Any]]:
         """What has to be waited for before a step can bring anything; empty if nothing has."""
