@@ -101,25 +101,33 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 11), length=st.integers(0, MAX_LENGTH))
     def allocate(self, seed: int, length: int) -> None:
-        wanted = text(seed, length)
+        self.begin(text(seed, length), [])
+
+    @precondition(lambda self: self.held)
+    @rule(numbers=st.lists(st.integers(0, 9), min_size=1, max_size=3), more=st.integers(0, 9))
+    def begin_beside(self, numbers: list[int], more: int) -> None:
+        """With all of one that is there, and `more` tokens of its own."""
+        siblings = [self.slot(number) for number in numbers]
+        self.begin([*self.held[siblings[0]], *[0] * more][:MAX_LENGTH], siblings)
+
+    def begin(self, wanted: list[int], siblings: list[int]) -> None:
         if len(self.held) == NUM_SLOTS:
-            self.refused(lambda: self.cache.allocate(wanted), KVCacheFull)
+            self.refused(lambda: self.cache.allocate(wanted, siblings), KVCacheFull)
             return
-        lengths = [common(other, wanted) for other in [*self.held.values(), *self.kept]]
-        best = min(max(lengths, default=0), length - 1)
-        sure = min(max((common(other, wanted) for other in self.held.values()), default=0), length - 1)
-        slot = self.cache.allocate(wanted)
+        asked = [self.held[slot] for slot in (self.held if self.prefix_caching else siblings)]
+        kept = self.kept if self.prefix_caching else []
+        length = len(wanted)
+        best = min(max((common(other, wanted) for other in [*asked, *kept]), default=0), length - 1)
+        sure = min(max((common(other, wanted) for other in asked), default=0), length - 1)
+        slot = self.cache.allocate(wanted, siblings)
         assert slot == min(set(range(NUM_SLOTS)) - set(self.held))
         self.held[slot] = self.cache.token_ids(slot)
         got = self.written[slot] = self.cache.length(slot)
         assert self.held[slot] == wanted[:got]
-        if not self.prefix_caching:
-            assert got == 0
-        else:
-            assert got <= max(best, 0)
-            assert got == 0 or got >= 16
-            if sure >= 16 and self.room(slot, length):
-                assert got >= sure
+        assert got <= max(best, 0)
+        assert got == 0 or got >= 16
+        if sure >= 16 and self.room(slot, length):
+            assert got >= sure
 
     @precondition(lambda self: self.held)
     @rule(
@@ -163,17 +171,6 @@ class CacheMachine(RuleBasedStateMachine):
         del self.held[slot][length:]
         self.written[slot] = self.written[slot] if length else 0
         assert length or self.region(slot) is None
-
-    @precondition(lambda self: self.held)
-    @rule(number=st.integers(0, 9))
-    def fork(self, number: int) -> None:
-        slot = self.slot(number)
-        length = len(self.held[slot])
-        if len(self.held) == NUM_SLOTS or (length and not self.room(None, length)):
-            self.refused(lambda: self.cache.fork(slot), KVCacheFull)
-            return
-        copy = self.cache.fork(slot)
-        self.held[copy], self.written[copy] = list(self.held[slot]), length
 
     @precondition(lambda self: self.held)
     @rule(number=st.integers(0, 9), keep=st.booleans())
@@ -273,7 +270,7 @@ def test_long_walks(num_cells: int, seed: int) -> None:
         elif event < 0.7:
             machine.truncate(number=number, length=rng.randrange(MAX_LENGTH + 1), to_zero=rng.random() < 0.2)
         elif event < 0.8:
-            machine.fork(number=number)
+            machine.begin_beside(numbers=[number], more=rng.randrange(10))
         elif event < 0.95:
             machine.release(number=number, keep=rng.random() < 0.6)
         else:
@@ -327,8 +324,6 @@ def test_slots_are_taken_lowest_first() -> None:
     assert cache.capacity() == 0
     with pytest.raises(KVCacheFull, match="all 3 slots are in use"):
         cache.allocate()
-    with pytest.raises(KVCacheFull, match="all 3 slots are in use"):
-        cache.fork(1)
     cache.release(2)
     cache.release(0)
     assert cache.capacity() == 2
@@ -388,8 +383,6 @@ def test_a_full_cache_says_so() -> None:
     slot = cache.allocate()
     with pytest.raises(KVCacheFull, match="slot 2 holds 0 tokens and there is no room for 1 more"):
         cache.reserve(slot, 1)
-    with pytest.raises(KVCacheFull, match="no room for another 500 tokens"):
-        cache.fork(0)
     with pytest.raises(KVCacheFull, match="slot 0 holds 500 tokens and cannot take 13 more; max_length is 512"):
         cache.reserve(0, 13)
     cache.truncate(1, 0)
@@ -442,6 +435,16 @@ def test_short_prefixes_and_an_excluded_cache_share_nothing() -> None:
     assert cache.moves() == (0, (Clear(0, 100),))
 
 
+def test_an_excluded_cache_shares_among_siblings() -> None:
+    cache = KVCache(num_slots=4, num_cells=512, max_length=512, prefix_caching=False)
+    fill(cache, cache.allocate(), [1] * 100)
+    fill(cache, cache.allocate(), [1] * 50)
+    slot = cache.allocate([1] * 200, [1])
+    assert (cache.length(slot), cache.moves()) == (50, (0, (Copy(128, 256, 50),)))
+    full = cache.allocate([1] * 200, [0, 1])  # for which there is no room
+    assert (cache.length(full), cache.capacity()) == (0, 0)
+
+
 def test_moves_are_told_until_they_are_known_to_be_done() -> None:
     cache = filled(60, 60, 60)
     cache.reserve(0, 5)
@@ -485,11 +488,11 @@ def test_truncating_to_what_is_not_there(length: int) -> None:
         lambda cache, slot: cache.token_ids(slot),
         lambda cache, slot: cache.region(slot),
         lambda cache, slot: cache.truncate(slot, 0),
-        lambda cache, slot: cache.fork(slot),
+        lambda cache, slot: cache.allocate([1] * 20, [slot]),
         lambda cache, slot: cache.reserve(slot, 1),
         lambda cache, slot: cache.advance(slot, [1]),
     ],
-    ids=["release", "length", "token_ids", "region", "truncate", "fork", "reserve", "advance"],
+    ids=["release", "length", "token_ids", "region", "truncate", "sibling", "reserve", "advance"],
 )
 @pytest.mark.parametrize("slot", [0, 2, -1, 16], ids=["released", "free", "negative", "beyond"])
 def test_a_slot_nobody_owns(use: Callable[[KVCache, int], object], slot: int) -> None:

@@ -67,11 +67,9 @@ class Walk:
             del texts[slot][length:]
             self.seen["truncate"] += 1
         elif event < 0.6 and cache.capacity():
-            try:
-                texts[cache.fork(slot)] = list(texts[slot])
-                self.seen["fork"] += 1
-            except KVCacheFull:
-                self.seen["no fork"] += 1
+            copy = cache.allocate([*texts[slot], 0])
+            texts[copy] = cache.token_ids(copy)
+            self.seen["fork"] += bool(texts[copy])
 
     def batch(self) -> list[tuple[int, list[int]]]:
         """What the next step appends, for which room is reserved; a slot that was preempted begins anew."""
@@ -110,7 +108,7 @@ class Walk:
 def test_random_steps_equal_a_full_recompute(name: str) -> None:
     reference = FACTORIES[name](0)
     reference.set_attn_implementation("eager")  # the others ignore a softcap
-    walk = Walk(FACTORIES[name](0), seed=1)
+    walk = Walk(FACTORIES[name](0), seed=2)
     cache, seen = walk.driver.cache, walk.seen
     worst = spread = 0.0
     sizes = set()
@@ -226,7 +224,7 @@ def test_a_model_that_raises_computes_the_same_the_next_time() -> None:
         raise MemoryError
 
     driver.cache.truncate(other, 0)
-    copy = driver.cache.fork(slot)
+    copy = driver.cache.allocate([1] * 61)
     step = driver.step([(slot, [9] * 8), (copy, [8])])
     assert step.moves
     hook = model.get_submodule("lm_head").register_forward_pre_hook(fail)
@@ -242,7 +240,7 @@ def test_a_step_that_is_sent_again_does_only_the_moves_that_are_left() -> None:
     driver = Driver(llama(), num_slots=2, max_length=128, num_cells=256)
     slot = driver.cache.allocate()
     driver.forward([(slot, [1] * 40)])
-    copy = driver.cache.fork(slot)
+    copy = driver.cache.allocate([1] * 41)
     first = driver.step([(copy, [2])])
     driver.runner.forward(first)  # of which the scheduler does not hear
     driver.cache.advance(copy, [2])

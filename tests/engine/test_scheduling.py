@@ -167,6 +167,19 @@ def test_a_shared_beginning_is_computed_once(roomy: Engine, monkeypatch: pytest.
         assert sum(seen) == 3 * (1 + 3)
 
 
+@pytest.mark.parametrize(("kv_cache_tokens", "computed"), [(1024, 200 + 3 + 1 + 3), (256, 2 * (200 + 3))])
+def test_several_outputs_share_a_prompt_without_prefix_caching(
+    kv_cache_tokens: int, computed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(max_tokens=4, n=2, temperature=1.0, seed=1, ignore_eos=True)
+    with engine(prefix_caching=False, max_model_len=256, kv_cache_tokens=kv_cache_tokens) as built:
+        seen = forwards(built, monkeypatch)
+        assert built.generate([tokens(1, 200)], params)[0].error is None
+        assert sum(seen) == computed
+        built.generate([tokens(1, 200)], params)
+        assert sum(seen) == 2 * computed, "another request computes its own"
+
+
 def test_a_conversation_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with engine() as shared:
         prompt = tokens(1, 100)
@@ -460,14 +473,20 @@ def test_an_interrupted_fork_never_was(monkeypatch: pytest.MonkeyPatch) -> None:
             assert len(generation.wait().outputs) == 1
 
 
-def test_a_fork_shares_what_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with engine() as built:
-        generation = built.submit(tokens(1, 100), SamplingParams(max_tokens=12, ignore_eos=True))
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_a_fork_shares_what_is_computed(prefix_caching: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "probes", {"modifier.guidance": "tests.support.probes"})
+    monkeypatch.syspath_prepend(tmp_path)
+    guided = {"guidance": {"scale": 2.0, "negative_prompt": tokens(2, 50)}}
+    params = SamplingParams(max_tokens=12, ignore_eos=True, modifiers=guided)
+    with engine(modifiers=("guidance",), prefix_caching=prefix_caching, dtype="float64") as built:
+        generation = built.submit(tokens(1, 100), params)
         steps_until(built, generation, "decoding")
         seen = forwards(built, monkeypatch)
         generation.fork()
-        generation.wait()
-        assert max(seen) == 2
+        first, second = generation.wait().outputs
+        assert max(seen) == 2 * 2, "one token of each sequence and of its companion"
+        assert first.token_ids == second.token_ids
         best = built.submit(tokens(1, 100), SamplingParams(max_tokens=12, temperature=1.0, best_of=2))
         with pytest.raises(UnsupportedCapability, match="best_of"):
             best.fork()

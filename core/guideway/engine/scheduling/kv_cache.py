@@ -100,14 +100,18 @@ class KVCache:
         """How many slots are free."""
         return self.num_slots - len(self._slots)
 
-    def allocate(self, token_ids: Sequence[int] = ()) -> int:
+    def allocate(self, token_ids: Sequence[int] = (), siblings: Sequence[int] = ()) -> int:
         """The lowest free slot, now another sequence's. Raises `KVCacheFull` if there is none.
 
         It begins with the longest prefix of `token_ids`, short of the last of them, that another slot or a kept
-        region holds, if that is long enough to be worth it and there is room: see `length`.
+        region holds, if that is long enough to be worth it and there is room: see `length`. Without prefix caching
+        only `siblings` count, slots of the same request.
         """
         slot = self._free_slot()
-        source, length = self._longest_prefix(list(token_ids)) if self._prefix_caching else (None, 0)
+        holders = [self._holder(sibling) for sibling in siblings]
+        if self._prefix_caching:
+            holders = [*self._kept.values(), *self._slots.values()]
+        source, length = _longest_prefix(holders, list(token_ids))
         if source is None or source.region is None:
             self._slots[slot] = _Holder([], None, 0)
             return slot
@@ -204,21 +208,6 @@ class KVCache:
         elif holder.region is not None:
             free, pending = self._freed(holder)
             self._free, self._pending, self._slots[slot] = free, pending, _Holder([], None, 0)
-
-    def fork(self, slot: int) -> int:
-        """A new slot that holds the same tokens and is independent from now on. Raises `KVCacheFull`."""
-        holder = self._holder(slot)
-        copy = self._free_slot()
-        length = len(holder.token_ids)
-        if holder.region is None or not length:
-            self._slots[copy] = _Holder([], None, 0)
-            return copy
-        room = self._room(length)
-        if room is None:
-            raise KVCacheFull(f"there is no room for another {length} tokens; release or truncate a slot first")
-        copied = Copy(holder.region.start, room.region.start, length)
-        self._settle(room, {copy: _Holder(holder.token_ids.copy(), room.region, length)}, (copied,))
-        return copy
 
     def release(self, slot: int, *, keep: bool = False) -> None:
         """Free `slot`. With `keep` its tokens stay as a prefix for later ones until their room is needed."""
@@ -326,14 +315,15 @@ class KVCache:
         first, pending = self._pending
         return first, pending + moves
 
-    def _longest_prefix(self, token_ids: list[int]) -> tuple[_Holder | None, int]:
-        """What holds the longest prefix of `token_ids` that is worth it, and how long that is."""
-        limit = len(token_ids) - 1
-        best, length = None, MIN_PREFIX - 1
-        for holder in (*self._kept.values(), *self._slots.values()):
-            if length < limit and holder.token_ids[: length + 1] == token_ids[: length + 1]:
-                best, length = holder, _common(holder.token_ids, token_ids, length + 1, limit)
-        return best, length
+
+def _longest_prefix(holders: Sequence[_Holder], token_ids: list[int]) -> tuple[_Holder | None, int]:
+    """Which of `holders` has the longest prefix of `token_ids` that is worth it, and how long that is."""
+    limit = len(token_ids) - 1
+    best, length = None, MIN_PREFIX - 1
+    for holder in holders:
+        if length < limit and holder.token_ids[: length + 1] == token_ids[: length + 1]:
+            best, length = holder, _common(holder.token_ids, token_ids, length + 1, limit)
+    return best, length
 
 
 def _common(a: list[int], b: list[int], start: int, limit: int) -> int:

@@ -107,7 +107,7 @@ class Scheduler:
         self._torn = True
         try:
             child = sequence.fork(max(s.index for s in group.sequences) + 1)
-            slots = [self._allocate(sequence, which) for which in range(len(group.prompts))]
+            slots = [self._allocate(child, which) for which in range(len(group.prompts))]
             self._runtime.fork(sequence.slots[0], slots[0], index=child.index)
         except BaseException:
             self._reclaim()
@@ -284,10 +284,11 @@ class Scheduler:
     def _allocate(self, sequence: Sequence, which: int) -> int:
         """A slot, which begins with what another one has in common; a prompt that is to be scored has to be
         computed."""
-        scored = sequence.group.prompt_logprobs
-        if which == 0 and sequence.index == 0 and scored is not None and len(scored) < len(sequence.group.prompts[0]):
+        group, scored = sequence.group, sequence.group.prompt_logprobs
+        if which == 0 and sequence.index == 0 and scored is not None and len(scored) < len(group.prompts[0]):
             return self._cache.allocate()
-        return self._cache.allocate(sequence.tokens(which, 0, sequence.length(which)))
+        siblings = [sibling.slots[which] for sibling in group.sequences if sibling.slots]
+        return self._cache.allocate(sequence.tokens(which, 0, sequence.length(which)), siblings)
 
     def _reclaim(self) -> None:
         """Free what belongs to no sequence that goes on."""
