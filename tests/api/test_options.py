@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import pytest
+from guideway import EngineConfig, PluginSettings, SamplingParams
 from guideway.api.errors import InvalidConfiguration
 from guideway.api.options import parse_options
 
@@ -125,3 +128,28 @@ def test_a_mapping_is_taken_as_it_is_and_nothing_else_for_one() -> None:
     assert parse_options(WithMapping, {"weights": {"a": 1}}, where="grammar.toy").weights == {"a": 1}
     with pytest.raises(InvalidConfiguration, match=r"must be a mapping, not \[\]"):
         parse_options(WithMapping, {"weights": []}, where="grammar.toy")
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "said"),
+    [
+        (
+            SamplingParams,
+            {"max_token": 5},
+            "'max_token'; did you mean 'max_tokens'? accepted: max_tokens, min_tokens, ",
+        ),
+        (SamplingParams, {"max_tokens": 5, "beam": 2}, "'beam'; accepted: max_tokens, min_tokens, "),
+        (EngineConfig, {"model": "demo", "max_num_seq": 3}, "'max_num_seq'; did you mean 'max_num_seqs'? accepted: "),
+        (PluginSettings, {"alow": ()}, "'alow'; did you mean 'allow'? accepted: enable, allow, deny, require, lock"),
+    ],
+)
+def test_an_unknown_keyword_names_the_closest_field(cls: Any, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        cls(**given)
+    assert f"{cls.__name__}() got an unexpected keyword argument {said}" in str(caught.value)
+    *_, last = given
+    right = cls(**{name: value for name, value in given.items() if name != last})
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{last}'; "):
+        replace(right, **{last: given[last]})
+    assert pickle.loads(pickle.dumps(right)) == replace(right) == right
+    assert list(inspect.signature(cls).parameters) == [f.name for f in fields(cls)]

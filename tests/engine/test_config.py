@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import FrozenInstanceError, asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +48,11 @@ def test_a_bad_value_names_its_field(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfiguration, match=said) as caught:
         EngineConfig(**{"model": "demo"} | wrong)
     assert caught.value.field == next(iter(wrong))
+
+
+def test_a_path_is_text(tmp_path: Path) -> None:
+    config: Any = {"model": tmp_path / "model"}
+    assert EngineConfig(**config).model == EngineConfig.load(environ={}, **config).model == f"{tmp_path}/model"
 
 
 def test_options_are_for_components_that_are_used() -> None:

@@ -1,11 +1,12 @@
-"""Turn the options an operator wrote into the frozen dataclass a plugin wants, refusing what it does not know."""
+"""Turn what somebody wrote by name into the frozen dataclass it is meant for, refusing what that does not know."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from guideway.api.errors import InvalidConfiguration
@@ -13,8 +14,9 @@ from guideway.api.errors import InvalidConfiguration
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["parse_options"]
+__all__ = ["known_fields_only", "parse_options"]
 
+Class = TypeVar("Class", bound=type)
 Options = TypeVar("Options", bound="DataclassInstance")
 
 
@@ -29,11 +31,8 @@ def parse_options(cls: type[Options], options: Mapping[str, Any], *, where: str)
     hints = get_type_hints(cls)
     for key, value in options.items():
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            accepted = ", ".join(sorted(known)) or "none"
             raise InvalidConfiguration(
-                f"unknown option {key!r} of {where}; {hint}accepted: {accepted}", field=f"{where}.{key}"
+                f"unknown option {key!r} of {where}; {_accepted(key, sorted(known))}", field=f"{where}.{key}"
             )
         if not _fits(value, hints[key]):
             raise InvalidConfiguration(
@@ -47,6 +46,29 @@ def parse_options(cls: type[Options], options: Mapping[str, Any], *, where: str)
     if missing:
         raise InvalidConfiguration(f"{where} needs the option {missing[0]!r}", field=f"{where}.{missing[0]}")
     return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
+
+
+def known_fields_only(cls: Class) -> Class:
+    """Decorate a dataclass: the TypeError that an unknown keyword raises names the closest field."""
+    init, known = vars(cls)["__init__"], [f.name for f in dataclasses.fields(cls) if f.init]
+
+    @wraps(init)
+    def checked(self: Any, /, *args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in known:
+                raise TypeError(
+                    f"{cls.__name__}() got an unexpected keyword argument {name!r}; {_accepted(name, known)}"
+                )
+        init(self, *args, **kwargs)
+
+    cls.__init__ = checked  # type: ignore[misc]
+    return cls
+
+
+def _accepted(name: str, known: Iterable[str]) -> str:
+    """What to write instead of `name`."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"{f'did you mean {close[0]!r}? ' if close else ''}accepted: {', '.join(known) or 'none'}"
 
 
 def _fits(value: object, hint: Any) -> bool:

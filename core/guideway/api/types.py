@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from guideway.api.errors import GuidewayError, InvalidGrammar
+from guideway.api.options import known_fields_only
 
 __all__ = [
     "Choice",
@@ -221,6 +222,7 @@ def _text(value: object, what: str) -> str:
     return value
 
 
+@known_fields_only
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How one prompt is to be continued. Checked at admission, not here.

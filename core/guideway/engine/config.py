@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from guideway.api.errors import InvalidConfiguration
+from guideway.api.options import known_fields_only
 from guideway.plugins.configuration import check_int, components, freeze_components
 from guideway.plugins.selection import PluginSettings
 
@@ -42,6 +43,7 @@ MAX_NUM_SEQS = 65_536
 """What is kept for each sequence that may run is made at the start, and this is beyond what one step can compute."""
 
 
+@known_fields_only
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """The configuration of an `Engine`. Raises `InvalidConfiguration`, naming the field.
@@ -52,7 +54,8 @@ class EngineConfig:
     """
 
     model: str
-    """An installed model component, such as ``demo``, or the path of a folder ``transformers`` can load."""
+    """An installed model component, such as ``demo``, or the path of a folder ``transformers`` can load; an
+    `os.PathLike` becomes text."""
     grammar: tuple[str, ...] = ()
     """Grammar strategies, in order of preference."""
     modifiers: tuple[str, ...] = ()
@@ -81,7 +84,7 @@ class EngineConfig:
     prefix_caching: bool = True
     """Whether prompts that begin alike share what was computed; changes speed, never tokens."""
     max_waiting: int = 1024
-    """How many sequences may wait for their turn before more of the same or a worse priority are turned away."""
+    """How many sequences may wait before more of the same or a worse priority are turned away."""
     num_draft_tokens: int = 0
     """How many tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
     compile_threads: int = 2
@@ -95,6 +98,8 @@ class EngineConfig:
     """Which plugins may run, and which hooks do."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, os.PathLike):
+            object.__setattr__(self, "model", os.fspath(self.model))
         for name in ("model", "device_backend", "device", "dtype", "runner", "executor"):
             if not isinstance(value := getattr(self, name), str) or not value:
                 raise InvalidConfiguration(f"{name} must be a string that is not empty, not {value!r}", field=name)

@@ -14,12 +14,14 @@ from guideway.api.errors import (
     PluginNotFound,
     PluginUnavailable,
 )
+from guideway.api.options import known_fields_only
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS, normalize
 
 __all__ = ["PluginSettings", "denial", "matching", "resolve"]
 
 
+@known_fields_only
 @dataclass(frozen=True, kw_only=True)
 class PluginSettings:
     """The ``[plugins]`` part of a configuration. Raises `InvalidConfiguration` for a value that could have no effect.
