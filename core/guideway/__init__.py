@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from guideway.api.errors import GuidewayError, InvalidRequest
+    from guideway.api.errors import GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
     from guideway.api.types import (
         Choice,
         Completion,
@@ -21,17 +21,19 @@ if TYPE_CHECKING:
         Regex,
         SamplingParams,
         StructuralTag,
+        TokenLogprobs,
     )
-    from guideway.engine.async_engine import AsyncEngine
+    from guideway.engine.async_engine import AsyncEngine, AsyncGeneration
     from guideway.engine.config import EngineConfig
     from guideway.engine.engine import Engine, EngineBusy, EngineClosed, QueueFull
-    from guideway.engine.generation import Chunk
+    from guideway.engine.generation import Chunk, Generation
     from guideway.plugins.selection import PluginSettings
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AsyncEngine",
+    "AsyncGeneration",
     "Choice",
     "Chunk",
     "Completion",
@@ -40,28 +42,36 @@ __all__ = [
     "EngineClosed",
     "EngineConfig",
     "FinishReason",
+    "Generation",
     "GenerationResult",
     "Grammar",
     "GuidewayError",
+    "InvalidConfiguration",
     "InvalidRequest",
     "JsonObject",
     "JsonSchema",
+    "PluginError",
     "PluginSettings",
     "QueueFull",
     "Regex",
     "SamplingParams",
     "StructuralTag",
+    "TokenLogprobs",
 ]
 
 _HOME_OF = {
     "AsyncEngine": "guideway.engine.async_engine",
+    "AsyncGeneration": "guideway.engine.async_engine",
     "Chunk": "guideway.engine.generation",
     "Engine": "guideway.engine.engine",
     "EngineBusy": "guideway.engine.engine",
     "EngineClosed": "guideway.engine.engine",
     "EngineConfig": "guideway.engine.config",
+    "Generation": "guideway.engine.generation",
     "GuidewayError": "guideway.api.errors",
+    "InvalidConfiguration": "guideway.api.errors",
     "InvalidRequest": "guideway.api.errors",
+    "PluginError": "guideway.api.errors",
     "PluginSettings": "guideway.plugins.selection",
     "QueueFull": "guideway.engine.engine",
 }

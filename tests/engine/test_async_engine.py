@@ -135,6 +135,10 @@ def test_a_refusal_is_raised_by_submit_and_told_by_generate() -> None:
                 await engine.submit("x", SamplingParams(max_tokens=0))
             refused = await engine.generate("x", SamplingParams(max_tokens=0))
             assert refused.finish_reason is FinishReason.REFUSED
+            served, again = await engine.generate("x", params(1)), await engine.generate("x", SamplingParams(n=0))
+            assert again.finish_reason is FinishReason.REFUSED
+            ids = [refused.request_id, served.request_id, again.request_id]
+            assert all(ids) and len(set(ids)) == 3, ids
             late = await engine.submit("x", SamplingParams(constraint=Regex("(")))
             with pytest.raises(InvalidRequest):
                 async for _ in late:

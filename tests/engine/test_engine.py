@@ -389,6 +389,11 @@ def test_a_generation_of_another_engine_is_refused(engine: Engine) -> None:
         for use in (other.abort, other.fork):
             with pytest.raises(InvalidRequest, match="another engine"):
                 use(generation)
+        for stranger in (None, 3, generation.wait()):
+            for use in (other.abort, other.fork):
+                with pytest.raises(InvalidRequest, match="this is no Generation") as caught:
+                    use(stranger)  # type: ignore[arg-type]
+                assert caught.value.field == "generation"
         assert generation.wait().error is None
 
 

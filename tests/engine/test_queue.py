@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from guideway import Engine, EngineConfig, FinishReason, QueueFull, SamplingParams
 from guideway.api import LimitExceeded
@@ -46,6 +47,13 @@ def test_a_full_queue_keeps_nobody_of_a_better_priority_out(full: Engine) -> Non
     (result,) = full.generate([PROMPT], SamplingParams(max_tokens=2, ignore_eos=True, priority=-1))
     assert result.finish_reason is FinishReason.LENGTH
     assert full._scheduler.num_waiting == 4, "generate waited for room that it had"
+
+
+def test_numbers_of_numpy_count(full: Engine) -> None:
+    better = drawn(np.int64(4), priority=np.int64(-1))  # type: ignore[arg-type]
+    assert full.has_room(better)
+    full.enqueue(PROMPT, SamplingParams(max_tokens=3, priority=-1))
+    assert not full.has_room(better)
 
 
 def test_each_priority_has_a_bound(full: Engine) -> None:

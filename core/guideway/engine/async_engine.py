@@ -32,9 +32,10 @@ POLL_SECONDS = 0.02
 class AsyncGeneration:
     """One submitted request. Its methods are for the event loop that submitted it."""
 
-    def __init__(self, engine: AsyncEngine, prompt: Prompt, params: SamplingParams, tenant: str) -> None:
+    def __init__(self, engine: AsyncEngine, prompt: Prompt, params: SamplingParams | None, tenant: str) -> None:
+        self.request_id = engine._engine._new_id()
         self.prompt = prompt
-        self.params = params
+        self.params = SamplingParams() if params is None else params
         self.tenant = tenant
         self.loop = asyncio.get_running_loop()
         self.result: GenerationResult | None = None
@@ -118,13 +119,8 @@ class AsyncEngine:
     ) -> AsyncGeneration:
         """Start one request. Raises `InvalidRequest` if admission refuses it, `PluginError` if a plugin failed over
         it, and `EngineClosed`; what only compiling its constraint finds out comes with the result."""
-        generation = AsyncGeneration(self, prompt, SamplingParams() if params is None else params, tenant)
-        self._command(lambda: self._backlog.add(generation))
-        try:
-            await generation.admitted
-        except asyncio.CancelledError:
-            generation.abort()
-            raise
+        generation = AsyncGeneration(self, prompt, params, tenant)
+        await self._begin(generation)
         return generation
 
     async def generate(
@@ -132,12 +128,13 @@ class AsyncEngine:
     ) -> GenerationResult:
         """The result of one request, whatever becomes of it, as `Engine.generate`; cancelling aborts it. Raises
         `EngineClosed`."""
+        generation = AsyncGeneration(self, prompt, params, tenant)
         try:
-            generation = await self.submit(prompt, params, tenant=tenant)
+            await self._begin(generation)
         except EngineClosed:
             raise
         except GuidewayError as error:
-            return refusal("", error)
+            return refusal(generation.request_id, error)
         try:
             return await generation.wait()
         except asyncio.CancelledError:
@@ -160,6 +157,15 @@ class AsyncEngine:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def _begin(self, generation: AsyncGeneration) -> None:
+        """Wait until it is admitted. Raises what `submit` raises."""
+        self._command(lambda: self._backlog.add(generation))
+        try:
+            await generation.admitted
+        except asyncio.CancelledError:
+            generation.abort()
+            raise
 
     async def _call(self, function: Callable[[], Any]) -> Any:
         future: Future[Any] = Future()
@@ -221,7 +227,7 @@ class AsyncEngine:
                 under_way = Counter(waiting.tenant for waiting in self._open)
             waiting = self._backlog.next(under_way)
             try:
-                generation = self._engine.enqueue(waiting.prompt, waiting.params, tenant=waiting.tenant)
+                generation = self._engine._enqueue(waiting.request_id, waiting.prompt, waiting.params, waiting.tenant)
             except QueueFull:
                 return
             except Exception as error:

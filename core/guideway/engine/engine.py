@@ -23,6 +23,7 @@ from guideway.api.errors import (
 )
 from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams
 from guideway.api.vocabulary import Vocabulary
+from guideway.constraints.sampling import plain
 from guideway.engine.assembly import assemble
 from guideway.engine.config import EngineConfig
 from guideway.engine.generation import Generation
@@ -156,7 +157,7 @@ class Engine:
             for index, job in enumerate(zip(many, each_params, each_tenant, strict=True)):
                 while not self.has_room(job[1]):
                     self._step_and_collect(pending, ended, keep)
-                request_id = f"request-{next(self._ids)}"
+                request_id = self._new_id()
                 try:
                     group = self._admit(request_id, *job, ended)
                 except GuidewayError as error:
@@ -185,8 +186,11 @@ class Engine:
     @_by_one_thread
     def enqueue(self, prompt: Prompt, params: SamplingParams | None = None, *, tenant: str = "") -> Generation:
         """`submit` without waiting: what only the compilation finds out is in the result."""
+        return self._enqueue(self._new_id(), prompt, SamplingParams() if params is None else params, tenant)
+
+    @_by_one_thread
+    def _enqueue(self, request_id: str, prompt: Prompt, params: SamplingParams, tenant: str) -> Generation:
         self._check_open()
-        params = SamplingParams() if params is None else params
         if not self.has_room(params):
             priority, num_sequences = demand(params)
             raise QueueFull(
@@ -194,7 +198,7 @@ class Engine:
                 f"the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try again when some "
                 "have started"
             )
-        return Generation(self, self._admit(f"request-{next(self._ids)}", prompt, params, tenant, []))
+        return Generation(self, self._admit(request_id, prompt, params, tenant, []))
 
     @_by_one_thread
     def step(self, *, timeout: float = 0.1) -> None:
@@ -283,7 +287,15 @@ class Engine:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
+    def _new_id(self) -> str:
+        """The id of a request; any thread may ask."""
+        return f"request-{next(self._ids)}"
+
     def _check_own(self, generation: Generation) -> None:
+        if not isinstance(generation, Generation):
+            raise InvalidRequest(
+                f"this is no Generation, which submit returns, but {type(generation).__name__}", field="generation"
+            )
         if generation._engine is not self:
             raise InvalidRequest("this generation belongs to another engine", field="generation")
 
@@ -396,7 +408,7 @@ def demand(params: object) -> tuple[int, int]:
     counts as 0 and 1 until it is refused."""
     if not isinstance(params, SamplingParams):
         return 0, 1
-    priority, num_sequences = params.priority, params.num_sequences
+    priority, num_sequences = plain(params.priority), plain(params.num_sequences)
     return priority if isinstance(priority, int) else 0, num_sequences if isinstance(num_sequences, int) else 1
 
 
