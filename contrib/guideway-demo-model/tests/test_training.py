@@ -140,6 +140,22 @@ def test_an_exported_model_is_taken_over_with_fewer_kv_heads_or_as_many(batch: B
     assert fewer.blocks[0].qkv.weight.shape == (256, 128)
 
 
+@pytest.mark.parametrize("layers", [4, 5])
+def test_an_exported_model_is_taken_over_with_more_layers(batch: Batch, layers: int) -> None:
+    torch.manual_seed(0)
+    first, more = (
+        Network(Shape(VOCABULARY_SIZE, hidden=64, layers=count, intermediate=96, kv_heads=1)) for count in (3, layers)
+    )
+    with torch.no_grad():
+        for weight in first.parameters():
+            weight.normal_(0, 0.1)
+        take_over(more, export(first))
+    losses = [network(batch.token_ids, batch.positions, batch.targets) for network in (first, more)]
+    assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-5)
+    losses[1].backward()
+    assert all(block.out.weight.grad.abs().max() > 0 for block in more.blocks)  # the new ones will learn
+
+
 def test_training_begins_with_another_model(tmp_path: Path, batch: Batch) -> None:
     start = str(DemoModel().path())
     trainer = train(Recipe(start=start, tokens=1), tmp_path / "same")

@@ -17,7 +17,7 @@ from guideway_layer_timing import LayerTiming, guideway_worker_mixin
 from transformers import AutoModelForCausalLM
 
 README = Path(__file__).parents[1] / "README.md"
-NUM_LAYERS = 5
+NUM_LAYERS = 6
 """Of the demo model."""
 
 

@@ -20,9 +20,11 @@ LENGTH_STEP = 16
 """Lengths are rounded up to a multiple of this: few shapes, as the kernels are compiled and kept for each."""
 SPACED_SHARE = 0.2
 NOISE = 0.35
-SHORT_SHARE = 0.5
-MORE_RECORDS = 0.15
-"""Share of the samples that are records whatever the weights say: which value belongs to a key is hard to learn."""
+SHORT_SHARE = 0.4
+CROWDED_SHARE = 0.5
+MORE = {"record": 0.3, "order": 0.08, "person": 0.04}
+"""Shares of the samples that are of a kind whatever the weights say: which value belongs to a key is hard to learn, and
+so are lists of items, and what may stand in the place of a name."""
 YES_NO_WEIGHT = 4.0
 """Of the tokens of true and false in the loss: they are few, and the hardest to learn."""
 
@@ -53,13 +55,15 @@ class Batch:
 def texts(seed: int, pool: int, count: int) -> list[tuple[str, str]]:
     """Prompts and answers of a pool, each with the special tokens around it."""
     name = f"{seed}-{pool}"
-    source = Source(name, values="train", templates="train", noise=NOISE, short=SHORT_SHARE)
+    source = Source(name, values="train", templates="train", noise=NOISE, short=SHORT_SHARE, crowded=CROWDED_SHARE)
     style = random.Random(f"style-{name}")
+    kinds: list[str | None] = [*MORE, None]
+    shares = [*MORE.values(), 1 - sum(MORE.values())]
 
     def text(sample: Sample) -> tuple[str, str]:
         return render(sample.prompt), dumps(sample.answer, spaced=style.random() < SPACED_SHARE) + END
 
-    return [text(source.sample("record" if style.random() < MORE_RECORDS else None)) for _ in range(count)]
+    return [text(source.sample(kind)) for kind in style.choices(kinds, shares, k=count)]
 
 
 def batches(

@@ -31,16 +31,29 @@ class Source:
 
     `values` and `templates` say which split each comes from; `noise` is how many sentences are made odd, see `Domains`.
     `short` is the share of texts that tell one or two things only: where to look is learned there first, and a yes or
-    no, a single token of a longer answer, hardly anywhere else.
+    no, a single token of a longer answer, hardly anywhere else. `crowded` is the share of texts whose values are drawn
+    from few, as held-out ones are, see `Values.crowd`.
     """
 
-    def __init__(self, seed: str | int, *, values: Split, templates: Split, noise: float = 0, short: float = 0) -> None:
+    def __init__(
+        self,
+        seed: str | int,
+        *,
+        values: Split,
+        templates: Split,
+        noise: float = 0,
+        short: float = 0,
+        crowded: float = 0,
+    ) -> None:
         self._rng = random.Random(seed)
         self._short = short
+        self._crowded = crowded
         self._domains = Domains(self._rng, values=values, templates=templates, noise=noise)
 
     def sample(self, kind: str | None = None, *, listed: bool | None = None) -> Sample:
         """Draw one, by default of any kind. `listed`: whether it names the wanted fields; None: in 70% it does."""
+        if self._crowded:
+            self._domains.draw.crowd(self._rng.random() < self._crowded)
         if kind is None:
             weights = {name: weight for name, (weight, _) in self._domains.every.items()} | TOOL_AND_COPY
             (kind,) = self._rng.choices(list(weights), list(weights.values()))

@@ -36,9 +36,9 @@ class Shape:
 
     vocabulary: int
     hidden: int = 192
-    layers: int = 5
+    layers: int = 6
     intermediate: int = 512
-    kv_heads: int = 6
+    kv_heads: int = 3
 
     @property
     def heads(self) -> int:
@@ -205,16 +205,26 @@ def export(network: Network) -> LlamaForCausalLM:
 
 @torch.no_grad()
 def take_over(network: Network, model: LlamaForCausalLM) -> None:
-    """Give `network` the weights of an exported `model`, which may have more kv heads: those that become one are
-    averaged (Ainslie et al., GQA, 2023), and training goes on from there."""
+    """Give `network` the weights of an exported `model`; training goes on from there.
+
+    It may have more kv heads: those that become one are averaged (Ainslie et al., GQA, 2023). It may have fewer layers:
+    its middle one is repeated, and as the repetitions' output matrices are zero, the function is the same (Wu et al.,
+    LLaMA Pro, 2024).
+    """
     shape, weights = network.shape, model.state_dict()
     network.embedding.weight.copy_(weights["model.embed_tokens.weight"])
-    for index, block in enumerate(network.blocks):
+    given = model.config.num_hidden_layers
+    more, middle = shape.layers - given, given // 2
+    origins = [*range(middle + 1), *[middle] * more, *range(middle + 1, given)]
+    for index, (block, origin) in enumerate(zip(network.blocks, origins, strict=True)):
         assert isinstance(block, Block)
-        layer = {name: weights[f"model.layers.{index}.{name}.weight"] for name in PROJECTIONS}
+        layer = {name: weights[f"model.layers.{origin}.{name}.weight"] for name in PROJECTIONS}
         query, key, value, gate, up, out, down = layer.values()
         pooled = [w.view(shape.kv_heads, -1, HEAD, shape.hidden).mean(1).flatten(0, 1) for w in (key, value)]
         block.qkv.weight.copy_(torch.cat([query, *pooled]))
         block.gate_up.weight.copy_(torch.cat([gate, up]))
         block.out.weight.copy_(out)
         block.down.weight.copy_(down)
+        if middle < index <= middle + more:
+            block.out.weight.zero_()
+            block.down.weight.zero_()

@@ -2,7 +2,7 @@
 
 FOLDER gets the model as ``transformers`` loads it, ``log.jsonl``, and, until the end, ``checkpoint.pt``. Run again, it
 goes on from there. ``--start FOLDER`` begins with the tokenizer and the weights of an earlier model of the same sizes,
-which may have more kv heads.
+which may have more kv heads and fewer layers.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Recipe:
     pool_samples: int = 6000
     """How many samples are shuffled at a time; what does not fill a batch of them is dropped."""
     hidden: int = 192
-    layers: int = 5
+    layers: int = 6
     intermediate: int = 512
-    kv_heads: int = 6
+    kv_heads: int = 3
     start: str | None = None
     """The folder of a model to begin with."""
     muon_rate: float = 4e-3

@@ -76,9 +76,17 @@ HELD_OUT_SHARE = 8
 """One in so many values is held out."""
 
 
+CROWD_TRIES = 50
+"""After so many draws a value of another class will do: there are few whole numbers in a small range."""
+
+
 def is_held_out(value: object) -> bool:
     """Whether only the evaluation may use `value`: by the CRC-32 of its text."""
-    return zlib.crc32(str(value).encode()) % HELD_OUT_SHARE == 0
+    return _value_class(value) == 0
+
+
+def _value_class(value: object) -> int:
+    return zlib.crc32(str(value).encode()) % HELD_OUT_SHARE
 
 
 class Values:
@@ -87,11 +95,20 @@ class Values:
     def __init__(self, rng: random.Random, split: Split) -> None:
         self._rng = rng
         self._held_out = split == "test"
+        self._crowd: int | None = None
+
+    def crowd(self, crowded: bool) -> None:
+        """From here on, draw training values of one class out of `HELD_OUT_SHARE` only, or of all.
+
+        The held-out values are such a class. Among few, the same word or number is often said of two things.
+        """
+        self._crowd = self._rng.randrange(1, HELD_OUT_SHARE) if crowded else None
 
     def _draw(self, make: Callable[[], T]) -> T:
-        for _ in range(1000):
+        for attempt in range(1000):
             value = make()
-            if is_held_out(value) == self._held_out:
+            found = _value_class(value)
+            if (found == 0) == self._held_out and (self._crowd in (None, found) or attempt >= CROWD_TRIES):
                 return value
         raise RuntimeError(f"no {'held-out' if self._held_out else 'training'} value found, the last was {value!r}")
 
