@@ -328,3 +328,17 @@ def test_misuse_is_refused() -> None:
         subject.end_reasoning(0, 4)
     accept(subject, REASONING)
     assert masks(subject) == [legal([])]
+
+
+def test_a_text_is_judged_without_the_reasoning_before_it() -> None:
+    subject = runtime()
+    started(subject)
+    tokens = subject.context.vocabulary.tokens
+    reasoning = b"".join(tokens[token_id] for token_id in REASONING).decode()
+    assert not subject.completes(0, reasoning), "the constraint has not begun"
+    accept(subject, REASONING)
+    subject.end_reasoning(0, len(REASONING))
+    written = OUTPUT[:-1]  # the stop token has no text
+    texts = [reasoning + b"".join(tokens[i] for i in written[:count]).decode() for count in range(len(written) + 1)]
+    accept(subject, written)
+    assert [subject.completes(0, text) for text in texts] == [False] * len(written) + [True]

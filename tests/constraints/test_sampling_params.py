@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from dataclasses import fields
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -215,6 +216,7 @@ def test_numbers_of_numpy_become_pythons_own(runtime: Runtime) -> None:
         ({"temperature": np.float32(NAN)}, "temperature must be"),
         ({"logit_bias": {np.int64(SIZE): 1.0}}, f"logit_bias speaks of token id {SIZE}, which is not in the"),
         ({"logit_bias": {1: np.float32(INF)}}, "logit_bias of token 1 must be"),
+        ({"priority": Fraction(10**400)}, "priority must be"),
     ],
 )
 def test_a_number_of_numpy_is_judged_as_pythons(runtime: Runtime, given: dict[str, Any], says: str) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import pytest
@@ -240,6 +241,19 @@ def test_a_compilation_that_takes_long_holds_up_nobody(monkeypatch: pytest.Monke
         go_on.set()
         assert (await stuck[1].wait()).text == "1"
         await engine.close()
+
+    run(main())
+
+
+def test_parameters_that_cannot_even_be_compared_cost_nobody_else_anything() -> None:
+    hostile: Any = Fraction(10**400)
+
+    async def main() -> None:
+        async with AsyncEngine(EngineConfig(**OPTIONS)) as engine:
+            for wrong in (SamplingParams(priority=hostile), SamplingParams(n=hostile)):
+                result, other = await asyncio.gather(engine.generate("x", wrong), engine.generate(prompt(1), params(1)))
+                assert result.finish_reason is FinishReason.REFUSED
+                assert other.error is None
 
     run(main())
 

@@ -111,6 +111,14 @@ def test_weights_may_change_in_place(monkeypatch: pytest.MonkeyPatch, *, packed:
         assert torch.allclose(made(x), torch.nn.functional.linear(x, made.weight, made.bias), atol=1e-5)
 
 
+def test_before_its_first_use_a_layer_may_be_changed_in_any_way() -> None:
+    made = layer()
+    made.weight.data.mul_(2)
+    x = torch.rand(40, WIDTH)
+    with torch.inference_mode():
+        assert torch.allclose(made(x), torch.nn.functional.linear(x, made.weight, made.bias), atol=1e-5)
+
+
 def test_a_copy_has_its_own_weights() -> None:
     made = layer()
     other = copy.deepcopy(made)

@@ -66,7 +66,10 @@ class WorkerMixin:
         call ``super().__init__``: the host calls each mixin's."""
 
     def on_model_loaded(self, worker: Worker) -> None:
-        """Once, after the model's weights are in place and before the first step. What it raises stops the start."""
+        """Once, after the model's weights are in place and before the first step. What it raises stops the start.
+
+        Here weights may be changed in any way. Later only by assignment or in place under `torch.no_grad`, not through
+        ``.data``: the engine may keep a copy arranged for the processor, and does not see that one."""
 
     def before_step(self, step: WorkerStep) -> None:
         """Before each forward pass. What it raises ends the requests of this step; the next step calls it again."""

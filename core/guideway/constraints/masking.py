@@ -195,22 +195,25 @@ class GrammarMask(LogitModifier[GrammarState]):
             return len(token_ids)
         return 0 if state.terminated else num_before + state.job.matcher.validate(token_ids[num_before:])
 
-    def completes(self, state: GrammarState, text: str) -> bool:
-        """Whether `text`, which the constrained output begins with, is all that the grammar asks for. The state does
+    def completes(self, state: GrammarState, data: bytes) -> bool:
+        """Whether `data`, which the constrained output begins with, is all that the grammar asks for. The state does
         not move. False also where the strategy fails over it."""
         if state.terminated:
             return True
-        data, whole, length = text.encode(), 0, 0
+        vocabulary, whole, length = self.context.vocabulary, 0, 0
         for token_id in state.accepted:
-            length_after = length + len(self.context.vocabulary.tokens[token_id])
+            length_after = length + len(vocabulary.tokens[token_id])
             if length_after > len(data):
                 break
             whole, length = whole + 1, length_after
-        rest = self.context.vocabulary.encode(data[length:]) if length < len(data) else []
-        if rest is None:
-            return False
-        token_ids = [*state.accepted[:whole], *rest]
         try:
+            token_ids: Sequence[int] | None = state.accepted[:whole]
+            if length < len(data):
+                rest = vocabulary.encode(data[length:])
+                # what is left may begin inside a character, and then has no tokens of its own
+                token_ids = vocabulary.encode(data) if rest is None else [*state.accepted[:whole], *rest]
+            if token_ids is None:
+                return False
             matcher = new_matcher(state.candidate.strategy, state.grammar, state.stop_token_ids)
             return matcher.accept(token_ids) == len(token_ids) and matcher.is_accepting()
         except BaseException as error:

@@ -282,8 +282,16 @@ class Runtime:
     def completes(self, slot: int, text: str) -> bool:
         """Whether `text`, which the output in `slot` begins with, is all that its constraint asks for; True without
         one. For a host that may end an output where no stop token stands, as stop strings do."""
-        state = self._modifiers.grammar_state(self._sequence(slot))
-        return state is None or self._mask.completes(state, text)
+        sequence = self._sequence(slot)
+        state = self._modifiers.grammar_state(sequence)
+        if state is None:
+            return True
+        start = sequence.journal.constraint_start
+        if start is None:  # it has not begun
+            return False
+        tokens = self.context.vocabulary.tokens
+        before = sum(len(tokens[token_id]) for token_id in sequence.journal.token_ids[:start])
+        return self._mask.completes(state, text.encode()[before:])
 
     def fault(self, slot: int) -> Fault | None:
         """Why the sequence in `slot` must end with an internal error."""

@@ -88,7 +88,10 @@ def plain(value: Any) -> Any:
     """A number of any library, such as NumPy's, as Python's own; any other value as it is."""
     if isinstance(value, bool) or type(value) in (int, float) or not isinstance(value, Real):
         return value
-    return int(value) if isinstance(value, Integral) else float(value)
+    try:
+        return int(value) if isinstance(value, Integral) else float(value)
+    except Exception:  # a fraction too large for a float, or a stranger's method; whoever checks the value refuses it
+        return value
 
 
 def _in_plain_numbers(params: SamplingParams) -> SamplingParams:

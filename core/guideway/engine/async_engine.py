@@ -219,8 +219,8 @@ class AsyncEngine:
             timeout = 0.0
 
     def _admit(self) -> None:
-        """Let in what there is room for, in the backlog's order. Whose turn it is may need many sequences; nobody goes
-        before it then, or it would wait for ever."""
+        """Let in what there is room for, in the backlog's order. Whose turn it is may need many sequences; while it is,
+        nobody goes before it."""
         under_way: Counter[str] | None = None
         while self._backlog and self._engine.has_room(SamplingParams(priority=self._backlog.priority())):
             if under_way is None:  # in most steps nobody is let in, so it is counted here

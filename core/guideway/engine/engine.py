@@ -23,7 +23,7 @@ from guideway.api.errors import (
 )
 from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams
 from guideway.api.vocabulary import Vocabulary
-from guideway.constraints.sampling import plain
+from guideway.constraints.sampling import plain, shown
 from guideway.engine.assembly import assemble
 from guideway.engine.config import EngineConfig
 from guideway.engine.generation import Generation
@@ -194,9 +194,9 @@ class Engine:
         if not self.has_room(params):
             priority, num_sequences = demand(params)
             raise QueueFull(
-                f"{self._scheduler.num_waiting_at(priority)} sequences of priority {priority} or better wait already, "
-                f"the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try again when some "
-                "have started"
+                f"{self._scheduler.num_waiting_at(priority)} sequences of priority {shown(priority)} or better wait "
+                f"already, the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try again when "
+                "some have started"
             )
         return Generation(self, self._admit(request_id, prompt, params, tenant, []))
 
@@ -214,6 +214,7 @@ class Engine:
         if pending := self._scheduler.compilations():
             wait(pending, timeout, return_when=FIRST_COMPLETED)
 
+    @_by_one_thread
     def has_room(self, params: SamplingParams | None = None) -> bool:
         """Whether a request with these parameters may wait now; if not, `enqueue` raises `QueueFull`. True for one
         that has more sequences than ever may, which is refused at once."""

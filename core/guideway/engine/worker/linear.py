@@ -28,8 +28,8 @@ BATCH_SIZE = 16
 
 def use_onednn(model: torch.nn.Module) -> None:
     """From now on each linear layer of `model` decides by the size of its input who multiplies. The weights stay what
-    they are, and may be changed: by assignment, or in place (not through ``.data``, which torch keeps no count of).
-    Without effect where this torch has no such operator."""
+    they are, and may be changed: by assignment, or in place; once the layer has been used not through ``.data``, which
+    torch keeps no count of. Without effect where this torch has no such operator."""
     operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if operator is None:
         return
@@ -49,31 +49,29 @@ def use_onednn(model: torch.nn.Module) -> None:
         return result
 
     modules = [module for module in model.modules() if type(module) is torch.nn.Linear and _is_plain(module.weight)]
-    weights = {id(module.weight): module.weight.nbytes for module in modules}
-    packs = sum(weights.values()) <= MAX_PACKED_BYTES
+    packs = sum(module.weight.nbytes for module in modules) <= MAX_PACKED_BYTES
     for module in modules:
         if packs:
-            module._guideway_packed = _Packed(module.weight)  # type: ignore[assignment]
+            module._guideway_packed = _Packed()  # type: ignore[assignment]
         module.forward = MethodType(forward_packed if packs else forward, module)  # type: ignore[method-assign]
 
 
 class _Packed:
-    """oneDNN's copy of one layer's weights; another is made when they have changed."""
+    """oneDNN's copy of one layer's weights, made when it is first needed, and anew when they have changed."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self._pack(weight)
+    def __init__(self) -> None:
+        self._weight: Tensor | None = None
+        self._version = 0
+        self._packed: Tensor | None = None
 
     def of(self, weight: Tensor) -> Tensor:
-        if weight is not self._weight or weight._version != self._version:
-            self._pack(weight)
+        if self._packed is None or weight is not self._weight or weight._version != self._version:
+            self._weight, self._version = weight, weight._version
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), BATCH_SIZE)
         return self._packed
 
-    def _pack(self, weight: Tensor) -> None:
-        self._weight, self._version = weight, weight._version
-        self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), BATCH_SIZE)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> _Packed:
-        return _Packed(memo.get(id(self._weight), self._weight))
+        return _Packed()
 
 
 def _is_plain(weight: Tensor) -> bool:
