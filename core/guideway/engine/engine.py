@@ -195,8 +195,8 @@ class Engine:
             priority, num_sequences = demand(params)
             raise QueueFull(
                 f"{self._scheduler.num_waiting_at(priority)} sequences of priority {shown(priority)} or better wait "
-                f"already, the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try again when "
-                "some have started"
+                f"already, the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try again "
+                "when some have started"
             )
         return Generation(self, self._admit(request_id, prompt, params, tenant, []))
 
