@@ -169,7 +169,7 @@ def test_preemption_and_prompts_in_chunks(start: Callable[..., Any], alone: dict
     llm = small(start, alone)
     before = counted(llm, "num_preemptions")
     assert run(llm, ALL) == expected(alone, ALL)
-    assert counted(llm, "num_preemptions") >= before + 3
+    assert counted(llm, "num_preemptions") > before
     assert sum(len(job.prompt) > SMALL["long_prefill_token_threshold"] for job in ALL) >= 3
     check_nothing_left(llm)
 

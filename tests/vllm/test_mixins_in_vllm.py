@@ -134,7 +134,7 @@ def test_a_report_comes_through_vllms_own_call(llm: Any) -> None:
     report = call(llm, "layer_timing.report")
     assert report.startswith("5 steps, ")
     (layers,) = [line.split() for line in report.splitlines() if ".layers.*" in line]
-    assert int(layers[1]) == 5 * 5
+    assert int(layers[1]) == 5 * 6
     assert float(layers[2]) > 0
 
 

@@ -67,6 +67,8 @@ class Reference:
         token_ids = list(prompt_ids)
         for _ in range(num_tokens):
             token_ids.append(choose(self(token_ids)[0], token_ids))
+            if token_ids[-1] == self.model.generation_config.eos_token_id:
+                break
         return token_ids[len(prompt_ids) :]
 
 
@@ -91,7 +93,7 @@ def uniforms(seed: int, position: int, purpose: str, width: int) -> Any:
 BANNED = [279, 306, 269, 227, 264]
 """Tokens the model likes."""
 STAGES = {
-    "pre_warp": {"green_list": {"key": 11, "delta": 9.0}},
+    "pre_warp": {"green_list": {"key": 11, "delta": 30.0}},
     "stateful": {"chain": {}},
     "mask": {"forbid": {"ids": BANNED}},
     "post_warp": {"second": {"label": "mixed"}},
@@ -163,7 +165,7 @@ def warped(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -
 
 
 def test_post_warp_sees_the_distribution_that_is_drawn_from(llm: Any, reference: Reference) -> None:
-    warm = {"temperature": 1.7, "top_k": 12, "top_p": 0.9}
+    warm = {"temperature": 3.0, "top_k": 12, "top_p": 0.9}
     Second.heard.clear()
     prompts = [prompt(i)[: 8 + i] for i in range(3)]  # cut off, so that much may follow
     jobs = [(p, params({"second": {"label": f"{i}"}}, max_tokens=12, seed=i, **warm)) for i, p in enumerate(prompts)]

