@@ -109,7 +109,7 @@ def test_a_model_in_jax_with_the_mask_and_the_draw_in_torch(answers_in_torch: li
 
 
 def random_params(rng: random.Random) -> SamplingParams:
-    options: dict[str, Any] = {"max_tokens": rng.randint(3, 60), "seed": rng.randrange(2**40)}
+    options: dict[str, Any] = {"max_tokens": rng.randint(1, 60), "seed": rng.randrange(2**40)}
     if rng.random() < 0.6:
         options["constraint"] = rng.choice([JsonSchema(PERSON), Regex(r"([a-z]{1,6} ?){3,9}")])
     if rng.random() < 0.5:
@@ -117,7 +117,8 @@ def random_params(rng: random.Random) -> SamplingParams:
         options |= rng.choice([{}, {}, {"top_p": 0.9}, {"top_k": 20}, {"min_p": 0.05}, {"typical_p": 0.9}])
     if rng.random() < 0.4:
         options |= rng.choice([
-            {"repetition_penalty": 1.2}, {"presence_penalty": 0.5}, {"logit_bias": {40: -1.0}}, {"min_tokens": 3},
+            {"repetition_penalty": 1.2}, {"presence_penalty": 0.5}, {"logit_bias": {40: -1.0}},
+            {"min_tokens": min(3, options["max_tokens"])},
             {"logprobs": 2},
         ])  # fmt: skip
     return SamplingParams(**options)

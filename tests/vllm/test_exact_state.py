@@ -168,8 +168,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Watched]:
 def test_preemption_and_prompts_in_chunks(start: Callable[..., Any], alone: dict[Job, list[list[int]]]) -> None:
     llm = small(start, alone)
     before = counted(llm, "num_preemptions")
-    assert run(llm, ALL) == expected(alone, ALL)
-    assert counted(llm, "num_preemptions") > before
+    for _ in range(3):
+        assert run(llm, ALL) == expected(alone, ALL)
+    assert counted(llm, "num_preemptions") >= before + 3
     assert sum(len(job.prompt) > SMALL["long_prefill_token_threshold"] for job in ALL) >= 3
     check_nothing_left(llm)
 

@@ -310,7 +310,7 @@ def test_min_tokens_keep_no_failing_request_alive(llm: Any, temperature: float) 
 
 DRAFTED = [
     grammar("fill_bitmask", "raise", "failed in fill: RuntimeError", bytes=40, at=6),
-    grammar("accept", "raise", "RuntimeError: accept was asked to fail", bytes=40, at=6),
+    grammar("accept", "raise", "failed in fill: RuntimeError: accept was asked to fail", bytes=40, at=7),
     grammar("rollback", "raise", "RuntimeError: rollback was asked to fail", bytes=40),
     grammar("validate", "raise", "failed in validate: RuntimeError", bytes=40),
     grammar("validate", "type", "failed in validate: TypeError", bytes=40),
