@@ -20,8 +20,8 @@ INSTALLED := $(VENV)/.installed
 VLLM_VENV ?= .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
-PROJECTS := $(wildcard plugins/*/pyproject.toml contrib/*/pyproject.toml)
-SOURCES := $(wildcard plugins/*/src contrib/*/src)
+PROJECTS := $(wildcard core/*/pyproject.toml plugins/*/pyproject.toml contrib/*/pyproject.toml)
+SOURCES := $(wildcard core/*/src plugins/*/src contrib/*/src)
 EXAMPLES := contrib/guideway-demo-model/examples
 
 # nothing here needs a download of models
@@ -89,7 +89,7 @@ conform: setup
 	$(BIN)/guideway conform "$(PLUGIN)"
 
 contracts: setup
-	$(BIN)/python -m guideway.conformance.contract_pages docs/contracts
+	$(BIN)/python -m guideway_conformance.contract_pages docs/contracts
 
 format: setup
 	$(BIN)/ruff check --fix .

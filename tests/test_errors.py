@@ -6,13 +6,13 @@ import inspect
 import pickle
 from collections.abc import Iterator
 
-import guideway.engine.engine
-import guideway.engine.scheduling.kv_cache
+import guideway_engine.engine
+import guideway_engine.scheduling.kv_cache
 import pytest
 from guideway.api import Fault, GuidewayError, PluginError
-from guideway.api.errors import MAX_TEXT, RemoteError, text_of
+from guideway.errors import MAX_TEXT, RemoteError, text_of
 
-assert guideway.engine.engine and guideway.engine.scheduling.kv_cache  # they define errors of their own
+assert guideway_engine.engine and guideway_engine.scheduling.kv_cache  # they define errors of their own
 
 
 def tree(base: type[GuidewayError] = GuidewayError) -> Iterator[type[GuidewayError]]:

@@ -8,8 +8,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from guideway.version import __version__
+
 if TYPE_CHECKING:
-    from guideway.api.errors import GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
+    from guideway_engine.async_engine import AsyncEngine, AsyncGeneration
+    from guideway_engine.config import EngineConfig
+    from guideway_engine.engine import Engine, EngineBusy, EngineClosed, QueueFull
+    from guideway_engine.generation import Chunk, Generation
+
     from guideway.api.types import (
         Choice,
         Completion,
@@ -23,13 +29,8 @@ if TYPE_CHECKING:
         StructuralTag,
         TokenLogprobs,
     )
-    from guideway.engine.async_engine import AsyncEngine, AsyncGeneration
-    from guideway.engine.config import EngineConfig
-    from guideway.engine.engine import Engine, EngineBusy, EngineClosed, QueueFull
-    from guideway.engine.generation import Chunk, Generation
+    from guideway.errors import GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
     from guideway.plugins.selection import PluginSettings
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "AsyncEngine",
@@ -57,23 +58,24 @@ __all__ = [
     "SamplingParams",
     "StructuralTag",
     "TokenLogprobs",
+    "__version__",
 ]
 
 _HOME_OF = {
-    "AsyncEngine": "guideway.engine.async_engine",
-    "AsyncGeneration": "guideway.engine.async_engine",
-    "Chunk": "guideway.engine.generation",
-    "Engine": "guideway.engine.engine",
-    "EngineBusy": "guideway.engine.engine",
-    "EngineClosed": "guideway.engine.engine",
-    "EngineConfig": "guideway.engine.config",
-    "Generation": "guideway.engine.generation",
-    "GuidewayError": "guideway.api.errors",
-    "InvalidConfiguration": "guideway.api.errors",
-    "InvalidRequest": "guideway.api.errors",
-    "PluginError": "guideway.api.errors",
+    "AsyncEngine": "guideway_engine.async_engine",
+    "AsyncGeneration": "guideway_engine.async_engine",
+    "Chunk": "guideway_engine.generation",
+    "Engine": "guideway_engine.engine",
+    "EngineBusy": "guideway_engine.engine",
+    "EngineClosed": "guideway_engine.engine",
+    "EngineConfig": "guideway_engine.config",
+    "Generation": "guideway_engine.generation",
+    "GuidewayError": "guideway.errors",
+    "InvalidConfiguration": "guideway.errors",
+    "InvalidRequest": "guideway.errors",
+    "PluginError": "guideway.errors",
     "PluginSettings": "guideway.plugins.selection",
-    "QueueFull": "guideway.engine.engine",
+    "QueueFull": "guideway_engine.engine",
 }
 
 
@@ -83,8 +85,8 @@ def __getattr__(name: str) -> Any:
     try:
         module = import_module(_HOME_OF.get(name, "guideway.api.types"))
     except ModuleNotFoundError as error:
-        if error.name in ("torch", "transformers"):
-            message = f"guideway.{name} needs {error.name}, which is not installed: pip install 'guideway[engine]'"
+        if error.name == "guideway_engine":
+            message = f"guideway.{name} is of guideway's engine, which is not installed: pip install 'guideway[engine]'"
             raise ModuleNotFoundError(message, name=error.name) from error
         raise
     value = getattr(module, name)

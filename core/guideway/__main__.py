@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from guideway.cli import main
+from guideway.command_line.program import main
 
 if __name__ == "__main__":
     sys.exit(main())

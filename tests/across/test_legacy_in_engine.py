@@ -13,9 +13,9 @@ from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 from transformers import generation as hf
 
-from tests.contrib.legacy_processors import Countdown, favored
+from tests.across.legacy_processors import Countdown, favored
 
-HERE = "tests.contrib.legacy_processors"
+HERE = "tests.across.legacy_processors"
 PROMPTS = ["Extract name, age. Meet Zoë Garcia. Age: 31.", "Liam Morris, 52 years old.", "one one one two two two"]
 
 

@@ -21,13 +21,13 @@ from guideway.api import (
     UnsupportedCapability,
     WorkerContext,
 )
-from guideway.builtin.torch_device import TorchDevice
-from guideway.constraints.runtime import Runtime
+from guideway.devices.torch.device import TorchDevice
 from guideway.pipeline import Pipeline
+from guideway.runtime.runtime import Runtime
 from guideway_legacy import LegacyModifier, Processor
 
-from tests.contrib import legacy_processors as processors
-from tests.contrib.legacy_processors import Countdown, favor, favored, forbid, reviving
+from tests.across import legacy_processors as processors
+from tests.across.legacy_processors import Countdown, favor, favored, forbid, reviving
 from tests.support.fake_host import FakeHost
 from tests.support.vocabularies import tiny
 

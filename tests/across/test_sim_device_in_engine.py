@@ -27,8 +27,8 @@ from guideway.api import (
     WorkerContext,
     hookimpl,
 )
-
 from tests.engine.test_engine import PERSON, booking, chat, person
+
 from tests.support.devices import FusedNumpy
 from tests.support.distributions import install
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from guideway import Engine, EngineConfig, FinishReason, InvalidRequest, PluginSettings, Regex, SamplingParams
 from guideway.api import Request, ValidationContext
-from guideway.cli import main
+from guideway.command_line.program import main
 from guideway.plugins import Plugins
 
 from tests.docs.blocks import code_blocks, run_block
@@ -73,7 +73,7 @@ def test_in_an_engine_it_refuses_what_a_tenant_may_not(policy: Path) -> None:
 
 
 def test_an_operator_can_check_a_policy(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["--enable-plugin", "tenant_policy", "tenant-policy"]
+    command = ["tenant-policy"]
     assert main(command) == 0
     assert capsys.readouterr().out.splitlines() == [
         "tenant 'acme': max_tokens 20, max_prompt_tokens 10, grammars llguidance",

@@ -15,7 +15,7 @@ import jax
 import jsonschema
 import pytest
 from guideway import Engine, EngineConfig, FinishReason, JsonSchema, Regex, SamplingParams
-from guideway.engine.generation import Generation
+from guideway_engine.generation import Generation
 
 pytestmark = pytest.mark.slow
 

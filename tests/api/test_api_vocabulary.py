@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from guideway.api.errors import InvalidConfiguration
 from guideway.api.vocabulary import Encoder, Vocabulary
+from guideway.errors import InvalidConfiguration
 
 
 @dataclass(frozen=True)

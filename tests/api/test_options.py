@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pytest
 from guideway import EngineConfig, PluginSettings, SamplingParams
-from guideway.api.errors import InvalidConfiguration
 from guideway.api.options import parse_options
+from guideway.errors import InvalidConfiguration
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from guideway.api.errors import InvalidGrammar, InvalidRequest
 from guideway.api.types import (
     Choice,
     Constraint,
@@ -19,6 +18,7 @@ from guideway.api.types import (
     SamplingParams,
     StructuralTag,
 )
+from guideway.errors import InvalidGrammar, InvalidRequest
 from hypothesis import given
 from hypothesis import strategies as st
 

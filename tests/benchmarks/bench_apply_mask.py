@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from guideway.api import GuidewayError, JsonSchema
 from guideway.api import bitmask as bits
-from guideway.builtin.torch_device import TorchDevice
-from guideway.constraints.vocabulary import build_vocabulary
+from guideway.devices.torch.device import TorchDevice
+from guideway.vocabulary import build_vocabulary
 from guideway_llguidance.strategy import Strategy
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from torch import Tensor

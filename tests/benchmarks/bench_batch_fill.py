@@ -29,7 +29,7 @@ import numpy as np
 import xgrammar as xgr
 from guideway.api import FillJob, GrammarStrategy, JsonSchema
 from guideway.api.bitmask import Bitmask, allocate
-from guideway.constraints.vocabulary import build_vocabulary
+from guideway.vocabulary import build_vocabulary
 from guideway_llguidance.strategy import Strategy as Llguidance
 from guideway_xgrammar.strategy import Strategy as Xgrammar
 from llguidance import LLExecutor

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from guideway.api import bitmask as bits
-from guideway.builtin.torch_device import TorchDevice
+from guideway.devices.torch.device import TorchDevice
 from guideway_cpu.device import CpuDevice
 from numpy.typing import NDArray
 from torch import Tensor

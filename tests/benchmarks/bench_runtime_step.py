@@ -33,8 +33,8 @@ from guideway.api import (
     Support,
     Vocabulary,
 )
-from guideway.constraints.runtime import Runtime
 from guideway.pipeline import accepted_tokens
+from guideway.runtime.runtime import Runtime
 from numpy.typing import NDArray
 
 NUM_TOKENS = 131_072

@@ -23,7 +23,7 @@ from typing import Any
 import mistral_common
 import numpy as np
 import torch
-from guideway.constraints.vocabulary import build_vocabulary
+from guideway.vocabulary import build_vocabulary
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from safetensors import safe_open
 from safetensors.torch import save_file

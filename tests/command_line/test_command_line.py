@@ -11,7 +11,7 @@ from typing import Any
 
 import guideway
 import pytest
-from guideway import cli
+from guideway.command_line.program import main
 
 from tests.plugins.environments import Environment
 
@@ -45,9 +45,9 @@ def test_list_for_people(zoo: Environment, bare: Environment) -> None:
 
 def test_list_and_doctor_import_no_plugin_and_no_numpy(zoo: Environment) -> None:
     program = (
-        "import sys; from guideway.cli import main\n"
+        "import sys; from guideway.command_line.program import main\n"
         "assert main(['plugins', 'list']) == 0 and main(['plugins', 'doctor']) == 1 and main(['--help']) == 0\n"
-        "unwanted = ('gwt_', 'numpy', 'pluggy', 'guideway.engine')\n"
+        "unwanted = ('gwt_', 'numpy', 'pluggy', 'guideway_engine')\n"
         "print([name for name in sys.modules if name.startswith(unwanted)], file=sys.stderr)"
     )
     done = zoo.run(str(zoo.python), "-c", program)
@@ -157,20 +157,30 @@ def test_strict_refuses_what_is_not_locked(bare: Environment, tmp_path: Path) ->
     assert answer(bare, "verify-lock", "--strict", "--file", lock)["ok"] is True
 
 
-def test_an_enabled_plugin_adds_a_command(zoo: Environment) -> None:
-    done = zoo.guideway("--enable-plugin", "first", "hello", "--name", "you")
+def test_a_distribution_brings_a_command(zoo: Environment) -> None:
+    done = zoo.guideway("hello", "--name", "you")
     assert (done.returncode, done.stdout) == (7, "hello you\n")
-    done = zoo.guideway("hello", GUIDEWAY_PLUGINS_ENABLE="second, gwt-hooks/first")
-    assert (done.returncode, done.stdout) == (7, "hello world\n")
-    assert "say hello" in zoo.guideway("--enable-plugin=first", "--help").stdout
-    assert "say hello" not in zoo.guideway("--help").stdout
+    listed = zoo.guideway("--help").stdout
+    assert "    hello               say hello\n" in listed
+    assert "    broken              say hello\n" in listed, "it is not imported to be listed"
 
 
-def test_an_enabled_plugin_that_is_broken_fails_loudly(zoo: Environment) -> None:
-    done = zoo.guideway("--enable-plugin", "wrapper", "hello")
-    assert done.returncode == 1 and done.stderr.startswith("guideway: hooks 'wrapper' (gwt-hooks 1.0 at ")
+def test_a_command_that_is_broken_fails_loudly(zoo: Environment) -> None:
+    done = zoo.guideway("broken")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("guideway: the command 'broken' of gwt-hooks cannot be used: AttributeError: ")
     assert "Traceback" not in done.stderr
-    assert zoo.guideway("--enable-plugin", "wrapper", "plugins", "list").returncode == 0, "it has no part in this"
+    assert zoo.guideway("plugins", "list").returncode == 0, "it has no part in this"
+
+
+def test_a_command_that_two_distributions_claim_names_both(zoo: Environment, tmp_path: Path) -> None:
+    info = tmp_path / "rival-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[guideway.commands]\nhello = rival:add\n", encoding="utf-8")
+    done = zoo.guideway("hello", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "guideway: the command 'hello' is claimed by gwt-hooks and rival: uninstall one\n"
 
 
 @pytest.mark.parametrize("command", [["plugins", "list"], ["generate", "--help"], ["--help"], ["hello"]])
@@ -199,7 +209,7 @@ def test_every_command_is_told_what_is_enabled(
     zoo: Environment, flags: list[str], variable: str, ids: tuple[str, ...]
 ) -> None:
     program = (
-        "import sys\nfrom guideway.cli import main\nfrom guideway.plugins import commands\n"
+        "import sys\nfrom guideway.command_line.program import main\nimport guideway.command_line.plugins as commands\n"
         "commands._list = lambda args: print(args.enable_plugin) or 0\n"
         "sys.exit(main([*sys.argv[1:], 'plugins', 'list']))"
     )
@@ -230,7 +240,7 @@ def test_every_command_is_told_what_is_enabled(
     ],
 )
 def test_wrong_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(arguments) == 2
+    assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert told in err and out == ""
 
@@ -248,7 +258,7 @@ def test_wrong_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixt
     ],
 )
 def test_help_and_version(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(arguments) == 0
+    assert main(arguments) == 0
     assert told in capsys.readouterr().out
 
 
@@ -256,16 +266,16 @@ def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     def interrupt(subparsers: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("guideway.plugins.commands.add_plugins", interrupt)
-    assert cli.main(["plugins", "list"]) == 130
+    monkeypatch.setattr("guideway.command_line.plugins.add_plugins", interrupt)
+    assert main(["plugins", "list"]) == 130
     assert capsys.readouterr().err == "guideway: interrupted\n"
 
 
 def test_a_reader_that_has_seen_enough() -> None:
     program = (
-        "import sys\nfrom guideway import cli, plugins\nfrom guideway.plugins import commands\n"
+        "import sys\nfrom guideway.command_line.program import main\nimport guideway.command_line.plugins as commands\n"
         "commands._list = lambda args: [print('x' * 80) for _ in range(100_000)] and 0\n"
-        "sys.exit(cli.main(['plugins', 'list']))"
+        "sys.exit(main(['plugins', 'list']))"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -295,9 +305,9 @@ def test_a_file_that_cannot_be_written_is_one_line(bare: Environment, tmp_path: 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", "ascii:surrogateescape"])
 def test_what_an_output_cannot_encode_is_escaped(encoding: str) -> None:
     program = (
-        "import sys\nfrom guideway import cli\nfrom guideway.plugins import commands\n"
+        "import sys\nfrom guideway.command_line.program import main\nimport guideway.command_line.plugins as commands\n"
         "commands._list = lambda args: print('Zo\\xeb \\u4f60 \\udcff') or 0\n"
-        "sys.exit(cli.main(['plugins', 'list']))"
+        "sys.exit(main(['plugins', 'list']))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from guideway.api import CompiledGrammar, GrammarStrategy, InvalidGrammar, JsonSchema, UnsupportedGrammar, Vocabulary
-from guideway.constraints.vocabulary import build_vocabulary
 from guideway.plugins import Plugins
+from guideway.vocabulary import build_vocabulary
 
-import tests.constraints.tokenizers_under_test as samples
+import tests.vocabulary.tokenizers_under_test as samples
 
 CORPUS = "jsonschemabench_sample.jsonl"
 CPU_SECONDS = 40

@@ -18,11 +18,11 @@ import pytest
 import torch
 from guideway.api import bitmask as bits
 from guideway.api.device import DeviceBackend
-from guideway.api.errors import InvalidConfiguration
 from guideway.api.steps import Payload
 from guideway.builtin import devices
-from guideway.builtin.numpy_device import NumpyDevice
-from guideway.builtin.torch_device import TorchDevice
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.devices.torch.device import TorchDevice
+from guideway.errors import InvalidConfiguration
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -116,7 +116,7 @@ def test_the_module_offers_both_classes() -> None:
 
 
 def test_the_numpy_device_does_not_need_torch() -> None:
-    program = "import sys, guideway.builtin.numpy_device as m; m.NumpyDevice('cpu'); sys.exit('torch' in sys.modules)"
+    program = "import sys, guideway.devices.numpy.device as m; m.NumpyDevice('cpu'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from guideway.builtin.philox import multiply_64, philox4x32
+from guideway.devices.philox import multiply_64, philox4x32
 from hypothesis import given
 from hypothesis import strategies as st
 

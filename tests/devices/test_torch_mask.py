@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from guideway.api import bitmask as bits
-from guideway.builtin.torch_mask import can_forbid, forbid
+from guideway.devices.torch.mask import can_forbid, forbid
 
 DENSITIES = (0.0, 0.001, 1.0, 0.999, 0.5, 0.02, 0.98)
 """Shares of allowed tokens, one row each."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from guideway import EngineConfig
-from guideway.api.errors import InvalidConfiguration
-from guideway.cli import main
-from guideway.engine.config_sources import KEYS
+from guideway.command_line.program import main
+from guideway.errors import InvalidConfiguration
+from guideway_engine.config_sources import KEYS
 
 from tests.docs.blocks import ROOT, code_blocks, run_block
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from guideway.conformance.contract_pages import main, page
-from guideway.conformance.registry import KIND_MODULES, checks
+from guideway_conformance.contract_pages import main, page
+from guideway_conformance.registry import KIND_MODULES, checks
 
 PAGES = Path(__file__).parents[2] / "docs" / "contracts"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from guideway import FinishReason, SamplingParams
 from guideway.api.types import Constraint
-from guideway.engine.generation import Generation
+from guideway_engine.generation import Generation
 
 from tests.docs.blocks import code_blocks, run_block
 

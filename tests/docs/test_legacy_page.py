@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from guideway_legacy import LegacyModifier
 
-from tests.contrib.legacy_processors import AdapterLogitsProcessor
+from tests.across.legacy_processors import AdapterLogitsProcessor
 from tests.docs.blocks import fenced, matches, run_block
 
 PAGE = "contrib/guideway-legacy/README.md"

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from guideway.cli import main
+from guideway.command_line.program import main
 
 from tests.docs.blocks import code_blocks, run_block
 

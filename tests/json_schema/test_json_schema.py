@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from guideway.api import InvalidGrammar
-from guideway.api.json_schema import KEYWORDS, check_schema, keywords, misspelt_keywords, resolve, subschemas
-from guideway.api.json_schema_cases import cases
+from guideway.json_schema import KEYWORDS, check_schema, keywords, misspelt_keywords, resolve, subschemas
+from guideway.json_schema.cases import cases
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from guideway.api import Draw, Payload, StepInput, StepOutput, Warp, WorkerContext
 from guideway.api.bitmask import pack
-from guideway.builtin.numpy_device import NumpyDevice
-from guideway.constraints.masking import GrammarMask
+from guideway.devices.numpy.device import NumpyDevice
 from guideway.pipeline import Pipeline
+from guideway.runtime.grammar_mask import GrammarMask
 
 from tests.pipeline.test_static_shapes import VOCABULARY, WIDTH, random_step
 from tests.support.devices import FusedNumpy

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from guideway.api import Payload, StepBatch, StepInput, StepOutput, Vocabulary, Warp, WorkerContext, padded_size
 from guideway.api.bitmask import pack
-from guideway.builtin.numpy_device import NumpyDevice
-from guideway.constraints.masking import GrammarMask
+from guideway.devices.numpy.device import NumpyDevice
 from guideway.pipeline import Pipeline
 from guideway.pipeline.padding import Padding, padded_step
+from guideway.runtime.grammar_mask import GrammarMask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

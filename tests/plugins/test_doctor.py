@@ -130,7 +130,7 @@ def test_a_plugin_whose_threads_never_end(bare: Environment, wheels: dict[str, P
 def test_imports_use_the_search_path_of_the_program(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
     bare.install(wheels["good"], target=tmp_path)
     program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from guideway.cli import main\n"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from guideway.command_line.program import main\n"
         "sys.exit(main(['plugins', 'doctor', '--import', 'gwt-good/grammar.good']))"
     )
     done = bare.run(str(bare.python), "-c", program)

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from guideway.api.errors import InvalidRequest, PluginLoadError, PluginNotFound
+from guideway.errors import InvalidRequest, PluginLoadError, PluginNotFound
 from guideway.plugins import PluginIndex, Plugins, PluginSettings
 
 pytestmark = pytest.mark.usefixtures("fresh")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from guideway.api import GrammarStrategy, WorkerMixin
-from guideway.api.errors import PluginLoadError
+from guideway.errors import PluginLoadError
 from guideway.plugins import PluginIndex, PluginRecord, Plugins
 from guideway.plugins.loading import load
 
@@ -182,7 +182,8 @@ def test_import_time_is_known(plugins: Plugins) -> None:
 
 def test_looking_needs_neither_numpy_nor_pluggy() -> None:
     program = (
-        "import sys, guideway.plugins as p, guideway.plugins.commands, guideway.plugins.doctor, guideway.plugins.lock\n"
+        "import sys, guideway.plugins as p, guideway.command_line.plugins\n"
+        "import guideway.plugins.doctor, guideway.plugins.lock\n"
         "plugins = p.Plugins(); [plugins.state(r) for r in plugins.index.records]; p.PluginPlan, p.Hooks\n"
         "sys.exit(', '.join({'numpy', 'pluggy', 'torch', 'rich'} & sys.modules.keys()) or None)"
     )

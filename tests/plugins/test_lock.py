@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from guideway.api import CONTRACT
-from guideway.api.errors import InvalidConfiguration, PluginUnavailable
+from guideway.errors import InvalidConfiguration, PluginUnavailable
 from guideway.plugins import PluginIndex, Plugins, PluginSettings, bootstrap_worker
 from guideway.plugins.lock import Lock, Locked, Verdict, certifying_command
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from guideway.api.errors import InvalidConfiguration, PluginConflict, PluginError
+from guideway.errors import InvalidConfiguration, PluginConflict, PluginError
 from guideway.plugins import PluginIndex, PluginPlan, Plugins, PluginSettings, bootstrap_worker
 from guideway.plugins.digest import file_digest
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from guideway.api.errors import InvalidConfiguration
+from guideway.errors import InvalidConfiguration
 from guideway.plugins.scaffold import KINDS_TO_WRITE, new_package
 
 from tests.plugins.environments import BUILD

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from guideway.api.errors import InvalidConfiguration, PluginConflict, PluginNotFound, PluginUnavailable
+from guideway.errors import InvalidConfiguration, PluginConflict, PluginNotFound, PluginUnavailable
 from guideway.plugins import PluginIndex, PluginRecord, Plugins, PluginSettings
 
 

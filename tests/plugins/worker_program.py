@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from guideway.api.errors import PluginError
+from guideway.errors import PluginError
 from guideway.plugins import PluginPlan, Plugins, PluginSettings, bootstrap_worker
 
 

@@ -24,8 +24,8 @@ from guideway.api import (
     SamplingParams,
     StepBatch,
 )
-from guideway.builtin.numpy_device import NumpyDevice
-from guideway.builtin.reference.strategy import Strategy as ReferenceStrategy
+from guideway.devices.numpy.device import NumpyDevice
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.fake_host import FakeHost
 from tests.support.hostility import PROMPT, VOCABULARY, WORD, Panic, assert_alone_ends, host, raiser

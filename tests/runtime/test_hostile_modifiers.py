@@ -29,7 +29,7 @@ from guideway.api import (
     StepBatch,
     parse_options,
 )
-from guideway.builtin.numpy_device import NumpyDevice
+from guideway.devices.numpy.device import NumpyDevice
 
 from tests.support.fake_host import FakeHost
 from tests.support.hostility import PROMPT, VOCABULARY, Ban, BanTransform, Panic, assert_alone_ends, host, raiser

@@ -18,7 +18,7 @@ from guideway.api import (
     Request,
     SamplingParams,
 )
-from guideway.builtin.reference.strategy import Strategy as ReferenceStrategy
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.hostility import PROMPT, VOCABULARY, WORD, assert_alone_ends, host
 from tests.support.probes import GreenList

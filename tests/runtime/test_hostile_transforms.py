@@ -27,8 +27,8 @@ from guideway.api import (
     Step,
     StepBatch,
 )
-from guideway.builtin.numpy_device import NumpyDevice
-from guideway.builtin.torch_device import TorchDevice
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.devices.torch.device import TorchDevice
 
 from tests.support.devices import StaticNumpy
 from tests.support.fake_host import FakeHost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from guideway.api import Request, SamplingParams, SequenceInfo
-from guideway.constraints import Journal
+from guideway.runtime import Journal
 
 
 def journal() -> Journal:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from guideway.api import Choice, DeviceBackend, FinishReason, InvalidRequest, Need, Regex, SamplingParams
-from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
-from guideway.builtin.reference.strategy import Strategy as ReferenceStrategy
-from guideway.builtin.torch_device import TorchDevice
+from guideway.devices.numpy.device import NumpyDevice, NumpyOps
+from guideway.devices.torch.device import TorchDevice
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_cpu.device import CpuDevice
 from guideway_sim_device.device import SimDevice
 from guideway_xla.device import XlaDevice

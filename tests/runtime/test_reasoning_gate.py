@@ -20,8 +20,8 @@ from guideway.api import (
 )
 from guideway.api.bitmask import FULL
 from guideway.api.steps import GRAMMAR_MASK
-from guideway.builtin.reference.strategy import Strategy as ReferenceStrategy
-from guideway.constraints import Journal, Runtime
+from guideway.runtime import Journal, Runtime
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
 from tests.support.vocabularies import encode, tiny

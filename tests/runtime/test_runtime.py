@@ -35,9 +35,9 @@ from guideway.api import (
     UnsupportedGrammar,
     ValidationContext,
 )
-from guideway.builtin.numpy_device import NumpyDevice
-from guideway.builtin.reference.strategy import Strategy as ReferenceStrategy
-from guideway.constraints import Journal
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.runtime import Journal
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 

@@ -33,11 +33,11 @@ from guideway.api import (
     StepInput,
 )
 from guideway.api.steps import Array, StepOutput
-from guideway.builtin.numpy_device import NumpyDevice
-from guideway.builtin.reference.strategy import Strategy
-from guideway.builtin.torch_device import TorchDevice
-from guideway.constraints.rows import token_logprobs
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.devices.torch.device import TorchDevice
 from guideway.pipeline.staged import BANS
+from guideway.runtime.rows import token_logprobs
+from guideway_conformance.reference.strategy import Strategy
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from tests.support.devices import StaticNumpy

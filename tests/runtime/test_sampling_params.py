@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from guideway.api import InvalidRequest, LimitExceeded, ModifierContext, Need, Regex, Request, SamplingParams
-from guideway.builtin.reference.strategy import Strategy
-from guideway.constraints.runtime import Runtime
+from guideway.runtime.runtime import Runtime
+from guideway_conformance.reference.strategy import Strategy
 
 from tests.support.probes import GreenList
 from tests.support.vocabularies import tiny

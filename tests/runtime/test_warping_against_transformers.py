@@ -27,8 +27,8 @@ from guideway.api import (
     Warp,
     WorkerContext,
 )
-from guideway.builtin.numpy_device import NumpyDevice
-from guideway.builtin.torch_device import TorchDevice
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.devices.torch.device import TorchDevice
 from guideway.pipeline import Pipeline
 from hypothesis import given, settings
 from hypothesis import strategies as st

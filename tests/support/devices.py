@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from guideway.api.device import FUSED_OPERATIONS
-from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
+from guideway.devices.numpy.device import NumpyDevice, NumpyOps
 
 __all__ = ["FusedNumpy", "StaticNumpy"]
 

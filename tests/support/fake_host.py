@@ -32,9 +32,9 @@ from guideway.api import (
     WorkerContext,
 )
 from guideway.api.device import padded_size
-from guideway.constraints.rows import token_logprobs
-from guideway.constraints.runtime import Runtime
 from guideway.pipeline import Pipeline, accepted_tokens
+from guideway.runtime.rows import token_logprobs
+from guideway.runtime.runtime import Runtime
 
 OFFERS = frozenset(Need) - {Need.SCHEDULER_DRAW}
 

@@ -20,8 +20,8 @@ from guideway.api import (
     Step,
     StepBatch,
 )
-from guideway.builtin.numpy_device import NumpyDevice
-from guideway.builtin.reference.strategy import Strategy as ReferenceStrategy
+from guideway.devices.numpy.device import NumpyDevice
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.fake_host import FakeHost
 from tests.support.vocabularies import encode, tiny

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from guideway.api import bitmask as bits
 from guideway.api.device import ArrayOps, DeviceBackend
-from guideway.api.errors import InvalidConfiguration
 from guideway.api.hookspecs import hookimpl
 from guideway.api.steps import Array
-from guideway.builtin.philox import philox4x32
+from guideway.devices.philox import philox4x32
+from guideway.errors import InvalidConfiguration
 from numpy.typing import NDArray
 
 __all__ = ["JaxDevice", "JaxOps"]

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from guideway.api import CompiledGrammar, Constraint, FillJob, GrammarStrategy, Matcher, Support, Vocabulary
 from guideway.api.bitmask import Bitmask
-from guideway.constraints import Runtime
-from guideway.constraints.compiler import Compiler
-from guideway.constraints.masking import GrammarMask
+from guideway.runtime import Runtime
+from guideway.runtime.compiler import Compiler
+from guideway.runtime.grammar_mask import GrammarMask
 from numpy.typing import NDArray
 
 GUIDEWAY = {"grammar": ["llguidance", "xgrammar"]}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from guideway.builtin.numpy_device import NumpyOps
+from guideway.devices.numpy.device import NumpyOps
 from guideway.pipeline.view import purpose_id
 
 from tests.vllm.probes_in_vllm import (

@@ -24,7 +24,7 @@ from guideway.api import (
     WorkerMixin,
     hookimpl,
 )
-from guideway.builtin.numpy_device import NumpyDevice
+from guideway.devices.numpy.device import NumpyDevice
 
 from tests.support.distributions import install
 

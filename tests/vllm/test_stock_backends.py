@@ -17,11 +17,11 @@ from guideway.api import (
     UnsupportedGrammar,
     Vocabulary,
 )
-from guideway.api.json_schema_probe import byte_vocabulary
-from guideway.conformance.grammar import vocabularies
-from guideway.conformance.grammar.subject import GrammarSubject
-from guideway.conformance.registry import checks, plan
-from guideway.conformance.subjects import Settings
+from guideway.json_schema.prober import byte_vocabulary
+from guideway_conformance.grammar import vocabularies
+from guideway_conformance.grammar.subject import GrammarSubject
+from guideway_conformance.registry import checks, plan
+from guideway_conformance.subjects import Settings
 from guideway_vllm.stock.backends import STRATEGIES
 from guideway_vllm.stock.probe import stand_in
 from guideway_vllm.stock.server import serving

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import tiktoken
 from guideway.api import Encoder, InvalidConfiguration, Vocabulary
-from guideway.constraints.vocabulary import build_vocabulary
+from guideway.vocabulary import build_vocabulary
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-import tests.constraints.tokenizers_under_test as samples
+import tests.vocabulary.tokenizers_under_test as samples
 
 FAMILIES: dict[str, Callable[[], Any]] = {
     "demo": samples.demo,
@@ -138,8 +138,8 @@ def test_a_dummy_prefix_is_not_put_before_running_text(family: str) -> None:
 
 def test_fingerprints_are_the_same_in_another_process_and_differ_where_it_matters() -> None:
     program = (
-        "import tests.constraints.tokenizers_under_test as samples\n"
-        "from guideway.constraints.vocabulary import build_vocabulary as build\n"
+        "import tests.vocabulary.tokenizers_under_test as samples\n"
+        "from guideway.vocabulary import build_vocabulary as build\n"
         "print(build(samples.llama2()).fingerprint, build(samples.small_tiktoken()).fingerprint)"
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
@@ -366,7 +366,7 @@ def test_the_wrapper_of_mistral_common_is_the_same_vocabulary() -> None:
 
 def test_no_tokenizer_library_is_imported() -> None:
     program = (
-        "import sys, guideway.constraints.vocabulary as v\n"
+        "import sys, guideway.vocabulary as v\n"
         "try: v.build_vocabulary(object())\n"
         "except v.InvalidConfiguration: pass\n"
         "print(sorted({'tokenizers', 'transformers', 'tiktoken', 'mistral_common', 'torch'} & set(sys.modules)))"

@@ -16,10 +16,10 @@ import pytest
 import tiktoken
 import xgrammar
 from guideway.api import Vocabulary
-from guideway.constraints.vocabulary import build_vocabulary
+from guideway.vocabulary import build_vocabulary
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-import tests.constraints.tokenizers_under_test as samples
+import tests.vocabulary.tokenizers_under_test as samples
 
 HUGGING_FACE: dict[str, Callable[[], Any]] = {
     "demo": samples.demo,

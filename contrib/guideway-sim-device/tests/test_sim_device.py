@@ -14,8 +14,8 @@ import pytest
 import torch
 from guideway.api import Array, InvalidConfiguration, Payload
 from guideway.api.bitmask import TokenLists, token_lists
-from guideway.conformance.runner import run
-from guideway.conformance.target import Target
+from guideway_conformance.runner import run
+from guideway_conformance.target import Target
 from guideway_sim_device import DeviceFault, HostAccess, UseAfterDonation
 from guideway_sim_device.array import SimArray
 from guideway_sim_device.device import FusedSimDevice, SimDevice, StaticSimDevice

@@ -3,11 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from guideway.conformance.report import Report
-from guideway.conformance.runner import run
-from guideway.conformance.target import Target
-
-from tests.conformance.packages import GOOD, install
+from guideway_conformance.report import Report
+from guideway_conformance.runner import run
+from guideway_conformance.target import Target
+from suite_support.packages import GOOD, install
 
 
 @pytest.fixture

@@ -10,16 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from guideway.api.errors import PluginUnavailable
-from guideway.cli import main
+from guideway.command_line.program import main
 from guideway.conformance import command
-from guideway.conformance.outcomes import Result
-from guideway.conformance.report import Report
-from guideway.conformance.runner import run
-from guideway.conformance.target import Target
+from guideway.errors import PluginUnavailable
 from guideway.plugins import Plugins, PluginSettings
-
-from tests.conformance.packages import BROKEN, GOOD, UNLOADABLE, install
+from guideway_conformance.outcomes import Result
+from guideway_conformance.report import Report
+from guideway_conformance.runner import run
+from guideway_conformance.target import Target
+from suite_support.packages import BROKEN, GOOD, UNLOADABLE, install
 
 CORE = ["conform", "device.mine", "--up-to", "core"]
 HANGING = f"""\

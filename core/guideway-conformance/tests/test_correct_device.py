@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from guideway.api import ArrayOps, DeviceBackend, InvalidConfiguration
 from guideway.api.device import FUSED_OPERATIONS
-from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
-from guideway.builtin.torch_device import TorchDevice
-from guideway.conformance.device import oracles
-from guideway.conformance.device.golden import GOLDEN
-from guideway.conformance.isolation import Host
-from guideway.conformance.registry import Obligation, checks
-from guideway.conformance.runner import run
-from guideway.conformance.saboteurs.device.base import Fused, Sabotaged, SabotagedTensors
-from guideway.conformance.subjects import Settings
-from guideway.conformance.target import Target
+from guideway.devices.numpy.device import NumpyDevice, NumpyOps
+from guideway.devices.torch.device import TorchDevice
+from guideway_conformance.device import oracles
+from guideway_conformance.device.golden import GOLDEN
+from guideway_conformance.isolation import Host
+from guideway_conformance.registry import Obligation, checks
+from guideway_conformance.runner import run
+from guideway_conformance.subjects import Settings
+from guideway_conformance.target import Target
 from numpy.typing import NDArray
+from saboteurs.device.base import Fused, Sabotaged, SabotagedTensors
 
 from tests.support.jax_device import JaxDevice
 

@@ -30,10 +30,10 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.api.bitmask import allow_only
-from guideway.conformance.registry import TIERS, Tier
-from guideway.conformance.runner import run
-from guideway.conformance.saboteurs.grammar.base import Full, FullPlace, Place, Sane
-from guideway.conformance.target import Target
+from guideway_conformance.registry import TIERS, Tier
+from guideway_conformance.runner import run
+from guideway_conformance.target import Target
+from saboteurs.grammar.base import Full, FullPlace, Place, Sane
 
 
 class TextMatcher(Matcher):

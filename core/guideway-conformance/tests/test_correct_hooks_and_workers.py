@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from guideway.api import GenerationResult, InvalidRequest, Request, Worker, WorkerMixin, WorkerStep, hookimpl
-from guideway.conformance.runner import run
-from guideway.conformance.target import Target
+from guideway_conformance.runner import run
+from guideway_conformance.target import Target
 
 
 class RefusesEverything:

@@ -27,12 +27,12 @@ from guideway.api import (
     UnsupportedCapability,
     WorkerContext,
 )
-from guideway.conformance.modifier.subject import ModifierSubject
-from guideway.conformance.registry import checks, plan
-from guideway.conformance.runner import run
-from guideway.conformance.saboteurs.modifier import references
-from guideway.conformance.subjects import Settings
-from guideway.conformance.target import Target
+from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.registry import checks, plan
+from guideway_conformance.runner import run
+from guideway_conformance.subjects import Settings
+from guideway_conformance.target import Target
+from saboteurs.modifier import references
 
 from tests.support.probes import Aligned, GreenList, Guidance, Gumbel
 

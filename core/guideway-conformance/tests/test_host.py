@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from guideway.builtin.numpy_device import NumpyDevice
-from guideway.conformance.isolation import CannotLoad, Host
-from guideway.conformance.outcomes import Result
-from guideway.conformance.registry import Obligation
-from guideway.conformance.target import Target
-
-from tests.conformance.packages import GOOD, UNLOADABLE, install
+from guideway.devices.numpy.device import NumpyDevice
+from guideway_conformance.isolation import CannotLoad, Host
+from guideway_conformance.outcomes import Result
+from guideway_conformance.registry import Obligation
+from guideway_conformance.target import Target
+from suite_support.packages import GOOD, UNLOADABLE, install
 
 CHECK = Obligation("device.zero_bits_forbid")
 

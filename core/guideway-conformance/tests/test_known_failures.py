@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from guideway.api.errors import InvalidConfiguration
-from guideway.conformance.known_failures import KnownFailure, Preferences
-from guideway.conformance.outcomes import Outcome, Result
-from guideway.conformance.registry import Obligation
+from guideway.errors import InvalidConfiguration
+from guideway_conformance.known_failures import KnownFailure, Preferences
+from guideway_conformance.outcomes import Outcome, Result
+from guideway_conformance.registry import Obligation
 
 CHECK = "device.zero_bits_forbid"
 ENTRY = 'reason = "slow", issue = "https://x/1", until = 2027-01-31'

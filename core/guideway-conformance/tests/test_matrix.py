@@ -6,12 +6,12 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from guideway.api.errors import InvalidConfiguration
-from guideway.conformance.formats.html import html
-from guideway.conformance.matrix import Matrix, markdown, sign
-from guideway.conformance.outcomes import Result
-from guideway.conformance.registry import Obligation, checks
-from guideway.conformance.report import Report
+from guideway.errors import InvalidConfiguration
+from guideway_conformance.formats.html import html
+from guideway_conformance.matrix import Matrix, markdown, sign
+from guideway_conformance.outcomes import Result
+from guideway_conformance.registry import Obligation, checks
+from guideway_conformance.report import Report
 
 
 @pytest.fixture

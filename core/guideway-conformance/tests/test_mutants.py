@@ -1,4 +1,4 @@
-"""What the suite makes of plugins that are correct but for one changed place; see `tests.conformance.mutants`.
+"""What the suite makes of plugins that are correct but for one changed place; see `suite_support.mutants`.
 
 Run as a program, ``python -m tests.conformance.test_mutants [SHARE]``, this file tries a share of all of them and
 prints those that survive.
@@ -15,11 +15,10 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from guideway.conformance.isolation import CannotLoad, Host
-from guideway.conformance.registry import plan
-from guideway.conformance.target import Target
-
-from tests.conformance.mutants import Mutant, mutants
+from guideway_conformance.isolation import CannotLoad, Host
+from guideway_conformance.registry import plan
+from guideway_conformance.target import Target
+from suite_support.mutants import Mutant, mutants
 
 SECONDS = 10.0
 """Of processor time for each check: a mutant may never end."""
@@ -41,7 +40,7 @@ class Original:
 
 ORIGINALS = {
     "strategy": Original(
-        "grammar", "guideway.builtin.reference", "strategy", "Strategy", ("strategy.py", "expressions.py")
+        "grammar", "guideway_conformance.reference", "strategy", "Strategy", ("strategy.py", "expressions.py")
     ),
     "device": Original("device", "guideway.builtin", "numpy_device", "NumpyDevice", ("numpy_device.py", "philox.py")),
     "modifier": Original("modifier", "guideway_hello", "__init__", "Hello", ("__init__.py",)),

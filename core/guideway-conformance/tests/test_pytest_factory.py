@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from guideway.conformance import conformance as conformance_from_package
-from guideway.conformance.registry import checks
-from guideway.conformance.report import Report
-
-from tests.conformance.packages import BROKEN, GOOD, UNLOADABLE, install
+from guideway_conformance.registry import checks
+from guideway_conformance.report import Report
+from suite_support.packages import BROKEN, GOOD, UNLOADABLE, install
 
 THREE_LINES = """\
 from guideway.conformance import conformance
@@ -21,7 +20,7 @@ TestConformance = conformance("device.mine", up_to="smoke")
 """
 TO_CORE = THREE_LINES.replace("smoke", "core")
 BARE = """\
-from guideway.builtin.numpy_device import NumpyDevice
+from guideway.devices.numpy.device import NumpyDevice
 from guideway.conformance import conformance
 
 
@@ -64,7 +63,7 @@ def summary(output: str) -> str:
 
 
 def test_the_package_has_the_name_a_test_file_imports() -> None:
-    assert conformance_from_package.__module__ == "guideway.conformance.pytest_factory"
+    assert conformance_from_package.__module__ == "guideway_conformance.pytest_factory"
 
 
 def test_each_obligation_is_a_test_and_the_report_is_that_of_the_command(project: Path, core_report: Report) -> None:
@@ -188,7 +187,7 @@ def test_a_plugin_that_is_not_installed_is_an_error(project: Path) -> None:
 
 def test_a_session_without_conformance_tests_imports_nothing_of_the_suite(project: Path) -> None:
     Path("test_mine.py").write_text(
-        "import sys\n\n\ndef test_it():\n    light = {'guideway.conformance', 'guideway.conformance.pytest_plugin'}\n"
+        "import sys\n\n\ndef test_it():\n    light = {'guideway.conformance', 'guideway_conformance.pytest_plugin'}\n"
         "    assert {name for name in sys.modules if name.startswith('guideway.')} == light\n"
         "    assert 'numpy' not in sys.modules\n"
     )
@@ -202,7 +201,7 @@ def test_the_process_that_holds_the_plugin_ends_with_the_session(project: Path) 
         "import gc\nfrom pathlib import Path\nimport pytest\n\n\n"
         "@pytest.hookimpl(trylast=True)\n"
         "def pytest_sessionfinish():\n"
-        "    from guideway.conformance.isolation import Host\n"
+        "    from guideway_conformance.isolation import Host\n"
         "    hosts = [found for found in gc.get_objects() if isinstance(found, Host)]\n"
         "    Path('ended').write_text(repr([host._process.poll() is not None for host in hosts]))\n"
     )

@@ -25,12 +25,12 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.api.bitmask import allocate, unpack
-from guideway.api.json_schema_cases import cases
-from guideway.api.json_schema_probe import STOP, byte_vocabulary
-from guideway.builtin.reference import guideway_grammar_strategy
-from guideway.builtin.reference.expressions import Language
-from guideway.builtin.reference.regex import characters
-from guideway.builtin.reference.strategy import ReferenceMatcher, Strategy
+from guideway.json_schema.cases import cases
+from guideway.json_schema.prober import STOP, byte_vocabulary
+from guideway_conformance.reference import guideway_grammar_strategy
+from guideway_conformance.reference.expressions import Language
+from guideway_conformance.reference.regex import characters
+from guideway_conformance.reference.strategy import ReferenceMatcher, Strategy
 
 BYTES = byte_vocabulary()
 

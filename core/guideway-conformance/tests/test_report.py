@@ -9,13 +9,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from guideway.api.errors import InvalidConfiguration
-from guideway.conformance.formats.badge import badge
-from guideway.conformance.formats.junit import junit
-from guideway.conformance.formats.markdown import markdown
-from guideway.conformance.outcomes import Outcome
-from guideway.conformance.registry import TIERS, Tier
-from guideway.conformance.report import Report, by_tier
+from guideway.errors import InvalidConfiguration
+from guideway_conformance.formats.badge import badge
+from guideway_conformance.formats.junit import junit
+from guideway_conformance.formats.markdown import markdown
+from guideway_conformance.outcomes import Outcome
+from guideway_conformance.registry import TIERS, Tier
+from guideway_conformance.report import Report, by_tier
 
 
 def with_outcome(report: Report, tier: Tier, outcome: Outcome, detail: str = "") -> Report:

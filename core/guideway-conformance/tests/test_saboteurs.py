@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from guideway.conformance.isolation import Host
-from guideway.conformance.registry import KIND_MODULES, Obligation, checks, plan
-from guideway.conformance.runner import run
-from guideway.conformance.saboteurs import Saboteur, saboteurs
-from guideway.conformance.target import Target
+from guideway_conformance.isolation import Host
+from guideway_conformance.registry import KIND_MODULES, Obligation, checks, plan
+from guideway_conformance.runner import run
+from guideway_conformance.target import Target
+from saboteurs import Saboteur, saboteurs
 
 ALL = [saboteur for kind in KIND_MODULES if KIND_MODULES[kind] for saboteur in saboteurs(kind)]
 

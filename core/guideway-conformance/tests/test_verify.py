@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guideway.conformance.report import Report
-from guideway.conformance.runner import run
-from guideway.conformance.target import Target
-from guideway.conformance.verify import verify
-
-from tests.conformance.packages import BROKEN, UNLOADABLE, install
+from guideway_conformance.report import Report
+from guideway_conformance.runner import run
+from guideway_conformance.target import Target
+from guideway_conformance.verify import verify
+from suite_support.packages import BROKEN, UNLOADABLE, install
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import math
 import pytest
 from guideway import Completion, FinishReason, GenerationResult, InvalidRequest, Regex, SamplingParams
 from guideway.api.types import TokenLogprobs
-from guideway.engine.command_line.answers import print_line, print_table, report
-from guideway.engine.command_line.jobs import Job
+from guideway_engine.command_line.answers import print_line, print_table, report
+from guideway_engine.command_line.jobs import Job
 
 SCORES = (
     TokenLogprobs(5, -0.25, ((5, -0.25), (6, -2.0))),

@@ -23,7 +23,7 @@ from guideway import (
     SamplingParams,
 )
 from guideway.api import UnsupportedCapability
-from guideway.engine.backlog import Backlog
+from guideway_engine.backlog import Backlog
 
 T = TypeVar("T")
 OPTIONS: dict[str, Any] = {"model": "demo", "grammar": ("llguidance",), "max_num_seqs": 4, "dtype": "float64"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from guideway import EngineConfig, PluginSettings
-from guideway.api.errors import InvalidConfiguration
+from guideway.errors import InvalidConfiguration
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guideway.cli import main
-from guideway.engine.config_sources import KEYS
+from guideway.command_line.program import main
+from guideway_engine.config_sources import KEYS
 
 from tests.support.distributions import install
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from guideway import EngineConfig, PluginSettings
-from guideway.api.errors import InvalidConfiguration
-from guideway.engine.config_sources import KEYS, VARIABLES
+from guideway.errors import InvalidConfiguration
+from guideway_engine.config_sources import KEYS, VARIABLES
 
 from tests.support.distributions import install
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guideway.engine.scheduling.drafter import PromptLookup
+from guideway_engine.scheduling.drafter import PromptLookup
 from hypothesis import given
 from hypothesis import strategies as st
 

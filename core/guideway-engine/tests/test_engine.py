@@ -13,6 +13,7 @@ import numpy as np
 import pluggy
 import pytest
 import torch
+from engine_support.models import randomized
 from guideway import (
     Choice,
     Engine,
@@ -41,7 +42,6 @@ from guideway.plugins.selection import PluginSettings
 from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-from tests.engine.models import randomized
 from tests.support.distributions import install
 
 PERSON = {
@@ -678,7 +678,7 @@ def test_a_model_with_more_columns_than_tokens_never_draws_the_surplus(engine: E
 
 
 def test_a_vocabulary_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
-    from tests.engine.models import llama
+    from engine_support.models import llama
 
     llama(0).save_pretrained(tmp_path)  # 300 columns of logits for 1536 tokens
     AutoTokenizer.from_pretrained(DemoModel().path()).save_pretrained(tmp_path)

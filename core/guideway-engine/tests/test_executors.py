@@ -15,15 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_support.executor_workers import Clinging, Closing, Stubborn, Worker, refused
 from guideway.api import Executor, GuidewayError, InvalidConfiguration, PluginError, WorkerLost
-from guideway.api.errors import RemoteError
-from guideway.builtin.executors import group as process_group
-from guideway.builtin.executors.blocks import BlockReader, BlockWriter, anonymous_file
-from guideway.builtin.executors.local import LocalExecutor
-from guideway.builtin.executors.process import ProcessExecutor
+from guideway.errors import RemoteError
 from guideway.plugins import Plugins
-
-from tests.builtin.workers_under_test import Clinging, Closing, Stubborn, Worker, refused
+from guideway_engine.executors import group as process_group
+from guideway_engine.executors.blocks import BlockReader, BlockWriter, anonymous_file
+from guideway_engine.executors.local import LocalExecutor
+from guideway_engine.executors.process import ProcessExecutor
 
 ROOT = Path(__file__).parents[2]
 
@@ -381,8 +380,8 @@ def test_workers_do_not_outlive_their_parent(call: str, end: str) -> None:
     """The worker has its parent's output open: reading that to its end waits for both."""
     program = (
         "import os, signal, sys\n"
-        "from guideway.builtin.executors.process import ProcessExecutor\n"
-        "from tests.builtin.workers_under_test import Worker\n"
+        "from guideway_engine.executors.process import ProcessExecutor\n"
+        "from engine_support.executor_workers import Worker\n"
         # no guard for __main__: a worker's process does not run the program again
         "executor = ProcessExecutor(Worker, {})\n"
         f"executor.submit({call})\n"

@@ -16,8 +16,8 @@ from typing import Any
 import jsonschema
 import pytest
 from guideway.api import hookimpl
-from guideway.cli import main
-from guideway.engine.command_line import config, jobs
+from guideway.command_line.program import main
+from guideway_engine.command_line import config, jobs
 
 from tests.support.distributions import install
 
@@ -27,7 +27,7 @@ SCHEMA = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-GENERATE = [sys.executable, "-m", "guideway.cli", "generate", "--model", "demo"]
+GENERATE = [sys.executable, "-m", "guideway.command_line.program", "generate", "--model", "demo"]
 PROMPT = "Extract name, age. Meet Peter Young. Age: 49."
 
 

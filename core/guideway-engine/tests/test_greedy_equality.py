@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from engine_support.driver import Driver
+from engine_support.models import FACTORIES, VOCABULARY_SIZE
 from torch import Tensor
 from transformers import PreTrainedModel
-
-from tests.engine.driver import Driver
-from tests.engine.models import FACTORIES, VOCABULARY_SIZE
 
 PROMPT_LENGTHS = (1, 2, 5, 11, 17, 24, 38, 50)
 PROMPTS_PER_LENGTH = 8  # of one length, so that generate takes them as a batch without padding

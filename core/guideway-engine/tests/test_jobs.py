@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from guideway import Choice, Grammar, InvalidRequest, JsonSchema, Regex, SamplingParams
-from guideway.engine.command_line.jobs import LINE_KEYS, Job, add_flags, read_jobs
+from guideway_engine.command_line.jobs import LINE_KEYS, Job, add_flags, read_jobs
 
 FLAGS = shlex.split(
     """

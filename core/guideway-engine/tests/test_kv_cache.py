@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from guideway.api import InvalidConfiguration
 from guideway.api.forward import Clear, Copy, Region
-from guideway.engine.scheduling.buddy import power_of_two
-from guideway.engine.scheduling.kv_cache import KVCache, KVCacheError, KVCacheFull
+from guideway_engine.scheduling.buddy import power_of_two
+from guideway_engine.scheduling.kv_cache import KVCache, KVCacheError, KVCacheFull
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule

@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 import torch
 from guideway.api import InvalidConfiguration
-from guideway.api.errors import GuidewayError
 from guideway.api.forward import Clear, Copy
-from guideway.engine.worker.kv_store import KVShape, KVStore
+from guideway.errors import GuidewayError
+from guideway_engine.worker.kv_store import KVShape, KVStore
 from torch import Tensor
 
 CPU = torch.device("cpu")

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engine_support.driver import Driver, recompute
+from engine_support.models import CONTEXT, FACTORIES, VOCABULARY_SIZE, WINDOW, gpt2, llama
 from guideway.api import InvalidConfiguration
 from guideway.api.forward import Append, ForwardStep, Region
-from guideway.engine.scheduling.kv_cache import KVCacheFull
-from guideway.engine.worker.model_runner import PackedModel
+from guideway_engine.scheduling.kv_cache import KVCacheFull
+from guideway_engine.worker.model_runner import PackedModel
 from torch import Tensor
 from transformers import PreTrainedModel
-
-from tests.engine.driver import Driver, recompute
-from tests.engine.models import CONTEXT, FACTORIES, VOCABULARY_SIZE, WINDOW, gpt2, llama
 
 TOLERANCE = 1e-4
 MAX_LENGTH = 120

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from engine_support.driver import Driver, recompute
+from engine_support.models import CONTEXT, FACTORIES, WINDOW, gpt2, llama
 from guideway.api import InvalidConfiguration
-from guideway.engine.worker.model_runner import PackedModel
-from guideway.engine.worker.model_support import probe_attention
+from guideway_engine.worker.model_runner import PackedModel
+from guideway_engine.worker.model_support import probe_attention
 from transformers import PreTrainedModel
-
-from tests.engine.driver import Driver, recompute
-from tests.engine.models import CONTEXT, FACTORIES, WINDOW, gpt2, llama
 
 SIZES: dict[str, Any] = {
     "vocab_size": 100,

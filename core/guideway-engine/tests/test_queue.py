@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from guideway import Engine, EngineConfig, FinishReason, QueueFull, SamplingParams
 from guideway.api import LimitExceeded
-from guideway.engine.generation import Generation
+from guideway_engine.generation import Generation
 
 PROMPT = [5, 80, 300, 1200]
 LONG = SamplingParams(max_tokens=200, ignore_eos=True)

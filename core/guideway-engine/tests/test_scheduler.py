@@ -28,8 +28,8 @@ from guideway.api import (
     fail,
     hookimpl,
 )
-from guideway.engine.engine import EngineBusy, EngineClosed
 from guideway.plugins.selection import PluginSettings
+from guideway_engine.engine import EngineBusy, EngineClosed
 
 from tests.support.distributions import install
 

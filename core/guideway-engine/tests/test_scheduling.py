@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from guideway import Engine, EngineConfig, FinishReason, QueueFull, Regex, SamplingParams
 from guideway.api import LimitExceeded, UnsupportedCapability, WorkerLost
-from guideway.engine.generation import Generation
+from guideway_engine.generation import Generation
 
 from tests.support.distributions import install
 

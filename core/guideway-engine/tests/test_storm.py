@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_support.models import randomized
 from guideway import Engine, EngineConfig, FinishReason, Regex, SamplingParams
-from guideway.engine.generation import Generation
 from guideway_demo_model import DemoModel
+from guideway_engine.generation import Generation
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from tests.engine.models import randomized
 from tests.support.distributions import install
 
 MAX_NUM_SEQS = 32

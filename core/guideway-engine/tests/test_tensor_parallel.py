@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from engine_support.models import gpt2, llama
 from guideway import Engine, EngineConfig, JsonObject, SamplingParams
 from guideway.api import InvalidConfiguration
-from guideway.builtin.executors.process import ProcessExecutor
-from guideway.engine.worker.tensor_parallel import share
 from guideway_demo_model import DemoModel
+from guideway_engine.executors.process import ProcessExecutor
+from guideway_engine.worker.tensor_parallel import share
 from transformers import PreTrainedModel
-
-from tests.engine.models import gpt2, llama
 
 NUM_TOKENS = 1536
 """As many as the demo model's tokenizer has."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guideway.engine.scheduling.text_stream import TextStream
+from guideway_engine.scheduling.text_stream import TextStream
 from hypothesis import given
 from hypothesis import strategies as st
 

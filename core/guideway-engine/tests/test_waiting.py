@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from guideway.api import Request, SamplingParams
-from guideway.constraints.runtime import Admission
-from guideway.engine.scheduling.sequence import RequestGroup, Sequence
-from guideway.engine.scheduling.waiting import WaitingQueue
+from guideway.runtime.runtime import Admission
+from guideway_engine.scheduling.sequence import RequestGroup, Sequence
+from guideway_engine.scheduling.waiting import WaitingQueue
 
 arrivals = iter(range(10**6))
 

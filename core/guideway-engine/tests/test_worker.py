@@ -22,7 +22,7 @@ from guideway.api import (
     WorkerLost,
 )
 from guideway.api.forward import Append, ForwardStep, Region, Score
-from guideway.engine.assembly import assemble
+from guideway_engine.assembly import assemble
 
 from tests.support.distributions import install
 
@@ -40,7 +40,7 @@ PARAMS = [
 def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The worker mixin `recorder` is installed."""
     folder = tmp_path_factory.mktemp("installed")
-    install(folder, "recorders", {"worker.recorder": "tests.engine.workers_under_test"})
+    install(folder, "recorders", {"worker.recorder": "engine_support.workers_under_test"})
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield

@@ -11,23 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from guideway.api.bitmask import TokenLists
     from guideway.api.device import ArrayOps, DeviceBackend, Download, Draw, padded_size
-    from guideway.api.errors import (
-        ConformanceError,
-        DeadEnd,
-        GuidewayError,
-        InvalidConfiguration,
-        InvalidGrammar,
-        InvalidRequest,
-        LimitExceeded,
-        PluginConflict,
-        PluginError,
-        PluginLoadError,
-        PluginNotFound,
-        PluginUnavailable,
-        UnsupportedCapability,
-        UnsupportedGrammar,
-        WorkerLost,
-    )
     from guideway.api.forward import ForwardOutput, ForwardStep, ModelInfo, ModelRunner, RunnerLimits
     from guideway.api.grammar import CompiledGrammar, Example, FillJob, GrammarStrategy, Matcher, Support
     from guideway.api.hooks import ValidationContext
@@ -71,6 +54,23 @@ if TYPE_CHECKING:
     )
     from guideway.api.vocabulary import Encoder, Vocabulary
     from guideway.api.worker import Worker, WorkerMixin, WorkerStep
+    from guideway.errors import (
+        ConformanceError,
+        DeadEnd,
+        GuidewayError,
+        InvalidConfiguration,
+        InvalidGrammar,
+        InvalidRequest,
+        LimitExceeded,
+        PluginConflict,
+        PluginError,
+        PluginLoadError,
+        PluginNotFound,
+        PluginUnavailable,
+        UnsupportedCapability,
+        UnsupportedGrammar,
+        WorkerLost,
+    )
 
 CONTRACT = "1.0"
 """The contract this core implements. A class that declares a newer minor version is refused."""
@@ -78,23 +78,6 @@ CONTRACT = "1.0"
 _HOMES = {
     "bitmask": ("TokenLists",),
     "device": ("ArrayOps", "DeviceBackend", "Download", "Draw", "padded_size"),
-    "errors": (
-        "ConformanceError",
-        "DeadEnd",
-        "GuidewayError",
-        "InvalidConfiguration",
-        "InvalidGrammar",
-        "InvalidRequest",
-        "LimitExceeded",
-        "PluginConflict",
-        "PluginError",
-        "PluginLoadError",
-        "PluginNotFound",
-        "PluginUnavailable",
-        "UnsupportedCapability",
-        "UnsupportedGrammar",
-        "WorkerLost",
-    ),
     "forward": ("ForwardOutput", "ForwardStep", "ModelInfo", "ModelRunner", "RunnerLimits"),
     "grammar": ("CompiledGrammar", "Example", "FillJob", "GrammarStrategy", "Matcher", "Support"),
     "hooks": ("ValidationContext",),
@@ -139,7 +122,25 @@ _HOMES = {
     "vocabulary": ("Encoder", "Vocabulary"),
     "worker": ("Worker", "WorkerMixin", "WorkerStep"),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_ERRORS = (
+    "ConformanceError",
+    "DeadEnd",
+    "GuidewayError",
+    "InvalidConfiguration",
+    "InvalidGrammar",
+    "InvalidRequest",
+    "LimitExceeded",
+    "PluginConflict",
+    "PluginError",
+    "PluginLoadError",
+    "PluginNotFound",
+    "PluginUnavailable",
+    "UnsupportedCapability",
+    "UnsupportedGrammar",
+    "WorkerLost",
+)
+_HOME_OF = {name: f"guideway.api.{module}" for module, names in _HOMES.items() for name in names}
+_HOME_OF |= dict.fromkeys(_ERRORS, "guideway.errors")
 
 __all__ = [
     "CONTINUE",
@@ -231,7 +232,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    value = getattr(import_module(_HOME_OF[name]), name)
     globals()[name] = value
     return value
 

@@ -149,7 +149,7 @@ class DeviceBackend(ABC):
     """One type of device and the array library its logits come in.
 
     `device` is the library's own name of the device, such as ``cpu``. Where the logits are tensors of torch, a backend
-    derives from `guideway.builtin.torch_device.TorchDevice` and replaces what its hardware does better.
+    derives from `guideway.devices.torch.device.TorchDevice` and replaces what its hardware does better.
     """
 
     contract: ClassVar[str] = "1.0"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from guideway.api.errors import DeadEnd, UnsupportedCapability, contain
+from guideway.errors import DeadEnd, UnsupportedCapability, contain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

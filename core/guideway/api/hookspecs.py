@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pluggy import HookimplMarker, HookspecMarker
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, _SubParsersAction
-
     from guideway.api.device import DeviceBackend
     from guideway.api.forward import ModelRunner
     from guideway.api.grammar import GrammarStrategy
@@ -92,9 +90,3 @@ def guideway_request_finished(request: Request, result: GenerationResult) -> Non
 @hookspec
 def guideway_request_failed(request: Request, error: BaseException) -> None:
     """Kind ``hooks``: a request ended with an internal error; called before `guideway_request_finished`."""
-
-
-@hookspec
-def guideway_commands(app: _SubParsersAction[ArgumentParser]) -> None:
-    """Kind ``hooks``: add subcommands to the ``guideway`` program; each parser sets ``run`` to a function that takes
-    the parsed arguments and returns the exit code."""

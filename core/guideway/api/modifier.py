@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from guideway.api.errors import UnsupportedCapability
 from guideway.api.steps import CONTINUE, Array, Feedback, Need, Outcome, Payload, Stage, StepBatch
 from guideway.api.types import Companion, Request, SequenceInfo
+from guideway.errors import UnsupportedCapability
 
 if TYPE_CHECKING:
     from guideway.api.device import ArrayOps, DeviceBackend

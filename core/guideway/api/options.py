@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from guideway.api.errors import InvalidConfiguration
+from guideway.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.errors import text_of
+from guideway.errors import text_of
 
 __all__ = [
     "CONTINUE",

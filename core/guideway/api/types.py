@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from guideway.api.errors import GuidewayError, InvalidGrammar
 from guideway.api.options import known_fields_only
+from guideway.errors import GuidewayError, InvalidGrammar
 
 __all__ = [
     "Choice",

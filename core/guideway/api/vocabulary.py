@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
-from guideway.api.errors import InvalidConfiguration
+from guideway.errors import InvalidConfiguration
 
 __all__ = ["Encoder", "Vocabulary"]
 

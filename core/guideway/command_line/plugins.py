@@ -1,4 +1,8 @@
-"""``guideway plugins``: what is installed, what is wrong with it, and what was accepted. Imports no plugin."""
+"""What is installed, and what is wrong with it.
+
+``guideway plugins``, with its subcommands. Imports no plugin, but for ``doctor --import``, and that one in a process of
+its own.
+"""
 # ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ``guideway`` program. Each command's module is imported only when that command is chosen.
+"""The ``guideway`` program. Commands are found in metadata; each one's module is imported when it is chosen.
 
 A command's ``run`` gets the parsed arguments. Whatever the command, ``args.enable_plugin`` is a tuple of the ids
 (``distribution/hooks.name``) of the plugins that ``--enable-plugin`` and GUIDEWAY_PLUGINS_ENABLE name, resolved, in
@@ -11,38 +11,27 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import REMAINDER, Action, ArgumentError, ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
-from collections.abc import Iterable, Sequence
-from importlib import import_module
+from argparse import REMAINDER, Action, ArgumentError, ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Iterable, Mapping, Sequence
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import guideway
-from guideway.api.errors import GuidewayError, PluginError
+from importlib_metadata import metadata
+
+from guideway.command_line.commands import Command, installed
+from guideway.errors import GuidewayError, PluginError
+from guideway.version import __version__
 
 if TYPE_CHECKING:
     from guideway.plugins import Plugins
 
 __all__ = ["main"]
 
-COMMANDS = {
-    # command: (function that adds its parser to the subparsers, help); the parser sets `run(args) -> exit status`
-    "config": (
-        "guideway.engine.command_line.config:add_config",
-        "the configuration, and where each value comes from",
-    ),
-    "conform": ("guideway.conformance.command:add_conform", "test a plugin against its contract"),
-    "generate": (
-        "guideway.engine.command_line.generate:add_generate",
-        "answer prompts with a model, under a constraint",
-    ),
-    "plugins": ("guideway.plugins.commands:add_plugins", "what is installed, and what is wrong with it"),
-}
 ENABLE_VARIABLE = "GUIDEWAY_PLUGINS_ENABLE"
 
 EPILOG = f"""\
-Enabled plugins of kind 'hooks' act on requests and may add commands: name them with
---enable-plugin or, separated by commas, in the environment variable {ENABLE_VARIABLE}.
+Plugins of kind 'hooks' act on requests where they are enabled: name them with --enable-plugin
+or, separated by commas, in the environment variable {ENABLE_VARIABLE}.
 
 exit status:
   0    done
@@ -102,18 +91,15 @@ def _run(argv: list[str]) -> int:
             head.command, *head.rest = [*words, "--help"] if words else [None]
             head.help = not words
         plugins, by_flag = _enabled(head.enable_plugin)
+        commands = installed()
         if head.help or head.command is None:
-            _help(plugins).print_help(sys.stdout if head.help else sys.stderr)
+            _help(commands).print_help(sys.stdout if head.help else sys.stderr)
             return 0 if head.help else 2
         full = _parser()
         subparsers = full.add_subparsers(metavar="COMMAND", required=True)
-        if head.command in COMMANDS:
-            module, _, function = COMMANDS[head.command][0].partition(":")
-            getattr(import_module(module), function)(subparsers)
-        else:
-            _add_commands(subparsers, plugins)
-            if head.command not in subparsers.choices:
-                return _unknown(head.command, [*COMMANDS, *subparsers.choices])
+        if head.command not in commands:
+            return _unknown(head.command, list(commands))
+        commands[head.command].add_to(subparsers)
         args = full.parse_args([head.command, *head.rest])
     except SystemExit as done:  # argparse has printed help, a version or a usage error
         return done.code if isinstance(done.code, int) else 2
@@ -158,26 +144,26 @@ class _Parser(ArgumentParser):
 def _parser(*, add_help: bool = True) -> _Parser:
     parser = _Parser(
         prog="guideway",
-        description=guideway.__doc__.partition("\n")[0] if guideway.__doc__ else None,
+        description="Structured output and logit modification in LLM inference, by plugins.",
         epilog=EPILOG,
         formatter_class=RawDescriptionHelpFormatter,
         add_help=add_help,
     )
-    parser.add_argument("--version", action="version", version=f"guideway {guideway.__version__}")
+    parser.add_argument("--version", action="version", version=f"guideway {__version__}")
     parser.add_argument(
         "--enable-plugin", metavar="NAME", action="append", default=[], help="enable a 'hooks' plugin (repeatable)"
     )
     return parser
 
 
-def _help(plugins: Plugins | None) -> ArgumentParser:
-    """A parser that knows every command's name and nothing else, for its help."""
+def _help(commands: Mapping[str, Command]) -> ArgumentParser:
+    """A parser that knows every command's name and what it does, for its help."""
     parser = _parser()
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
-    for name, (_, summary) in COMMANDS.items():
-        subparsers.add_parser(name, help=summary)
+    for name, command in commands.items():
+        summary = command.summary()
+        subparsers.add_parser(name, help=f"{summary[:1].lower()}{summary[1:]}".replace("%", "%%"))
     subparsers.add_parser("help", help="this text; 'help COMMAND' is 'COMMAND --help'")
-    _add_commands(subparsers, plugins)
     return parser
 
 
@@ -202,24 +188,12 @@ def _enabled(flags: list[str]) -> tuple[Plugins | None, tuple[str, ...]]:
     return Plugins(plugins.index, enabled), tuple(dict.fromkeys(by_flag))
 
 
-def _add_commands(subparsers: _SubParsersAction[Any], plugins: Plugins | None) -> None:
-    """Let the enabled plugins add their commands."""
-    if plugins is None:
-        return
-    from guideway.plugins.loading import load_error
-
-    for hook in plugins.hooks().commands:
-        try:
-            hook(app=subparsers)
-        except (Exception, SystemExit) as cause:
-            raise load_error(plugins.record(hook.plugin), "adding its commands", cause) from cause
-
-
 def _unknown(command: str, known: list[str]) -> int:
     hint = _close(command, known)
+    extras = " and ".join(f"guideway[{extra}]" for extra in metadata("guideway").get_all("Provides-Extra", ()))
     print(
         f"guideway: no command {command!r}; {f'{hint} ' if hint else ''}commands: {', '.join(known)}. "
-        "A plugin's command needs that plugin enabled (--enable-plugin NAME)",
+        f"Others come with what is installed: {extras}, and plugins",
         file=sys.stderr,
     )
     return 2

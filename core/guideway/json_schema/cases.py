@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from itertools import combinations, product
 from typing import Any, TypeAlias
 
-from guideway.api.json_schema import Schema, combine, keywords, resolve
+from guideway.json_schema import Schema, combine, keywords, resolve
 
 __all__ = ["Case", "cases", "is_valid"]
 
 Case: TypeAlias = tuple[str, Schema, list[Any], list[Any]]
-"""Name (as `guideway.api.json_schema.keywords` gives it), schema, right instances, wrong instances."""
+"""Name (as `guideway.json_schema.keywords` gives it), schema, right instances, wrong instances."""
 
 _INT, _STR = {"type": "integer"}, {"type": "string"}
 _A: dict[str, Any] = {"properties": {"a": _INT}}

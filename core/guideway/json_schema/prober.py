@@ -14,12 +14,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from guideway.api.errors import InvalidGrammar, UnsupportedGrammar
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
-from guideway.api.json_schema import Schema, keywords
-from guideway.api.json_schema_cases import cases
 from guideway.api.types import Constraint, JsonSchema
 from guideway.api.vocabulary import Vocabulary
+from guideway.errors import InvalidGrammar, UnsupportedGrammar
+from guideway.json_schema import Schema, keywords
+from guideway.json_schema.cases import cases
 
 __all__ = ["Status", "SupportTable", "Table", "byte_vocabulary", "probe", "probe_holders_apart", "support"]
 
@@ -28,7 +28,7 @@ Status: TypeAlias = Literal["enforced", "narrow", "unenforced", "refused"]
 ``unenforced``: a wrong one passes. ``refused``: it does not compile, or no right instance passes."""
 
 Table: TypeAlias = dict[str, Status]
-"""Names as `guideway.api.json_schema.keywords` gives them. A combination is listed only where it is unenforced and its
+"""Names as `guideway.json_schema.keywords` gives them. A combination is listed only where it is unenforced and its
 parts are not; one that is refused shows when it is compiled, and then another strategy can be tried."""
 
 HOLDERS = frozenset({"$ref", "allOf", "anyOf", "oneOf:disjoint"})

@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote
 
-from guideway.api.errors import InvalidGrammar
+from guideway.errors import InvalidGrammar
 
 __all__ = [
     "KEYWORDS",

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import FULL, num_words
 from guideway.api.device import Draw
-from guideway.api.errors import contain
 from guideway.api.steps import GRAMMAR_MASK, Array, Fault, Payload, StepInput, StepOutput
+from guideway.errors import contain
 from guideway.pipeline.logprobs import RawLogprobs
 from guideway.pipeline.padding import Padding, padded_step
 from guideway.pipeline.view import DRAW

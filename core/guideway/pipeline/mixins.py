@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from guideway.api.errors import (
+from guideway.api.worker import Worker, WorkerMixin, WorkerStep
+from guideway.errors import (
     GuidewayError,
     InvalidConfiguration,
     PluginConflict,
@@ -20,7 +21,6 @@ from guideway.api.errors import (
     contain,
     text_of,
 )
-from guideway.api.worker import Worker, WorkerMixin, WorkerStep
 
 __all__ = ["Mixins"]
 

@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.device import padded_size
-from guideway.api.errors import GuidewayError, InvalidConfiguration, PluginLoadError, contain, text_of
 from guideway.api.modifier import LogitModifier, LogitTransform, Sampler, WorkerContext
 from guideway.api.steps import (
     MAX_FEEDBACK_BYTES_PER_ROW,
@@ -39,6 +38,7 @@ from guideway.api.steps import (
     StepInput,
     StepOutput,
 )
+from guideway.errors import GuidewayError, InvalidConfiguration, PluginLoadError, contain, text_of
 from guideway.pipeline.fused import FusedStep, all_failed
 from guideway.pipeline.logprobs import RawLogprobs
 from guideway.pipeline.padding import Padding, dummy_steps

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.bitmask import token_lists
-from guideway.api.errors import ConformanceError, contain
 from guideway.api.modifier import LogitModifier, LogitTransform, Sampler
 from guideway.api.steps import (
     GRAMMAR_MASK,
@@ -21,6 +20,7 @@ from guideway.api.steps import (
     StepInput,
     StepOutput,
 )
+from guideway.errors import ConformanceError, contain
 from guideway.pipeline.padding import Padding, padded_step
 from guideway.pipeline.view import DRAW, StepData, StepView
 from guideway.pipeline.warping import Pairs, banned, filtered, filters, penalized, widened

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import FULL, num_words
 from guideway.api.device import ArrayOps
-from guideway.api.errors import ConformanceError, UnsupportedCapability
 from guideway.api.modifier import LogitModifier, LogitTransform
 from guideway.api.steps import Array, Need, Payload, StepInput
+from guideway.errors import ConformanceError, UnsupportedCapability
 
 __all__ = ["DRAW", "StepData", "StepView", "purpose_id"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from guideway.api.errors import GuidewayError, PluginLoadError, PluginUnavailable, contain, text_of
+from guideway.errors import GuidewayError, PluginLoadError, PluginUnavailable, contain, text_of
 from guideway.plugins.hooks import Hook, Hooks
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from guideway.api.errors import InvalidConfiguration
 from guideway.api.steps import GRAMMAR_MASK
+from guideway.errors import InvalidConfiguration
 from guideway.plugins.selection import PluginSettings
 
 __all__ = ["check_int", "component_name", "components", "did_you_mean", "freeze_components"]

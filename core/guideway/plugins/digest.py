@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from guideway.api.errors import PluginError
+from guideway.errors import PluginError
 from guideway.plugins.index import PluginRecord, distribution_of
 
 __all__ = ["file_digest"]

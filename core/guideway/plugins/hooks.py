@@ -35,7 +35,6 @@ class Hooks:
     request_started: tuple[Hook, ...] = ()
     request_finished: tuple[Hook, ...] = ()
     request_failed: tuple[Hook, ...] = ()
-    commands: tuple[Hook, ...] = ()
 
     @staticmethod
     def of(plugins: Sequence[Loaded]) -> Hooks:

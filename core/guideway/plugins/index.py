@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import importlib_metadata
 
-from guideway.api.errors import PluginError
+from guideway.errors import PluginError
 from guideway.plugins.kinds import GROUP, GROUP_PREFIX, KINDS, NAME, normalize
 
 __all__ = ["PluginIndex", "PluginRecord", "Problem", "distribution_of", "project_folder"]

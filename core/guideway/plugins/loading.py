@@ -19,7 +19,7 @@ from typing import Any
 
 import guideway
 from guideway import api
-from guideway.api.errors import PluginLoadError
+from guideway.errors import PluginLoadError
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS
 from guideway.plugins.requirements import extra_with, missing_distributions, version_conflict

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from guideway.api import CONTRACT
-from guideway.api.errors import InvalidConfiguration, PluginUnavailable
+from guideway.errors import InvalidConfiguration, PluginUnavailable
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import KINDS
 from guideway.plugins.plan import PlannedPlugin

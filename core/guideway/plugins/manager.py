@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from guideway.api.errors import InvalidConfiguration, PluginUnavailable
+from guideway.errors import InvalidConfiguration, PluginUnavailable
 from guideway.plugins import loading
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import guideway
 from guideway.api import CONTRACT
-from guideway.api.errors import InvalidConfiguration, PluginError
+from guideway.errors import InvalidConfiguration, PluginError
 from guideway.plugins.digest import file_digest
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.selection import PluginSettings

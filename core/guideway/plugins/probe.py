@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from guideway.api.errors import PluginLoadError
+from guideway.errors import PluginLoadError
 from guideway.plugins.index import PluginIndex, PluginRecord, Problem
 
 __all__ = ["probe"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 
 from guideway import __version__
-from guideway.api.errors import InvalidConfiguration
+from guideway.errors import InvalidConfiguration
 from guideway.plugins.kinds import KINDS, NAME, normalize
 
 __all__ = ["KINDS_TO_WRITE", "new_package"]
@@ -90,7 +90,7 @@ def _reference_device(words: dict[str, str]) -> dict[str, str]:
             '"""Arrays and operations: a copy of guideway\'s NumPy reference. Put your array library in its place."""'
         ),
         "import numpy as np\nfrom numpy.typing import NDArray\n\nfrom guideway": "import numpy as np\nfrom guideway",
-        "from guideway.api.steps import Array\nfrom guideway.builtin.philox": (
+        "from guideway.api.steps import Array\nfrom guideway.devices.philox": (
             f"from guideway.api.steps import Array\nfrom numpy.typing import NDArray\n\nfrom {words['module']}.philox"
         ),
         "NumpyDevice": words["class"],

@@ -8,13 +8,13 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from guideway.api import CONTRACT
-from guideway.api.errors import (
+from guideway.api.options import known_fields_only
+from guideway.errors import (
     InvalidConfiguration,
     PluginConflict,
     PluginNotFound,
     PluginUnavailable,
 )
-from guideway.api.options import known_fields_only
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS, normalize
 

@@ -1,7 +1,7 @@
 """The host-neutral runtime: admission, compilation, masking, per-sequence states, journal and replay."""
 
-from guideway.constraints.journal import Journal
-from guideway.constraints.runtime import Admission, Runtime
-from guideway.constraints.vocabulary import build_vocabulary
+from guideway.runtime.journal import Journal
+from guideway.runtime.runtime import Admission, Runtime
+from guideway.vocabulary import build_vocabulary
 
 __all__ = ["Admission", "Journal", "Runtime", "build_vocabulary"]

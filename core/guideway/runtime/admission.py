@@ -7,12 +7,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from guideway.api.errors import InvalidRequest, LimitExceeded, contain, text_of
 from guideway.api.hooks import ValidationContext
-from guideway.api.json_schema import check_schema
 from guideway.api.types import Choice, Companion, Constraint, JsonSchema, Request, SamplingParams, StructuralTag
 from guideway.api.vocabulary import Vocabulary
-from guideway.constraints.sampling import checked_sampling, is_int, is_text, plain, shown
+from guideway.errors import InvalidRequest, LimitExceeded, contain, text_of
+from guideway.json_schema import check_schema
+from guideway.runtime.sampling import checked_sampling, is_int, is_text, plain, shown
 
 __all__ = ["Validator", "check_companions", "checked", "run_validators"]
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from guideway.api.errors import (
+from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
+from guideway.api.types import Constraint, JsonSchema, StructuralTag
+from guideway.errors import (
     ConformanceError,
     GuidewayError,
     InvalidGrammar,
@@ -22,9 +24,7 @@ from guideway.api.errors import (
     contain,
     text_of,
 )
-from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
-from guideway.api.json_schema import misspelt_keywords
-from guideway.api.types import Constraint, JsonSchema, StructuralTag
+from guideway.json_schema import misspelt_keywords
 
 __all__ = ["Candidate", "Choices", "Compilation", "Compiler", "choose"]
 

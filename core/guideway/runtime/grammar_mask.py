@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.bitmask import FULL, Bitmask, empty_rows, is_allowed, num_words
-from guideway.api.errors import ConformanceError, InvalidRequest, PluginError, contain, text_of
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy
 from guideway.api.modifier import LogitModifier, LogitTransform, ModifierContext, Step
 from guideway.api.steps import (
@@ -27,8 +26,9 @@ from guideway.api.steps import (
     fail,
 )
 from guideway.api.types import Constraint, Request, SequenceInfo
-from guideway.constraints.compiler import Candidate, Choices, Compilation, Compiler
-from guideway.constraints.replay import new_matcher
+from guideway.errors import ConformanceError, InvalidRequest, PluginError, contain, text_of
+from guideway.runtime.compiler import Candidate, Choices, Compilation, Compiler
+from guideway.runtime.replay import new_matcher
 
 __all__ = ["GrammarMask", "GrammarState"]
 

@@ -6,7 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from guideway.api.errors import (
+from guideway.api.modifier import LogitModifier
+from guideway.api.steps import GRAMMAR_MASK, Fault, Need, Stage
+from guideway.api.types import Companion, Request, SamplingParams, SequenceInfo
+from guideway.errors import (
     InvalidConfiguration,
     InvalidRequest,
     PluginError,
@@ -14,11 +17,8 @@ from guideway.api.errors import (
     contain,
     text_of,
 )
-from guideway.api.modifier import LogitModifier
-from guideway.api.steps import GRAMMAR_MASK, Fault, Need, Stage
-from guideway.api.types import Companion, Request, SamplingParams, SequenceInfo
-from guideway.constraints.journal import Journal
-from guideway.constraints.masking import GrammarMask, GrammarState
+from guideway.runtime.grammar_mask import GrammarMask, GrammarState
+from guideway.runtime.journal import Journal
 
 __all__ = ["ActiveSequence", "ModifierSet"]
 

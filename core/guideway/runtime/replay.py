@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from guideway.api.bitmask import Bitmask
-from guideway.api.errors import ConformanceError
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Matcher
+from guideway.errors import ConformanceError
 
 __all__ = ["ReplayingMatcher", "new_matcher"]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.errors import ConformanceError
 from guideway.api.steps import Feedback, Logprobs, Payload, StepBatch
 from guideway.api.types import TokenLogprobs
+from guideway.errors import ConformanceError
 
 __all__ = [
     "check_payload",

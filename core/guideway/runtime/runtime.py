@@ -24,7 +24,6 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.errors import GuidewayError, InvalidRequest, PluginError, contain, text_of
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import LogitModifier, ModifierContext
@@ -39,20 +38,21 @@ from guideway.api.steps import (
     fail,
 )
 from guideway.api.types import Companion, Request, SequenceInfo
-from guideway.constraints.admission import Validator, check_companions, checked, run_validators
-from guideway.constraints.compiler import Compilation, Compiler
-from guideway.constraints.journal import Journal
-from guideway.constraints.masking import GrammarMask
-from guideway.constraints.modifier_set import ActiveSequence, ModifierSet
-from guideway.constraints.rows import (
+from guideway.errors import GuidewayError, InvalidRequest, PluginError, contain, text_of
+from guideway.runtime.admission import Validator, check_companions, checked, run_validators
+from guideway.runtime.compiler import Compilation, Compiler
+from guideway.runtime.grammar_mask import GrammarMask
+from guideway.runtime.journal import Journal
+from guideway.runtime.modifier_set import ActiveSequence, ModifierSet
+from guideway.runtime.rows import (
     companion_rows,
     feedback_of,
     history_rows,
     in_row_order,
     sequence_of_row,
 )
-from guideway.constraints.step_calls import StepCalls
-from guideway.constraints.warping import Warping, banned_by
+from guideway.runtime.step_calls import StepCalls
+from guideway.runtime.warping import Warping, banned_by
 
 __all__ = ["Admission", "Runtime"]
 

@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
-from guideway.api.errors import InvalidRequest, LimitExceeded
 from guideway.api.types import SamplingParams
+from guideway.errors import InvalidRequest, LimitExceeded
 
 __all__ = ["checked_sampling", "is_int", "is_text", "plain", "shown"]
 

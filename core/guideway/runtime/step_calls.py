@@ -7,12 +7,12 @@ from functools import partial
 from operator import index as index_of
 from typing import Any, TypeVar
 
-from guideway.api.errors import ConformanceError, contain
 from guideway.api.modifier import LogitModifier
 from guideway.api.steps import CONTINUE, Fault, Feedback, Outcome, Payload, Stage, StepBatch, fail
-from guideway.constraints.masking import GrammarState
-from guideway.constraints.modifier_set import ActiveSequence, ModifierSet
-from guideway.constraints.rows import check_payload
+from guideway.errors import ConformanceError, contain
+from guideway.runtime.grammar_mask import GrammarState
+from guideway.runtime.modifier_set import ActiveSequence, ModifierSet
+from guideway.runtime.rows import check_payload
 
 __all__ = ["StepCalls"]
 

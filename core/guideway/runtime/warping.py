@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from guideway.api.steps import StepBatch, Warp
 from guideway.api.types import SamplingParams
-from guideway.constraints.journal import Journal
+from guideway.runtime.journal import Journal
 
 __all__ = ["Warping", "banned_by"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from guideway.api.errors import InvalidConfiguration
 from guideway.api.vocabulary import Vocabulary
-from guideway.constraints.vocabulary.byte_pair import from_tekken, from_tiktoken
-from guideway.constraints.vocabulary.huggingface import from_tokenizers
+from guideway.errors import InvalidConfiguration
+from guideway.vocabulary.byte_pair import from_tekken, from_tiktoken
+from guideway.vocabulary.huggingface import from_tokenizers
 
 __all__ = ["build_vocabulary"]
 

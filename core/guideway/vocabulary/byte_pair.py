@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from guideway.api.errors import InvalidConfiguration
 from guideway.api.vocabulary import Vocabulary
+from guideway.errors import InvalidConfiguration
 
 __all__ = ["BytePairEncoder", "from_tekken", "from_tiktoken"]
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from guideway.api.errors import InvalidConfiguration
 from guideway.api.vocabulary import Vocabulary
+from guideway.errors import InvalidConfiguration
 
 __all__ = ["TokenizersEncoder", "from_tokenizers"]
 

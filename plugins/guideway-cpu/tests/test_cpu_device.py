@@ -24,7 +24,7 @@ import pytest
 import torch
 from guideway.api import InvalidConfiguration
 from guideway.api import bitmask as bits
-from guideway.builtin.numpy_device import NumpyDevice
+from guideway.devices.numpy.device import NumpyDevice
 from guideway_cpu.device import INFINITY, CpuDevice
 from guideway_cpu.threads import in_threads
 from hypothesis import given, settings

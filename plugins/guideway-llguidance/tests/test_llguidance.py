@@ -21,7 +21,7 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.api.bitmask import allocate
-from guideway.api.json_schema_probe import SupportTable
+from guideway.json_schema.prober import SupportTable
 from guideway_llguidance.support import SUPPORT
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]

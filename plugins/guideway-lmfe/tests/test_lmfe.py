@@ -23,7 +23,7 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.api.bitmask import allocate, unpack
-from guideway.api.json_schema_probe import STOP, byte_vocabulary
+from guideway.json_schema.prober import STOP, byte_vocabulary
 from guideway_lmfe import guideway_grammar_strategy
 from guideway_lmfe.places import decoded, span
 from guideway_lmfe.support import SUPPORT

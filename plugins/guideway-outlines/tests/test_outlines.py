@@ -22,7 +22,7 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.api.bitmask import allocate, unpack
-from guideway.api.json_schema_probe import STOP, byte_vocabulary
+from guideway.json_schema.prober import STOP, byte_vocabulary
 from guideway_outlines import constraint, guideway_grammar_strategy
 from guideway_outlines.support import SUPPORT
 from pydantic import BaseModel

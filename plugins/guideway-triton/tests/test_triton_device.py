@@ -14,7 +14,7 @@ import pytest
 import torch
 from guideway.api import Draw, InvalidConfiguration, Payload, TokenLists
 from guideway.api import bitmask as bits
-from guideway.builtin.numpy_device import NumpyOps
+from guideway.devices.numpy.device import NumpyOps
 from guideway_triton.backend import TritonDevice
 from numpy.typing import NDArray
 from torch import Tensor

@@ -18,7 +18,7 @@ from guideway.api import (
     UnsupportedGrammar,
     Vocabulary,
 )
-from guideway.api.json_schema_probe import SupportTable, byte_vocabulary
+from guideway.json_schema.prober import SupportTable, byte_vocabulary
 from guideway_xgrammar.support import SUPPORT
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]

@@ -22,8 +22,8 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.api.bitmask import allocate
-from guideway.builtin.reference.strategy import Strategy as Reference
 from guideway.conformance import conformance
+from guideway_conformance.reference.strategy import Strategy as Reference
 
 TestConformance = conformance("grammar.xgrammar")
 

@@ -16,7 +16,7 @@ import torch
 from guideway.api import ArrayOps, DeviceBackend, InvalidConfiguration, Payload
 from guideway.api import bitmask as bits
 from guideway.api.device import Draw
-from guideway.builtin.numpy_device import NumpyDevice
+from guideway.devices.numpy.device import NumpyDevice
 from guideway_xla.device import XlaDevice
 
 ROWS, WIDTH = 8, 100

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from guideway.api import Draw, Payload
 from guideway.api import bitmask as bits
-from guideway.builtin.numpy_device import NumpyDevice
+from guideway.devices.numpy.device import NumpyDevice
 from guideway_triton.backend import TritonDevice
 from numpy.typing import NDArray
 from torch import Tensor

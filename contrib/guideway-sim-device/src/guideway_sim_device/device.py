@@ -9,7 +9,7 @@ import numpy as np
 from guideway.api import Array, ArrayOps, DeviceBackend, Draw, InvalidConfiguration, padded_size
 from guideway.api.bitmask import TokenLists
 from guideway.api.device import FUSED_OPERATIONS
-from guideway.builtin.numpy_device import NumpyDevice
+from guideway.devices.numpy.device import NumpyDevice
 from numpy.typing import NDArray
 
 from guideway_sim_device.array import SimArray, forbid_negative

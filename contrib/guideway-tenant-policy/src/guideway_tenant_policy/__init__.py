@@ -6,14 +6,13 @@ Without a policy that can be read and understood, every request is refused.
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace, _SubParsersAction
 from pathlib import Path
 
 from guideway.api import InvalidConfiguration, InvalidRequest, Request, ValidationContext, hookimpl
 
 from guideway_tenant_policy.policy import Limits, Policy, PolicyFile
 
-__all__ = ["VARIABLE", "Limits", "Policy", "PolicyFile"]
+__all__ = ["VARIABLE", "Limits", "Policy", "PolicyFile", "policy_file"]
 
 VARIABLE = "GUIDEWAY_TENANT_POLICY"
 
@@ -25,7 +24,7 @@ _files: dict[str, PolicyFile] = {}
 def guideway_validate_request(request: Request, context: ValidationContext) -> None:
     """Refuse what the tenant's limits do not allow."""
     try:
-        policy = _file().policy()
+        policy = policy_file().policy()
     except InvalidConfiguration as error:
         raise InvalidRequest(
             f"there is no usable tenant policy, so every request is refused: {error}", field="tenant"
@@ -33,21 +32,8 @@ def guideway_validate_request(request: Request, context: ValidationContext) -> N
     policy.check(request, context)
 
 
-@hookimpl
-def guideway_commands(app: _SubParsersAction[ArgumentParser]) -> None:
-    """``guideway --enable-plugin tenant_policy tenant-policy [FILE]``."""
-    parser = app.add_parser("tenant-policy", help="check a tenant policy and show each tenant's limits")
-    parser.add_argument("file", nargs="?", type=Path, help=f"default: the file that {VARIABLE} names")
-    parser.set_defaults(run=_show)
-
-
-def _show(args: Namespace) -> int:
-    file = _file() if args.file is None else PolicyFile(args.file)
-    print("\n".join(file.policy().described()))  # noqa: T201 - printing is what a command is for
-    return 0
-
-
-def _file() -> PolicyFile:
+def policy_file() -> PolicyFile:
+    """The file that the environment names. Raises `InvalidConfiguration` if it names none."""
     path = os.environ.get(VARIABLE, "")
     if not path:
         raise InvalidConfiguration(f"the environment variable {VARIABLE} names no file", field=VARIABLE)

@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from guideway.conformance.pytest_factory import conformance
-    from guideway.conformance.subjects import Settings
+    from guideway_conformance.pytest_factory import conformance
+    from guideway_conformance.subjects import Settings
 
 __all__ = ["Settings", "conformance"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "conformance":
-        from guideway.conformance.pytest_factory import conformance
+        from guideway_conformance.pytest_factory import conformance
 
         return conformance
     if name == "Settings":
-        from guideway.conformance.subjects import Settings
+        from guideway_conformance.subjects import Settings
 
         return Settings
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

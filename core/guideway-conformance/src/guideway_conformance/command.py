@@ -1,4 +1,7 @@
-"""``guideway conform``: test a plugin against its contract, compare reports, verify them."""
+"""Test a plugin against its contract.
+
+``guideway conform``; it also compares reports and verifies them.
+"""
 # ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations
@@ -12,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from guideway.api import CONTRACT
-from guideway.api.errors import GuidewayError, InvalidConfiguration, PluginConflict, PluginError, PluginUnavailable
-from guideway.conformance.isolation import CannotLoad
-from guideway.conformance.known_failures import Preferences
-from guideway.conformance.registry import TIERS
-from guideway.conformance.report import Report
-from guideway.conformance.runner import require_extra, run
-from guideway.conformance.target import Target
+from guideway.errors import GuidewayError, InvalidConfiguration, PluginConflict, PluginError, PluginUnavailable
 from guideway.plugins.lock import Lock, Verdict
+
+from guideway_conformance.isolation import CannotLoad
+from guideway_conformance.known_failures import Preferences
+from guideway_conformance.registry import TIERS
+from guideway_conformance.report import Report
+from guideway_conformance.runner import require_extra, run
+from guideway_conformance.target import Target
 
 __all__ = ["CANNOT_LOAD", "EXIT_STATUS", "add_conform"]
 
@@ -130,7 +134,7 @@ def _reporting(command: Callable[[Namespace], int]) -> Callable[[Namespace], int
 
 
 def _conform(args: Namespace) -> int:
-    from guideway.conformance.formats.terminal import Terminal
+    from guideway_conformance.formats.terminal import Terminal
 
     formats = _formats()
     files = [(Path(path), formats[name]) for name in formats if (path := getattr(args, name))]
@@ -174,9 +178,9 @@ def _preferences(target: Target) -> Preferences:
 
 def _formats() -> dict[str, Callable[[Report], str]]:
     """What writes a report, by the option that asks for it."""
-    from guideway.conformance.formats.badge import badge
-    from guideway.conformance.formats.junit import junit
-    from guideway.conformance.formats.markdown import markdown
+    from guideway_conformance.formats.badge import badge
+    from guideway_conformance.formats.junit import junit
+    from guideway_conformance.formats.markdown import markdown
 
     return {"report": Report.to_text, "markdown": markdown, "junit": junit, "badge": badge}
 
@@ -202,8 +206,8 @@ def _record(report: Report, target: Target, path: str) -> bool:
 
 
 def _matrix(args: Namespace) -> int:
-    from guideway.conformance.formats.html import html
-    from guideway.conformance.matrix import Matrix, markdown
+    from guideway_conformance.formats.html import html
+    from guideway_conformance.matrix import Matrix, markdown
 
     matrix = Matrix.of([Report.read(path) for path in args.reports])
     if args.html:
@@ -216,7 +220,7 @@ def _matrix(args: Namespace) -> int:
 
 
 def _verify(args: Namespace) -> int:
-    from guideway.conformance.verify import verify
+    from guideway_conformance.verify import verify
 
     sound = True
     for path in args.reports:

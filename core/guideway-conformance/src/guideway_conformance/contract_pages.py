@@ -1,6 +1,6 @@
 """The pages of ``docs/contracts/``, written from the checks, so that they say what the suite asks, and nothing else::
 
-python -m guideway.conformance.contract_pages [--check] FOLDER
+python -m guideway_conformance.contract_pages [--check] FOLDER
 """
 # ruff: noqa: T201 - printing is what a command is for
 
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from guideway.api import CONTRACT
-from guideway.conformance.formats.markdown import rule_cell
-from guideway.conformance.registry import KIND_MODULES, TIERS, Check, checks
+
+from guideway_conformance.formats.markdown import rule_cell
+from guideway_conformance.registry import KIND_MODULES, TIERS, Check, checks
 
 __all__ = ["main", "page"]
 
@@ -26,7 +27,7 @@ WHAT = {
     "device": ("Device backends", "`DeviceBackend` and `ArrayOps`", "core/guideway/api/device.py"),
     "modifier": ("Logit modifiers", "`LogitModifier`, `LogitTransform` and `Sampler`", "core/guideway/api/modifier.py"),
     "worker": ("Worker mixins", "`WorkerMixin`", "core/guideway/api/worker.py"),
-    "hooks": ("Hooks", "the validation hooks, observers and commands", "core/guideway/api/hookspecs.py"),
+    "hooks": ("Hooks", "the validation hooks and observers", "core/guideway/api/hookspecs.py"),
 }
 REFUSED = (
     "Where a rule needs a capability, a plugin that does not declare it has to refuse its use with",
@@ -80,7 +81,7 @@ def _row(check: Check) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the pages, or with ``--check`` name those that are not up to date. Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="guideway.conformance.contract_pages")
+    parser = argparse.ArgumentParser(prog="guideway_conformance.contract_pages")
     parser.add_argument("folder", metavar="FOLDER", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is not up to date")
     args = parser.parse_args(argv)
@@ -93,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.folder.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     for path in stale:
-        print(f"{path} is not up to date; python -m guideway.conformance.contract_pages {args.folder} writes it anew")
+        print(f"{path} is not up to date; python -m guideway_conformance.contract_pages {args.folder} writes it anew")
     return int(bool(stale))
 
 

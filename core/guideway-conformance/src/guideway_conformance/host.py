@@ -2,9 +2,9 @@
 
 A check that crashes, hangs or takes all memory is then a check that failed, and leaves nothing to the next one.
 
-Run as ``python -m guideway.conformance.host``, this is that process. Standard input has JSON lines: the target, then
+Run as ``python -m guideway_conformance.host``, this is that process. Standard input has JSON lines: the target, then
 one command per obligation. Standard output has JSON lines: what the plugin is, or why it could not be loaded; then one
-answer per command, as each becomes known. `guideway.conformance.isolation` is the other side.
+answer per command, as each becomes known. `guideway_conformance.isolation` is the other side.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from guideway.api.errors import InvalidConfiguration, PluginError
-from guideway.conformance.registry import Check, checks
-from guideway.conformance.subjects import HardwareAbsent, Subject, subject_class
-from guideway.conformance.target import Target
+from guideway.errors import InvalidConfiguration, PluginError
+
+from guideway_conformance.registry import Check, checks
+from guideway_conformance.subjects import HardwareAbsent, Subject, subject_class
+from guideway_conformance.target import Target
 
 __all__ = ["main"]
 

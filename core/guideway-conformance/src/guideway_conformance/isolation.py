@@ -1,4 +1,4 @@
-"""The plugin under test in a process of its own; see `guideway.conformance.host` for that process."""
+"""The plugin under test in a process of its own; see `guideway_conformance.host` for that process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from guideway.conformance.host import PATIENCE
-from guideway.conformance.outcomes import Result
-from guideway.conformance.registry import Obligation, checks
-from guideway.conformance.target import Target
+from guideway_conformance.host import PATIENCE
+from guideway_conformance.outcomes import Result
+from guideway_conformance.registry import Obligation, checks
+from guideway_conformance.target import Target
 
 __all__ = ["HOST_VARIABLE", "CannotLoad", "Host"]
 
@@ -48,7 +48,7 @@ class Host:
         self._known = {check.id: check for check in checks(target.kind)}
         self._noise = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "guideway.conformance.host"],
+            [sys.executable, "-P", "-m", "guideway_conformance.host"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._noise,

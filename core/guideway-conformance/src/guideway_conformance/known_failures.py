@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from guideway.api.errors import InvalidConfiguration
-from guideway.conformance.outcomes import Result
-from guideway.conformance.registry import KIND_MODULES, Obligation, checks
-from guideway.conformance.subjects import Settings
+from guideway.errors import InvalidConfiguration
+
+from guideway_conformance.outcomes import Result
+from guideway_conformance.registry import KIND_MODULES, Obligation, checks
+from guideway_conformance.subjects import Settings
 
 __all__ = ["FILE_NAME", "KnownFailure", "Preferences"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from guideway.api.errors import InvalidConfiguration
-from guideway.conformance.outcomes import Outcome, Result
-from guideway.conformance.registry import KIND_MODULES, TIERS, Check, Tier, checks
-from guideway.conformance.report import Report
+from guideway.errors import InvalidConfiguration
+
+from guideway_conformance.outcomes import Outcome, Result
+from guideway_conformance.registry import KIND_MODULES, TIERS, Check, Tier, checks
+from guideway_conformance.report import Report
 
 __all__ = ["LEGEND", "NOT_OWED", "Matrix", "Offer", "Row", "Table", "markdown", "sign"]
 
@@ -131,7 +132,7 @@ def _cell(check: Check, results: dict[str, Result], report: Report) -> Result | 
 
 def markdown(matrix: Matrix) -> str:
     """Narrow tables: a sign per cell, the rule behind its id."""
-    from guideway.conformance.formats.markdown import cell, rule_cell
+    from guideway_conformance.formats.markdown import cell, rule_cell
 
     lines = ["# Conformance", "", ", ".join(f"{mark} {meaning}" for mark, meaning in LEGEND) + ".", ""]
     for table in matrix.tables:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from guideway.conformance.registry import Obligation
+from guideway_conformance.registry import Obligation
 
 __all__ = ["Outcome", "Result"]
 

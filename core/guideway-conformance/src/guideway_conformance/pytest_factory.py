@@ -1,11 +1,11 @@
 """Conformance in a plugin's own tests, three lines::
 
-    from guideway.conformance import conformance
+    from guideway_conformance import conformance
 
     TestConformance = conformance("grammar.mine")
 
 Each obligation is a test. Nothing is inherited, so nothing can be overridden or forgotten. What pytest itself does for
-these tests is in `guideway.conformance.pytest_plugin`.
+these tests is in `guideway_conformance.pytest_plugin`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from guideway.api import CONTRACT
-from guideway.conformance.formats.rules import rule_of
-from guideway.conformance.isolation import HOST_VARIABLE, CannotLoad, Host
-from guideway.conformance.known_failures import Preferences
-from guideway.conformance.pytest_plugin import OPEN, RESULT
-from guideway.conformance.registry import TIERS, Mode, Obligation, Tier
-from guideway.conformance.report import Report, by_tier
-from guideway.conformance.runner import require_contract, require_extra
-from guideway.conformance.subjects import Settings
-from guideway.conformance.target import Target
+
+from guideway_conformance.formats.rules import rule_of
+from guideway_conformance.isolation import HOST_VARIABLE, CannotLoad, Host
+from guideway_conformance.known_failures import Preferences
+from guideway_conformance.pytest_plugin import OPEN, RESULT
+from guideway_conformance.registry import TIERS, Mode, Obligation, Tier
+from guideway_conformance.report import Report, by_tier
+from guideway_conformance.runner import require_contract, require_extra
+from guideway_conformance.subjects import Settings
+from guideway_conformance.target import Target
 
 __all__ = ["conformance"]
 

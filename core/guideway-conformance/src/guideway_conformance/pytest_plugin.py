@@ -1,4 +1,4 @@
-"""What pytest does for the tests `guideway.conformance.conformance` makes: a skip among them fails, and what was
+"""What pytest does for the tests `guideway_conformance.conformance` makes: a skip among them fails, and what was
 performed of what the plugin owes is accounted for and, with ``--conformance-report FILE``, written down.
 
 pytest loads this wherever guideway is installed, so that it imports nothing but pytest before it meets such a test.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from guideway.conformance.report import Report
+    from guideway_conformance.report import Report
 
 __all__ = ["OPEN", "RESULT", "TEST"]
 
@@ -55,9 +55,9 @@ class _Account:
             found.setdefault((check, mode), list(result))
 
     def reports(self) -> list[Report]:
-        from guideway.conformance.outcomes import Result
-        from guideway.conformance.registry import Obligation
-        from guideway.conformance.report import Report
+        from guideway_conformance.outcomes import Result
+        from guideway_conformance.registry import Obligation
+        from guideway_conformance.report import Report
 
         return [
             Report.from_json(self.begun[plugin]).with_results(

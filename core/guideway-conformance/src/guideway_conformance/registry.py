@@ -40,7 +40,7 @@ KIND_MODULES = {
     "worker": ("mixins",),
     "hooks": ("validators", "observers"),
 }
-"""The kinds that have checks, and the modules ``guideway.conformance.KIND.NAME`` that hold them."""
+"""The kinds that have checks, and the modules ``guideway_conformance.KIND.NAME`` that hold them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def check(
     trait: str | None = None,
     seconds: float = 30.0,
 ) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-    """Register a function of a subject (`guideway.conformance.KIND.subject`) as a check; it fails by raising.
+    """Register a function of a subject (`guideway_conformance.KIND.subject`) as a check; it fails by raising.
 
     Its name becomes the id, its docstring, one sentence, the rule. A check with a `capability` has a `refusal`: what a
     plugin that does not declare it has to do instead. One with a `trait` does not concern plugins without it.
@@ -110,7 +110,7 @@ def check(
 def checks(kind: str) -> tuple[Check, ...]:
     """All checks of `kind`, by tier, then as they are defined."""
     for module in KIND_MODULES[kind]:
-        import_module(f"guideway.conformance.{kind}.{module}")
+        import_module(f"guideway_conformance.{kind}.{module}")
     return tuple(sorted((c for c in _CHECKS.values() if c.kind == kind), key=lambda c: TIERS.index(c.tier)))
 
 

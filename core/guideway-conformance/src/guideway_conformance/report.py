@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import guideway
-from guideway.api.errors import InvalidConfiguration
-from guideway.conformance.outcomes import Outcome, Result
-from guideway.conformance.registry import TIERS, Mode, Obligation, Tier, checks, plan
-from guideway.conformance.target import Target
+from guideway.errors import InvalidConfiguration
 from guideway.plugins.kinds import normalize
 from guideway.plugins.plan import PlannedPlugin
+
+from guideway_conformance.outcomes import Outcome, Result
+from guideway_conformance.registry import TIERS, Mode, Obligation, Tier, checks, plan
+from guideway_conformance.target import Target
 
 __all__ = ["FORMAT", "NOT_PERFORMED", "Report", "Verdict", "by_tier", "environment"]
 

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 from guideway.api import CONTRACT
-from guideway.api.errors import InvalidConfiguration
-from guideway.conformance.isolation import MEMORY, Host
-from guideway.conformance.known_failures import Preferences
-from guideway.conformance.outcomes import Result
-from guideway.conformance.registry import TIERS, Obligation, Tier, checks
-from guideway.conformance.report import Report, by_tier
-from guideway.conformance.target import Target
+from guideway.errors import InvalidConfiguration
+
+from guideway_conformance.isolation import MEMORY, Host
+from guideway_conformance.known_failures import Preferences
+from guideway_conformance.outcomes import Result
+from guideway_conformance.registry import TIERS, Obligation, Tier, checks
+from guideway_conformance.report import Report, by_tier
+from guideway_conformance.target import Target
 
 __all__ = ["require_contract", "require_extra", "run"]
 

@@ -52,7 +52,7 @@ class Subject:
 
 def subject_class(kind: str) -> type[Subject]:
     """The subject of plugins of `kind`."""
-    module = import_module(f"guideway.conformance.{kind}.subject")
+    module = import_module(f"guideway_conformance.{kind}.subject")
     return cast("type[Subject]", getattr(module, f"{kind.capitalize()}Subject"))
 
 

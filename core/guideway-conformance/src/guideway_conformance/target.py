@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from guideway import api
-from guideway.api.errors import PluginConflict, PluginNotFound
-from guideway.conformance.registry import KIND_MODULES
-from guideway.conformance.subjects import Settings
+from guideway.errors import PluginConflict, PluginNotFound
 from guideway.plugins import loading
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS
 from guideway.plugins.selection import matching
+
+from guideway_conformance.registry import KIND_MODULES
+from guideway_conformance.subjects import Settings
 
 __all__ = ["Target"]
 

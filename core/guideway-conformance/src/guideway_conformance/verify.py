@@ -7,13 +7,14 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from guideway.api.errors import GuidewayError, PluginError, PluginNotFound
-from guideway.conformance.isolation import CannotLoad, Host
-from guideway.conformance.registry import KIND_MODULES, Obligation, plan
-from guideway.conformance.report import Report, Verdict, environment
-from guideway.conformance.runner import require_contract
-from guideway.conformance.target import Target
+from guideway.errors import GuidewayError, PluginError, PluginNotFound
 from guideway.plugins.plan import PlannedPlugin
+
+from guideway_conformance.isolation import CannotLoad, Host
+from guideway_conformance.registry import KIND_MODULES, Obligation, plan
+from guideway_conformance.report import Report, Verdict, environment
+from guideway_conformance.runner import require_contract
+from guideway_conformance.target import Target
 
 __all__ = ["Verification", "verify"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
 
-from guideway.conformance.registry import KIND_MODULES, Mode
+from guideway_conformance.registry import KIND_MODULES, Mode
 
 __all__ = ["Saboteur", "saboteur", "saboteurs"]
 
@@ -52,7 +52,7 @@ def saboteur(killer: str, mode: Mode = "positive") -> Callable[[T], T]:
 
 
 def saboteurs(kind: str) -> tuple[Saboteur, ...]:
-    """All of one kind, from the module ``guideway.conformance.saboteurs.KIND``."""
+    """All of one kind, from the module ``saboteurs.KIND``."""
     assert kind in KIND_MODULES
     import_module(f"{__name__}.{kind}")
     return tuple(found for found in _SABOTEURS if found.kind == kind)

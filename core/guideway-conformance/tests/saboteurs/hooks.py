@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, _SubParsersAction
 from typing import Any
 
 from guideway.api import GenerationResult, InvalidRequest, Request, ValidationContext, hookimpl
-from guideway.conformance.saboteurs import saboteur
+
+from saboteurs import saboteur
 
 __all__: list[str] = []
 
@@ -75,7 +75,7 @@ class ReadsTheText:
     @hookimpl
     def guideway_request_started(self, request: Request) -> None:
         assert request.prompt is not None
-        print(request.prompt.split()[0])  # noqa: T201
+        print(request.prompt.split()[0])
 
 
 @saboteur("hooks.hears_of_every_end")
@@ -131,12 +131,3 @@ class ExpectsOneAfterTheOther:
     @hookimpl
     def guideway_request_finished(self, request: Request) -> None:
         self.running = None
-
-
-@saboteur("hooks.a_command_says_what_to_run")
-class AddsADeadCommand:
-    """Adds a command and forgets what it does."""
-
-    @hookimpl
-    def guideway_commands(self, app: _SubParsersAction[ArgumentParser]) -> None:
-        app.add_parser("dead")

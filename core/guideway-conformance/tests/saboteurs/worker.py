@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from guideway.api import Worker, WorkerMixin, WorkerStep
-from guideway.conformance.saboteurs import saboteur
+
+from saboteurs import saboteur
 
 __all__: list[str] = []
 

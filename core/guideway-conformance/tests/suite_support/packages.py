@@ -6,7 +6,7 @@ from pathlib import Path
 
 GOOD = """\
 from guideway.api import hookimpl
-from guideway.builtin.numpy_device import NumpyDevice
+from guideway.devices.numpy.device import NumpyDevice
 
 
 class Device(NumpyDevice):

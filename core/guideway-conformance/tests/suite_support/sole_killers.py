@@ -1,4 +1,4 @@
-"""Which checks are the only ones to catch some saboteur: ``python -m tests.conformance.sole_killers [KIND ...]``.
+"""Which checks are the only ones to catch some saboteur: ``python -m suite_support.sole_killers [KIND ...]``.
 
 A check that never is may be redundant, or its saboteur may have more than one bug; neither is a failure. The table goes
 to ``results/sole_killers.md`` beside this file. It takes some seconds per saboteur.
@@ -10,10 +10,10 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from guideway.conformance.isolation import Host
-from guideway.conformance.registry import KIND_MODULES, checks, plan
-from guideway.conformance.saboteurs import Saboteur, saboteurs
-from guideway.conformance.target import Target
+from guideway_conformance.isolation import Host
+from guideway_conformance.registry import KIND_MODULES, checks, plan
+from guideway_conformance.target import Target
+from saboteurs import Saboteur, saboteurs
 
 RESULTS = Path(__file__).parent / "results" / "sole_killers.md"
 
@@ -54,7 +54,7 @@ def main() -> None:
         [
             "# Checks without a saboteur of their own",
             "",
-            f"`{' '.join(['python -m tests.conformance.sole_killers', *sys.argv[1:]])}`",
+            f"`{' '.join(['python -m suite_support.sole_killers', *sys.argv[1:]])}`",
             "",
             "In brackets: how many checks caught that saboteur.",
             "",

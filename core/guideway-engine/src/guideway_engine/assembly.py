@@ -8,24 +8,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guideway.api.errors import InvalidConfiguration, PluginNotFound
 from guideway.api.forward import ModelInfo, RunnerLimits
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.provisional import Executor
 from guideway.api.steps import Need
-from guideway.constraints.runtime import Runtime
-from guideway.constraints.vocabulary import build_vocabulary
-from guideway.engine.config import EngineConfig
-from guideway.engine.scheduling.buddy import power_of_two
-from guideway.engine.scheduling.kv_cache import KVCache
-from guideway.engine.worker.worker import WorkerSettings, WorkerSpec
+from guideway.errors import InvalidConfiguration, PluginNotFound
 from guideway.plugins import Hooks, Plugins
 from guideway.plugins.building import build_modifiers, build_strategies, built, validators
+from guideway.runtime.runtime import Runtime
+from guideway.vocabulary import build_vocabulary
+
+from guideway_engine.config import EngineConfig
+from guideway_engine.scheduling.buddy import power_of_two
+from guideway_engine.scheduling.kv_cache import KVCache
+from guideway_engine.worker.worker import WorkerSettings, WorkerSpec
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
     from guideway.api.grammar import GrammarStrategy
+    from transformers import PreTrainedTokenizerFast
 
 __all__ = ["Parts", "assemble"]
 
@@ -54,7 +54,7 @@ class Parts:
 def assemble(config: EngineConfig) -> Parts:
     """Load and build everything. Raises `InvalidConfiguration` or `PluginError`; a selected plugin that is broken
     is never replaced by another. What was begun is ended if something fails."""
-    from guideway.engine.worker.model_loader import load_tokenizer
+    from guideway_engine.worker.model_loader import load_tokenizer
 
     plugins = Plugins(settings=config.plugins)
     # plugins first: a misspelt name should not cost the loading of a model

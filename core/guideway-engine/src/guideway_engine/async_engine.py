@@ -11,15 +11,16 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
-from guideway.api.errors import GuidewayError
 from guideway.api.types import GenerationResult, SamplingParams
 from guideway.api.vocabulary import Vocabulary
-from guideway.engine.backlog import Backlog
-from guideway.engine.config import EngineConfig
-from guideway.engine.engine import Engine, EngineClosed, QueueFull
-from guideway.engine.generation import Chunk, ChunkReader, Generation, check_streamable
-from guideway.engine.prompts import Prompt
-from guideway.engine.scheduling.sequence import refusal
+from guideway.errors import GuidewayError
+
+from guideway_engine.backlog import Backlog
+from guideway_engine.config import EngineConfig
+from guideway_engine.engine import Engine, EngineClosed, QueueFull
+from guideway_engine.generation import Chunk, ChunkReader, Generation, check_streamable
+from guideway_engine.prompts import Prompt
+from guideway_engine.scheduling.sequence import refusal
 
 __all__ = ["AsyncEngine", "AsyncGeneration"]
 

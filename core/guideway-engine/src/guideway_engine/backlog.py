@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from guideway.engine.engine import demand
+from guideway_engine.engine import demand
 
 if TYPE_CHECKING:
-    from guideway.engine.async_engine import AsyncGeneration
+    from guideway_engine.async_engine import AsyncGeneration
 
 __all__ = ["Backlog"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from guideway.api.errors import InvalidConfiguration
 from guideway.api.options import known_fields_only
+from guideway.errors import InvalidConfiguration
 from guideway.plugins.configuration import check_int, components, freeze_components
 from guideway.plugins.selection import PluginSettings
 
@@ -142,7 +142,7 @@ class EngineConfig:
         `path` is the TOML file; None: the one GUIDEWAY_CONFIG names, if it does. `environ` is the environment; None:
         this process's. Raises `InvalidConfiguration`, which says where the wrong value stands.
         """
-        from guideway.engine.config_sources import Configuration, from_arguments, read_layers
+        from guideway_engine.config_sources import Configuration, from_arguments, read_layers
 
         layers = read_layers(path, os.environ if environ is None else environ, from_arguments(arguments))
         return Configuration.of(layers).engine_config()

@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from guideway.api.errors import InvalidConfiguration
-from guideway.engine.config import KIND_OF, EngineConfig
-from guideway.engine.fields import Field, fields_of, from_text
+from guideway.errors import InvalidConfiguration
 from guideway.plugins import PluginIndex, PluginSettings
 from guideway.plugins.configuration import component_name, did_you_mean
 from guideway.plugins.kinds import HOOKS
+
+from guideway_engine.config import KIND_OF, EngineConfig
+from guideway_engine.fields import Field, fields_of, from_text
 
 __all__ = ["KEYS", "Configuration", "Key", "Layer", "Setting", "from_arguments", "read_layers"]
 

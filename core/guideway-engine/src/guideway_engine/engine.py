@@ -12,7 +12,9 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from guideway.api.errors import (
+from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams
+from guideway.api.vocabulary import Vocabulary
+from guideway.errors import (
     GuidewayError,
     InvalidConfiguration,
     InvalidRequest,
@@ -21,17 +23,16 @@ from guideway.api.errors import (
     contain,
     text_of,
 )
-from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams
-from guideway.api.vocabulary import Vocabulary
-from guideway.constraints.sampling import plain, shown
-from guideway.engine.assembly import assemble
-from guideway.engine.config import EngineConfig
-from guideway.engine.generation import Generation
-from guideway.engine.prompts import BYTES, Prompt, tokenize
-from guideway.engine.scheduling.scheduler import Scheduler
-from guideway.engine.scheduling.sequence import RequestGroup, reason_of, refusal
-from guideway.engine.scheduling.stepper import Stepper
 from guideway.plugins import Hook
+from guideway.runtime.sampling import plain, shown
+
+from guideway_engine.assembly import assemble
+from guideway_engine.config import EngineConfig
+from guideway_engine.generation import Generation
+from guideway_engine.prompts import BYTES, Prompt, tokenize
+from guideway_engine.scheduling.scheduler import Scheduler
+from guideway_engine.scheduling.sequence import RequestGroup, reason_of, refusal
+from guideway_engine.scheduling.stepper import Stepper
 
 __all__ = ["Engine", "EngineBusy", "EngineClosed", "QueueFull", "demand"]
 

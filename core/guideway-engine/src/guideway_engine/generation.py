@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guideway.api.errors import UnsupportedCapability
 from guideway.api.types import FinishReason, GenerationResult, SamplingParams
-from guideway.engine.scheduling.sequence import RequestGroup
+from guideway.errors import UnsupportedCapability
+
+from guideway_engine.scheduling.sequence import RequestGroup
 
 if TYPE_CHECKING:
-    from guideway.engine.engine import Engine
+    from guideway_engine.engine import Engine
 
 __all__ = ["Chunk", "ChunkReader", "Generation", "check_streamable"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from guideway.api.errors import InvalidRequest, contain
-from guideway.constraints.sampling import is_text, shown
+from guideway.errors import InvalidRequest, contain
+from guideway.runtime.sampling import is_text, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

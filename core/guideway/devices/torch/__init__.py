@@ -1,4 +1,4 @@
-"""The built-in devices as components; each one's array library is imported when that device is asked for."""
+"""The component ``device.torch``; its array library is imported when the device is asked for."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ if TYPE_CHECKING:
 
 
 @hookimpl
-def guideway_device_backend(name: str) -> type[DeviceBackend]:
-    if name == "torch":
-        from guideway.builtin.torch_device import TorchDevice
+def guideway_device_backend() -> type[DeviceBackend]:
+    from guideway.devices.torch.device import TorchDevice
 
-        return TorchDevice
-    from guideway.builtin.numpy_device import NumpyDevice
-
-    return NumpyDevice
+    return TorchDevice

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from guideway.api import Array, InvalidConfiguration
-from guideway.builtin.torch_device import TorchDevice
+from guideway.devices.torch.device import TorchDevice
 from torch import Tensor
 
 from guideway_cpu.kernels import argmax_kernel, choose_kernel, forbid_kernel

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from guideway.api import InvalidGrammar, UnsupportedGrammar
-from guideway.api.json_schema import Schema, check_schema, subschemas
+from guideway.json_schema import Schema, check_schema, subschemas
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions

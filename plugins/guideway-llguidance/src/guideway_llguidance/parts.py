@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from guideway.api import InvalidGrammar, UnsupportedGrammar
 
 if TYPE_CHECKING:
-    from guideway.api.json_schema import Schema
+    from guideway.json_schema import Schema
 
 EMPTY = '""'
 """The empty text in Lark."""

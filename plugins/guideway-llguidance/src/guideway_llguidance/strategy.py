@@ -20,7 +20,7 @@ from guideway.api import (
     Vocabulary,
     parse_options,
 )
-from guideway.api.json_schema_probe import support
+from guideway.json_schema.prober import support
 from llguidance import LLMatcher, LLParserLimits
 
 from guideway_llguidance import json_content
@@ -30,7 +30,7 @@ from guideway_llguidance.support import SUPPORT
 from guideway_llguidance.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:
-    from guideway.api.json_schema import Schema
+    from guideway.json_schema import Schema
     from llguidance._lib import JsonCompileOptions
 
 

@@ -36,7 +36,7 @@ from guideway_llguidance.parts import (
 
 if TYPE_CHECKING:
     from guideway.api import Vocabulary
-    from guideway.api.json_schema import Schema
+    from guideway.json_schema import Schema
     from llguidance._lib import JsonCompileOptions
 
 MAX_DEPTH = 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from guideway.api import UnsupportedGrammar
-from guideway.api.json_schema import Schema
+from guideway.json_schema import Schema
 from lmformatenforcer import JsonSchemaParser  # type: ignore[import-untyped]
 from lmformatenforcer.characterlevelparser import (  # type: ignore[import-untyped]
     CharacterLevelParser,

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from guideway.api import InvalidGrammar, UnsupportedGrammar
-from guideway.api.json_schema import pattern_details
+from guideway.json_schema import pattern_details
 from lmformatenforcer.characterlevelparser import CharacterLevelParserConfig, StringParser, UnionParser  # type: ignore[import-untyped]
 from lmformatenforcer.regexparser import RegexParser  # type: ignore[import-untyped]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from guideway.api import InvalidGrammar, UnsupportedGrammar
-from guideway.api.json_schema import Schema
+from guideway.json_schema import Schema
 
 MAX_DEPTH = 64
 """Of schemas inside schemas, references not followed."""

@@ -17,8 +17,8 @@ from guideway.api import (
     Vocabulary,
     parse_options,
 )
-from guideway.api.json_schema import check_schema
-from guideway.api.json_schema_probe import support
+from guideway.json_schema import check_schema
+from guideway.json_schema.prober import support
 
 from guideway_lmfe.json_language import json_language, legal_tokens
 from guideway_lmfe.matcher import LmfeCompiled

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from guideway.api import InvalidGrammar, UnsupportedGrammar
-from guideway.api.json_schema import Schema, resolve, subschemas
+from guideway.json_schema import Schema, resolve, subschemas
 from outlines_core import json_schema  # type: ignore[import-untyped]
 
 from guideway_outlines.regular import MAX_LENGTH, Node, in_json, parse, simplified, to_rust

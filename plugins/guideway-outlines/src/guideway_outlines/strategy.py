@@ -17,8 +17,8 @@ from guideway.api import (
     Vocabulary,
     parse_options,
 )
-from guideway.api.json_schema import check_schema
-from guideway.api.json_schema_probe import support
+from guideway.json_schema import check_schema
+from guideway.json_schema.prober import support
 from outlines_core import Index  # type: ignore[import-untyped]
 from outlines_core import Vocabulary as NativeVocabulary
 

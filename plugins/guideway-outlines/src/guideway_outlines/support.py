@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guideway.api.json_schema_probe import SupportTable, Table, byte_vocabulary, probe_holders_apart
+from guideway.json_schema.prober import SupportTable, Table, byte_vocabulary, probe_holders_apart
 
 __all__ = ["SUPPORT"]
 

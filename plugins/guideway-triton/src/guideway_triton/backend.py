@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from guideway.api import Download, Draw, InvalidConfiguration, Payload, TokenLists
-from guideway.builtin.torch_device import TorchDevice, TorchOps
+from guideway.devices.torch.device import TorchDevice, TorchOps
 from numpy.typing import NDArray
 from torch import Tensor
 

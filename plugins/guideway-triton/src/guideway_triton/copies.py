@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from guideway.api import Download
-from guideway.builtin.numpy_device import Downloaded
+from guideway.devices.numpy.device import Downloaded
 from numpy.typing import NDArray
 from torch import Tensor
 

@@ -129,7 +129,7 @@ def warp(
 
 @triton.jit
 def _philox(c0, c1, c2, c3, low, high):
-    """Ten rounds of Philox4x32 in uint32, as `guideway.builtin.philox`."""
+    """Ten rounds of Philox4x32 in uint32, as `guideway.devices.philox`."""
     for _ in tl.static_range(10):
         high0 = tl.umulhi(c0, 0xD2511F53)
         low0 = c0 * 0xD2511F53

@@ -17,10 +17,10 @@ from typing import Any, cast
 import numpy as np
 from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch
 from guideway.api.bitmask import FULL, allow_only, num_words
-from guideway.api.errors import passable, text_of
 from guideway.api.steps import GRAMMAR_MASK
-from guideway.constraints import Admission, Journal, Runtime
+from guideway.errors import passable, text_of
 from guideway.plugins import Plugins
+from guideway.runtime import Admission, Journal, Runtime
 from numpy.typing import NDArray
 
 from guideway_vllm.config import GuestConfig

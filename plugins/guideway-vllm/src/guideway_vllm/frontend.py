@@ -16,8 +16,8 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from guideway.api import InvalidRequest, PluginError, Request, Stage, UnsupportedCapability
-from guideway.constraints import Admission
 from guideway.plugins import Plugins
+from guideway.runtime import Admission
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.parts import build_runtime, fingerprint

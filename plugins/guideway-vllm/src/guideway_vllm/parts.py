@@ -7,9 +7,9 @@ import weakref
 from typing import Any
 
 from guideway.api import InvalidConfiguration, ModifierContext, Need, Vocabulary
-from guideway.constraints import Runtime, build_vocabulary
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_modifiers, build_strategies, validators
+from guideway.runtime import Runtime, build_vocabulary
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.stock.server import Server, serving

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from guideway.api import Fault
-from guideway.api.errors import contain
+from guideway.errors import contain
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.core import Core

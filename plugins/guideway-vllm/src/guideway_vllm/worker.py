@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 from guideway.api import ConformanceError, Fault, PluginUnavailable, StepOutput, WorkerContext
-from guideway.api.errors import GuidewayError, contain
-from guideway.constraints import Runtime
+from guideway.errors import GuidewayError, contain
 from guideway.pipeline import Pipeline
 from guideway.pipeline.mixins import Mixins
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_device
+from guideway.runtime import Runtime
 from numpy.typing import NDArray
 
 from guideway_vllm.config import GuestConfig

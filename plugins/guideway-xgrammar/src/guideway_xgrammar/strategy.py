@@ -25,8 +25,8 @@ from guideway.api import (
     parse_options,
 )
 from guideway.api.bitmask import allocate, num_words
-from guideway.api.json_schema import check_schema, pattern_details
-from guideway.api.json_schema_probe import support
+from guideway.json_schema import check_schema, pattern_details
+from guideway.json_schema.prober import support
 
 from guideway_xgrammar.matcher import NO_TOKEN, XgrammarCompiled, XgrammarMatcher
 from guideway_xgrammar.support import SUPPORT

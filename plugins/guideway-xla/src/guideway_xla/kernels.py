@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from guideway.api.bitmask import BITS_PER_WORD, num_words
-from guideway.builtin.philox import philox4x32
+from guideway.devices.philox import philox4x32
 
 __all__ = ["allowed", "first", "largest", "uniform", "unpack_bitmask"]
 

@@ -1,3 +1,5 @@
+"""Say hello. The rest is not shown."""
+
 from guideway.api import InvalidRequest, hookimpl
 
 heard = []
@@ -15,8 +17,7 @@ def guideway_request_finished(result, request):
     heard.append((request, result))
 
 
-@hookimpl
-def guideway_commands(app):
+def add_hello(app):
     hello = app.add_parser("hello", help="say hello")
     hello.add_argument("--name", default="world")
     hello.set_defaults(run=say_hello)

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from guideway.api import DeviceBackend
 from guideway.api.steps import Array
-from guideway.conformance.device.oracles import forbidden
-from guideway.conformance.subjects import expect
+from numpy.typing import ArrayLike, NDArray
+
+from guideway_conformance.device.oracles import forbidden
+from guideway_conformance.subjects import expect
 
 __all__ = ["BFLOAT16", "Bench", "Host", "expect_bits", "expect_close", "expect_equal"]
 

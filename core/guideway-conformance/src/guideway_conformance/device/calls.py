@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
-
 from guideway.api import Draw
 from guideway.api.bitmask import TokenLists
 from guideway.api.steps import Array
-from guideway.conformance.device import oracles
-from guideway.conformance.device.bench import Bench, Host, expect_close
-from guideway.conformance.subjects import expect
+from numpy.typing import NDArray
+
+from guideway_conformance.device import oracles
+from guideway_conformance.device.bench import Bench, Host, expect_close
+from guideway_conformance.subjects import expect
 
 __all__ = ["CALLS", "PURPOSE", "Case", "chosen", "expect_chosen", "expect_drawn", "listed"]
 

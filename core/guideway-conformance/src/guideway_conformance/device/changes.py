@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-
 from guideway.api.steps import Array
-from guideway.conformance.device import oracles
-from guideway.conformance.device.bench import Bench, Host, expect_bits, expect_equal
-from guideway.conformance.device.subject import DeviceSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.device import oracles
+from guideway_conformance.device.bench import Bench, Host, expect_bits, expect_equal
+from guideway_conformance.device.subject import DeviceSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 # All values are small multiples of a quarter, and sums and products of a few of them: every library gets them exactly
 # right, in float16 too.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from guideway.conformance.device import oracles
-from guideway.conformance.device.bench import expect_equal
-from guideway.conformance.device.calls import Case, chosen, expect_chosen, expect_drawn
-from guideway.conformance.device.fused import default
-from guideway.conformance.device.subject import DeviceSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+from guideway_conformance.device import oracles
+from guideway_conformance.device.bench import expect_equal
+from guideway_conformance.device.calls import Case, chosen, expect_chosen, expect_drawn
+from guideway_conformance.device.fused import default
+from guideway_conformance.device.subject import DeviceSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 ARGMAX, SAMPLE = default("masked_argmax"), default("masked_sample")
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from guideway.conformance.device import oracles
-from guideway.conformance.device.bench import Bench, Host, expect_bits, expect_close
-from guideway.conformance.device.golden import EXTREMES, KNOWN_ANSWERS
-from guideway.conformance.device.subject import DeviceSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+from guideway_conformance.device import oracles
+from guideway_conformance.device.bench import Bench, Host, expect_bits, expect_close
+from guideway_conformance.device.golden import EXTREMES, KNOWN_ANSWERS
+from guideway_conformance.device.subject import DeviceSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 SMALLEST, LARGEST = 2.0**-24, 1 - 2.0**-24
 """Of all numbers that `ArrayOps.uniform` gives."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-
 from guideway.api import DeviceBackend
 from guideway.api.bitmask import TokenLists
 from guideway.api.device import FUSED_OPERATIONS
 from guideway.api.steps import Array
-from guideway.conformance.device import oracles
-from guideway.conformance.device.bench import Bench, Host, expect_close, expect_equal
-from guideway.conformance.device.calls import CALLS, Case, listed
-from guideway.conformance.device.subject import DeviceSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.device import oracles
+from guideway_conformance.device.bench import Bench, Host, expect_close, expect_equal
+from guideway_conformance.device.calls import CALLS, Case, listed
+from guideway_conformance.device.subject import DeviceSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 MANY = 131_072
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from guideway.conformance.device import oracles
-from guideway.conformance.device.bench import Bench, expect_equal
-from guideway.conformance.device.golden import GOLDEN
-from guideway.conformance.device.subject import DeviceSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+from guideway_conformance.device import oracles
+from guideway_conformance.device.bench import Bench, expect_equal
+from guideway_conformance.device.golden import GOLDEN
+from guideway_conformance.device.subject import DeviceSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 
 @check("device", tier="smoke")

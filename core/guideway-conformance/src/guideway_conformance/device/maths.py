@@ -7,13 +7,13 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
-
 from guideway.api.steps import Array
-from guideway.conformance.device import oracles
-from guideway.conformance.device.bench import Bench, Host, expect_close, expect_equal
-from guideway.conformance.device.subject import DeviceSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.device import oracles
+from guideway_conformance.device.bench import Bench, Host, expect_close, expect_equal
+from guideway_conformance.device.subject import DeviceSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 
 @check("device")

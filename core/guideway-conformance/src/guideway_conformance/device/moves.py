@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-
 from guideway.api import InvalidConfiguration, Payload
 from guideway.api.steps import Array
-from guideway.conformance.device import oracles
-from guideway.conformance.device.bench import Bench, Host, expect_bits, expect_equal
-from guideway.conformance.device.subject import DeviceSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.device import oracles
+from guideway_conformance.device.bench import Bench, Host, expect_bits, expect_equal
+from guideway_conformance.device.subject import DeviceSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 TOO_LARGE_FOR_INT32 = 2**62 + 1
 

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from guideway.conformance.device import oracles
-from guideway.conformance.device.bench import expect_bits
-from guideway.conformance.device.subject import DeviceSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+from guideway_conformance.device import oracles
+from guideway_conformance.device.bench import expect_bits
+from guideway_conformance.device.subject import DeviceSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 ROUNDS = 100
 LARGEST = 262_144

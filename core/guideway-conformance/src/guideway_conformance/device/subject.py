@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 from guideway.api import DeviceBackend
 from guideway.api.device import FUSED_OPERATIONS
-from guideway.conformance.device.bench import BFLOAT16, Bench
-from guideway.conformance.subjects import HardwareAbsent, Settings, Subject
+
+from guideway_conformance.device.bench import BFLOAT16, Bench
+from guideway_conformance.subjects import HardwareAbsent, Settings, Subject
 
 __all__ = ["DeviceSubject"]
 

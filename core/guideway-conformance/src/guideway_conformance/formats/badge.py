@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from guideway.conformance.report import Report
+from guideway_conformance.report import Report
 
 __all__ = ["badge"]
 

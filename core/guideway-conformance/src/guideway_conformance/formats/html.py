@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from html import escape
 
-from guideway.conformance.formats.rules import WORDS, rule_of
-from guideway.conformance.matrix import LEGEND, NOT_OWED, Matrix, Table, sign
-from guideway.conformance.outcomes import Result
-from guideway.conformance.registry import TIERS
-from guideway.conformance.report import Report, by_tier
+from guideway_conformance.formats.rules import WORDS, rule_of
+from guideway_conformance.matrix import LEGEND, NOT_OWED, Matrix, Table, sign
+from guideway_conformance.outcomes import Result
+from guideway_conformance.registry import TIERS
+from guideway_conformance.report import Report, by_tier
 
 __all__ = ["html"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from guideway.conformance.formats.rules import rule_of
-from guideway.conformance.report import Report
+from guideway_conformance.formats.rules import rule_of
+from guideway_conformance.report import Report
 
 __all__ = ["junit"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from guideway.conformance.formats.rules import WORDS, rule_of
-from guideway.conformance.registry import TIERS
-from guideway.conformance.report import Report, by_tier
+from guideway_conformance.formats.rules import WORDS, rule_of
+from guideway_conformance.registry import TIERS
+from guideway_conformance.report import Report, by_tier
 
 __all__ = ["cell", "markdown", "rule_cell"]
 

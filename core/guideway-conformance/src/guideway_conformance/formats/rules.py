@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from guideway.conformance.registry import Check, Obligation, checks
+from guideway_conformance.registry import Check, Obligation, checks
 
 __all__ = ["WORDS", "check_of", "rule_of"]
 

@@ -11,10 +11,10 @@ import time
 from collections import Counter
 from typing import TextIO
 
-from guideway.conformance.formats.rules import WORDS, rule_of
-from guideway.conformance.outcomes import Outcome, Result
-from guideway.conformance.registry import TIERS, Obligation
-from guideway.conformance.report import Report, by_tier
+from guideway_conformance.formats.rules import WORDS, rule_of
+from guideway_conformance.outcomes import Outcome, Result
+from guideway_conformance.registry import TIERS, Obligation
+from guideway_conformance.report import Report, by_tier
 
 __all__ = ["Terminal"]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 from guideway.api import Matcher, UnsupportedCapability
-from guideway.conformance.grammar.session import Session, expect_same, legal, observe, walk
-from guideway.conformance.grammar.subject import GrammarSubject, compiled_case
-from guideway.conformance.grammar.vocabularies import show
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.grammar.session import Session, expect_same, legal, observe, walk
+from guideway_conformance.grammar.subject import GrammarSubject, compiled_case
+from guideway_conformance.grammar.vocabularies import show
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 
 def refused(session: Session) -> list[int]:

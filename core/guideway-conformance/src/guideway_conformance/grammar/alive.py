@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from guideway.conformance.grammar.session import legal
-from guideway.conformance.grammar.subject import GrammarSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+from guideway_conformance.grammar.session import legal
+from guideway_conformance.grammar.subject import GrammarSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 
 @check("grammar", tier="smoke")

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
-
 from guideway.api import DeadEnd, FillJob
 from guideway.api.bitmask import Bitmask
-from guideway.conformance.grammar.dead_ends import dead_ends
-from guideway.conformance.grammar.masks import POISON
-from guideway.conformance.grammar.session import Session, expect_same, legal, new_rows, observe, row_of, walk
-from guideway.conformance.grammar.subject import Case, GrammarSubject
-from guideway.conformance.grammar.vocabularies import show
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+from numpy.typing import NDArray
+
+from guideway_conformance.grammar.dead_ends import dead_ends
+from guideway_conformance.grammar.masks import POISON
+from guideway_conformance.grammar.session import Session, expect_same, legal, new_rows, observe, row_of, walk
+from guideway_conformance.grammar.subject import Case, GrammarSubject
+from guideway_conformance.grammar.vocabularies import show
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 
 @dataclass

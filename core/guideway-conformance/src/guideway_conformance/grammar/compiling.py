@@ -21,12 +21,13 @@ from guideway.api import (
     StructuralTag,
     UnsupportedGrammar,
 )
-from guideway.conformance.grammar.samples import SAMPLES, Sample
-from guideway.conformance.grammar.session import expect_same, row_of, walk
-from guideway.conformance.grammar.subject import GrammarSubject, compiled_case
-from guideway.conformance.grammar.vocabularies import standard
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.grammar.samples import SAMPLES, Sample
+from guideway_conformance.grammar.session import expect_same, row_of, walk
+from guideway_conformance.grammar.subject import GrammarSubject, compiled_case
+from guideway_conformance.grammar.vocabularies import standard
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 __all__ = ["hostile"]
 

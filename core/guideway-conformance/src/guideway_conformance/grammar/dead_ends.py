@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from guideway.api import Choice, Constraint, JsonSchema, Regex
-from guideway.conformance.grammar.samples import Sample
-from guideway.conformance.grammar.session import Session
-from guideway.conformance.grammar.subject import GrammarSubject, compiled_case
-from guideway.conformance.grammar.vocabularies import ids_of, standard_without
+
+from guideway_conformance.grammar.samples import Sample
+from guideway_conformance.grammar.session import Session
+from guideway_conformance.grammar.subject import GrammarSubject, compiled_case
+from guideway_conformance.grammar.vocabularies import ids_of, standard_without
 
 __all__ = ["dead_ends"]
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from guideway.api import Choice, Regex, UnsupportedCapability
-from guideway.conformance.grammar.languages import oracle
-from guideway.conformance.grammar.samples import Sample
-from guideway.conformance.grammar.session import Session, expect_same, legal, observe, walk
-from guideway.conformance.grammar.subject import Case, GrammarSubject, compiled_case
-from guideway.conformance.grammar.undoing import expect_refused
-from guideway.conformance.grammar.vocabularies import show, standard
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.grammar.languages import oracle
+from guideway_conformance.grammar.samples import Sample
+from guideway_conformance.grammar.session import Session, expect_same, legal, observe, walk
+from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
+from guideway_conformance.grammar.undoing import expect_refused
+from guideway_conformance.grammar.vocabularies import show, standard
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 LIMIT = 200
 """Tokens of a completion that has to be found: every sample has a shorter one."""

@@ -6,13 +6,14 @@ import random
 from collections.abc import Iterable
 
 from guideway.api import Matcher, Vocabulary
-from guideway.builtin.reference.strategy import Strategy as Reference
-from guideway.conformance.grammar.samples import Spellings
-from guideway.conformance.grammar.session import Session, expect_same, legal, walk
-from guideway.conformance.grammar.subject import Case, GrammarSubject
-from guideway.conformance.grammar.vocabularies import ids_of
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.grammar.samples import Spellings
+from guideway_conformance.grammar.session import Session, expect_same, legal, walk
+from guideway_conformance.grammar.subject import Case, GrammarSubject
+from guideway_conformance.grammar.vocabularies import ids_of
+from guideway_conformance.reference.strategy import Strategy as Reference
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 
 def oracle(case: Case) -> Session:

@@ -10,14 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from guideway.api import FillJob, JsonSchema, Regex
-from guideway.conformance.grammar.extras import serializing_is_refused
-from guideway.conformance.grammar.languages import oracle
-from guideway.conformance.grammar.samples import Sample
-from guideway.conformance.grammar.session import Seen, Session, difference, expect_same, legal, new_rows, observe, walk
-from guideway.conformance.grammar.subject import Case, GrammarSubject, compiled_case
-from guideway.conformance.grammar.vocabularies import large, show, standard
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.grammar.extras import serializing_is_refused
+from guideway_conformance.grammar.languages import oracle
+from guideway_conformance.grammar.samples import Sample
+from guideway_conformance.grammar.session import Seen, Session, difference, expect_same, legal, new_rows, observe, walk
+from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
+from guideway_conformance.grammar.vocabularies import large, show, standard
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 NUM_THREADS = 4
 LONG = 10_000

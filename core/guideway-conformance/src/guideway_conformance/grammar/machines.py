@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from guideway.api import FillJob
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -15,14 +16,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from guideway.api import FillJob
-from guideway.conformance.grammar.languages import oracle
-from guideway.conformance.grammar.masks import POISON
-from guideway.conformance.grammar.session import Session, allowed, expect_same, new_rows, observe
-from guideway.conformance.grammar.subject import Case, GrammarSubject
-from guideway.conformance.grammar.vocabularies import show
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+from guideway_conformance.grammar.languages import oracle
+from guideway_conformance.grammar.masks import POISON
+from guideway_conformance.grammar.session import Session, allowed, expect_same, new_rows, observe
+from guideway_conformance.grammar.subject import Case, GrammarSubject
+from guideway_conformance.grammar.vocabularies import show
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 SETTINGS = settings(
     max_examples=25,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-
 from guideway.api import DeadEnd
 from guideway.api.bitmask import unpack
-from guideway.conformance.grammar.dead_ends import dead_ends
-from guideway.conformance.grammar.session import Session, expect_same, legal, new_rows, observe, row_of, walk
-from guideway.conformance.grammar.subject import GrammarSubject
-from guideway.conformance.grammar.vocabularies import show
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.grammar.dead_ends import dead_ends
+from guideway_conformance.grammar.session import Session, expect_same, legal, new_rows, observe, row_of, walk
+from guideway_conformance.grammar.subject import GrammarSubject
+from guideway_conformance.grammar.vocabularies import show
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 POISON = 0x5A5A5A5A
 

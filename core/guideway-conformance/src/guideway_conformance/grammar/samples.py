@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from guideway.api import Choice, Constraint, Example, JsonObject, JsonSchema, Regex, StructuralTag
-from guideway.api.json_schema import keywords
-from guideway.api.json_schema_cases import is_valid
+from guideway.json_schema import keywords
+from guideway.json_schema.cases import is_valid
 
 __all__ = ["SAMPLES", "Sample", "of_example", "spellings"]
 

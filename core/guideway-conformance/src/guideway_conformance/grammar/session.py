@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-
 from guideway.api import CompiledGrammar, DeadEnd, GrammarStrategy, Matcher, Vocabulary
 from guideway.api.bitmask import allocate, num_words, unpack
-from guideway.conformance.grammar.vocabularies import show
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.grammar.vocabularies import show
+from guideway_conformance.subjects import expect
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from guideway.api.bitmask import Bitmask
+    from numpy.typing import NDArray
 
 __all__ = [
     "Seen",

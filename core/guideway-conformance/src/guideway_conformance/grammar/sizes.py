@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from guideway.api import Vocabulary
-from guideway.conformance.grammar.languages import cuttings, oracle
-from guideway.conformance.grammar.masks import expect_exact
-from guideway.conformance.grammar.session import Session, expect_same, new_rows, walk
-from guideway.conformance.grammar.subject import Case, GrammarSubject, compiled_case
-from guideway.conformance.grammar.vocabularies import sized, standard
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.grammar.languages import cuttings, oracle
+from guideway_conformance.grammar.masks import expect_exact
+from guideway_conformance.grammar.session import Session, expect_same, new_rows, walk
+from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
+from guideway_conformance.grammar.vocabularies import sized, standard
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 SIZES = (31, 32, 33, 63, 64, 65)
 

@@ -15,10 +15,11 @@ from guideway.api import (
     UnsupportedGrammar,
     Vocabulary,
 )
-from guideway.conformance.grammar.samples import SAMPLES, Sample, of_example
-from guideway.conformance.grammar.session import Session, walk
-from guideway.conformance.grammar.vocabularies import ids_of, standard
-from guideway.conformance.subjects import Subject
+
+from guideway_conformance.grammar.samples import SAMPLES, Sample, of_example
+from guideway_conformance.grammar.session import Session, walk
+from guideway_conformance.grammar.vocabularies import ids_of, standard
+from guideway_conformance.subjects import Subject
 
 __all__ = ["Case", "GrammarSubject", "compiled_case"]
 

@@ -6,15 +6,16 @@ import copy
 import json
 
 from guideway.api import Constraint, InvalidGrammar, JsonSchema, Support
-from guideway.api.json_schema import KEYWORDS, keywords
-from guideway.api.json_schema_cases import cases as keyword_cases
-from guideway.conformance.grammar.compiling import hostile
-from guideway.conformance.grammar.languages import is_output
-from guideway.conformance.grammar.samples import Sample, spellings
-from guideway.conformance.grammar.subject import GrammarSubject, compiled_case
-from guideway.conformance.grammar.vocabularies import ids_of, standard
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+from guideway.json_schema import KEYWORDS, keywords
+from guideway.json_schema.cases import cases as keyword_cases
+
+from guideway_conformance.grammar.compiling import hostile
+from guideway_conformance.grammar.languages import is_output
+from guideway_conformance.grammar.samples import Sample, spellings
+from guideway_conformance.grammar.subject import GrammarSubject, compiled_case
+from guideway_conformance.grammar.vocabularies import ids_of, standard
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 WRONG = 4
 """Invalid instances of each schema."""

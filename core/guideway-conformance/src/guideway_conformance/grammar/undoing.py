@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from guideway.api import UnsupportedCapability
-from guideway.conformance.grammar.session import Seen, Session, expect_same, legal, observe, walk
-from guideway.conformance.grammar.subject import Case, GrammarSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.grammar.session import Seen, Session, expect_same, legal, observe, walk
+from guideway_conformance.grammar.subject import Case, GrammarSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 
 def expect_refused(what: str, use: object) -> None:

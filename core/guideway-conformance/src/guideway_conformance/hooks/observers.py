@@ -1,14 +1,14 @@
-"""What observers hear, and commands."""
+"""What observers hear."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from inspect import isawaitable
 
 from guideway.api import GuidewayError, Request
-from guideway.conformance.hooks.subject import HooksSubject, as_bytes, requests, results
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.hooks.subject import HooksSubject, as_bytes, requests, results
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 __all__: list[str] = []
 
@@ -68,18 +68,6 @@ def hears_of_many_at_once(subject: HooksSubject) -> None:
         if "request_failed" in subject.traits(subject.component) and i % 2:
             subject.call("request_failed", request=request, error=GuidewayError("it failed for a test"))
         _finish(subject, request)
-
-
-@check("hooks", trait="commands")
-def a_command_says_what_to_run(subject: HooksSubject) -> None:
-    """Each command it adds sets run to a function and takes no name that guideway has."""
-    parser = ArgumentParser(prog="guideway")
-    app = parser.add_subparsers()
-    subject.call("commands", app=app)
-    expect(app.choices, "it added no command")
-    for name, command in app.choices.items():
-        expect(name not in COMMANDS, f"guideway has a command {name!r} of its own")
-        expect(callable(command.get_default("run")), f"the command {name!r} does not set run to a function")
 
 
 def _start(subject: HooksSubject, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""A plugin with validators, observers or commands under test, and what it may be told."""
+"""A plugin with validators or observers under test, and what it may be told."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from guideway.api import (
     TokenLogprobs,
     ValidationContext,
 )
-from guideway.conformance.subjects import Settings, Subject
 from guideway.plugins.loading import hook_manager
+
+from guideway_conformance.subjects import Settings, Subject
 
 __all__ = ["HooksSubject", "as_bytes", "requests", "results"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 
 from guideway.api import InvalidRequest
-from guideway.conformance.hooks.subject import HooksSubject, as_bytes, requests
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.hooks.subject import HooksSubject, as_bytes, requests
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 __all__: list[str] = []
 

@@ -12,8 +12,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
-
 from guideway.api import (
     Companion,
     DeviceBackend,
@@ -32,13 +30,15 @@ from guideway.api import (
     Vocabulary,
     WorkerContext,
 )
-from guideway.conformance.modifier.comparison import copied
-from guideway.conformance.modifier.model import Model
-from guideway.conformance.modifier.records import Applied, Running, Work
-from guideway.conformance.modifier.step import OracleStep, StepArrays
-from guideway.conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
-from guideway.conformance.modifier.vocabulary import synthetic
-from guideway.conformance.subjects import expect
+from numpy.typing import DTypeLike, NDArray
+
+from guideway_conformance.modifier.comparison import copied
+from guideway_conformance.modifier.model import Model
+from guideway_conformance.modifier.records import Applied, Running, Work
+from guideway_conformance.modifier.step import OracleStep, StepArrays
+from guideway_conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
+from guideway_conformance.modifier.vocabulary import synthetic
+from guideway_conformance.subjects import expect
 
 __all__ = ["DRAFTS", "REFUSALS", "Bench"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from guideway.conformance.modifier.bench import DRAFTS, Bench
-from guideway.conformance.modifier.comparison import expect_alike
-from guideway.conformance.modifier.records import Applied
-from guideway.conformance.modifier.subject import ModifierSubject
-from guideway.conformance.registry import check
+from guideway_conformance.modifier.bench import DRAFTS, Bench
+from guideway_conformance.modifier.comparison import expect_alike
+from guideway_conformance.modifier.records import Applied
+from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.registry import check
 
 NUM_STEPS = 4
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from guideway.api import Payload
 from numpy.typing import NDArray
 
-from guideway.api import Payload
-from guideway.conformance.modifier.records import Applied
+from guideway_conformance.modifier.records import Applied
 
 __all__ = ["bits", "copied", "expect_alike", "expect_same_steps"]
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-
 from guideway.api import LogitTransform, Need, Sampler, Stage
 from guideway.api.steps import GRAMMAR_MASK, MAX_FEEDBACK_BYTES_PER_ROW
-from guideway.conformance.modifier.bench import Bench
-from guideway.conformance.modifier.subject import ModifierSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.modifier.bench import Bench
+from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 
 @check("modifier", tier="smoke")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-
 from guideway.api import DeviceBackend
-from guideway.conformance.modifier.bench import DRAFTS, Bench
-from guideway.conformance.modifier.comparison import expect_same_steps
-from guideway.conformance.modifier.opaque import OpaqueDevice
-from guideway.conformance.modifier.records import Applied
-from guideway.conformance.modifier.subject import ModifierSubject, device_classes
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.modifier.bench import DRAFTS, Bench
+from guideway_conformance.modifier.comparison import expect_same_steps
+from guideway_conformance.modifier.opaque import OpaqueDevice
+from guideway_conformance.modifier.records import Applied
+from guideway_conformance.modifier.subject import ModifierSubject, device_classes
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 FEW, MANY = 8, 40
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from guideway.api import UnsupportedCapability
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from guideway.api import UnsupportedCapability
-from guideway.conformance.modifier.bench import Bench
-from guideway.conformance.modifier.comparison import expect_alike
-from guideway.conformance.modifier.records import Running
-from guideway.conformance.modifier.subject import ModifierSubject
-from guideway.conformance.registry import check
+from guideway_conformance.modifier.bench import Bench
+from guideway_conformance.modifier.comparison import expect_alike
+from guideway_conformance.modifier.records import Running
+from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.registry import check
 
 MOST = 5
 

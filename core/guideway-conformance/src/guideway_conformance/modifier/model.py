@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 from guideway.api import Stage, Vocabulary
+from numpy.typing import NDArray
 
 __all__ = ["Model"]
 

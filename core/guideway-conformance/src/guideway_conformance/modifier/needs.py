@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-
 from guideway.api import Companion, UnsupportedCapability
-from guideway.conformance.modifier.bench import REFUSALS, Bench
-from guideway.conformance.modifier.subject import ModifierSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.modifier.bench import REFUSALS, Bench
+from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 
 @check("modifier")

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 from guideway.api import Array, ArrayOps, DeviceBackend
-from guideway.builtin.numpy_device import Downloaded, NumpyOps
+from guideway.devices.numpy.device import Downloaded, NumpyOps
+from numpy.typing import NDArray
 
 __all__ = ["OpaqueArray", "OpaqueDevice"]
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from guideway.api import Payload
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from guideway.api import Payload
-from guideway.conformance.modifier.bench import DRAFTS, Bench
-from guideway.conformance.modifier.comparison import copied, expect_same_steps
-from guideway.conformance.modifier.records import Running, Work
-from guideway.conformance.modifier.subject import ModifierSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+from guideway_conformance.modifier.bench import DRAFTS, Bench
+from guideway_conformance.modifier.comparison import copied, expect_same_steps
+from guideway_conformance.modifier.records import Running, Work
+from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 NUM_STEPS = 4
 

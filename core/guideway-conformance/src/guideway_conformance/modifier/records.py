@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from guideway.api import Companion, Feedback, Request, SequenceInfo, StepBatch
 from numpy.typing import NDArray
 
-from guideway.api import Companion, Feedback, Request, SequenceInfo, StepBatch
-from guideway.conformance.modifier.step import StepArrays
+from guideway_conformance.modifier.step import StepArrays
 
 __all__ = ["Applied", "Running", "Work"]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from guideway.api import Array, ArrayOps, LogitModifier, LogitTransform, Payload
 from numpy.typing import NDArray
 
-from guideway.api import Array, ArrayOps, LogitModifier, LogitTransform, Payload
-from guideway.conformance.modifier.bench import Bench
-from guideway.conformance.modifier.comparison import bits
-from guideway.conformance.modifier.records import Work
-from guideway.conformance.modifier.step import OracleStep, StepArrays
-from guideway.conformance.modifier.subject import ModifierSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+from guideway_conformance.modifier.bench import Bench
+from guideway_conformance.modifier.comparison import bits
+from guideway_conformance.modifier.records import Work
+from guideway_conformance.modifier.step import OracleStep, StepArrays
+from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 
 @check("modifier", trait="sampler")

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-
 from guideway.api import LogitModifier, UnsupportedCapability
-from guideway.conformance.modifier.bench import REFUSALS, Bench
-from guideway.conformance.modifier.comparison import expect_alike
-from guideway.conformance.modifier.records import Running
-from guideway.conformance.modifier.subject import ModifierSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+
+from guideway_conformance.modifier.bench import REFUSALS, Bench
+from guideway_conformance.modifier.comparison import expect_alike
+from guideway_conformance.modifier.records import Running
+from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 NUM_STEPS = 4
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from guideway.api import Array, ArrayOps, LogitModifier, LogitTransform, Need, UnsupportedCapability
 from numpy.typing import NDArray
 
-from guideway.api import Array, ArrayOps, LogitModifier, LogitTransform, Need, UnsupportedCapability
-from guideway.conformance.subjects import expect
+from guideway_conformance.subjects import expect
 
 __all__ = ["OracleStep", "StepArrays"]
 

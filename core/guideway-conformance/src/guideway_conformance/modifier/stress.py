@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from guideway.conformance.isolation import HOST_VARIABLE
-from guideway.conformance.modifier.bench import Bench
-from guideway.conformance.modifier.comparison import expect_alike
-from guideway.conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
-from guideway.conformance.modifier.vocabulary import synthetic
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
-from guideway.conformance.target import Target
+from guideway_conformance.isolation import HOST_VARIABLE
+from guideway_conformance.modifier.bench import Bench
+from guideway_conformance.modifier.comparison import expect_alike
+from guideway_conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
+from guideway_conformance.modifier.vocabulary import synthetic
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
+from guideway_conformance.target import Target
 
 LONG = 1000
 LONG_PROMPT = 10_000

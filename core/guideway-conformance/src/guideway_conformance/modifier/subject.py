@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from guideway.api import DeviceBackend, LogitModifier, LogitTransform, ModifierContext, Need, Sampler, Stage, Vocabulary
-from guideway.api.errors import PluginError
-from guideway.builtin.numpy_device import NumpyDevice
-from guideway.conformance.subjects import HardwareAbsent, Subject
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.errors import PluginError
 from guideway.plugins import loading
 from guideway.plugins.index import PluginIndex
+
+from guideway_conformance.subjects import HardwareAbsent, Subject
 
 __all__ = ["MAX_NUM_SEQUENCES", "ModifierSubject", "device_classes"]
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from guideway.api import Payload, Stage
 from numpy.typing import NDArray
 
-from guideway.api import Payload, Stage
-from guideway.conformance.modifier.bench import Bench
-from guideway.conformance.modifier.comparison import bits
-from guideway.conformance.modifier.records import Applied, Work
-from guideway.conformance.modifier.step import OracleStep
-from guideway.conformance.modifier.subject import ModifierSubject
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
+from guideway_conformance.modifier.bench import Bench
+from guideway_conformance.modifier.comparison import bits
+from guideway_conformance.modifier.records import Applied, Work
+from guideway_conformance.modifier.step import OracleStep
+from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 
 @check("modifier", trait="logits")

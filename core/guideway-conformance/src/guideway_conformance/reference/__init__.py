@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 @hookimpl
 def guideway_grammar_strategy() -> type[GrammarStrategy]:
-    from guideway.builtin.reference.strategy import Strategy
+    from guideway_conformance.reference.strategy import Strategy
 
     return Strategy

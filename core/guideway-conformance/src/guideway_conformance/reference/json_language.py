@@ -11,10 +11,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from guideway.api.errors import InvalidGrammar, UnsupportedGrammar
-from guideway.api.json_schema import TYPES, Schema, resolve
-from guideway.builtin.reference.expressions import Expression, Language
-from guideway.builtin.reference.regex import Ranges, characters, intersect, parse_regex, without
+from guideway.errors import InvalidGrammar, UnsupportedGrammar
+from guideway.json_schema.schema import TYPES, Schema, resolve
+
+from guideway_conformance.reference.expressions import Expression, Language
+from guideway_conformance.reference.regex import Ranges, characters, intersect, parse_regex, without
 
 __all__ = ["JsonLanguage", "why_not"]
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NoReturn, TypeAlias
 
-from guideway.api.errors import InvalidGrammar, UnsupportedGrammar
-from guideway.builtin.reference.expressions import Expression, Language
+from guideway.errors import InvalidGrammar, UnsupportedGrammar
+
+from guideway_conformance.reference.expressions import Expression, Language
 
 __all__ = ["Ranges", "characters", "parse_regex", "without"]
 

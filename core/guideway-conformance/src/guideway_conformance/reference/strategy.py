@@ -21,10 +21,11 @@ from guideway.api import (
     parse_options,
 )
 from guideway.api.bitmask import allow_only
-from guideway.api.json_schema import check_schema, keywords, subschemas
-from guideway.builtin.reference.expressions import Expression, Language
-from guideway.builtin.reference.json_language import JsonLanguage, check_not_empty, why_not
-from guideway.builtin.reference.regex import parse_regex
+from guideway.json_schema import check_schema, keywords, subschemas
+
+from guideway_conformance.reference.expressions import Expression, Language
+from guideway_conformance.reference.json_language import JsonLanguage, check_not_empty, why_not
+from guideway_conformance.reference.regex import parse_regex
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from guideway.api import UnsupportedCapability, Worker, WorkerMixin, WorkerStep
-from guideway.conformance.registry import check
-from guideway.conformance.subjects import expect
-from guideway.conformance.worker.subject import OneStep, WorkerSubject, public_methods
+
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
+from guideway_conformance.worker.subject import OneStep, WorkerSubject, public_methods
 
 __all__: list[str] = []
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from guideway.api import WorkerMixin
-from guideway.conformance.subjects import HardwareAbsent, Subject
+
+from guideway_conformance.subjects import HardwareAbsent, Subject
 
 __all__ = ["OneStep", "OneWorker", "WorkerSubject", "public_methods"]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
-
 from guideway.api.bitmask import TokenLists
 from guideway.api.device import FUSED_OPERATIONS, Draw
 from guideway.api.steps import Array
-from guideway.builtin.numpy_device import NumpyDevice, NumpyOps
+from guideway.devices.numpy.device import NumpyDevice, NumpyOps
+from numpy.typing import NDArray
 
 __all__ = ["BFloat16", "Fused", "Sabotaged", "SabotagedTensors", "Tensor", "Triples", "allowed_tokens"]
 

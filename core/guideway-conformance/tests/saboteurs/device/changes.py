@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-
 from guideway.api.steps import Array
-from guideway.builtin.numpy_device import Downloaded
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors
+from guideway.devices.numpy.device import Downloaded
+
+from saboteurs import saboteur
+from saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors
 
 LEAST = np.finfo(np.float32).min
 

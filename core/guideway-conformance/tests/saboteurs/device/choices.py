@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-
 from guideway.api.device import Draw
 from guideway.api.steps import Array
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.device.base import Fused, Sabotaged
+
+from saboteurs import saboteur
+from saboteurs.device.base import Fused, Sabotaged
 
 
 @saboteur("device.masked_argmax_finds", "refusal")

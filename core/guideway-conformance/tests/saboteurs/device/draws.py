@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 import numpy as np
-
 from guideway.api.steps import Array
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.device.base import Sabotaged
+
+from saboteurs import saboteur
+from saboteurs.device.base import Sabotaged
 
 
 @saboteur("device.uniform_known_answers")

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-
 from guideway.api.bitmask import TokenLists
 from guideway.api.steps import Array
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.device.base import Fused, Sabotaged, Triples
+
+from saboteurs import saboteur
+from saboteurs.device.base import Fused, Sabotaged, Triples
 
 
 @saboteur("device.declares_what_it_fuses")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from guideway.api.steps import Array
-from guideway.builtin.numpy_device import NumpyDevice
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors, Tensor, allowed_tokens
+from guideway.devices.numpy.device import NumpyDevice
+
+from saboteurs import saboteur
+from saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors, Tensor, allowed_tokens
 
 
 @saboteur("device.zero_bits_forbid")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from guideway.api.steps import Array
 from numpy.typing import NDArray
 
-from guideway.api.steps import Array
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors
+from saboteurs import saboteur
+from saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors
 
 
 class Floored(np.ndarray[Any, Any]):

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
-
 from guideway.api import Payload
 from guideway.api.steps import Array
-from guideway.builtin.numpy_device import Downloaded
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors, Tensor
+from guideway.devices.numpy.device import Downloaded
+from numpy.typing import NDArray
+
+from saboteurs import saboteur
+from saboteurs.device.base import BFloat16, Sabotaged, SabotagedTensors, Tensor
 
 
 @saboteur("device.says_whether_it_can_run")

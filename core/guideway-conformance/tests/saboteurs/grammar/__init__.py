@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from guideway.conformance.saboteurs.grammar import accepting, extras, fills, languages, load, masks, undoing
+from saboteurs.grammar import accepting, extras, fills, languages, load, masks, undoing
 
 __all__ = ["accepting", "extras", "fills", "languages", "load", "masks", "undoing"]

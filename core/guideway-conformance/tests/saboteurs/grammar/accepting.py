@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from guideway.api import Matcher
-from guideway.builtin.reference.expressions import Expression
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.grammar.base import Compiled, Place, Sane
+from guideway_conformance.reference.expressions import Expression
+
+from saboteurs import saboteur
+from saboteurs.grammar.base import Compiled, Place, Sane
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask

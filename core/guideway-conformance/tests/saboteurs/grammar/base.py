@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from guideway.api import CompiledGrammar, Constraint, DeadEnd, GrammarStrategy, Matcher, Support, Vocabulary
 from guideway.api.bitmask import allow_only
-from guideway.builtin.reference.expressions import Expression
-from guideway.builtin.reference.strategy import ReferenceCompiled
-from guideway.builtin.reference.strategy import Strategy as Reference
+from guideway_conformance.reference.expressions import Expression
+from guideway_conformance.reference.strategy import ReferenceCompiled
+from guideway_conformance.reference.strategy import Strategy as Reference
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask

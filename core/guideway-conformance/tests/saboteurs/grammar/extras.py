@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from guideway.api import CompiledGrammar, Regex
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.grammar.base import Compiled, Full, FullCompiled, FullPlace, Place, Sane
+
+from saboteurs import saboteur
+from saboteurs.grammar.base import Compiled, Full, FullCompiled, FullPlace, Place, Sane
 
 
 @saboteur("grammar.forced_tokens_are_legal", "refusal")

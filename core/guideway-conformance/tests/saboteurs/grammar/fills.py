@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 from guideway.api import DeadEnd, FillJob
 from guideway.api.bitmask import Bitmask
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.grammar.base import Sane
+from numpy.typing import NDArray
+
+from saboteurs import saboteur
+from saboteurs.grammar.base import Sane
 
 Result = NDArray[np.int32]
 

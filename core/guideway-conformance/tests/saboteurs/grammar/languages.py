@@ -19,11 +19,12 @@ from guideway.api import (
     UnsupportedGrammar,
     Vocabulary,
 )
-from guideway.api.json_schema import subschemas
-from guideway.builtin.reference.expressions import Expression, Language
-from guideway.builtin.reference.strategy import ReferenceCompiled
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.grammar.base import Compiled, Place, Sane
+from guideway.json_schema import subschemas
+from guideway_conformance.reference.expressions import Expression, Language
+from guideway_conformance.reference.strategy import ReferenceCompiled
+
+from saboteurs import saboteur
+from saboteurs.grammar.base import Compiled, Place, Sane
 
 
 @saboteur("grammar.a_regex_allows_exactly_its_matches")

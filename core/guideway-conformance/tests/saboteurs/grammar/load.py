@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from guideway.api import CompiledGrammar, Constraint, Vocabulary
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.grammar.base import Compiled, Place, Sane
+
+from saboteurs import saboteur
+from saboteurs.grammar.base import Compiled, Place, Sane
 
 A_MOMENT = 0.002
 """Another thread's turn."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from guideway.api import Vocabulary
 from guideway.api.bitmask import allow_only, num_words
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.grammar.base import Place, Sane
+
+from saboteurs import saboteur
+from saboteurs.grammar.base import Place, Sane
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask

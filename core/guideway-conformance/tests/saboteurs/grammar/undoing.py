@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.grammar.base import Place, Sane
+from saboteurs import saboteur
+from saboteurs.grammar.base import Place, Sane
 
 
 @saboteur("grammar.rollback_restores_masks", "refusal")

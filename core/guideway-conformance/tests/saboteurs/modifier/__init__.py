@@ -1,6 +1,6 @@
 """Logit modifiers, transforms and samplers that break one rule each."""
 
-from guideway.conformance.saboteurs.modifier import (
+from saboteurs.modifier import (
     declarations,
     devices,
     payloads,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-
 from guideway.api import Array, InvalidRequest, LogitTransform, Payload, Request, SequenceInfo, Stage, Step
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.modifier.references import (
+
+from saboteurs import saboteur
+from saboteurs.modifier.references import (
     Draw,
     DrawSampler,
     Mass,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-
 from guideway.api import Array, Payload, Step
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.modifier.references import Watermark, WatermarkTransform
+
+from saboteurs import saboteur
+from saboteurs.modifier.references import Watermark, WatermarkTransform
 
 
 @saboteur("modifier.runs_on_every_device")

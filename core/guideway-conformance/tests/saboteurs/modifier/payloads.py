@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-
 from guideway.api import Feedback, Outcome, Payload, Request, SequenceInfo, StepBatch
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.modifier.references import Repetition, RepetitionState, Watermark
+
+from saboteurs import saboteur
+from saboteurs.modifier.references import Repetition, RepetitionState, Watermark
 
 
 class _Altered(Repetition):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-
 from guideway.api import Array, Payload, Step
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.modifier.references import Draw, DrawSampler
+
+from saboteurs import saboteur
+from saboteurs.modifier.references import Draw, DrawSampler
 
 
 @saboteur("modifier.draws_one_token_per_entry")

@@ -15,8 +15,9 @@ from guideway.api import (
     SequenceInfo,
     StepBatch,
 )
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.modifier.references import Guide, Mass, Repetition, RepetitionState, Watermark
+
+from saboteurs import saboteur
+from saboteurs.modifier.references import Guide, Mass, Repetition, RepetitionState, Watermark
 
 
 @saboteur("modifier.start_leaves_the_request_alone")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from guideway.api import Array, Payload, Stage, Step, WorkerContext
-from guideway.conformance.saboteurs import saboteur
-from guideway.conformance.saboteurs.modifier.references import (
+
+from saboteurs import saboteur
+from saboteurs.modifier.references import (
     Ban,
     BanTransform,
     Mass,

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from guideway.api.errors import GuidewayError, InvalidRequest
 from guideway.api.types import Completion, FinishReason, GenerationResult, TokenLogprobs
-from guideway.engine.command_line.jobs import Job
+from guideway.errors import GuidewayError, InvalidRequest
+
+from guideway_engine.command_line.jobs import Job
 
 __all__ = ["print_line", "print_table", "report"]
 

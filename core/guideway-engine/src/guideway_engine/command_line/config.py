@@ -1,4 +1,7 @@
-"""The configuration on the command line: its flags, and ``guideway config show``."""
+"""The configuration, and where each value comes from.
+
+``guideway config show``, and the configuration's flags for every command that starts an engine.
+"""
 # ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace, _SubParsersAc
 from dataclasses import MISSING
 from typing import Any
 
-from guideway.api.errors import GuidewayError, InvalidConfiguration, PluginError
-from guideway.engine.config import KIND_OF
-from guideway.engine.config_sources import KEYS, Configuration, Key, Layer, Setting, read_layers
-from guideway.engine.fields import add_flag
+from guideway.errors import GuidewayError, InvalidConfiguration, PluginError
 from guideway.plugins import PluginIndex
 from guideway.plugins.selection import resolve
+
+from guideway_engine.config import KIND_OF
+from guideway_engine.config_sources import KEYS, Configuration, Key, Layer, Setting, read_layers
+from guideway_engine.fields import add_flag
 
 __all__ = ["INSTALLED", "add_config", "add_flags", "add_source", "configuration", "sources"]
 

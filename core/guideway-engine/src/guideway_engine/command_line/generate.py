@@ -1,4 +1,7 @@
-"""``guideway generate``."""
+"""Answer prompts with a model, under a constraint.
+
+``guideway generate``.
+"""
 # ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations
@@ -9,17 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from guideway.api.errors import InvalidConfiguration, PluginError
 from guideway.api.types import Completion, FinishReason, GenerationResult
-from guideway.engine.command_line import config, jobs
-from guideway.engine.command_line.answers import print_line, print_table, report
-from guideway.engine.command_line.jobs import Job, read_jobs
-from guideway.engine.config_sources import Configuration, Layer, Setting
+from guideway.errors import InvalidConfiguration, PluginError
 from guideway.plugins import PluginIndex, PluginRecord, Plugins, PluginSettings
 from guideway.plugins.selection import denial
 
+from guideway_engine.command_line import config, jobs
+from guideway_engine.command_line.answers import print_line, print_table, report
+from guideway_engine.command_line.jobs import Job, read_jobs
+from guideway_engine.config_sources import Configuration, Layer, Setting
+
 if TYPE_CHECKING:
-    from guideway.engine.engine import Engine
+    from guideway_engine.engine import Engine
 
 __all__ = ["add_generate"]
 
@@ -106,7 +110,7 @@ def _configuration(args: Namespace, jobs: list[Job]) -> Configuration:
 def _engine(configuration: Configuration) -> Engine:
     engine_config = configuration.engine_config()
     try:
-        from guideway.engine.engine import Engine
+        from guideway_engine.engine import Engine
 
         return Engine(engine_config)
     except ModuleNotFoundError as error:

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guideway.api.errors import InvalidRequest
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams
-from guideway.engine.fields import add_flag, fields_of
+from guideway.errors import InvalidRequest
+
+from guideway_engine.fields import add_flag, fields_of
 
 if TYPE_CHECKING:
-    from guideway.engine.prompts import Prompt
+    from guideway_engine.prompts import Prompt
 
 __all__ = ["Job", "add_flags", "read_jobs"]
 

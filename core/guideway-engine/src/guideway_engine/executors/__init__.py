@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 @hookimpl
 def guideway_executor(name: str) -> type[Executor]:
     if name == "process":
-        from guideway.builtin.executors.process import ProcessExecutor
+        from guideway_engine.executors.process import ProcessExecutor
 
         return ProcessExecutor
-    from guideway.builtin.executors.local import LocalExecutor
+    from guideway_engine.executors.local import LocalExecutor
 
     return LocalExecutor

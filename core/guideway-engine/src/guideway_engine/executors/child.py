@@ -14,9 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from guideway.api.errors import GuidewayError
-from guideway.builtin.executors.blocks import BlockReader, BlockWriter
-from guideway.builtin.executors.messages import pack, pack_error, unpack
+from guideway.errors import GuidewayError
+
+from guideway_engine.executors.blocks import BlockReader, BlockWriter
+from guideway_engine.executors.messages import pack, pack_error, unpack
 
 __all__ = ["COMMAND", "REPLY", "Files", "main"]
 

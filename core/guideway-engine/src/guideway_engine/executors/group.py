@@ -21,10 +21,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from guideway.api.errors import WorkerLost
-from guideway.builtin.executors.blocks import BlockReader, BlockWriter, anonymous_file
-from guideway.builtin.executors.child import COMMAND, REPLY
-from guideway.builtin.executors.messages import pack, unpack, unpack_error
+from guideway.errors import WorkerLost
+
+from guideway_engine.executors.blocks import BlockReader, BlockWriter, anonymous_file
+from guideway_engine.executors.child import COMMAND, REPLY
+from guideway_engine.executors.messages import pack, unpack, unpack_error
 
 __all__ = ["PendingCall", "WorkerGroup"]
 
@@ -32,7 +33,7 @@ PROGRAM = """\
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.path[:] = {path!r}
-from guideway.builtin.executors.child import Files, main
+from guideway_engine.executors.child import Files, main
 main(Files{files}, {rank}, {num_workers})
 """
 

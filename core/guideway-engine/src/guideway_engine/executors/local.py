@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from guideway.api.errors import WorkerLost, contain
 from guideway.api.options import parse_options
 from guideway.api.provisional import Executor
+from guideway.errors import WorkerLost, contain
 
 __all__ = ["LocalExecutor"]
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from guideway.api.errors import GuidewayError, RemoteError
+from guideway.errors import GuidewayError, RemoteError
 
 __all__ = ["pack", "pack_error", "unpack", "unpack_error"]
 

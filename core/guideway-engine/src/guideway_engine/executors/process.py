@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from guideway.api.errors import InvalidConfiguration
 from guideway.api.options import parse_options
 from guideway.api.provisional import Executor
-from guideway.builtin.executors.group import PendingCall, WorkerGroup
+from guideway.errors import InvalidConfiguration
+
+from guideway_engine.executors.group import PendingCall, WorkerGroup
 
 __all__ = ["ProcessExecutor"]
 

@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from guideway.api.errors import GuidewayError, InvalidConfiguration
 from guideway.api.forward import Append, Clear, Copy, Move, Region
-from guideway.engine.scheduling.buddy import BuddyAllocator, power_of_two
+from guideway.errors import GuidewayError, InvalidConfiguration
+
+from guideway_engine.scheduling.buddy import BuddyAllocator, power_of_two
 
 __all__ = ["KVCache", "KVCacheError", "KVCacheFull"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 
-from guideway.engine.scheduling.sequence import Sequence
+from guideway_engine.scheduling.sequence import Sequence
 
 __all__ = ["Recovery"]
 

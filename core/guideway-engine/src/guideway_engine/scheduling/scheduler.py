@@ -19,15 +19,16 @@ from contextlib import ExitStack, suppress
 from operator import attrgetter
 from typing import Any
 
-from guideway.api.errors import GuidewayError, LimitExceeded, PluginError, UnsupportedCapability, WorkerLost
 from guideway.api.types import FinishReason
-from guideway.constraints.runtime import Runtime
-from guideway.engine.scheduling.drafter import PromptLookup
-from guideway.engine.scheduling.kv_cache import KVCache, KVCacheError, KVCacheFull
-from guideway.engine.scheduling.recovery import Recovery
-from guideway.engine.scheduling.sequence import RequestGroup, Sequence, reason_of
-from guideway.engine.scheduling.stepper import Advance, Stepper, Work
-from guideway.engine.scheduling.waiting import WaitingQueue
+from guideway.errors import GuidewayError, LimitExceeded, PluginError, UnsupportedCapability, WorkerLost
+from guideway.runtime.runtime import Runtime
+
+from guideway_engine.scheduling.drafter import PromptLookup
+from guideway_engine.scheduling.kv_cache import KVCache, KVCacheError, KVCacheFull
+from guideway_engine.scheduling.recovery import Recovery
+from guideway_engine.scheduling.sequence import RequestGroup, Sequence, reason_of
+from guideway_engine.scheduling.stepper import Advance, Stepper, Work
+from guideway_engine.scheduling.waiting import WaitingQueue
 
 __all__ = ["Scheduler"]
 

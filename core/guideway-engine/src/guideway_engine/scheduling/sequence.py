@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from guideway.api.errors import GuidewayError, InvalidRequest
 from guideway.api.types import Completion, FinishReason, GenerationResult, Request, TokenLogprobs
 from guideway.api.vocabulary import Vocabulary
-from guideway.constraints.runtime import Admission
-from guideway.engine.scheduling.drafter import PromptLookup
-from guideway.engine.scheduling.text_stream import TextStream
+from guideway.errors import GuidewayError, InvalidRequest
+from guideway.runtime.runtime import Admission
+
+from guideway_engine.scheduling.drafter import PromptLookup
+from guideway_engine.scheduling.text_stream import TextStream
 
 __all__ = ["RequestGroup", "Sequence", "reason_of", "refusal"]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-
 from guideway.api.forward import Append, ForwardStep, Score
 from guideway.api.provisional import Executor
 from guideway.api.steps import Logprobs, Need, Outcome, StepBatch
 from guideway.api.types import TokenLogprobs
-from guideway.constraints.rows import token_logprobs
-from guideway.constraints.runtime import Runtime
-from guideway.engine.scheduling.kv_cache import KVCache
-from guideway.engine.scheduling.sequence import Sequence
 from guideway.pipeline import accepted_tokens
+from guideway.runtime.rows import token_logprobs
+from guideway.runtime.runtime import Runtime
+
+from guideway_engine.scheduling.kv_cache import KVCache
+from guideway_engine.scheduling.sequence import Sequence
 
 __all__ = ["Advance", "Stepper", "Work"]
 

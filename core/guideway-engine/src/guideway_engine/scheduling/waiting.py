@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from guideway.engine.scheduling.sequence import Sequence
+from guideway_engine.scheduling.sequence import Sequence
 
 __all__ = ["WaitingQueue"]
 

@@ -16,15 +16,15 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
+from guideway.api.forward import Append
+from guideway.errors import InvalidConfiguration
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from guideway.api.errors import InvalidConfiguration
-from guideway.api.forward import Append
-from guideway.engine.worker.kv_store import KVStore
-from guideway.engine.worker.masks import Masks
+from guideway_engine.worker.kv_store import KVStore
+from guideway_engine.worker.masks import Masks
 
 __all__ = ["ATTENTION_NAME", "AttentionStep", "PackedStep", "attention", "pack_step"]
 

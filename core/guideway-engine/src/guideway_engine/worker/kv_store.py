@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-
-from guideway.api.errors import GuidewayError, InvalidConfiguration
 from guideway.api.forward import Copy, Move
+from guideway.errors import GuidewayError, InvalidConfiguration
+from torch import Tensor
 
 __all__ = ["KVShape", "KVStore"]
 

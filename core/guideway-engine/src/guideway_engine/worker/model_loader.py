@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from guideway.api.forward import ModelInfo
+from guideway.errors import InvalidConfiguration
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging
-
-from guideway.api.errors import InvalidConfiguration
-from guideway.api.forward import ModelInfo
 
 __all__ = ["load_model", "load_tokenizer", "model_info"]
 

@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from guideway.errors import InvalidConfiguration
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from guideway.api.errors import InvalidConfiguration
-from guideway.engine.worker.attention import ATTENTION_NAME, attention
-from guideway.engine.worker.kv_store import KVShape
+from guideway_engine.worker.attention import ATTENTION_NAME, attention
+from guideway_engine.worker.kv_store import KVShape
 
 __all__ = ["AttentionProfile", "check_spans", "probe_attention"]
 

@@ -11,11 +11,10 @@ from math import gcd
 from typing import Any
 
 import torch
+from guideway.errors import InvalidConfiguration
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import PreTrainedModel
-
-from guideway.api.errors import InvalidConfiguration
 
 __all__ = ["leave", "share"]
 

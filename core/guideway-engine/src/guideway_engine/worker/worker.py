@@ -11,11 +11,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-
-from guideway.api.errors import GuidewayError, contain
 from guideway.api.forward import ForwardOutput, ForwardStep, ModelInfo, ModelRunner, RunnerLimits
 from guideway.api.modifier import LogitModifier, WorkerContext
 from guideway.api.steps import Array, Logprobs, StepInput, StepOutput
+from guideway.errors import GuidewayError, contain
 from guideway.pipeline import Pipeline
 from guideway.pipeline.mixins import Mixins
 from guideway.plugins import PluginPlan, Plugins, bootstrap_worker

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from guideway.api.json_schema_probe import SupportTable, Table, byte_vocabulary, probe
+from guideway.json_schema.prober import SupportTable, Table, byte_vocabulary, probe
 
 from guideway_vllm.stock.server import Server, serving
 

@@ -23,8 +23,8 @@ from guideway.api import (
     parse_options,
 )
 from guideway.api.bitmask import allocate
-from guideway.api.json_schema import check_schema, keywords, pattern_details
-from guideway.api.json_schema_probe import support
+from guideway.json_schema import check_schema, keywords, pattern_details
+from guideway.json_schema.prober import support
 from numpy.typing import NDArray
 
 from guideway_vllm.stock.matcher import Rows, StockCompiled

@@ -1,0 +1,1 @@
+"""The program ``guideway``, and the commands of the library itself."""

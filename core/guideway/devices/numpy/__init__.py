@@ -1,0 +1,17 @@
+"""The component ``device.numpy``; its array library is imported when the device is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guideway.api.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from guideway.api.device import DeviceBackend
+
+
+@hookimpl
+def guideway_device_backend() -> type[DeviceBackend]:
+    from guideway.devices.numpy.device import NumpyDevice
+
+    return NumpyDevice
