@@ -23,7 +23,7 @@ from pathlib import Path
 import importlib_metadata
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.plugins.environments import BUILD, ROOT, Environment, make_environment
+from tests.support.environments import BUILD, ROOT, Environment, make_environment
 
 RESULT = Path(__file__).parent / "results" / "plugins_list.md"
 DISTRIBUTIONS = 100

@@ -13,7 +13,7 @@ import guideway
 import pytest
 from guideway.command_line.program import main
 
-from tests.plugins.environments import Environment
+from tests.support.environments import Environment
 
 
 def answer(environment: Environment, *arguments: str, **variables: str) -> Any:

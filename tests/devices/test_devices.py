@@ -19,7 +19,8 @@ import torch
 from guideway.api import bitmask as bits
 from guideway.api.device import DeviceBackend
 from guideway.api.steps import Payload
-from guideway.builtin import devices
+from guideway.devices import numpy as numpy_component
+from guideway.devices import torch as torch_component
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.devices.torch.device import TorchDevice
 from guideway.errors import InvalidConfiguration
@@ -107,8 +108,8 @@ def expect(library: Library, got: Any, wanted: NDArray[Any], dtype: str = "float
 
 
 def test_the_module_offers_both_classes() -> None:
-    assert devices.guideway_device_backend("numpy") is NumpyDevice
-    assert devices.guideway_device_backend("torch") is TorchDevice
+    assert numpy_component.guideway_device_backend() is NumpyDevice
+    assert torch_component.guideway_device_backend() is TorchDevice
     for cls in (NumpyDevice, TorchDevice):
         assert cls.available() is None
         assert cls.contract == "1.0"

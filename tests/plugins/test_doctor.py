@@ -11,7 +11,7 @@ import pytest
 from guideway.plugins import PluginIndex
 from guideway.plugins.doctor import examine
 
-from tests.plugins.environments import Environment
+from tests.support.environments import Environment
 from tests.plugins.test_index import egg_info
 
 

@@ -13,7 +13,7 @@ from guideway.plugins import PluginIndex
 from guideway.plugins.kinds import HOOKS, KINDS, normalize
 from packaging.utils import canonicalize_name
 
-from tests.plugins.environments import Environment
+from tests.support.environments import Environment
 
 
 def test_every_component_is_found_and_nothing_imported(index: PluginIndex) -> None:

@@ -13,7 +13,7 @@ from guideway.errors import InvalidConfiguration, PluginUnavailable
 from guideway.plugins import PluginIndex, Plugins, PluginSettings, bootstrap_worker
 from guideway.plugins.lock import Lock, Locked, Verdict, certifying_command
 
-from tests.plugins.environments import Environment
+from tests.support.environments import Environment
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from guideway.errors import InvalidConfiguration, PluginConflict, PluginError
 from guideway.plugins import PluginIndex, PluginPlan, Plugins, PluginSettings, bootstrap_worker
 from guideway.plugins.digest import file_digest
 
-from tests.plugins.environments import Environment
+from tests.support.environments import Environment
 
 PROGRAM = str(Path(__file__).parent / "worker_program.py")
 

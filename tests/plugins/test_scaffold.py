@@ -12,7 +12,7 @@ import pytest
 from guideway.errors import InvalidConfiguration
 from guideway.plugins.scaffold import KINDS_TO_WRITE, new_package
 
-from tests.plugins.environments import BUILD
+from tests.support.environments import BUILD
 
 
 @pytest.fixture(scope="module")

@@ -28,11 +28,13 @@ def source_files() -> list[Path]:
 
 
 def distributions() -> list[Path]:
-    """The folders of the distributions beside core."""
-    return sorted(path.parent for place in ("plugins", "contrib") for path in ROOT.glob(f"{place}/*/pyproject.toml"))
+    """The folders of the distributions beside the library."""
+    places = ("core", "plugins", "contrib")
+    return sorted(path.parent for place in places for path in ROOT.glob(f"{place}/*/pyproject.toml"))
 
 
 def core_modules() -> list[Path]:
+    """Those of the library."""
     return sorted(CORE.rglob("*.py"))
 
 
@@ -65,6 +67,53 @@ def imports(source: str, module: str = "", *, is_package: bool = False) -> Itera
             argument = node.args[0]
             if name in ("import_module", "__import__") and isinstance(argument, ast.Constant):
                 yield node.lineno, str(argument.value)
+
+
+def import_graph(root: Path) -> dict[str, set[str]]:
+    """By name of each module of each distribution under `root`: which others of them it imports. A name that a package
+    offers, and that is no module, counts as an import of the package."""
+    sources = [root / "core", *(path.parent / "src" for path in root.glob("*/*/pyproject.toml"))]
+    modules: dict[str, Path] = {}
+    for folder in sources:
+        for path in (folder / "guideway" if folder == root / "core" else folder).rglob("*.py"):
+            parts = path.relative_to(folder).with_suffix("").parts
+            modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    graph: dict[str, set[str]] = {name: set() for name in modules}
+    for name, path in modules.items():
+        for _, imported in imports(path.read_text("utf-8"), name, is_package=path.name == "__init__.py"):
+            found = imported if imported in modules else imported.rpartition(".")[0]
+            if found in modules and found != name:
+                graph[name].add(found)
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The groups of modules that import each other, directly or through others (Tarjan's strongly connected
+    components of more than one module, and modules that import themselves), each sorted."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph[node]):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            group = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(group) > 1 or node in graph[node]:
+                found.append(sorted(group))
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return sorted(found)
 
 
 def words_in_code(source: str) -> Iterator[tuple[int, str]]:

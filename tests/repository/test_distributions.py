@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import guideway
 import pytest
 
 from tests.repository.sources import CORE, ROOT, distributions
@@ -30,13 +31,26 @@ def test_there_are_distributions() -> None:
 
 def test_the_development_setup_installs_every_distribution() -> None:
     editable = {line.removeprefix("-e ") for line in requirements("requirements-dev.txt") if line.startswith("-e ")}
-    expected = {".[engine]"} | {f"./{folder.relative_to(ROOT).as_posix()}" for folder in distributions()}
+    expected = {"."} | {f"./{folder.relative_to(ROOT).as_posix()}" for folder in distributions()}
     assert editable == expected
 
 
-def test_every_folder_under_plugins_and_contrib_is_a_distribution() -> None:
-    folders = {p for place in ("plugins", "contrib") for p in (ROOT / place).iterdir() if any(p.glob("[!.]*.*"))}
-    assert folders == set(distributions())
+def test_every_folder_of_distributions_holds_one() -> None:
+    places = ("core", "plugins", "contrib")
+    folders = {p for place in places for p in (ROOT / place).iterdir() if any(p.glob("[!.]*.*"))}
+    assert folders - {CORE} == set(distributions())
+
+
+def test_the_three_of_core_carry_one_version() -> None:
+    library = project_of(ROOT)
+    version = guideway.__version__
+    pins = [pin for extra in library["optional-dependencies"].values() for pin in extra]
+    parts = [folder for folder in distributions() if folder.parent == CORE.parent]
+    assert sorted(pins) == sorted(f"{folder.name}=={version}" for folder in parts)
+    for folder in parts:
+        project = project_of(folder)
+        assert project["version"] == version
+        assert f"guideway=={version}" in project["dependencies"]
 
 
 @pytest.mark.parametrize("folder", distributions(), ids=lambda folder: folder.name)
@@ -56,7 +70,7 @@ def test_a_distribution_is_complete(folder: Path) -> None:
     assert {value.split(":")[0].split(".")[0] for value in entries.values()} == {package.name}
 
 
-def test_core_is_typed_and_licensed() -> None:
+def test_the_library_is_typed_and_licensed() -> None:
     assert (CORE / "py.typed").is_file()
     text = (ROOT / "LICENSE").read_text("utf-8")
     assert "Apache License" in text

@@ -1,4 +1,4 @@
-"""Which way imports go, what core may name, and what importing guideway loads."""
+"""Which way imports go, what the library may name, and what importing guideway loads."""
 
 from __future__ import annotations
 
@@ -9,50 +9,61 @@ from pathlib import Path
 import guideway
 import pytest
 
-from tests.repository.sources import CORE, ROOT, core_modules, distributions, imports, module_name, words_in_code
+from tests.repository.sources import (
+    CORE,
+    ROOT,
+    circles,
+    core_modules,
+    distributions,
+    import_graph,
+    imports,
+    module_name,
+    words_in_code,
+)
 
+MIDDLE = {"json_schema", "vocabulary", "devices", "plugins", "pipeline"}
 MAY_IMPORT = {
-    "api": set(),
-    "plugins": {"api"},
-    "pipeline": {"api"},
-    "constraints": {"api"},
-    "builtin": {"api"},
-    "conformance": {"api", "plugins", "builtin"},
-    "engine": {"api", "plugins", "pipeline", "constraints"},
-    "cli": {"api", "plugins", "pipeline", "constraints", "engine"},
-    "__main__": {"cli"},
-    "__init__": {"api", "engine", "plugins"},
+    "errors": set(),
+    "version": set(),
+    "api": {"errors"},
+    **{part: {"errors", "api", "version"} for part in MIDDLE},
+    "runtime": {"errors", "api", "version", *MIDDLE},
+    "command_line": {"errors", "api", "version", "runtime", *MIDDLE},
+    "__main__": {"command_line"},
+    "__init__": {"errors", "api", "version", "plugins"},
+    "conformance": set(),
 }
-"""The parts of core, and which others each may import."""
+"""The parts of the library, and which others each may import."""
+
+SHIMS = {"guideway": "guideway_engine", "guideway.conformance": "guideway_conformance"}
+"""The modules of the library that name another distribution: for type checkers, and to say what to install."""
 
 DEVICES = {"cuda", "rocm", "tpu", "xla", "npu", "xpu", "mps", "hpu", "neuron", "gaudi", "ascend", "metal", "vulkan"}
 GRAMMAR_LIBRARIES = {"xgrammar", "llguidance", "outlines", "lmfe", "formatron", "kbnf", "lmformatenforcer"}
 
-HOST_ADAPTERS = {"guideway-vllm"}
-"""Distributions that run the runtime inside another host, and may import `plugins`, `constraints` and `pipeline`."""
+HOSTS = {"guideway-engine", "guideway-vllm"}
+"""Distributions that drive the runtime, and may import all of the library."""
+
+SUITE = "guideway-conformance"
+"""It may import all of the library too, and no host."""
 
 APPLICATIONS = {"guideway-demo-model"}
 """Distributions that, beside what they plug in, are used as a program: the demo model is evaluated through the engine.
 They may use what an application does: the names of `guideway` itself, and no module below."""
 
-FOR_PLUGINS = {
-    "guideway.api",
-    "guideway.devices.numpy.device",
-    "guideway.devices.philox",
-    "guideway.devices.torch.device",
-}
-"""The API, and the built-in devices: one whose logits are tensors of torch derives from that of torch."""
+FOR_PLUGINS = {"guideway.api", "guideway.json_schema", "guideway.devices"}
 FOR_PLUGIN_TESTS = FOR_PLUGINS | {"guideway_conformance.reference", "guideway.conformance"}
 
 
 def part_of(module: str) -> str:
     """``api`` of ``guideway.api.types``; ``__init__`` of guideway itself. A name that `guideway` only passes on, such
-    as ``guideway.Engine``, is of the part it comes from."""
+    as ``guideway.Engine``, is of the part or distribution it comes from."""
     if "." not in module:
         return "__init__"
     part = module.split(".")[1]
     if part in guideway.__all__:
-        return guideway._HOME_OF.get(part, "guideway.api").split(".")[1]
+        home = guideway._HOME_OF.get(part, "guideway.api")
+        return home.split(".")[1] if home.startswith("guideway.") else home.partition(".")[0]
     return part
 
 
@@ -60,9 +71,12 @@ def against_the_arrows(module: str, source: str, *, is_package: bool = False) ->
     here = part_of(module)
     wrong = []
     for line, name in imports(source, module, is_package=is_package):
-        if name != "guideway" and not name.startswith("guideway."):
+        top = name.partition(".")[0]
+        if top.startswith("guideway_") and SHIMS.get(module) != top:
+            wrong.append(f"{module}:{line} imports {name}, of another distribution")
+        if top != "guideway" or name in ("guideway", "guideway.__version__"):
             continue
-        if name not in ("guideway", "guideway.__version__") and part_of(name) not in {here, *MAY_IMPORT[here]}:
+        if part_of(name) not in {here, *MAY_IMPORT[here]}:
             wrong.append(f"{module}:{line} imports {name}")
     return wrong
 
@@ -84,7 +98,7 @@ def test_every_part_of_core_has_its_arrows() -> None:
     [
         "from guideway_engine.engine import Engine",
         "def f():\n    import guideway_engine",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from guideway import constraints",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from guideway import runtime",
         "from ..plugins import index",
         "from .. import plugins",
         "from guideway import Engine",
@@ -103,29 +117,37 @@ def test_imports_along_the_arrows_pass() -> None:
     assert against_the_arrows("guideway.pipeline.pipeline", source) == []
 
 
-MAY_IMPORT_TORCH = ("builtin", "engine", "conformance")
-"""The last within checks that are planned only where torch is installed: a device takes its tensors."""
-
-
-def test_torch_is_imported_only_where_models_and_devices_are() -> None:
+def test_torch_is_imported_only_where_devices_are() -> None:
     wrong = [
         f"{module_name(path)}:{line}"
         for path in core_modules()
         for line, name in imports(path.read_text("utf-8"))
-        if name.split(".")[0] == "torch" and part_of(module_name(path)) not in MAY_IMPORT_TORCH
+        if name.split(".")[0] == "torch" and part_of(module_name(path)) != "devices"
     ]
-    assert not wrong, f"torch may be imported in {MAY_IMPORT_TORCH} only: {wrong}"
+    assert not wrong, f"in the library torch may be imported in devices only: {wrong}"
+
+
+def test_no_module_imports_one_that_imports_it() -> None:
+    """Imports inside functions and under TYPE_CHECKING count."""
+    graph = import_graph(ROOT)
+    assert {"guideway.errors", "guideway_engine.engine", "guideway_conformance.runner", "guideway_cpu"} <= graph.keys()
+    assert circles(graph) == []
+
+
+def test_a_circle_is_seen() -> None:
+    graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": set(), "e": {"e", "a"}}
+    assert circles(graph) == [["a", "b", "c"], ["e"]]
 
 
 def named(source: str, words: set[str]) -> list[str]:
     return [f"line {line}: {word}" for line, word in words_in_code(source) if word in words]
 
 
-def test_core_names_no_device_and_no_grammar_library() -> None:
+def test_the_library_names_no_device_and_no_grammar_library() -> None:
     wrong = {
         module_name(path): found
         for path in core_modules()
-        if part_of(module_name(path)) != "builtin"
+        if part_of(module_name(path)) != "devices"
         if (found := named(path.read_text("utf-8"), DEVICES | GRAMMAR_LIBRARIES))
     }
     assert not wrong, f"what is special about a device or library belongs into its plugin: {wrong}"
@@ -163,20 +185,36 @@ def test_prose_and_longer_words_are_allowed(source: str) -> None:
 
 
 @pytest.mark.parametrize("folder", distributions(), ids=lambda folder: folder.name)
-def test_a_plugin_imports_only_what_it_may(folder: Path) -> None:
+def test_a_distribution_imports_only_what_it_may(folder: Path) -> None:
+    package = folder.name.replace("-", "_")
     allowed = set(FOR_PLUGINS)
-    if folder.name in HOST_ADAPTERS:
-        allowed |= {"guideway.plugins", "guideway.runtime", "guideway.pipeline"}
+    if folder.name in HOSTS or folder.name == SUITE:
+        allowed = {"guideway"}
     if folder.name in APPLICATIONS:
         allowed |= {f"guideway.{name}" for name in guideway.__all__}
     wrong = []
-    for path in sorted(folder.rglob("*.py")):
-        roots = allowed | (FOR_PLUGIN_TESTS if "tests" in path.relative_to(folder).parts else set())
-        wrong += [
-            f"{path.relative_to(ROOT)}:{line} imports {name}"
-            for line, name in imports(path.read_text("utf-8"))
-            if name.split(".")[0] == "guideway" and not any(f"{name}.".startswith(f"{root}.") for root in roots)
-        ]
+    for path in sorted((folder / "src").rglob("*.py")):
+        for line, name in imports(path.read_text("utf-8")):
+            top = name.partition(".")[0]
+            ours = top == "guideway" or top.startswith("guideway_")
+            if ours and top != package and not any(f"{name}.".startswith(f"{root}.") for root in allowed):
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+PLUGINS = [folder for folder in distributions() if folder.parent.name != "core" and folder.name not in HOSTS]
+
+
+@pytest.mark.parametrize("folder", PLUGINS, ids=lambda folder: folder.name)
+def test_the_tests_of_a_plugin_use_what_a_stranger_has(folder: Path) -> None:
+    allowed = FOR_PLUGIN_TESTS | {f"guideway.{name}" for name in guideway.__all__ if folder.name in APPLICATIONS}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in sorted((folder / "tests").rglob("*.py"))
+        for line, name in imports(path.read_text("utf-8"))
+        if name.partition(".")[0] in ("guideway", "guideway_engine", "guideway_conformance")
+        and not any(f"{name}.".startswith(f"{root}.") for root in allowed)
+    ]
     assert not wrong, "\n".join(wrong)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from guideway.plugins.scaffold import new_package
 
-from tests.plugins.environments import BUILD
+from tests.support.environments import BUILD
 
 
 @dataclass(frozen=True)

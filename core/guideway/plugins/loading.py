@@ -17,12 +17,12 @@ from functools import cache, reduce
 from importlib import import_module
 from typing import Any
 
-import guideway
 from guideway import api
 from guideway.errors import PluginLoadError
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS
 from guideway.plugins.requirements import extra_with, missing_distributions, version_conflict
+from guideway.version import __version__
 
 __all__ = ["Loaded", "failure", "incompatibility", "load", "loaded", "missing_extra"]
 
@@ -75,12 +75,12 @@ def failure(record: PluginRecord) -> PluginLoadError | None:
 def incompatibility(record: PluginRecord) -> str | None:
     """Why `record` could not work with this guideway, by its requirements; None if nothing speaks against it."""
     requirement = _conflicting(record.requires)
-    return requirement and f"it requires {requirement!r}, and this is guideway {guideway.__version__}"
+    return requirement and f"it requires {requirement!r}, and this is guideway {__version__}"
 
 
 @cache
 def _conflicting(requires: tuple[str, ...]) -> str | None:
-    return version_conflict(requires, "guideway", guideway.__version__)
+    return version_conflict(requires, "guideway", __version__)
 
 
 def _load(record: PluginRecord) -> Loaded:

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import guideway
 from guideway.api import CONTRACT
 from guideway.errors import InvalidConfiguration, PluginError
 from guideway.plugins.digest import file_digest
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.selection import PluginSettings
+from guideway.version import __version__
 
 if TYPE_CHECKING:
     from guideway.plugins.manager import Plugins
@@ -51,7 +51,7 @@ class PluginPlan:
     configuration: str
     """sha256 of the configuration as canonical JSON."""
     contract: str = CONTRACT
-    guideway: str = guideway.__version__
+    guideway: str = __version__
 
     @staticmethod
     def build(

@@ -13,10 +13,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-import guideway
 from guideway.errors import InvalidConfiguration
 from guideway.plugins.kinds import normalize
 from guideway.plugins.plan import PlannedPlugin
+from guideway.version import __version__
 
 from guideway_conformance.outcomes import Outcome, Result
 from guideway_conformance.registry import TIERS, Mode, Obligation, Tier, checks, plan
@@ -227,7 +227,7 @@ def environment(requirements: Iterable[str] = ()) -> dict[str, str]:
     """What else decides an outcome: the machine, and the versions of what a plugin with these `requirements`, as its
     metadata writes them, rests on."""
     found = {
-        "guideway": guideway.__version__,
+        "guideway": __version__,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
     }

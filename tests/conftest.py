@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from guideway.plugins import PluginIndex
 
-from tests.plugins.environments import BUILD, ROOT, Environment, make_environment
+from tests.support.environments import BUILD, ROOT, Environment, make_environment
 
 PACKAGES = Path(__file__).parent / "packages"
 
