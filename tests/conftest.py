@@ -12,7 +12,7 @@ from guideway.plugins import PluginIndex
 
 from tests.support.environments import BUILD, ROOT, Environment, make_environment
 
-PACKAGES = Path(__file__).parent / "packages"
+PACKAGES = Path(__file__).parent / "plugins" / "packages"
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ assert guideway_engine.engine and guideway_engine.scheduling.kv_cache  # they de
 def tree(base: type[GuidewayError] = GuidewayError) -> Iterator[type[GuidewayError]]:
     yield base
     for child in base.__subclasses__():
-        if child.__module__.startswith("guideway."):
+        if child.__module__.startswith("guideway"):
             yield from tree(child)
 
 

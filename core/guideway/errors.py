@@ -6,6 +6,9 @@ A refused token is a return value, never an exception.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+from types import TracebackType
 from typing import Any
 
 __all__ = [
@@ -25,7 +28,9 @@ __all__ = [
     "UnsupportedCapability",
     "UnsupportedGrammar",
     "WorkerLost",
+    "blame",
     "contain",
+    "did_you_mean",
     "passable",
     "text_of",
 ]
@@ -151,6 +156,49 @@ def contain(error: BaseException) -> None:
     """
     if isinstance(error, KeyboardInterrupt | GeneratorExit):
         raise error
+
+
+class blame:  # noqa: N801 - used as a function is
+    """``with blame(plugin, phase):`` around a call into a plugin: whatever the call raises becomes an error that names
+    the plugin and says in which phase it failed.
+
+    `phase` is the name of the method that is called, or words such as ``while it was built``. `error` is the class of
+    what is raised; errors of the types in `passing`, which a plugin may raise there, pass as they are, and so does a
+    wish to stop (`contain`).
+    """
+
+    __slots__ = ("_error", "_passing", "_phase", "_plugin")
+
+    def __init__(
+        self,
+        plugin: str,
+        phase: str,
+        *,
+        error: type[PluginError] = PluginError,
+        passing: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        self._plugin = plugin
+        self._phase = phase
+        self._error = error
+        self._passing = passing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, self._passing):
+            return
+        contain(error)
+        phase = self._phase if " " in self._phase else f"in {self._phase}"
+        raise self._error(f"{self._plugin} failed {phase}: {text_of(error)}", plugin=self._plugin) from error
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """``did you mean 'this'?``, with the known word that is closest to `word`; empty if none is close."""
+    close = difflib.get_close_matches(str(word)[:80], list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
 
 
 def passable(text: str) -> str:

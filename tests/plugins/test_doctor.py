@@ -11,8 +11,8 @@ import pytest
 from guideway.plugins import PluginIndex
 from guideway.plugins.doctor import examine
 
-from tests.support.environments import Environment
 from tests.plugins.test_index import egg_info
+from tests.support.environments import Environment
 
 
 def problems(environment: Environment, *arguments: str, **variables: str) -> dict[str, dict[str, Any]]:
@@ -33,7 +33,7 @@ def test_a_healthy_environment(bare: Environment) -> None:
 def test_an_extra_that_is_not_installed_is_only_a_note(bare: Environment) -> None:
     note = problems(bare, "--import")["guideway/device.torch"]
     assert (note["severity"], note["code"]) == ("note", "extra-not-installed")
-    assert "'torch'" in note["message"] and note["fix"].endswith("pip install 'guideway[engine]'")
+    assert "'torch'" in note["message"] and note["fix"].endswith("pip install 'guideway[torch]'")
     done = bare.guideway("plugins", "doctor", "--import")
     assert done.returncode == 0 and done.stdout.endswith(
         "no problems found (6 plugins, imported, each in a process of its own)\n"
