@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from engine_support.prompts import PERSON, booking, chat, person
 from guideway import Choice, Engine, EngineConfig, FinishReason, GenerationResult, JsonSchema, Regex, SamplingParams
 from guideway.api import (
     Array,
@@ -27,12 +28,11 @@ from guideway.api import (
     WorkerContext,
     hookimpl,
 )
-from tests.engine.test_engine import PERSON, booking, chat, person
 
 from tests.support.devices import FusedNumpy
 from tests.support.distributions import install
 
-HERE = "tests.engine.test_sim_device_in_engine"
+HERE = "tests.across.test_sim_device_in_engine"
 
 
 class Witness(LogitTransform):
@@ -163,7 +163,7 @@ def engine(backend: str, **config: Any) -> Engine:
 
 def device() -> Any:
     """That of the engine built last."""
-    from tests.engine.test_sim_device_in_engine import Witness  # the one the entry point names
+    from tests.across.test_sim_device_in_engine import Witness  # the one the entry point names
 
     return Witness.seen[-1]
 

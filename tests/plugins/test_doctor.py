@@ -27,7 +27,7 @@ def problems(environment: Environment, *arguments: str, **variables: str) -> dic
 def test_a_healthy_environment(bare: Environment) -> None:
     done = bare.guideway("plugins", "doctor")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "no problems found (6 plugins, not imported; --import also tries to import them)\n"
+    assert done.stdout == "no problems found (2 plugins, not imported; --import also tries to import them)\n"
 
 
 def test_an_extra_that_is_not_installed_is_only_a_note(bare: Environment) -> None:
@@ -36,7 +36,7 @@ def test_an_extra_that_is_not_installed_is_only_a_note(bare: Environment) -> Non
     assert "'torch'" in note["message"] and note["fix"].endswith("pip install 'guideway[torch]'")
     done = bare.guideway("plugins", "doctor", "--import")
     assert done.returncode == 0 and done.stdout.endswith(
-        "no problems found (6 plugins, imported, each in a process of its own)\n"
+        "no problems found (2 plugins, imported, each in a process of its own)\n"
     )
 
 

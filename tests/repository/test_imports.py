@@ -52,7 +52,7 @@ APPLICATIONS = {"guideway-demo-model"}
 They may use what an application does: the names of `guideway` itself, and no module below."""
 
 FOR_PLUGINS = {"guideway.api", "guideway.json_schema", "guideway.devices"}
-FOR_PLUGIN_TESTS = FOR_PLUGINS | {"guideway_conformance.reference", "guideway.conformance"}
+FOR_PLUGIN_TESTS = FOR_PLUGINS | {"guideway_conformance", "guideway.conformance"}
 
 
 def part_of(module: str) -> str:

@@ -14,6 +14,7 @@ import pluggy
 import pytest
 import torch
 from engine_support.models import randomized
+from engine_support.prompts import BOOKING, PERSON, booking, chat, person
 from guideway import (
     Choice,
     Engine,
@@ -43,42 +44,6 @@ from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from tests.support.distributions import install
-
-PERSON = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 40},
-        "age": {"type": "integer", "minimum": 0, "maximum": 130},
-        "married": {"type": "boolean"},
-    },
-    "required": ["name", "age", "married"],
-    "additionalProperties": False,
-}
-BOOKING = {
-    "type": "object",
-    "properties": {
-        "guest": {"type": "string", "maxLength": 40},
-        "people": {"type": "integer", "minimum": 1, "maximum": 99},
-        "room": {"enum": ["single", "double", "suite"]},
-    },
-    "required": ["guest", "people", "room"],
-    "additionalProperties": False,
-}
-NAMES = ["Peter Young", "Zoë Garcia", "Helsel Brown", "Maria Silva", "Haencor Green", "Liam Morris"]
-
-
-def chat(text: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": text}]
-
-
-def person(i: int) -> list[dict[str, str]]:
-    return chat(
-        f"Extract name, age, married. Meet {NAMES[i % len(NAMES)]}. Age: {20 + i}. {['Single', 'Married'][i % 2]}."
-    )
-
-
-def booking(i: int) -> list[dict[str, str]]:
-    return chat(f"Extract the booking. {NAMES[i % len(NAMES)]} wants to book. For {1 + i} persons. We want the double.")
 
 
 @pytest.fixture(scope="module")
@@ -471,13 +436,13 @@ observer = Observer()
 def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe modifiers and `observer`, installed."""
     entries = {f"modifier.{name}": "tests.support.probes" for name in ("green_list", "gumbel", "guidance", "aligned")}
-    install(tmp_path, "probes", entries | {"hooks.observer": "tests.engine.test_engine:observer"})
+    install(tmp_path, "probes", entries | {"hooks.observer": "test_engine:observer"})
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
 @pytest.mark.usefixtures("probes")
 def test_validators_and_observers_hear_of_requests(caplog: pytest.LogCaptureFixture) -> None:
-    from tests.engine.test_engine import observer  # the one the entry point names
+    from test_engine import observer  # the one the entry point names
 
     settings = PluginSettings(enable=("observer",))
     with Engine(EngineConfig(model="demo", plugins=settings)) as e:
@@ -580,7 +545,7 @@ broken_plugin = BrokenPlugin()
 
 
 def test_a_transform_that_cannot_be_built_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, "broken", {"modifier.broken": "tests.engine.test_engine:broken_plugin"})
+    install(tmp_path, "broken", {"modifier.broken": "test_engine:broken_plugin"})
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(PluginLoadError, match=r"modifier\.broken failed.*KeyError: 'weights'") as caught:
         Engine(EngineConfig(model="demo", modifiers=("broken",)))

@@ -327,7 +327,7 @@ def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {
         "grammar.aaa": "no_such_module_of_anyone",
         "modifier.green_list": "tests.support.probes",
-        "hooks.watcher": "tests.engine.test_generate_command:watcher",
+        "hooks.watcher": "test_generate_command:watcher",
     }
     install(tmp_path / "installed", "strangers", entries)
     monkeypatch.syspath_prepend(str(tmp_path / "installed"))
@@ -348,7 +348,7 @@ def test_an_installed_plugin_that_is_broken_matters_only_where_it_is_wanted(
 
 @pytest.mark.usefixtures("strangers")
 def test_modifiers_options_and_hooks_come_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    from tests.engine.test_generate_command import watcher  # the one the entry point names
+    from test_generate_command import watcher  # the one the entry point names
 
     arguments = ("--model", "demo", "--prompt", PROMPT, "--max-tokens", "12")
     _, (plain,), _ = run(capsys, *arguments)
@@ -384,7 +384,7 @@ def test_configuration_and_sampling_come_from_files(
     ]
     prompts.write_text("\n".join(map(json.dumps, entries)), encoding="utf-8")
     monkeypatch.setenv("GUIDEWAY_CONFIG", str(config))
-    from tests.engine.test_generate_command import watcher  # the one the entry point names
+    from test_generate_command import watcher  # the one the entry point names
 
     watcher.finished = 0
     status, (several, stopped, scored, *refused), err = run(capsys, "--input", str(prompts))

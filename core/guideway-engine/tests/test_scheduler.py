@@ -121,7 +121,7 @@ watcher = Watcher()
 @pytest.fixture(scope="module", params=[0, 4], ids=["no-drafts", "drafts"])
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("plugins")
-    here = "tests.engine.test_scheduler"
+    here = "test_scheduler"
     probes = {"modifier.guidance": "tests.support.probes"}
     install(folder, "troubles", {"modifier.countdown": here, "hooks.watcher": f"{here}:watcher"} | probes)
     with pytest.MonkeyPatch.context() as patched:
@@ -141,7 +141,7 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def engine(shared: Engine) -> Iterator[Engine]:
     """An engine without work; whatever a test does to it, all of it has to be free again at the end."""
-    from tests.engine import test_scheduler  # the one the entry point names
+    import test_scheduler  # the one the entry point names
 
     yield shared
     test_scheduler.watcher.act = lambda _: None
@@ -234,7 +234,7 @@ def test_an_interrupted_generate_disturbs_no_stream(
 
 @pytest.mark.parametrize("method", ["start", "accept", "release"])
 def test_an_interrupt_inside_a_modifier_disturbs_no_stream(method: str, engine: Engine) -> None:
-    from tests.engine.test_scheduler import Countdown
+    from test_scheduler import Countdown
 
     params = KINDS["countdown"]
     (alone,) = engine.generate([prompt()], params)
@@ -250,7 +250,7 @@ def test_an_interrupt_inside_a_modifier_disturbs_no_stream(method: str, engine: 
 
 
 def test_a_start_that_was_interrupted_is_made_again(engine: Engine) -> None:
-    from tests.engine.test_scheduler import Countdown
+    from test_scheduler import Countdown
 
     (alone,) = engine.generate([prompt()], KINDS["countdown"])
     generation = engine.submit(prompt(), KINDS["countdown"])
@@ -262,7 +262,7 @@ def test_a_start_that_was_interrupted_is_made_again(engine: Engine) -> None:
 
 def test_a_step_interrupted_between_its_sequences_goes_on(engine: Engine) -> None:
     """The interrupt comes from an observer of the first one to end; the others have drawn, but not heard of it."""
-    from tests.engine.test_scheduler import watcher
+    from test_scheduler import watcher
 
     lengths = [9, 3, 12]
     params = [SamplingParams(max_tokens=n, temperature=0.9, seed=n) for n in lengths]
@@ -319,7 +319,7 @@ def test_a_submit_interrupted_while_it_compiles_leaves_nothing(engine: Engine, m
 
 
 def test_every_request_of_a_generate_is_ended_though_ending_one_is_interrupted(engine: Engine) -> None:
-    from tests.engine.test_scheduler import watcher
+    from test_scheduler import watcher
 
     ended = []
 
@@ -357,7 +357,7 @@ def test_a_step_that_fails_ends_its_requests_and_not_the_engine(
 
 
 def test_an_observer_may_abort_another_request_during_a_step(engine: Engine) -> None:
-    from tests.engine.test_scheduler import watcher
+    from test_scheduler import watcher
 
     generations = [engine.submit(prompt(), SamplingParams(max_tokens=n)) for n in (2, 9, 4)]
     watcher.act = lambda _: generations[1].abort()
@@ -376,7 +376,7 @@ def in_another_thread(use: Callable[[], object]) -> BaseException | None:
 
 
 def test_another_thread_is_turned_away_while_one_is_inside(engine: Engine) -> None:
-    from tests.engine.test_scheduler import watcher
+    from test_scheduler import watcher
 
     running = engine.submit(prompt(), SamplingParams(max_tokens=9, temperature=1.0))
     params = SamplingParams(max_tokens=1)
@@ -412,7 +412,7 @@ def test_a_thread_that_was_thrown_out_leaves_the_door_open(error: BaseException,
 
 
 def test_a_hook_may_enqueue_but_not_step(engine: Engine) -> None:
-    from tests.engine.test_scheduler import watcher
+    from test_scheduler import watcher
 
     enqueued = []
 
@@ -435,7 +435,7 @@ def test_a_hook_may_enqueue_but_not_step(engine: Engine) -> None:
 def test_observers_hear_of_a_request_whose_end_was_interrupted(
     part: str, after: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.engine.test_scheduler import watcher
+    from test_scheduler import watcher
 
     scheduler = engine._scheduler
     owner, name = {
@@ -457,7 +457,7 @@ def test_observers_hear_of_a_request_whose_end_was_interrupted(
 
 
 def test_closing_ends_what_runs_and_what_waits(shared: Engine) -> None:
-    from tests.engine.test_scheduler import Countdown
+    from test_scheduler import Countdown
 
     with Engine(shared.config) as engine:
         seen: list[GenerationResult] = []

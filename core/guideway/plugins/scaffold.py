@@ -83,8 +83,8 @@ def _filled(name: str, words: dict[str, str]) -> str:
 
 def _reference_device(words: dict[str, str]) -> dict[str, str]:
     """The NumPy device under another name: a backend needs all operations before it can pass its first check."""
-    source = files("guideway").joinpath("builtin")
-    text = source.joinpath("numpy_device.py").read_text("utf-8")
+    source = files("guideway").joinpath("devices")
+    text = source.joinpath("numpy", "device.py").read_text("utf-8")
     for old, new in {
         '"""The NumPy device: the reference that every other device is checked against, so obvious before fast."""': (
             '"""Arrays and operations: a copy of guideway\'s NumPy reference. Put your array library in its place."""'

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from guideway.api import InvalidConfiguration
 from guideway.api import bitmask as bits
 from guideway.api.device import ArrayOps, DeviceBackend
 from guideway.api.steps import Array
 from guideway.devices.philox import WORD, multiply_64, philox4x32
-from guideway.errors import InvalidConfiguration
 
 __all__ = ["Downloaded", "NumpyDevice", "NumpyOps"]
 

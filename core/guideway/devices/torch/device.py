@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
+from guideway.api import InvalidConfiguration
 from guideway.api import bitmask as bits
 from guideway.api.device import ArrayOps, DeviceBackend, Download
 from guideway.api.steps import Array
 from guideway.devices.numpy.device import Downloaded
 from guideway.devices.philox import WORD, multiply_64, philox4x32
 from guideway.devices.torch.mask import can_forbid, forbid
-from guideway.errors import InvalidConfiguration
 
 __all__ = ["TorchDevice", "TorchOps"]
 
