@@ -75,72 +75,13 @@ if TYPE_CHECKING:
 CONTRACT = "1.0"
 """The contract this core implements. A class that declares a newer minor version is refused."""
 
-_HOMES = {
-    "bitmask": ("TokenLists",),
-    "device": ("ArrayOps", "DeviceBackend", "Download", "Draw", "padded_size"),
-    "forward": ("ForwardOutput", "ForwardStep", "ModelInfo", "ModelRunner", "RunnerLimits"),
-    "grammar": ("CompiledGrammar", "Example", "FillJob", "GrammarStrategy", "Matcher", "Support"),
-    "hooks": ("ValidationContext",),
-    "hookspecs": ("hookimpl", "hookspec"),
-    "modifier": ("LogitModifier", "LogitTransform", "ModifierContext", "Sampler", "Step", "WorkerContext"),
-    "options": ("parse_options",),
-    "provisional": ("AttentionBackend", "Call", "Executor", "Model", "Workflow"),
-    "steps": (
-        "CONTINUE",
-        "FINISH",
-        "Array",
-        "Fault",
-        "Feedback",
-        "Logprobs",
-        "Need",
-        "Outcome",
-        "Payload",
-        "Stage",
-        "StepBatch",
-        "StepInput",
-        "StepOutput",
-        "Warp",
-        "fail",
-    ),
-    "types": (
-        "Choice",
-        "Companion",
-        "Completion",
-        "Constraint",
-        "FinishReason",
-        "GenerationResult",
-        "Grammar",
-        "JsonObject",
-        "JsonSchema",
-        "Regex",
-        "Request",
-        "SamplingParams",
-        "SequenceInfo",
-        "StructuralTag",
-        "TokenLogprobs",
-    ),
-    "vocabulary": ("Encoder", "Vocabulary"),
-    "worker": ("Worker", "WorkerMixin", "WorkerStep"),
-}
-_ERRORS = (
-    "ConformanceError",
-    "DeadEnd",
-    "GuidewayError",
-    "InvalidConfiguration",
-    "InvalidGrammar",
-    "InvalidRequest",
-    "LimitExceeded",
-    "PluginConflict",
-    "PluginError",
-    "PluginLoadError",
-    "PluginNotFound",
-    "PluginUnavailable",
-    "UnsupportedCapability",
-    "UnsupportedGrammar",
-    "WorkerLost",
+_MODULES = (
+    *("guideway.errors", "guideway.api.types", "guideway.api.hooks", "guideway.api.hookspecs", "guideway.api.options"),
+    *("guideway.api.provisional", "guideway.api.worker", "guideway.api.vocabulary", "guideway.api.steps"),
+    *("guideway.api.grammar", "guideway.api.bitmask", "guideway.api.modifier", "guideway.api.device"),
+    "guideway.api.forward",
 )
-_HOME_OF = {name: f"guideway.api.{module}" for module, names in _HOMES.items() for name in names}
-_HOME_OF |= dict.fromkeys(_ERRORS, "guideway.errors")
+"""Where the names come from, each from the first that lists it; those that need no NumPy stand first."""
 
 __all__ = [
     "CONTINUE",
@@ -230,11 +171,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
+    if name in __all__:
+        for module in map(import_module, _MODULES):
+            if name in module.__all__:
+                value = globals()[name] = getattr(module, name)
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
