@@ -18,7 +18,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import guideway
-from guideway.api.errors import GuidewayError, PluginError
+from guideway.api.errors import GuidewayError, PluginError, contain
 
 if TYPE_CHECKING:
     from guideway.plugins import Plugins
@@ -211,7 +211,8 @@ def _add_commands(subparsers: _SubParsersAction[Any], plugins: Plugins | None) -
     for hook in plugins.hooks().commands:
         try:
             hook(app=subparsers)
-        except (Exception, SystemExit) as cause:
+        except BaseException as cause:
+            contain(cause)
             raise load_error(plugins.record(hook.plugin), "adding its commands", cause) from cause
 
 

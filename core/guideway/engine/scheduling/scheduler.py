@@ -19,7 +19,15 @@ from contextlib import ExitStack, suppress
 from operator import attrgetter
 from typing import Any
 
-from guideway.api.errors import GuidewayError, LimitExceeded, PluginError, UnsupportedCapability, WorkerLost
+from guideway.api.errors import (
+    GuidewayError,
+    LimitExceeded,
+    PluginError,
+    UnsupportedCapability,
+    WorkerLost,
+    contain,
+    text_of,
+)
 from guideway.api.types import FinishReason
 from guideway.constraints.runtime import Runtime
 from guideway.engine.scheduling.drafter import PromptLookup
@@ -417,7 +425,8 @@ class Scheduler:
         except WorkerLost as error:
             self._recover(works, error)
             return
-        except Exception as error:  # not one request's doing: all of this step's requests end, the engine goes on
+        except BaseException as error:  # not one request's doing: all of this step's requests end, the engine goes on
+            contain(error)
             log.exception("a step failed; its %d sequences end", len(works))
             failure = _failure("the engine's step failed", error)
             for work in works:
@@ -445,7 +454,8 @@ class Scheduler:
         self._cache.forget()
         try:
             self._recovery.make_workers()
-        except Exception as error:
+        except BaseException as error:
+            contain(error)
             log.exception("the workers could not be restarted; every request ends")
             failure = _failure("the workers could not be restarted", error)
             self.end_all(FinishReason.INTERNAL_ERROR, failure)
@@ -469,6 +479,6 @@ def _failure(what: str, error: BaseException) -> GuidewayError:
     """`error` as one of guideway's own, which says what had been tried."""
     if isinstance(error, GuidewayError):
         return error
-    failure = GuidewayError(f"{what}: {type(error).__name__}: {error}")
+    failure = GuidewayError(f"{what}: {text_of(error)}")
     failure.__cause__ = error
     return failure
