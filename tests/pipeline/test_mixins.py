@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -321,5 +322,8 @@ def test_a_wish_to_stop_passes() -> None:
         def before_step(self, step: Any) -> None:
             raise KeyboardInterrupt
 
+    mixins = Mixins([(Interrupted, {})])
     with pytest.raises(KeyboardInterrupt):
-        Mixins([(Interrupted, {})]).before_step(STEP)
+        mixins.before_step(STEP)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(PluginError, match=r"worker\.interrupted failed in before_step"):
+        pool.submit(mixins.before_step, STEP).result()  # where Ctrl-C cannot come

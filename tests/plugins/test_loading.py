@@ -139,6 +139,17 @@ def test_an_interrupt_passes_and_leaves_no_verdict(plugins: Plugins, monkeypatch
     assert plugins.load("grammar", "good")
 
 
+def test_an_interrupt_that_no_signal_can_have_sent_is_the_plugins(
+    plugins: Plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("guideway.plugins.loading.import_module", interrupt)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(PluginLoadError, match="importing: KeyboardInterrupt"):
+        pool.submit(plugins.load, "grammar", "good").result()
+
+
 def test_an_error_that_cannot_be_printed(plugins: Plugins, monkeypatch: pytest.MonkeyPatch) -> None:
     class Rude(Exception):
         def __str__(self) -> str:

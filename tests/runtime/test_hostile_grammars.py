@@ -87,7 +87,38 @@ class PanickingSupports(ReferenceStrategy):
         raise Panic("unreachable")
 
 
-@pytest.mark.parametrize("strategy", [Faulty, Panicking, PanickingCompile, PanickingSupports])
+class InterruptingCompile(ReferenceStrategy):
+    """Raises what only the main thread is sent, where Ctrl-C cannot come."""
+
+    name = "interrupting_compile"
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        raise KeyboardInterrupt
+
+
+class LeavingCompile(ReferenceStrategy):
+    name = "leaving_compile"
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        raise GeneratorExit
+
+
+class LeavingSupports(ReferenceStrategy):
+    name = "leaving_supports"
+
+    def supports(self, constraint: Constraint) -> Any:
+        raise GeneratorExit
+
+
+class LeavingMatcher(Faulty):
+    name, error = "leaving_matcher", GeneratorExit()
+
+
+FAULTY = [Faulty, Panicking, PanickingCompile, PanickingSupports]
+LEAVING = [InterruptingCompile, LeavingCompile, LeavingSupports, LeavingMatcher]
+
+
+@pytest.mark.parametrize("strategy", [*FAULTY, *LEAVING])
 def test_a_grammar_fault_leaves_unconstrained_neighbors_alone(strategy: type[ReferenceStrategy]) -> None:
     subject = host(strategies=[ReferenceStrategy, strategy])
     bad = SamplingParams(max_tokens=6, constraint=Regex("[a-z]{3}", strategy=strategy.name))

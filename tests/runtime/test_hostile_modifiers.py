@@ -115,7 +115,9 @@ ROWS = np.array([0, 1], dtype=np.int32)
         ("start", raiser(Panic("rust")), "failed in start: Panic: rust"),
         ("start", raiser(DeadEnd("nothing")), "modifier.strange failed in start: DeadEnd: nothing"),
         ("start", raiser(SystemExit(3)), "failed in start: SystemExit"),
+        ("start", raiser(GeneratorExit()), "failed in start: GeneratorExit"),
         ("prepare", raiser(Panic("rust")), "failed in prepare: Panic: rust"),
+        ("prepare", raiser(GeneratorExit()), "failed in prepare: GeneratorExit"),
         ("prepare", lambda: "text", "a Payload or None, not str"),
         ("prepare", lambda: Payload([0]), "int32"),
         ("prepare", lambda: Payload(ROWS[1:], {"ids": [1]}), "must be a NumPy array"),
@@ -125,6 +127,7 @@ ROWS = np.array([0, 1], dtype=np.int32)
         ("prepare", lambda: Payload(np.array([1, 1], dtype=np.int32)), "twice"),
         ("prepare", lambda: Payload(np.array([99], dtype=np.int32)), "outside"),
         ("accept", raiser(Panic("rust")), "failed in accept: Panic: rust"),
+        ("accept", raiser(GeneratorExit()), "failed in accept: GeneratorExit"),
         ("accept", lambda: Outcome("stop"), "an outcome is"),  # type: ignore[arg-type]
         ("accept", lambda: "stop", "must return an Outcome"),
         ("accept", lambda: None, "must return an Outcome"),

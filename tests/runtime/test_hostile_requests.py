@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from numbers import Integral
 from typing import Any
 
 import pytest
@@ -36,6 +37,18 @@ class Vicious(Mapping[str, Any]):
         return 1
 
 
+class Leaving:
+    """A number that ends whatever looks at it."""
+
+    def __index__(self) -> int:
+        raise GeneratorExit
+
+    __float__ = __int__ = __repr__ = __index__  # type: ignore[assignment]
+
+
+Integral.register(Leaving)
+
+
 class ViciousConstraint(Constraint):
     @property
     def kind(self) -> str:
@@ -58,6 +71,7 @@ def nested(depth: int) -> Any:
         ({"temperature": 10**400}, "temperature"),
         ({"temperature": 1e39}, "temperature"),
         ({"temperature": True}, "temperature"),
+        ({"temperature": Leaving()}, "temperature"),
         ({"max_tokens": -(10**5000)}, "max_tokens"),
         ({"seed": 10**5000}, "seed"),
         ({"stop_token_ids": (10**5000,)}, "stop_token_ids"),

@@ -95,6 +95,10 @@ class Plan:
             raise Panic(f"{phase} was asked to panic")
         if self.how == "exit":
             raise SystemExit(f"{phase} was asked to exit")
+        if self.how == "interrupt":
+            raise KeyboardInterrupt(f"{phase} was asked to interrupt")
+        if self.how == "leave":
+            raise GeneratorExit(f"{phase} was asked to leave")
         return True
 
     def compile(self) -> str | None:
@@ -263,6 +267,8 @@ class FaultyTransform(LogitTransform):
             raise RuntimeError("apply was asked to fail")
         if how == "panic":
             raise Panic("apply was asked to panic")
+        if how == "interrupt":
+            raise KeyboardInterrupt("apply was asked to interrupt")
         if how == "type":
             return "logits"
         if how == "shape":
@@ -295,7 +301,7 @@ class FaultySampler(Sampler):
         return drawn + 10**6 * (payload.arrays["how"] == HOWS.index("value"))
 
 
-HOWS = ("", "nan", "raise", "panic", "type", "shape", "dtype", "value")
+HOWS = ("", "nan", "raise", "panic", "interrupt", "type", "shape", "dtype", "value")
 
 
 def failing(payload: Payload) -> str:
@@ -419,7 +425,7 @@ class FaultyMixin(WorkerMixin):
 
 @hookimpl
 def guideway_validate_request(request: Request, context: ValidationContext) -> None:
-    if request.tenant in ("raise", "panic"):
+    if request.tenant in ("raise", "panic", "interrupt", "leave"):
         Plan("validate_request", request.tenant, 0).due("validate_request")
     if request.tenant == "refused":
         raise InvalidRequest("this tenant is not served", field="tenant")

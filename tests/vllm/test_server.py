@@ -297,8 +297,9 @@ def test_worker_mixins_are_in_the_worker(server: Server, ask: Ask) -> None:
         ({"vllm_xargs": {"guideway.modifiers": "{"}}, "guideway.modifiers is not JSON", "guideway.modifiers"),
         ({"vllm_xargs": {"guideway.tenant": "small"}}, "max_tokens of tenant 'small' may be at most 8", "max_tokens"),
         ({"vllm_xargs": {"guideway.tenant": "raise"}}, "validate_request was asked to fail", "request"),
+        ({"vllm_xargs": {"guideway.tenant": "interrupt"}}, "validate_request was asked to interrupt", "request"),
     ],
-    ids=["schema", "regex", "grammar", "key", "modifier", "options", "not JSON", "policy", "broken validator"],
+    ids=["schema", "regex", "grammar", "key", "modifier", "options", "not JSON", "policy", "validator", "interrupt"],
 )
 def test_refusals(ask: Ask, wanted: dict[str, Any], said: str, field: str) -> None:
     for create in (ask.chat, ask.complete):
@@ -333,12 +334,17 @@ def fails(phase: str, how: str = "raise") -> dict[str, Any]:
         (fails("fill_bitmask"), "grammar.faulty failed in fill"),
         (fails("fill_bitmask", "dead_end"), "nothing may follow"),
         (fails("accept", "panic"), "accept was asked to panic"),
+        (fails("accept", "interrupt"), "accept was asked to interrupt"),
         ({"vllm_xargs": modifiers(faulty_pre_warp={"phase": "prepare", "how": "raise"})}, "prepare was asked to fail"),
         ({"vllm_xargs": modifiers(faulty_pre_warp={"phase": "apply", "how": "raise"})}, "apply was asked to fail"),
         ({"vllm_xargs": modifiers(faulty_post_warp={"phase": "apply", "how": "panic"})}, "apply was asked to panic"),
+        (
+            {"vllm_xargs": modifiers(faulty_pre_warp={"phase": "apply", "how": "interrupt"})},
+            "apply was asked to interrupt",
+        ),
         ({"vllm_xargs": modifiers(faulty_pre_warp={"phase": "accept", "how": "fail"})}, "it gives up"),
     ],
-    ids=["fill", "dead end", "accept", "prepare", "apply", "late apply", "gives up"],
+    ids=["fill", "dead end", "accept", "interrupt", "prepare", "apply", "late apply", "interrupting apply", "gives up"],
 )
 def test_a_plugin_that_fails_ends_its_own_request(
     server: Server, ask: Ask, wanted: dict[str, Any], logged: str
@@ -360,9 +366,11 @@ def test_a_plugin_that_fails_ends_its_own_request(
     assert json.loads(ask.text(json=SCHEMA)) == ANSWER
 
 
-def test_a_plugin_that_fails_at_admission_is_named_in_the_response(server: Server, ask: Ask) -> None:
+@pytest.mark.parametrize("how", ["raise", "interrupt", "leave"])
+def test_a_plugin_that_fails_at_admission_is_named_in_the_response(server: Server, ask: Ask, how: str) -> None:
+    """Ctrl-C is the event loop's there, so that an interrupt is the plugin's."""
     with pytest.raises(openai.InternalServerError) as caught:
-        ask.chat(vllm_xargs=modifiers(faulty_pre_warp={"phase": "start", "how": "raise", "at": 0}))
+        ask.chat(vllm_xargs=modifiers(faulty_pre_warp={"phase": "start", "how": how, "at": 0}))
     assert "modifier.faulty_pre_warp failed in start" in caught.value.body["message"]  # type: ignore[index, call-overload]
     assert server.is_healthy()
 

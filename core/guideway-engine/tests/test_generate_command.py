@@ -6,9 +6,11 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from argparse import ArgumentParser
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -165,6 +167,73 @@ def read_all(master: int) -> str:
             break
     os.close(master)
     return shown.decode()
+
+
+def answers(output: str, lines: Path, *, interrupt: bool = False) -> tuple[int, str, str]:
+    """The exit status of ``generate --json --input lines`` with its standard error on a terminal, what arrived at its
+    standard output (a file, a pipe, or that terminal), and what the terminal was sent. With `interrupt`, for a pipe,
+    the program gets a SIGINT as soon as something has arrived."""
+    master, slave = pty.openpty()
+    if output == "file":
+        writing = os.open(lines.with_suffix(".answers"), os.O_WRONLY | os.O_CREAT)
+        reading = os.open(lines.with_suffix(".answers"), os.O_RDONLY)
+    else:
+        reading, writing = os.pipe()
+    command = [*GENERATE, "--json", "--input", str(lines)]
+    environment = os.environ | {"COLUMNS": "80", "TERM": "xterm"}
+    stdout = slave if output == "terminal" else writing
+    with (
+        ThreadPoolExecutor(1) as pool,
+        subprocess.Popen(command, stdin=slave, stdout=stdout, stderr=slave, env=environment) as process,
+    ):
+        os.close(writing)
+        os.close(slave)
+        terminal = pool.submit(read_all, master)
+        arrived = b""
+        if interrupt:
+            arrived = os.read(reading, 65536)
+            process.send_signal(signal.SIGINT)
+        process.wait()
+        while more := os.read(reading, 65536):
+            arrived += more
+    os.close(reading)
+    return process.returncode, arrived.decode(), terminal.result()
+
+
+@pytest.mark.parametrize("output", ["file", "terminal"])
+def test_a_terminal_for_standard_error_leaves_the_answers_alone(output: str, tmp_path: Path) -> None:
+    lines = tmp_path / "prompts.jsonl"
+    identifiers = ["a" * 200, "[bold]", "b"]  # longer than the terminal is wide, and no markup
+    lines.write_text(
+        "".join(json.dumps({"prompt": PROMPT, "id": i, "regex": "x{9}"}) + "\n" for i in identifiers), encoding="utf-8"
+    )
+    status, arrived, terminal = answers(output, lines)
+    if output == "terminal":
+        arrived = terminal[terminal.index('{"index"') :].replace("\r\n", "\n")
+    assert status == 0
+    assert [(line["id"], line["text"]) for line in map(json.loads, arrived.splitlines())] == [
+        (identifier, "xxxxxxxxx") for identifier in identifiers
+    ]
+    assert "loading the model" in terminal
+    assert ("generating" in terminal) == (output != "terminal")
+    # transformers' bars, any of tqdm's, and the empty line that the spinner makes of them
+    for bar in ("Loading weights", "%|", "it/s", "\r\x1b[2K\r\n"):
+        assert bar not in terminal
+
+
+def test_an_interrupt_half_way_keeps_the_answers_there_are(tmp_path: Path) -> None:
+    lines = tmp_path / "prompts.jsonl"
+    lengths = [1, 300, 300]
+    lines.write_text(
+        "".join(json.dumps({"prompt": PROMPT, "regex": f"[a-z]{{{n}}}", "max_tokens": n}) + "\n" for n in lengths),
+        encoding="utf-8",
+    )
+    status, arrived, terminal = answers("pipe", lines, interrupt=True)
+    assert status == 130
+    assert arrived.endswith("\n")
+    assert [json.loads(line)["num_tokens"] for line in arrived.splitlines()] == [1]
+    assert terminal.endswith("guideway: interrupted\r\n")
+    assert terminal.rindex("\x1b[?25h") > terminal.rindex("\x1b[?25l")  # the cursor is shown again
 
 
 def test_what_is_not_enforced_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from guideway.api.forward import ModelInfo
 from guideway_engine.worker.model_loader import load_model, load_tokenizer, model_info
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 
 def bfloat16_llama() -> PreTrainedModel:
@@ -45,6 +49,19 @@ def test_loads_model_and_tokenizer(stored: Path, capfd: pytest.CaptureFixture[st
     loaded = dict(model.named_parameters())
     assert all(torch.equal(loaded[name], value) for name, value in written.items())
     assert capfd.readouterr().err == ""
+
+
+def test_loading_is_silent_on_a_terminal_too(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        load_model(stored, "float32", "cpu")
+        load_tokenizer(stored)
+        terminal.write("done")
+    sent = os.read(master, 65536)
+    os.close(master)
+    assert sent == b"done"
+    assert logging.is_progress_bar_enabled()  # whoever else loads models in this process keeps theirs
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("auto", torch.bfloat16), (torch.float32, torch.float32)])

@@ -46,7 +46,7 @@ class Command:
             parser = subparsers.choices.get(self.name)
             if parser is None or not callable(parser.get_default("run")):
                 raise LookupError(f"{self.value} must add a parser named {self.name!r} that sets run to a function")
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             contain(error)
             raise PluginLoadError(
                 f"the command {self.name!r} of {self.distributions[0]} cannot be used: {text_of(error)}", plugin=plugin

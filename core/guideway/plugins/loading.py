@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from guideway import api
-from guideway.errors import PluginLoadError
+from guideway.errors import PluginLoadError, contain
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS
 from guideway.plugins.requirements import extra_with, missing_distributions, version_conflict
@@ -131,7 +131,8 @@ def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
     """Turn whatever goes wrong inside into a `PluginLoadError`. SystemExit too: a plugin does not end its host."""
     try:
         yield
-    except (Exception, SystemExit) as cause:
+    except BaseException as cause:
+        contain(cause)
         raise load_error(record, phase, cause) from cause
 
 
@@ -152,7 +153,8 @@ def load_error(record: PluginRecord, phase: str, cause: BaseException) -> Plugin
 def _text(cause: BaseException) -> str:
     try:
         return str(cause)
-    except Exception:
+    except BaseException as unprintable:
+        contain(unprintable)
         return "its message cannot be printed"
 
 

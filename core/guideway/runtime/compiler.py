@@ -242,7 +242,7 @@ class Compiler:
                 candidate.name, "compile", lambda: candidate.strategy.compile(constraint), passing=passing
             )
             nbytes = _guarded(candidate.name, "nbytes", lambda: max(0, int(grammar.nbytes)), passing=())
-        except BaseException as raised:  # also an interrupt: whoever waits must hear of it
+        except BaseException as raised:  # whatever it is, whoever waits must hear of it
             error = raised
         with self._lock:
             self._in_flight.pop(key, None)

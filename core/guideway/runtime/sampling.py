@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any, NoReturn
 
 from guideway.api.types import SamplingParams
-from guideway.errors import InvalidRequest, LimitExceeded
+from guideway.errors import InvalidRequest, LimitExceeded, contain
 
 __all__ = ["checked_sampling", "is_int", "is_text", "plain", "shown"]
 
@@ -63,7 +63,8 @@ def shown(value: object) -> str:
     """`value` for an error message: short, and whatever it is."""
     try:
         text = repr(value)
-    except Exception:  # an int of too many digits, or a stranger's __repr__
+    except BaseException as error:  # an int of too many digits, or a stranger's __repr__
+        contain(error)
         return f"({type(value).__name__}, too large to show)"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -90,8 +91,9 @@ def plain(value: Any) -> Any:
         return value
     try:
         return int(value) if isinstance(value, Integral) else float(value)
-    except Exception:  # a fraction too large for a float, or a stranger's method; whoever checks the value refuses it
-        return value
+    except BaseException as error:  # a fraction too large for a float, or a stranger's method
+        contain(error)
+        return value  # whoever checks it refuses it
 
 
 def _in_plain_numbers(params: SamplingParams) -> SamplingParams:

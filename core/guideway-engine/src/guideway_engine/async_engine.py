@@ -13,7 +13,7 @@ from typing import Any
 
 from guideway.api.types import GenerationResult, SamplingParams
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import GuidewayError
+from guideway.errors import GuidewayError, text_of
 
 from guideway_engine.backlog import Backlog
 from guideway_engine.config import EngineConfig
@@ -269,18 +269,18 @@ class AsyncEngine:
             self._closing = True
         error = None
         if cause is not None:
-            error = GuidewayError(f"the engine failed: {type(cause).__name__}: {cause}")
+            error = GuidewayError(f"the engine failed: {text_of(cause)}")
             error.__cause__ = cause
         try:
             self._engine.close(error)
-        except Exception:
+        except BaseException:
             log.exception("the engine did not close cleanly")
         closed = EngineClosed("the engine was closed before the request was admitted")
         closed.__cause__ = cause
         while not self._commands.empty():  # submitted or called meanwhile
             try:
                 self._commands.get()()
-            except Exception:
+            except BaseException:
                 log.exception("the engine is closed; a command failed")
         for waiting in self._backlog:
             self._tell(waiting.loop, _settle, waiting.admitted, closed)

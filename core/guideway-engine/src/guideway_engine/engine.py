@@ -259,7 +259,8 @@ class Engine:
             call = self._executor.submit("call", method, args, kwargs)
         except GuidewayError:
             raise
-        except Exception as error:  # whatever a stranger's class raises when it is pickled
+        except BaseException as error:  # whatever a stranger's class raises when it is pickled
+            contain(error)
             raise InvalidRequest(
                 f"the arguments for {method} cannot be sent to the workers: {text_of(error)}; give plain values, and "
                 "objects whose classes and functions are a module's own",

@@ -28,7 +28,9 @@ def print_line(index: int, job: Job, result: GenerationResult) -> None:
     if result.prompt_logprobs is not None:
         line["prompt_logprobs"] = [None if entry is None else _logprobs(entry) for entry in result.prompt_logprobs]
     text = json.dumps(line, ensure_ascii=False)
-    print(text if _printable(text) == text else json.dumps(line), flush=True)
+    # the line and its end at once: an interrupt comes before or after both
+    sys.stdout.write((text if _printable(text) == text else json.dumps(line)) + "\n")
+    sys.stdout.flush()
 
 
 def print_table(answered: Sequence[tuple[Job, GenerationResult]]) -> None:

@@ -76,7 +76,9 @@ def _generate(args: Namespace) -> int:
         if asked:
             with _loading():
                 engine = _engine(configuration)
-            with engine, _progress(len(asked)) as advance:
+            # in a terminal the lines themselves show how far it is, and a bar would be drawn into them
+            bar = 0 if as_json and sys.stdout.isatty() else len(asked)
+            with engine, _progress(bar) as advance:
 
                 def ended(position: int, result: GenerationResult) -> None:
                     advance()
@@ -157,8 +159,12 @@ def _loading() -> Iterator[None]:
         yield
         return
     from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
 
-    with Console(stderr=True).status("loading the model"):
+    spinner = Spinner("dots", "loading the model", style="status.spinner")
+    # standard output holds answers: not for rich, whose Console.status() would take it over
+    with Live(spinner, console=Console(stderr=True), refresh_per_second=12.5, transient=True, redirect_stdout=False):
         yield
 
 
@@ -172,6 +178,6 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
         task = progress.add_task("generating", total=total)
         yield lambda: progress.advance(task)

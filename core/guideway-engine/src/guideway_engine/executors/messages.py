@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from guideway.errors import GuidewayError, RemoteError
+from guideway.errors import GuidewayError, RemoteError, contain
 
 __all__ = ["pack", "pack_error", "unpack", "unpack_error"]
 
@@ -37,8 +37,8 @@ def pack_error(error: BaseException) -> tuple[bytes | None, RemoteError]:
         pickled = pickle.dumps(error)
         if type(pickle.loads(pickled)) is type(error):
             return pickled, remote
-    except Exception:  # whatever a stranger's class raises there
-        pass
+    except BaseException as unpicklable:  # whatever a stranger's class raises there
+        contain(unpicklable)
     return None, remote
 
 
@@ -48,6 +48,7 @@ def unpack_error(pickled: bytes | None, remote: RemoteError) -> BaseException:
         return remote
     try:
         error: BaseException = pickle.loads(pickled)
-    except Exception:
+    except BaseException as unreadable:
+        contain(unreadable)
         return remote
     return error

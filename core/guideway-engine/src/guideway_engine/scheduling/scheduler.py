@@ -20,7 +20,15 @@ from operator import attrgetter
 from typing import Any
 
 from guideway.api.types import FinishReason
-from guideway.errors import GuidewayError, LimitExceeded, PluginError, UnsupportedCapability, WorkerLost
+from guideway.errors import (
+    GuidewayError,
+    LimitExceeded,
+    PluginError,
+    UnsupportedCapability,
+    WorkerLost,
+    contain,
+    text_of,
+)
 from guideway.runtime.runtime import Runtime
 
 from guideway_engine.scheduling.drafter import PromptLookup
@@ -418,7 +426,8 @@ class Scheduler:
         except WorkerLost as error:
             self._recover(works, error)
             return
-        except Exception as error:  # not one request's doing: all of this step's requests end, the engine goes on
+        except BaseException as error:  # not one request's doing: all of this step's requests end, the engine goes on
+            contain(error)
             log.exception("a step failed; its %d sequences end", len(works))
             failure = _failure("the engine's step failed", error)
             for work in works:
@@ -446,7 +455,8 @@ class Scheduler:
         self._cache.forget()
         try:
             self._recovery.make_workers()
-        except Exception as error:
+        except BaseException as error:
+            contain(error)
             log.exception("the workers could not be restarted; every request ends")
             failure = _failure("the workers could not be restarted", error)
             self.end_all(FinishReason.INTERNAL_ERROR, failure)
@@ -470,6 +480,6 @@ def _failure(what: str, error: BaseException) -> GuidewayError:
     """`error` as one of guideway's own, which says what had been tried."""
     if isinstance(error, GuidewayError):
         return error
-    failure = GuidewayError(f"{what}: {type(error).__name__}: {error}")
+    failure = GuidewayError(f"{what}: {text_of(error)}")
     failure.__cause__ = error
     return failure

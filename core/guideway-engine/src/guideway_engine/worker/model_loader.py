@@ -6,7 +6,6 @@ decoder) is refused here.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -108,7 +107,7 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 def _model(folder: Path, dtype: torch.dtype | str) -> PreTrainedModel:
     try:
-        with _progress_bar_only_in_a_terminal():
+        with _without_progress_bar():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=dtype, local_files_only=True, trust_remote_code=False, output_loading_info=True
             )
@@ -123,14 +122,14 @@ def _model(folder: Path, dtype: torch.dtype | str) -> PreTrainedModel:
 
 
 @contextmanager
-def _progress_bar_only_in_a_terminal() -> Iterator[None]:
-    hide = logging.is_progress_bar_enabled() and not sys.stderr.isatty()
-    if hide:
+def _without_progress_bar() -> Iterator[None]:
+    shown = logging.is_progress_bar_enabled()
+    if shown:
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        if hide:
+        if shown:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 

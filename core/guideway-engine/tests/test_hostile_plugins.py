@@ -1,0 +1,261 @@
+"""Plugins that raise what is no `Exception`, KeyboardInterrupt above all: one request's failure, and never the end of
+the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import pytest
+from guideway import AsyncEngine, Engine, EngineConfig, FinishReason, GenerationResult, InvalidRequest, SamplingParams
+from guideway.api import (
+    CONTINUE,
+    Array,
+    Choice,
+    CompiledGrammar,
+    Constraint,
+    Feedback,
+    LogitModifier,
+    LogitTransform,
+    Outcome,
+    Payload,
+    PluginError,
+    Request,
+    SequenceInfo,
+    Stage,
+    Step,
+    StepBatch,
+    Support,
+    hookimpl,
+)
+from guideway.plugins import PluginSettings
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+
+from tests.support.distributions import install
+
+T = TypeVar("T")
+PROMPT = list(range(40, 60))
+
+
+class HostileTransform(LogitTransform):
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        return Hostile.at("apply", "apply" if payload.arrays["wanted"].any() else "", logits)
+
+
+class Hostile(LogitModifier[str]):
+    """Raises `error` in the phase a request names."""
+
+    name, stage, transform = "hostile", Stage.PRE_WARP, HostileTransform
+    error: ClassVar[type[BaseException]] = KeyboardInterrupt
+
+    @classmethod
+    def at(cls, here: str, wanted: str, value: T) -> T:
+        if here == wanted:
+            raise cls.error
+        return value
+
+    def start(self, request: Request, sequence: SequenceInfo) -> str | None:
+        options = request.params.modifiers.get(self.name)
+        return None if options is None else self.at("start", options["phase"], str(options["phase"]))
+
+    def prepare(self, batch: StepBatch, states: Sequence[str | None]) -> Payload | None:
+        rows, sequences = batch.select(states)
+        phases = [self.at("prepare", states[i] or "", states[i]) for i in sequences.tolist()]
+        return Payload(rows, {"wanted": np.array([phase == "apply" for phase in phases])})
+
+    def accept(self, state: str, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        return self.at("accept", state, CONTINUE)
+
+    def validate(self, state: str, token_ids: Sequence[int]) -> int:
+        return self.at("validate", state, len(token_ids))
+
+    def release(self, state: str | None) -> None:
+        self.at("release", state or "", None)
+
+
+class HostileStrategy(ReferenceStrategy):
+    """Raises in the phase that the last of the choices names."""
+
+    name, kinds = "hostile", frozenset({"choice"})
+
+    def supports(self, constraint: Constraint) -> Support:
+        return Hostile.at("supports", self.phase(constraint), super().supports(constraint))
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        phase = self.phase(constraint)
+        grammar: Any = Hostile.at("compile", phase, super().compile(constraint))
+        make = grammar.matcher
+
+        def matcher(stop_token_ids: frozenset[int]) -> Any:
+            made = Hostile.at("matcher", phase, make(stop_token_ids))
+            if phase in ("fill", "accept"):
+                setattr(made, {"fill": "fill_bitmask"}.get(phase, phase), lambda *_: Hostile.at(phase, phase, None))
+            return made
+
+        grammar.matcher = matcher
+        return grammar  # type: ignore[no-any-return]
+
+    @staticmethod
+    def phase(constraint: Constraint) -> str:
+        assert isinstance(constraint, Choice)
+        return constraint.choices[-1]
+
+
+class Hooks:
+    """Raise in the phase that a request's tenant names."""
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        Hostile.at("validate_request", request.tenant, None)
+
+    @hookimpl
+    def guideway_request_started(self, request: Request) -> None:
+        Hostile.at("request_started", request.tenant, None)
+
+    @hookimpl
+    def guideway_request_finished(self, request: Request) -> None:
+        Hostile.at("request_finished", request.tenant, None)
+
+
+hooks = Hooks()
+
+
+@hookimpl
+def guideway_logit_modifier() -> type[LogitModifier[Any]]:
+    return Hostile
+
+
+@hookimpl
+def guideway_grammar_strategy() -> type[ReferenceStrategy]:
+    return HostileStrategy
+
+
+PLUGINS = ("modifier.hostile", "grammar.hostile", "hooks.hostile")
+PHASES = {
+    "modifier.hostile": ("start", "prepare", "apply", "validate", "accept", "release"),
+    "grammar.hostile": ("supports", "compile", "matcher", "fill", "accept"),
+    "hooks.hostile": ("validate_request", "request_started", "request_finished"),
+}
+QUIET = {("modifier.hostile", "release"), ("hooks.hostile", "request_started"), ("hooks.hostile", "request_finished")}
+"""What is logged, and costs the request nothing."""
+CASES = [(plugin, phase) for plugin, phases in PHASES.items() for phase in phases]
+ELSEWHERE = {("grammar.hostile", "compile")}
+"""What another thread runs than the engine's."""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineConfig]:
+    folder = tmp_path_factory.mktemp("plugins")
+    here = "tests.engine.test_hostile_plugins"
+    install(folder, "hostile", dict.fromkeys(PLUGINS, here) | {"hooks.hostile": f"{here}:hooks"})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(folder))
+        yield EngineConfig(
+            model="demo",
+            grammar=("hostile",),
+            modifiers=("hostile",),
+            plugins=PluginSettings(enable=("hostile",)),
+            num_draft_tokens=2,
+            dtype="float64",
+        )
+
+
+@pytest.fixture(scope="module")
+def engine(config: EngineConfig) -> Iterator[Engine]:
+    with Engine(config) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def alone(engine: Engine) -> list[GenerationResult]:
+    return engine.generate([PROMPT] * 2, [good(0), good(1)])
+
+
+@pytest.fixture(params=[KeyboardInterrupt, GeneratorExit], ids=lambda error: error.__name__)
+def error(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[BaseException]:
+    from tests.engine.test_hostile_plugins import Hostile
+
+    raised: type[BaseException] = request.param
+    monkeypatch.setattr(Hostile, "error", raised)
+    return raised
+
+
+def good(i: int) -> SamplingParams:
+    return SamplingParams(max_tokens=12, temperature=0.9, seed=i)
+
+
+def bad(plugin: str, phase: str) -> tuple[SamplingParams, str]:
+    """Parameters and tenant of a request for which `plugin` raises in `phase`."""
+    modifiers = {"hostile": {"phase": phase}} if plugin == "modifier.hostile" else None
+    constraint = Choice(["abab", "abba", phase]) if plugin == "grammar.hostile" else None
+    # a repetition, so that there are drafts
+    bias = {70: 100.0} if plugin == "modifier.hostile" else None
+    params = SamplingParams(
+        max_tokens=6, modifiers=modifiers, constraint=constraint, logit_bias=bias, ignore_eos=bool(bias)
+    )
+    return params, phase if plugin == "hooks.hostile" else ""
+
+
+def check(plugin: str, phase: str, error: type[BaseException], result: GenerationResult) -> None:
+    if (plugin, phase) in QUIET:
+        assert result.error is None and result.token_ids
+    elif phase == "validate_request":
+        assert isinstance(result.error, InvalidRequest)
+        assert str(result.error).startswith("validator hostile/hooks.hostile failed")
+    else:
+        assert isinstance(result.error, PluginError) and result.error.plugin == plugin
+        assert str(result.error).startswith(f"{plugin} failed in {phase}: {error.__name__}")
+        assert result.finish_reason is FinishReason.INTERNAL_ERROR
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(coroutine, 120))
+
+
+def test_in_the_async_engine_it_costs_one_request(config: EngineConfig, error: type[BaseException]) -> None:
+    async def main() -> None:
+        async with AsyncEngine(config) as engine:
+            alone = [await engine.generate(PROMPT, good(i)) for i in range(2)]
+            for plugin, phase in CASES:
+                params, tenant = bad(plugin, phase)
+                first, failed, last = await asyncio.gather(
+                    engine.generate(PROMPT, good(0)),
+                    engine.generate(PROMPT, params, tenant=tenant),
+                    engine.generate(PROMPT, good(1)),
+                )
+                check(plugin, phase, error, failed)
+                assert [first.token_ids, last.token_ids] == [result.token_ids for result in alone], (plugin, phase)
+
+    run(main())
+
+
+@pytest.mark.parametrize(("plugin", "phase"), CASES)
+def test_in_an_engine_it_costs_one_request_or_is_an_interrupt(
+    plugin: str, phase: str, engine: Engine, alone: list[GenerationResult], error: type[BaseException]
+) -> None:
+    hostile, tenant = bad(plugin, phase)
+    params, tenants = [good(0), hostile, good(1)], ["", tenant, ""]
+    if error is KeyboardInterrupt and (plugin, phase) not in ELSEWHERE:  # in the main thread, where Ctrl-C comes
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate([PROMPT] * 3, params, tenants=tenants)
+    else:
+        first, failed, last = engine.generate([PROMPT] * 3, params, tenants=tenants)
+        check(plugin, phase, error, failed)
+        assert [first.token_ids, last.token_ids] == [result.token_ids for result in alone]
+    assert not engine.has_work() and not engine._runtime._left
+    again = engine.generate([PROMPT] * 2, [good(0), good(1)])
+    assert [result.token_ids for result in again] == [result.token_ids for result in alone]
+
+
+def test_a_compilation_that_is_interrupted_keeps_nobody_waiting(
+    engine: Engine, alone: list[GenerationResult], error: type[BaseException]
+) -> None:
+    failing = engine.enqueue(PROMPT, bad("grammar.hostile", "compile")[0])
+    other = engine.enqueue(PROMPT, good(0))
+    while engine.has_work():
+        engine.step()
+    assert failing.result is not None
+    check("grammar.hostile", "compile", error, failing.result)
+    assert other.result is not None and other.result.token_ids == alone[0].token_ids

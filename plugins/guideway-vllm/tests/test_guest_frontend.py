@@ -1,0 +1,111 @@
+"""The trial of a request, as vLLM's server makes it: in the main thread, under an event loop, which hears Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from guideway.api import (
+    Choice,
+    CompiledGrammar,
+    Constraint,
+    GuidewayError,
+    LogitModifier,
+    LogitTransform,
+    ModifierContext,
+    Payload,
+    Request,
+    SamplingParams,
+    SequenceInfo,
+    Stage,
+    StepBatch,
+    Support,
+    ValidationContext,
+    Vocabulary,
+)
+from guideway.runtime import Runtime
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+from guideway_vllm.config import GuestConfig
+from guideway_vllm.frontend import FrontEnd
+
+VOCABULARY = Vocabulary([b"a", b"b", b""], stop_token_ids={2})
+
+
+def at(phase: str, request: str) -> None:
+    """Raise what `request` asks for in this phase: ``PHASE ERROR``."""
+    here, _, error = request.partition(" ")
+    if here == phase:
+        raise {"KeyboardInterrupt": KeyboardInterrupt, "GeneratorExit": GeneratorExit}[error]
+
+
+class Hostile(ReferenceStrategy):
+    name, kinds = "hostile", frozenset({"choice"})
+
+    def supports(self, constraint: Constraint) -> Support:
+        at("supports", constraint.choices[1])  # type: ignore[attr-defined]
+        return super().supports(constraint)
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        at("compile", constraint.choices[1])  # type: ignore[attr-defined]
+        return super().compile(constraint)
+
+
+class HostileModifier(LogitModifier[None]):
+    name, stage, transform = "hostile", Stage.PRE_WARP, LogitTransform
+
+    def start(self, request: Request, sequence: SequenceInfo) -> None:
+        at("start", request.tenant)
+
+    def prepare(self, batch: StepBatch, states: Sequence[None]) -> Payload | None:
+        return None
+
+
+def validate(request: Request, context: ValidationContext) -> None:
+    at("validate", request.tenant)
+
+
+@pytest.fixture
+def front_end() -> FrontEnd:
+    """As much of one as needs no vLLM."""
+    context = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=1, max_model_len=64)
+    front_end = FrontEnd.__new__(FrontEnd)
+    front_end._config = GuestConfig()
+    front_end._lock = threading.Lock()
+    front_end._runtime = Runtime(
+        context,
+        strategies={"hostile": Hostile(VOCABULARY, {})},
+        modifiers=[HostileModifier({}, context)],
+        validators=[("hostile", validate)],
+    )
+    return front_end
+
+
+def on_the_event_loop(act: Callable[[], Any]) -> Any:
+    async def main() -> Any:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)  # as vLLM's launcher does
+        return act()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "GeneratorExit"])
+@pytest.mark.parametrize("phase", ["supports", "compile", "validate", "start"])
+def test_a_plugin_that_raises_what_ends_a_program_refuses_its_request(
+    front_end: FrontEnd, phase: str, error: str
+) -> None:
+    asked = f"{phase} {error}"
+    bad = Request(
+        request_id="bad",
+        prompt_token_ids=(0,),
+        params=SamplingParams(constraint=Choice(["ab", asked])),
+        tenant=asked,
+    )
+    with pytest.raises(GuidewayError, match=error):
+        on_the_event_loop(lambda: front_end._tried(bad))
+    good = Request(request_id="good", prompt_token_ids=(0,), params=SamplingParams(constraint=Choice(["ab", "ba"])))
+    assert on_the_event_loop(lambda: front_end._tried(good)) == []
+    assert front_end._runtime._left == {}
