@@ -17,6 +17,7 @@ from guideway.api.types import (
     Regex,
     SamplingParams,
     StructuralTag,
+    _unique_keys,
 )
 from guideway.errors import InvalidGrammar, InvalidRequest
 from hypothesis import given
@@ -60,6 +61,30 @@ def test_a_schema_and_its_text_have_one_source_with_the_keys_in_order(value: dic
 
 def test_two_orders_of_keys_are_two_sources() -> None:
     assert JsonSchema({"a": 1, "b": 2}).source() != JsonSchema({"b": 2, "a": 1}).source()
+
+
+class Counting(str):
+    """A key that counts how often one is compared with another."""
+
+    comparisons = 0
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counting.comparisons += 1
+        return str.__eq__(self, other)
+
+
+@pytest.mark.parametrize("keys", [["last"] * 2, [], ["last"] * 2000])
+def test_a_key_written_twice_is_found_without_comparing_all(keys: list[str]) -> None:
+    pairs = [(Counting(key), None) for key in [*(f"k{i}" for i in range(2000)), *keys]]
+    Counting.comparisons = 0
+    if keys:
+        with pytest.raises(ValueError, match="the key 'last' appears twice in one object"):
+            _unique_keys(pairs)
+    else:
+        assert list(_unique_keys(pairs)) == [key for key, _ in pairs]
+    assert Counting.comparisons <= 4 * len(pairs)
 
 
 def circular() -> dict[str, Any]:

@@ -41,9 +41,9 @@ class Verdict:
     invalid: tuple[bool, ...] = ()
 
 
-def read_corpus(folder: Path) -> list[dict[str, Any]]:
+def read_corpus(folder: Path, name: str = CORPUS) -> list[dict[str, Any]]:
     """Rows with ``name``, ``schema``, and instances under ``valid`` and ``invalid``."""
-    return [json.loads(line) for line in (folder / CORPUS).read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
 
 
 def judge(strategy: str, rows: list[dict[str, Any]]) -> Iterator[Verdict]:

@@ -1,4 +1,5 @@
-"""The grammar strategies over a corpus of real schemas with valid and invalid instances, with a vocabulary of 131072.
+"""The grammar strategies over corpora of schemas: every strategy compiles or refuses each with a typed error; and what
+some do with valid and invalid instances of real schemas and a vocabulary of 131072.
 
 `expectations.json` holds what each strategy does today, and differences in either direction fail: a strategy that gets
 better is a reason to write the better numbers down. ``python -m tests.corpora.judge FOLDER STRATEGY`` prints them.
@@ -10,10 +11,16 @@ import json
 from pathlib import Path
 
 import pytest
+from guideway.api import InvalidGrammar, JsonSchema, UnsupportedGrammar
+from guideway.api.json_schema_probe import byte_vocabulary
+from guideway.plugins import PluginIndex, Plugins
 
 from tests.corpora.judge import Verdict, judge, read_corpus, summarize
 
 EXPECTATIONS = json.loads((Path(__file__).parent / "expectations.json").read_text("utf-8"))
+
+GRAMMARS = [record for record in PluginIndex.scan().records if record.kind == "grammar"]
+STRATEGIES = sorted(r.name for r in GRAMMARS if r.distribution != "guideway-vllm")  # those run inside vLLM only
 
 pytestmark = pytest.mark.corpora
 
@@ -25,11 +32,31 @@ def strategy(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def verdicts(strategy: str, request: pytest.FixtureRequest) -> list[Verdict]:
-    folder = request.config.getoption("--corpora")
-    if folder is None:
+def folder(request: pytest.FixtureRequest) -> Path:
+    given = request.config.getoption("--corpora")
+    if given is None:
         raise pytest.UsageError("these tests need --corpora FOLDER (make test-corpora CORPORA=folder)")
-    return list(judge(strategy, read_corpus(Path(folder))))
+    return Path(given)
+
+
+@pytest.fixture(scope="module")
+def verdicts(strategy: str, folder: Path) -> list[Verdict]:
+    return list(judge(strategy, read_corpus(folder)))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_compiles_or_refuses_every_schema(name: str, folder: Path) -> None:
+    strategy = Plugins().load("grammar", name)(byte_vocabulary(), {})
+    other = {}
+    for row in read_corpus(folder) + read_corpus(folder, "json_schema_test_suite.jsonl"):
+        try:
+            strategy.supports(JsonSchema(row["schema"]))
+            strategy.compile(JsonSchema(row["schema"]))
+        except (InvalidGrammar, UnsupportedGrammar):
+            pass
+        except Exception as error:
+            other[json.dumps(row["schema"])] = repr(error)
+    assert other == {}
 
 
 def test_compile_refuses_with_a_typed_error_or_not_at_all(verdicts: list[Verdict]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -87,7 +89,7 @@ def test_subschemas() -> None:
         "elsewhere": {"c": {"const": {"type": "integer"}}},
         "$defs": {"e": {"if": {}, "then": {}, "else": {}}},
     }
-    found = dict(subschemas(schema))
+    found = {str(pointer): subschema for pointer, subschema in subschemas(schema)}
     assert set(found) == {
         "#",
         "#/properties/a",
@@ -196,6 +198,73 @@ def test_references_that_lead_in_circles_end() -> None:
     assert keywords(schema) == {"$ref"}
 
 
+def _wide_below_long_names(size: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"anyOf": [{"const": i} for i in range(size)]}
+    for _ in range(size):
+        schema = {"properties": {"k" * size: schema}}
+    return schema
+
+
+def _chain_of_references(size: int) -> dict[str, Any]:
+    chain: dict[str, Any] = {f"r{i}": {"$ref": f"#/$defs/r{i + 1}"} for i in range(size)}
+    return {"$ref": "#/$defs/r0", "$defs": {**chain, f"r{size}": {"$ref": "#/$defs/r0"}}}
+
+
+def _one_target_of_many(size: int) -> dict[str, Any]:
+    return {"$defs": {"a": {"items": True}}, "anyOf": [{"$ref": "#/$defs/a"} for _ in range(size)]}
+
+
+def _references_into_lists(size: int) -> dict[str, Any]:
+    return {"allOf": [*({"$ref": f"#/allOf/{i + 1}"} for i in range(size)), True]}
+
+
+def _unknown_keys(size: int) -> dict[str, Any]:
+    return {"$defs": {str(i): {f"patern{i}": 1, f"maxLenght{i}": 2} for i in range(size)}}
+
+
+def _long_lists(size: int) -> dict[str, Any]:
+    names = [f"p{i}" for i in range(size)]
+    return {"properties": dict.fromkeys(names, True), "required": names, "minProperties": 1, "type": ["object"] * size}
+
+
+def _calls(run: Callable[[], object]) -> int:
+    """How many functions, those written in C included, are called meanwhile."""
+    count = 0
+
+    def profile(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("read", [check_schema, misspelt_keywords, keywords, lambda schema: list(subschemas(schema))])
+@pytest.mark.parametrize(
+    "make",
+    [_wide_below_long_names, _chain_of_references, _one_target_of_many, _references_into_lists, _unknown_keys,
+     _long_lists],
+)  # fmt: skip
+def test_twice_the_schema_is_at_most_twice_the_work(
+    make: Callable[[int], dict[str, Any]], read: Callable[[Any], object]
+) -> None:
+    once, twice = make(200), make(400)
+    read(once)  # what is only done the first time
+    assert _calls(lambda: read(twice)) <= 2.2 * _calls(lambda: read(once)) + 100
+
+
+def test_an_index_of_any_length_is_one_that_is_not_there() -> None:
+    for index in ("9" * 5_000, "0" * 5_000 + "1", "2", "-1", "²"):
+        schema = {"allOf": [{"$ref": f"#/allOf/{index}"}, {}]}
+        with pytest.raises(InvalidGrammar, match=r"#/allOf/0/\$ref: `\$ref` must be a reference to a schema"):
+            check_schema(schema)
+
+
 def test_misspelt_keywords_are_found_and_annotations_are_not() -> None:
     schema = {
         "type": "object",
@@ -212,3 +281,4 @@ def test_misspelt_keywords_are_found_and_annotations_are_not() -> None:
     assert misspelt_keywords(schema) == {"patern", "maxLenght", "requird", "minimun", "propertys"}
     assert misspelt_keywords(True) == frozenset()
     assert len(misspelt_keywords({f"patern{i}": 1 for i in range(100_000)})) <= 100
+    assert len(misspelt_keywords(*({f"maxLength{i}": 1} for i in range(1_000)))) == 100

@@ -23,6 +23,7 @@ from guideway.api import (
     Request,
     SamplingParams,
     StepBatch,
+    StructuralTag,
 )
 from guideway.devices.numpy.device import NumpyDevice
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
@@ -226,7 +227,6 @@ def test_a_thread_that_does_not_start_blocks_no_later_compilation(
 
 
 def test_misspelt_keywords_inside_structural_tags_are_named() -> None:
-    from guideway.api import StructuralTag
     from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
     tag = {
@@ -237,6 +237,18 @@ def test_misspelt_keywords_inside_structural_tags_are_named() -> None:
     wanted = SamplingParams(max_tokens=4, constraint=StructuralTag(tag))
     subject.join(0, Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=wanted))
     assert "maxLenght" in subject.runtime.unenforced(0)
+
+
+def test_a_structural_tag_of_many_schemas_has_no_more_looked_at() -> None:
+    """A misspelling takes a thousand times as long to find as its key to write."""
+    from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
+
+    schemas = [{"type": "string", **{f"maxLength{i}": 1 for i in range(n, n + 50)}} for n in range(0, 1000, 50)]
+    structures = [{"begin": f"<a{i}>", "schema": schema, "end": "</a>"} for i, schema in enumerate(schemas)]
+    subject = host(strategies=[LLGuidanceStrategy])
+    wanted = SamplingParams(max_tokens=4, constraint=StructuralTag({"structures": structures, "triggers": ["<a"]}))
+    subject.join(0, Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=wanted))
+    assert 10 <= len([name for name in subject.runtime.unenforced(0) if name.startswith("maxLength")]) <= 100
 
 
 def test_a_host_may_step_on_after_the_end_of_the_grammar() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from typing import Any, NoReturn, TypeAlias
@@ -17,6 +17,7 @@ from guideway.errors import InvalidGrammar
 
 __all__ = [
     "KEYWORDS",
+    "Pointer",
     "Schema",
     "check_schema",
     "combine",
@@ -50,8 +51,9 @@ _KNOWN = frozenset(
     | {"contentSchema", "nullable", "discriminator", "xml", "externalDocs", "enumNames", "links", "media"}
 )
 MAX_UNKNOWN_KEYS = 100
-"""How many unknown keys are looked at for misspellings: a hostile schema has no end of them."""
+"""How many unknown keys are looked at for misspellings: a hostile constraint has no end of them."""
 
+_ORDER = {keyword: i for i, keyword in enumerate(KEYWORDS)}
 _ONE_SCHEMA = frozenset(
     {"additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then"}
     | {"unevaluatedItems", "unevaluatedProperties"}
@@ -89,12 +91,25 @@ def check_schema(schema: object) -> None:
             _refuse(pointer, "`$ref`", "a reference to a schema that exists in this document", reference)
 
 
-def subschemas(schema: Schema) -> Iterator[tuple[str, Schema]]:
+class Pointer:
+    """A JSON pointer. It becomes text, such as ``#/properties/a``, when `str` asks for it: all texts together would
+    be as long as the schema's depth times its size, and few are read."""
+
+    __slots__ = ("_chain",)
+
+    def __init__(self, chain: _Pointer) -> None:
+        self._chain = chain
+
+    def __str__(self) -> str:
+        return _text(self._chain)
+
+
+def subschemas(schema: Schema) -> Iterator[tuple[Pointer, Schema]]:
     """Every subschema of a checked schema with its JSON pointer, itself first (``#``), ``$defs`` and whatever local
     references reach included, each once. A boolean that is a keyword's whole value (``additionalProperties: false``)
     belongs to that keyword and is not listed."""
     for pointer, subschema in _walk(schema):
-        yield _text(pointer), subschema
+        yield Pointer(pointer), subschema
 
 
 def resolve(schema: object, reference: str) -> Any:
@@ -103,20 +118,23 @@ def resolve(schema: object, reference: str) -> Any:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(schema, Mapping):
             schema = schema.get(key)
-        elif (
-            isinstance(schema, Sequence) and not isinstance(schema, str) and key.isdecimal() and int(key) < len(schema)
-        ):
+        elif isinstance(schema, Sequence) and not isinstance(schema, str) and _is_index(key, len(schema)):
             schema = schema[int(key)]
         else:
             return None
     return schema
 
 
-def misspelt_keywords(schema: Schema) -> frozenset[str]:
+def _is_index(key: str, length: int) -> bool:
+    # as many digits as `int` refuses to read, or takes long over, are no index of anything
+    return key.isdecimal() and len(key) <= len(str(length)) and int(key) < length
+
+
+def misspelt_keywords(*schemas: Schema) -> frozenset[str]:
     """Keys of subschemas that JSON Schema does not know but that look like a keyword that asserts something, such as
     ``patern`` or ``maxLenght``. (All other unknown keys are annotations, as the specification has it.)"""
     unknown: set[str] = set()
-    for _, subschema in _walk(schema):
+    for _, subschema in (found for schema in schemas for found in _walk(schema)):
         if isinstance(subschema, Mapping):
             unknown |= subschema.keys() - _KNOWN
             if len(unknown) > MAX_UNKNOWN_KEYS:
@@ -160,15 +178,20 @@ def keywords(schema: Schema) -> frozenset[str]:
         found |= own | details
         if typed is not None:
             found.add("type")
-        found |= {combine(*pair) for pair in combinations(own, 2)}
+        found.update(_combinations(own))
         found |= {how for name in own if (how := _beside_type(name, typed)) is not None}
     return frozenset(found)
 
 
 def combine(first: str, second: str) -> str:
     """The name of two keywords side by side; all formats count as one there."""
-    names = ("format" if name.startswith("format:") else name for name in (first, second))
-    return "+".join(sorted(names, key=lambda name: KEYWORDS.index(name.partition(":")[0])))
+    (both,) = _combinations((first, second))
+    return both
+
+
+def _combinations(names: Iterable[str]) -> Iterable[str]:
+    names = ("format" if name.startswith("format:") else name for name in names)
+    return map("+".join, combinations(sorted(names, key=lambda name: _ORDER[name.partition(":")[0]]), 2))
 
 
 def pattern_details(pattern: str) -> frozenset[str]:

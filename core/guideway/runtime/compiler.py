@@ -114,7 +114,7 @@ def _misspelt(constraint: Constraint) -> frozenset[str]:
     """Keywords of a JSON schema that no strategy will enforce, because nobody knows them."""
     if isinstance(constraint, JsonSchema):
         return misspelt_keywords(json.loads(constraint.source()))
-    found: set[str] = set()
+    schemas = []
     if isinstance(constraint, StructuralTag):
         stack = [json.loads(constraint.source())]
         while stack:
@@ -122,12 +122,12 @@ def _misspelt(constraint: Constraint) -> frozenset[str]:
             if isinstance(item, dict):
                 for key, value in item.items():
                     if key in ("schema", "json_schema") and isinstance(value, dict):
-                        found |= misspelt_keywords(value)
+                        schemas.append(value)
                     else:
                         stack.append(value)
             elif isinstance(item, list):
                 stack += item
-    return frozenset(found)
+    return misspelt_keywords(*schemas)
 
 
 def _supports(name: str, strategy: GrammarStrategy, constraint: Constraint) -> Support:

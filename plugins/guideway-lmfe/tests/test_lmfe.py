@@ -26,6 +26,7 @@ from guideway.api.bitmask import allocate, unpack
 from guideway.json_schema.prober import STOP, byte_vocabulary
 from guideway_lmfe import guideway_grammar_strategy
 from guideway_lmfe.places import decoded, span
+from guideway_lmfe.schema import rewritten
 from guideway_lmfe.support import SUPPORT
 
 Accepts = Callable[[Constraint, str], bool]
@@ -116,6 +117,22 @@ def test_what_lm_format_enforcer_would_let_pass(accepts: Accepts, schema: Any, t
         ({"oneOf": [{"type": "integer"}, {"type": "string", "pattern": "^[à-ÿ]+$"}]}, [3, "éà"]),
         ({"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}}, [[], [[], [[]]]]),
         ({"type": "string", "minLength": 2, "maxLength": 3}, ["aé", '"\n\\']),
+        ({"type": ["integer", "null", "integer"]}, [3, None]),
+        # properties that are called as keywords are, also where those would refuse
+        (
+            {
+                "type": "object",
+                "properties": {
+                    "$ref": {"anyOf": [{"type": "null"}, {"$ref": "#/definitions/anyOf"}]},
+                    "anyOf": {"type": "array", "items": {"type": "string", "pattern": "^a$"}},
+                    "pattern": {"type": "integer"},
+                    "type": {"type": "string"},
+                },
+                "additionalProperties": False,
+                "definitions": {"anyOf": {"type": "integer"}, "$ref": {"type": "null"}},
+            },
+            [{"$ref": 1, "anyOf": ["a"]}, {"$ref": None, "pattern": 2, "type": "x"}],
+        ),
     ],
 )
 def test_valid_instances_pass(accepts: Accepts, schema: Any, instances: list[Any]) -> None:
@@ -142,11 +159,30 @@ def test_valid_instances_pass(accepts: Accepts, schema: Any, instances: list[Any
         {"$ref": "#/properties/a", "properties": {"a": {"type": "null"}}},
         {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}}},
         {"type": "array", "items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/$defs/a"}}},
+        {
+            "type": "object",
+            "properties": {"a": {"type": "null"}, "b": {"$ref": "#/properties/a"}},
+            "$defs": {"a": {"type": "integer"}},
+        },
+        {"$ref": "#/$defs/a/b", "$defs": {"a": {"b": {}}, "a/b": {}}},
     ],
 )
 def test_what_it_would_trip_over_is_unsupported(strategy: GrammarStrategy, schema: Any) -> None:
     with pytest.raises(UnsupportedGrammar):
         strategy.compile(JsonSchema(schema))
+
+
+def test_what_one_schema_defines_is_not_there_for_the_next(strategy: GrammarStrategy) -> None:
+    strategy.compile(JsonSchema({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"type": "null"}}}))
+    strategy.compile(JsonSchema({}))
+    strategy.compile(JsonSchema({"definitions": {"a": {"$ref": "#/definitions/b"}, "b": {"type": "null"}}}))
+
+
+def test_types_named_again_and_again_are_no_more_to_compile() -> None:
+    schema: Any = {"type": "null"}
+    for _ in range(6):
+        schema = {"type": ["object"] * 3, "properties": {"a": schema}}
+    assert json.dumps(rewritten(schema)).count("object") == 6
 
 
 @pytest.mark.parametrize(

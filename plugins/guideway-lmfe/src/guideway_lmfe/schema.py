@@ -27,7 +27,7 @@ _KEPT = {
 
 def rewritten(schema: Schema) -> dict[str, Any]:
     """A checked schema as lm-format-enforcer should see it."""
-    new = _one(schema, 0)
+    new = dict(_one(schema, 0))
     if not isinstance(schema, Mapping):
         return new
     containers = [name for name in CONTAINERS if name in schema]
@@ -35,23 +35,28 @@ def rewritten(schema: Schema) -> dict[str, Any]:
         _refuse("a schema may have `$defs` or `definitions`, not both", "$ref")
     for name in containers:
         new[name] = {key: _one(child, 0) for key, child in schema[name].items()}
-        _check_references(new, new[name])
-    if not containers and _references(new):
-        _refuse("a reference must be to `#/$defs/...` or `#/definitions/...`", "$ref")
+    _check_references(new, *containers)
     _check_arrays(new, new[containers[0]] if containers else {})
     return new
 
 
-def patterns(node: Any) -> Iterator[str]:
+def patterns(new: Mapping[str, Any]) -> Iterator[str]:
     """Every ``pattern`` of a rewritten schema, as lm-format-enforcer looks it up."""
-    if isinstance(node, Mapping):
-        if "pattern" in node and node.get("type") == "string":
+    for node in _schemas(new):
+        if "pattern" in node:
             yield node["pattern"].removeprefix("^").removesuffix("$")
-        for child in node.values():
-            yield from patterns(child)
-    elif isinstance(node, list):
-        for child in node:
-            yield from patterns(child)
+
+
+def _schemas(new: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A rewritten schema and all in it; not the mappings from names to schemas, where any name may stand."""
+    pending = [new]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending += node.get("anyOf", ())
+        pending += (node[keyword] for keyword in ("items", "additionalProperties") if keyword in node)
+        for keyword in ("properties", *CONTAINERS):
+            pending += node.get(keyword, {}).values()
 
 
 def _one(schema: Schema, depth: int) -> dict[str, Any]:
@@ -78,7 +83,7 @@ def _one(schema: Schema, depth: int) -> dict[str, Any]:
             _refuse("lm-format-enforcer does not compile schemas without a `type`", "untyped")
         return ANYTHING
     if isinstance(kind, list):
-        return {"anyOf": [_one({**schema, "type": name}, depth + 1) for name in kind]}
+        return {"anyOf": [_one({**schema, "type": name}, depth + 1) for name in dict.fromkeys(kind)]}
     return _of_type(kind, schema, depth)
 
 
@@ -145,20 +150,13 @@ def _check_text(text: str, feature: str) -> None:
         _refuse(f"lm-format-enforcer cannot write the string {text!r:.100}, which JSON escapes", feature)
 
 
-def _references(node: Any) -> list[str]:
-    if isinstance(node, list):
-        return [found for child in node for found in _references(child)]
-    if not isinstance(node, Mapping):
-        return []
-    own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
-    return own + [found for child in node.values() for found in _references(child)]
-
-
-def _check_references(new: dict[str, Any], targets: Mapping[str, Any]) -> None:
-    for reference in _references(new):
-        container, _, name = reference.removeprefix("#/").partition("/")
-        if container not in new or not reference.startswith("#/") or name not in targets or "%" in name or "~" in name:
-            _refuse("a reference must be to `#/$defs/...` or `#/definitions/...`", "$ref")
+def _check_references(new: Mapping[str, Any], container: str = "") -> None:
+    targets = new.get(container, {})
+    for node in _schemas(new):
+        if "$ref" in node:
+            name = node["$ref"].removeprefix(f"#/{container}/")
+            if name == node["$ref"] or name not in targets or set(name) & set("%~/"):
+                _refuse("a reference must be to `#/$defs/...` or `#/definitions/...`", "$ref")
     for name in targets:
         _check_ends(name, targets)
     _check_ends("", {**targets, "": {key: value for key, value in new.items() if key not in CONTAINERS}})
@@ -178,9 +176,11 @@ def _check_ends(name: str, targets: Mapping[str, Any]) -> None:
             pending.append(targets[target])
 
 
-def _check_arrays(node: Any, targets: Mapping[str, Any]) -> None:
+def _check_arrays(new: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
     """Refuse a choice between arrays, which lm-format-enforcer would mix."""
-    if isinstance(node, Mapping) and "anyOf" in node:
+    for node in _schemas(new):
+        if "anyOf" not in node:
+            continue
         pending, seen, num_arrays = [node], set[str](), 0
         while pending:
             branch = pending.pop()
@@ -191,8 +191,6 @@ def _check_arrays(node: Any, targets: Mapping[str, Any]) -> None:
                 pending.append(targets[branch["$ref"].rpartition("/")[2]])
         if num_arrays > 1:
             _refuse("lm-format-enforcer does not compile a choice between arrays", "anyOf")
-    for child in node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ():
-        _check_arrays(child, targets)
 
 
 def _refuse(message: str, feature: str) -> NoReturn:

@@ -73,7 +73,7 @@ class Strategy(GrammarStrategy):
     def supports(self, constraint: Constraint) -> Support:
         source = constraint.source()
         if constraint.kind != "json_schema":
-            reason = _why_not_pattern(source, "") if constraint.kind == "regex" else None
+            reason = _why_not_pattern(source) if constraint.kind == "regex" else None
             return Support(enforced=frozenset({constraint.kind}) if reason is None else frozenset(), reason=reason)
         schema = json.loads(source)
         try:
@@ -85,9 +85,9 @@ class Strategy(GrammarStrategy):
             if reason is not None:
                 return Support(reason=f"{pointer}: {reason}")
             if isinstance(subschema, Mapping) and "pattern" in subschema:
-                reason = _why_not_pattern(subschema["pattern"], f"{pointer}/pattern: ")
+                reason = _why_not_pattern(subschema["pattern"])
                 if reason is not None:
-                    return Support(reason=reason)
+                    return Support(reason=f"{pointer}/pattern: {reason}")
         return Support(enforced=frozenset(name for name in keywords(schema) if "+" not in name))
 
     def compile(self, constraint: Constraint) -> ReferenceCompiled:
@@ -112,13 +112,13 @@ class Strategy(GrammarStrategy):
         return ReferenceCompiled(language, check_not_empty(language, built), self.vocabulary, self._tree)
 
 
-def _why_not_pattern(pattern: str, where: str) -> str | None:
+def _why_not_pattern(pattern: str) -> str | None:
     try:
         parse_regex(Language(), pattern)
     except (InvalidGrammar, UnsupportedGrammar) as error:
-        return f"{where}{error}"
+        return str(error)
     except RecursionError:
-        return f"{where}the pattern is nested too deeply"
+        return "the pattern is nested too deeply"
     return None
 
 
