@@ -52,7 +52,7 @@ def prompts_of(vocabulary_size: int, batch_size: int) -> list[list[int]]:
 def make_engine(folder: Path, batch_size: int) -> Engine:
     return Engine(
         EngineConfig(
-            model=str(folder), max_num_seqs=batch_size, max_model_len=PROMPT_LENGTH + LONG, prefix_caching=False
+            model=str(folder), max_num_seqs=batch_size, max_model_len=PROMPT_LENGTH + LONG, enable_prefix_caching=False
         )
     )
 

@@ -70,7 +70,7 @@ class Sequences:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.runner = PackedModel(model, num_cells=NUM_CELLS, max_length=MAX_LENGTH)
-        self.cache = KVCache(num_slots=64, num_cells=NUM_CELLS, max_length=MAX_LENGTH, prefix_caching=False)
+        self.cache = KVCache(num_slots=64, num_cells=NUM_CELLS, max_length=MAX_LENGTH, enable_prefix_caching=False)
 
     def appends(self, batch: list[tuple[int, list[int]]]) -> list[Append]:
         """What a step appends, with room reserved."""

@@ -46,7 +46,7 @@ def test_it_shows_what_wins(config: str, capsys: pytest.CaptureFixture[str], mon
     flags = (
         "--max-waiting",
         "91",
-        "--no-prefix-caching",
+        "--no-enable-prefix-caching",
         "--option",
         "grammar.one.depth=4",
         "--plugins-deny",
@@ -60,7 +60,7 @@ def test_it_shows_what_wins(config: str, capsys: pytest.CaptureFixture[str], mon
     assert shown["model"] == ("demo", "prod.toml")
     assert shown["max_num_seqs"] == (9, "GUIDEWAY_MAX_NUM_SEQS")
     assert shown["max_waiting"] == (91, "--max-waiting")
-    assert shown["prefix_caching"] == (False, "--no-prefix-caching")
+    assert shown["enable_prefix_caching"] == (False, "--no-enable-prefix-caching")
     assert shown["compile_threads"] == (2, "default")
     assert shown["max_model_len"] == (None, "default")
     assert shown["plugins.enable"] == (["policy"], "prod.toml")

@@ -91,7 +91,7 @@ def assemble(config: EngineConfig) -> Parts:
                 num_cells=cache.num_cells,
                 max_length=max_length,
                 max_num_tokens=config.max_num_batched_tokens,
-                max_num_rows=config.max_num_seqs * (1 + config.num_draft_tokens),
+                max_num_rows=config.max_num_seqs * (1 + config.num_speculative_tokens),
             ),
         )
         try:
@@ -166,7 +166,7 @@ def _cache(config: EngineConfig, max_length: int) -> KVCache:
         num_slots=2 * config.max_num_seqs,
         num_cells=num_cells,
         max_length=max_length,
-        prefix_caching=config.prefix_caching,
+        enable_prefix_caching=config.enable_prefix_caching,
     )
 
 

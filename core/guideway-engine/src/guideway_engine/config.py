@@ -33,7 +33,7 @@ LEAST = {
     "kv_cache_tokens": 2,
     "max_num_batched_tokens": 1,
     "max_waiting": 1,
-    "num_draft_tokens": 0,
+    "num_speculative_tokens": 0,
     "compile_threads": 1,
     "grammar_cache_bytes": 0,
 }
@@ -81,11 +81,11 @@ class EngineConfig:
     one sequence's need where that is more."""
     max_num_batched_tokens: int = 2048
     """How many tokens pass through the model in one step, at most; long prompts are computed in pieces of this size."""
-    prefix_caching: bool = True
+    enable_prefix_caching: bool = True
     """Whether prompts that begin alike share what was computed; changes speed, never tokens."""
     max_waiting: int = 1024
     """How many sequences may wait before more of the same or a worse priority are turned away."""
-    num_draft_tokens: int = 0
+    num_speculative_tokens: int = 0
     """How many tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
     compile_threads: int = 2
     """How many constraints compile at once."""
@@ -122,9 +122,10 @@ class EngineConfig:
                 f"({self.max_num_seqs}) sequences computes at least one token a step; raise it to as many",
                 field="max_num_batched_tokens",
             )
-        if not isinstance(self.prefix_caching, bool):
+        if not isinstance(self.enable_prefix_caching, bool):
             raise InvalidConfiguration(
-                f"prefix_caching must be true or false, not {self.prefix_caching!r}", field="prefix_caching"
+                f"enable_prefix_caching must be true or false, not {self.enable_prefix_caching!r}",
+                field="enable_prefix_caching",
             )
         freeze_components(self, KIND_OF)
 

@@ -111,7 +111,7 @@ class Engine:
             parts.cache,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
-            num_draft_tokens=config.num_draft_tokens,
+            num_speculative_tokens=config.num_speculative_tokens,
             on_finish=self._finished,
             restart=parts.restart,
         )
