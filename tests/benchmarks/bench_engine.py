@@ -27,7 +27,7 @@ import torch
 from engine_steps import FORWARD, PIPELINE, RUNTIME, SCHEDULER, TOTAL, Parts, decode_steps, milliseconds
 from guideway import Engine, EngineConfig, SamplingParams
 from guideway_demo_model import DemoModel
-from guideway_engine.worker.model_loader import load_model
+from guideway_engine.runners.transformers.model_loader import load_model
 from transformers import GenerationConfig
 from transformers.generation import ContinuousBatchingConfig
 from transformers.utils import logging

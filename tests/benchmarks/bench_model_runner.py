@@ -21,9 +21,9 @@ import torch
 import transformers
 from guideway.api.forward import Append, ForwardStep
 from guideway_demo_model import DemoModel
+from guideway_engine.runners.transformers.model_loader import load_model
+from guideway_engine.runners.transformers.model_runner import PackedModel
 from guideway_engine.scheduling.kv_cache import KVCache
-from guideway_engine.worker.model_loader import load_model
-from guideway_engine.worker.model_runner import PackedModel
 from transformers import PreTrainedModel
 
 SHORT, LONG = 32, 160

@@ -10,7 +10,7 @@ from guideway.api.options import parse_options
 from guideway.api.provisional import Executor
 from guideway.errors import InvalidConfiguration
 
-from guideway_engine.executors.group import PendingCall, WorkerGroup
+from guideway_engine.executors.process.group import PendingCall, WorkerGroup
 
 __all__ = ["ProcessExecutor"]
 
