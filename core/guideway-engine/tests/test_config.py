@@ -41,7 +41,7 @@ from guideway.errors import InvalidConfiguration
         ({"grammar_cache_bytes": -1}, "grammar_cache_bytes must be a whole number of at least 0"),
         ({"enable_prefix_caching": 1}, "enable_prefix_caching must be true or false"),
         ({"plugins": {}}, "plugins must be PluginSettings"),
-        ({"options": []}, "options must map 'kind.name'"),
+        ({"options": []}, "options must be a mapping of 'kind.name' to options"),
     ],
 )
 def test_a_bad_value_names_its_field(wrong: dict[str, Any], said: str) -> None:

@@ -106,7 +106,7 @@ def test_a_person_gets_a_table(config: str, capsys: pytest.CaptureFixture[str]) 
     ("arguments", "status", "said"),
     [
         (["--max-num-seq", "3"], 2, "unrecognized arguments: --max-num-seq 3; did you mean '--max-num-seqs'?"),
-        (["--max-num-seqs", "x"], 2, "argument --max-num-seqs: must be a whole number, not 'x'"),
+        (["--max-num-seqs", "x"], 2, "argument --max-num-seqs: must be a whole number of at least 1, not 'x'"),
         (["--plugins-require", "x"], 2, "argument --plugins-require: must be 'installed' or 'certified', not 'x'"),
         (["--option", "depth=3"], 2, "argument --option: must be KIND.NAME.OPTION=VALUE, not 'depth=3'"),
         (["--modifier", "={}"], 2, "argument --modifier: must be NAME or NAME={...}"),

@@ -158,13 +158,16 @@ def test_paths_in_a_file_are_relative_to_its_folder(tmp_path: Path, monkeypatch:
         ("[plugin]", "FILE: unknown key 'plugin'; did you mean 'plugins'? "),
         ("[plugins]\nenabel = []", "FILE, [plugins]: unknown key 'enabel'; did you mean 'enable'? known: enable, "),
         ("plugins = 3", "FILE: plugins must be a table, not 3"),
-        ('max_num_seqs = "8"', "FILE: max_num_seqs must be a whole number, not the text '8'; write max_num_seqs = 8"),
+        (
+            'max_num_seqs = "8"',
+            "FILE: max_num_seqs must be a whole number of at least 1, not the text '8'; write max_num_seqs = 8",
+        ),
         ('enable_prefix_caching = "no"', "not the text 'no'; write enable_prefix_caching = false"),
         ('grammar = "one"', "FILE: grammar must be a list of names, not the text 'one'; write grammar = [\"one\"]"),
         ('plugins = {deny = "a/*"}', 'write deny = ["a/*"]'),
         (
             'max_model_len = "none"',
-            "FILE: max_model_len must be a whole number, or none, not the text 'none'; leave it",
+            "FILE: max_model_len must be a whole number of at least 2, or None, not the text 'none'; leave it",
         ),
         ("model = 'm'\nmax_num_seqs = true", "FILE: max_num_seqs must be a whole number of at least 1, not True"),
         ("model = 'm'\nmax_num_seqs = 0", "FILE: max_num_seqs must be a whole number of at least 1, not 0"),
@@ -210,7 +213,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ({"GUIDEWAY_MAX_NUM_SEQ": "3"}, "variable GUIDEWAY_MAX_NUM_SEQ; did you mean 'GUIDEWAY_MAX_NUM_SEQS'? "),
         ({"GUIDEWAY_PLUGIN_ENABLE": "a"}, "did you mean 'GUIDEWAY_PLUGINS_ENABLE'? "),
         ({"GUIDEWAY_TENANT": "3"}, "variable GUIDEWAY_TENANT; a plugin's own variables begin with GUIDEWAY_ and"),
-        ({"GUIDEWAY_MAX_NUM_SEQS": "many"}, "GUIDEWAY_MAX_NUM_SEQS must be a whole number, not 'many'"),
+        ({"GUIDEWAY_MAX_NUM_SEQS": "many"}, "GUIDEWAY_MAX_NUM_SEQS must be a whole number of at least 1, not 'many'"),
         ({"GUIDEWAY_MAX_NUM_SEQS": "0"}, "GUIDEWAY_MAX_NUM_SEQS: max_num_seqs must be a whole number of at least 1"),
         (
             {"GUIDEWAY_GRAMMAR": '["one", "two"]'},
