@@ -62,12 +62,12 @@ CASES: list[list[tuple[str, dict[str, Any]]]] = [
 
 
 @pytest.mark.parametrize(
-    ("case", "num_draft_tokens"),
+    ("case", "num_speculative_tokens"),
     [*((case, 0) for case in CASES), (CASES[0], 4), (CASES[-1], 4)],
     ids=lambda value: str(value) if isinstance(value, int) else "+".join(name[:12] for name, _ in value),
 )
 def test_transformers_processors_give_what_generate_gives(
-    case: list[tuple[str, dict[str, Any]]], num_draft_tokens: int, model: Any, tokenizer: Any
+    case: list[tuple[str, dict[str, Any]]], num_speculative_tokens: int, model: Any, tokenizer: Any
 ) -> None:
     prompts = [tokenizer(text)["input_ids"] for text in PROMPTS]
     expected = []
@@ -77,7 +77,9 @@ def test_transformers_processors_give_what_generate_gives(
             torch.tensor([ids]), logits_processor=processors, do_sample=False, max_new_tokens=40, pad_token_id=0
         )
         expected.append(tuple(out[0, len(ids) :].tolist()))
-    with engine(*(written(name, **kwargs) for name, kwargs in case), num_draft_tokens=num_draft_tokens) as e:
+    with engine(
+        *(written(name, **kwargs) for name, kwargs in case), num_speculative_tokens=num_speculative_tokens
+    ) as e:
         results = e.generate(prompts, params(40))
         plain = e.generate(prompts, SamplingParams(max_tokens=40))
     assert [result.error for result in results] == [None] * 3
@@ -118,8 +120,8 @@ def test_drafts_change_nothing(per_sequence: bool, tokenizer: Any) -> None:
     case = {**written("NoRepeatNGramLogitsProcessor", ngram_size=4), "per_sequence": per_sequence}
     prompt = tokenizer(" ".join(["one two three"] * 8))["input_ids"]
     found = []
-    for num_draft_tokens in (0, 1, 5):
-        with engine(case, num_draft_tokens=num_draft_tokens) as e:
+    for num_speculative_tokens in (0, 1, 5):
+        with engine(case, num_speculative_tokens=num_speculative_tokens) as e:
             (result,) = e.generate([prompt], params(40))
         assert result.error is None
         found.append(result.token_ids)

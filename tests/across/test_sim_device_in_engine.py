@@ -218,17 +218,17 @@ def on_torch(installed: None) -> list[GenerationResult]:
     return run("torch")
 
 
-@pytest.mark.parametrize("num_draft_tokens", [0, 3])
-def test_everything_is_as_on_torch(num_draft_tokens: int, on_torch: list[GenerationResult]) -> None:
-    compare(run("sim", num_draft_tokens=num_draft_tokens), on_torch)
+@pytest.mark.parametrize("num_speculative_tokens", [0, 3])
+def test_everything_is_as_on_torch(num_speculative_tokens: int, on_torch: list[GenerationResult]) -> None:
+    compare(run("sim", num_speculative_tokens=num_speculative_tokens), on_torch)
 
 
 def test_everything_is_as_with_fused_operations_elsewhere(on_torch: list[GenerationResult]) -> None:
     """As on a device of plain arrays that has these operations as the contract builds them from the others."""
     wanted = run("fused", "guidance")
-    for num_draft_tokens in (0, 3):
+    for num_speculative_tokens in (0, 3):
         for backend in ("sim_fused", "sim_static"):
-            compare(run(backend, "guidance", num_draft_tokens=num_draft_tokens), wanted)
+            compare(run(backend, "guidance", num_speculative_tokens=num_speculative_tokens), wanted)
     drawn = list(PARAMS).index("drawn")
     assert wanted[drawn].token_ids != on_torch[drawn].token_ids  # by another formula
 

@@ -51,7 +51,7 @@ def engine_of(**changes: Any) -> Engine:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with engine_of(num_draft_tokens=3) as built:
+    with engine_of(num_speculative_tokens=3) as built:
         yield built
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from guideway import EngineConfig, PluginSettings, SamplingParams
-from guideway.api.options import parse_options
+from guideway.api.options import Range, check_fields, parse_options
 from guideway.errors import InvalidConfiguration
 
 
@@ -74,12 +75,51 @@ def test_a_value_of_the_wrong_type_is_refused(key: str, value: object) -> None:
 
 
 def test_the_error_says_what_would_be_accepted() -> None:
-    with pytest.raises(InvalidConfiguration, match="must be int, not 'x'"):
+    with pytest.raises(InvalidConfiguration, match="must be a whole number, not 'x'"):
         parse(size="x")
-    with pytest.raises(InvalidConfiguration, match=r"must be Literal\['fast', 'slow'\], not 'medium'"):
+    with pytest.raises(InvalidConfiguration, match="must be 'fast' or 'slow', not 'medium'"):
         parse(size=1, mode="medium")
-    with pytest.raises(InvalidConfiguration, match=r"must be int \| None, not 'x'"):
+    with pytest.raises(InvalidConfiguration, match="must be a whole number, or None, not 'x'"):
         parse(size=1, limit="x")
+
+
+@dataclass(frozen=True)
+class Bounded:
+    count: Annotated[int, Range(1)] = 1
+    share: Annotated[float, Range(above=0, most=1)] = 1.0
+    seed: Annotated[int, Range(0, 2**63 - 1)] | None = None
+    name: Annotated[str, Range(1)] = "x"
+    even: Annotated[int, lambda number: number % 2 == 0, "an even number"] = 0
+    anything: Any = None
+
+
+@pytest.mark.parametrize(
+    ("key", "right", "wrong", "expected"),
+    [
+        ("count", [1, 10**30], [0, True, 1.5, None], "a whole number of at least 1"),
+        ("share", [1, 0.5, 1e-9], [0, -1.0, 1.1, float("nan"), "1"], "a number above 0 and at most 1"),
+        ("seed", [None, 0], [-1, 2**63], "a whole number from 0 to 9223372036854775807, or None"),
+        ("name", ["y"], ["", None, ("y",)], "a string that is not empty"),
+        ("even", [2, -4], [1, 2.0, "2"], "an even number"),
+    ],
+)
+def test_bounds_stand_in_the_hint(key: str, right: list[Any], wrong: list[Any], expected: str) -> None:
+    for value in right:
+        assert getattr(parse_options(Bounded, {key: value}, where="toy"), key) == value
+        check_fields(Bounded(**{key: value}))
+    for value in wrong:
+        for parse_or_check in (
+            lambda given: parse_options(Bounded, given, where="toy"),
+            lambda given: check_fields(Bounded(**given)),
+        ):
+            with pytest.raises(InvalidConfiguration, match=re.escape(f"must be {expected}, not {value!r}")):
+                parse_or_check({key: value})
+
+
+def test_anything_fits_any_and_a_value_that_cannot_be_shown_is_not() -> None:
+    assert parse_options(Bounded, {"anything": 1j}, where="toy").anything == 1j
+    with pytest.raises(InvalidConfiguration, match=r"not \(int, too large to show\)"):
+        parse_options(Bounded, {"count": -(10**5000)}, where="toy")
 
 
 def test_an_unknown_key_names_the_closest_one_and_all_others() -> None:

@@ -56,7 +56,7 @@ class Subject:
             dtype=dtype,
             max_num_seqs=BATCH_SIZE,
             max_model_len=PROMPT_LENGTH + MAX_TOKENS,
-            prefix_caching=False,
+            enable_prefix_caching=False,
         )
         self.engine = Engine(config)
         internals: Any = self.engine

@@ -27,7 +27,7 @@ import torch
 from engine_steps import FORWARD, PIPELINE, RUNTIME, SCHEDULER, TOTAL, Parts, decode_steps, milliseconds
 from guideway import Engine, EngineConfig, SamplingParams
 from guideway_demo_model import DemoModel
-from guideway_engine.worker.model_loader import load_model
+from guideway_engine.runners.transformers.model_loader import load_model
 from transformers import GenerationConfig
 from transformers.generation import ContinuousBatchingConfig
 from transformers.utils import logging
@@ -52,7 +52,7 @@ def prompts_of(vocabulary_size: int, batch_size: int) -> list[list[int]]:
 def make_engine(folder: Path, batch_size: int) -> Engine:
     return Engine(
         EngineConfig(
-            model=str(folder), max_num_seqs=batch_size, max_model_len=PROMPT_LENGTH + LONG, prefix_caching=False
+            model=str(folder), max_num_seqs=batch_size, max_model_len=PROMPT_LENGTH + LONG, enable_prefix_caching=False
         )
     )
 

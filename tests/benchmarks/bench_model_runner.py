@@ -21,9 +21,9 @@ import torch
 import transformers
 from guideway.api.forward import Append, ForwardStep
 from guideway_demo_model import DemoModel
+from guideway_engine.runners.transformers.model_loader import load_model
+from guideway_engine.runners.transformers.model_runner import PackedModel
 from guideway_engine.scheduling.kv_cache import KVCache
-from guideway_engine.worker.model_loader import load_model
-from guideway_engine.worker.model_runner import PackedModel
 from transformers import PreTrainedModel
 
 SHORT, LONG = 32, 160
@@ -70,7 +70,7 @@ class Sequences:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.runner = PackedModel(model, num_cells=NUM_CELLS, max_length=MAX_LENGTH)
-        self.cache = KVCache(num_slots=64, num_cells=NUM_CELLS, max_length=MAX_LENGTH, prefix_caching=False)
+        self.cache = KVCache(num_slots=64, num_cells=NUM_CELLS, max_length=MAX_LENGTH, enable_prefix_caching=False)
 
     def appends(self, batch: list[tuple[int, list[int]]]) -> list[Append]:
         """What a step appends, with room reserved."""

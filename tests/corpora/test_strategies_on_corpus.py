@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from guideway.api import InvalidGrammar, JsonSchema, UnsupportedGrammar
-from guideway.api.json_schema_probe import byte_vocabulary
+from guideway.json_schema.prober import byte_vocabulary
 from guideway.plugins import PluginIndex, Plugins
 
 from tests.corpora.judge import Verdict, judge, read_corpus, summarize

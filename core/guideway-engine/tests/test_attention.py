@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from guideway.api.forward import Append, Region
-from guideway_engine.worker.attention import MAX_SHARED_QUERIES, MAX_WASTE, PackedStep, pack_step
-from guideway_engine.worker.kv_store import KVShape, KVStore
-from guideway_engine.worker.masks import Masks
+from guideway_engine.runners.transformers.attention import MAX_SHARED_QUERIES, MAX_WASTE, PackedStep, pack_step
+from guideway_engine.runners.transformers.kv_store import KVShape, KVStore
+from guideway_engine.runners.transformers.masks import Masks
 
 CPU = torch.device("cpu")
 WASTE = 100

@@ -36,12 +36,12 @@ from guideway.errors import InvalidConfiguration
         ({"max_waiting": True}, "max_waiting must be a whole number of at least 1"),
         ({"max_model_len": 1}, "max_model_len must be a whole number of at least 2"),
         ({"kv_cache_tokens": 1.5}, "kv_cache_tokens must be a whole number of at least 2"),
-        ({"num_draft_tokens": -1}, "num_draft_tokens must be a whole number of at least 0"),
+        ({"num_speculative_tokens": -1}, "num_speculative_tokens must be a whole number of at least 0"),
         ({"compile_threads": "2"}, "compile_threads must be a whole number of at least 1"),
         ({"grammar_cache_bytes": -1}, "grammar_cache_bytes must be a whole number of at least 0"),
-        ({"prefix_caching": 1}, "prefix_caching must be true or false"),
+        ({"enable_prefix_caching": 1}, "enable_prefix_caching must be true or false"),
         ({"plugins": {}}, "plugins must be PluginSettings"),
-        ({"options": []}, "options must map 'kind.name'"),
+        ({"options": []}, "options must be a mapping of 'kind.name' to options"),
     ],
 )
 def test_a_bad_value_names_its_field(wrong: dict[str, Any], said: str) -> None:

@@ -46,7 +46,7 @@ def test_it_shows_what_wins(config: str, capsys: pytest.CaptureFixture[str], mon
     flags = (
         "--max-waiting",
         "91",
-        "--no-prefix-caching",
+        "--no-enable-prefix-caching",
         "--option",
         "grammar.one.depth=4",
         "--plugins-deny",
@@ -60,7 +60,7 @@ def test_it_shows_what_wins(config: str, capsys: pytest.CaptureFixture[str], mon
     assert shown["model"] == ("demo", "prod.toml")
     assert shown["max_num_seqs"] == (9, "GUIDEWAY_MAX_NUM_SEQS")
     assert shown["max_waiting"] == (91, "--max-waiting")
-    assert shown["prefix_caching"] == (False, "--no-prefix-caching")
+    assert shown["enable_prefix_caching"] == (False, "--no-enable-prefix-caching")
     assert shown["compile_threads"] == (2, "default")
     assert shown["max_model_len"] == (None, "default")
     assert shown["plugins.enable"] == (["policy"], "prod.toml")
@@ -106,7 +106,7 @@ def test_a_person_gets_a_table(config: str, capsys: pytest.CaptureFixture[str]) 
     ("arguments", "status", "said"),
     [
         (["--max-num-seq", "3"], 2, "unrecognized arguments: --max-num-seq 3; did you mean '--max-num-seqs'?"),
-        (["--max-num-seqs", "x"], 2, "argument --max-num-seqs: must be a whole number, not 'x'"),
+        (["--max-num-seqs", "x"], 2, "argument --max-num-seqs: must be a whole number of at least 1, not 'x'"),
         (["--plugins-require", "x"], 2, "argument --plugins-require: must be 'installed' or 'certified', not 'x'"),
         (["--option", "depth=3"], 2, "argument --option: must be KIND.NAME.OPTION=VALUE, not 'depth=3'"),
         (["--modifier", "={}"], 2, "argument --modifier: must be NAME or NAME={...}"),

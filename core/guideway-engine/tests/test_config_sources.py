@@ -18,7 +18,7 @@ FILE = """\
 model = "demo"
 grammar = ["one", "two"]
 max_num_seqs = 8
-prefix_caching = false
+enable_prefix_caching = false
 
 [plugins]
 enable = ["policy"]
@@ -46,7 +46,7 @@ def test_arguments_over_environment_over_file_over_defaults(tmp_path: Path) -> N
     environ = {"GUIDEWAY_MAX_NUM_SEQS": "9", "GUIDEWAY_MAX_WAITING": "90", "GUIDEWAY_PLUGINS_ENABLE": "a, b"}
     assert load(tmp_path).max_num_seqs == 8
     config = load(tmp_path, environ=environ, max_waiting=91)
-    assert (config.model, config.grammar, config.prefix_caching) == ("demo", ("one", "two"), False)
+    assert (config.model, config.grammar, config.enable_prefix_caching) == ("demo", ("one", "two"), False)
     assert (config.max_num_seqs, config.max_waiting, config.compile_threads) == (9, 91, 2)
     assert config.plugins == PluginSettings(enable=("a", "b"))
 
@@ -66,9 +66,9 @@ def test_every_field_can_be_set_by_every_source(tmp_path: Path) -> None:
         "max_model_len": 4,
         "kv_cache_tokens": 5,
         "max_num_batched_tokens": 6,
-        "prefix_caching": False,
+        "enable_prefix_caching": False,
         "max_waiting": 7,
-        "num_draft_tokens": 8,
+        "num_speculative_tokens": 8,
         "compile_threads": 9,
         "grammar_cache_bytes": 10,
     }
@@ -125,7 +125,7 @@ def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["false", "No", "off", "0"])
 def test_words_for_false(word: str, tmp_path: Path) -> None:
-    assert load(tmp_path, environ={"GUIDEWAY_PREFIX_CACHING": word}).prefix_caching is False
+    assert load(tmp_path, environ={"GUIDEWAY_ENABLE_PREFIX_CACHING": word}).enable_prefix_caching is False
     assert load(tmp_path, environ={"GUIDEWAY_MAX_MODEL_LEN": "none"}).max_model_len is None
 
 
@@ -158,13 +158,16 @@ def test_paths_in_a_file_are_relative_to_its_folder(tmp_path: Path, monkeypatch:
         ("[plugin]", "FILE: unknown key 'plugin'; did you mean 'plugins'? "),
         ("[plugins]\nenabel = []", "FILE, [plugins]: unknown key 'enabel'; did you mean 'enable'? known: enable, "),
         ("plugins = 3", "FILE: plugins must be a table, not 3"),
-        ('max_num_seqs = "8"', "FILE: max_num_seqs must be a whole number, not the text '8'; write max_num_seqs = 8"),
-        ('prefix_caching = "no"', "not the text 'no'; write prefix_caching = false"),
+        (
+            'max_num_seqs = "8"',
+            "FILE: max_num_seqs must be a whole number of at least 1, not the text '8'; write max_num_seqs = 8",
+        ),
+        ('enable_prefix_caching = "no"', "not the text 'no'; write enable_prefix_caching = false"),
         ('grammar = "one"', "FILE: grammar must be a list of names, not the text 'one'; write grammar = [\"one\"]"),
         ('plugins = {deny = "a/*"}', 'write deny = ["a/*"]'),
         (
             'max_model_len = "none"',
-            "FILE: max_model_len must be a whole number, or none, not the text 'none'; leave it",
+            "FILE: max_model_len must be a whole number of at least 2, or None, not the text 'none'; leave it",
         ),
         ("model = 'm'\nmax_num_seqs = true", "FILE: max_num_seqs must be a whole number of at least 1, not True"),
         ("model = 'm'\nmax_num_seqs = 0", "FILE: max_num_seqs must be a whole number of at least 1, not 0"),
@@ -210,14 +213,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ({"GUIDEWAY_MAX_NUM_SEQ": "3"}, "variable GUIDEWAY_MAX_NUM_SEQ; did you mean 'GUIDEWAY_MAX_NUM_SEQS'? "),
         ({"GUIDEWAY_PLUGIN_ENABLE": "a"}, "did you mean 'GUIDEWAY_PLUGINS_ENABLE'? "),
         ({"GUIDEWAY_TENANT": "3"}, "variable GUIDEWAY_TENANT; a plugin's own variables begin with GUIDEWAY_ and"),
-        ({"GUIDEWAY_MAX_NUM_SEQS": "many"}, "GUIDEWAY_MAX_NUM_SEQS must be a whole number, not 'many'"),
+        ({"GUIDEWAY_MAX_NUM_SEQS": "many"}, "GUIDEWAY_MAX_NUM_SEQS must be a whole number of at least 1, not 'many'"),
         ({"GUIDEWAY_MAX_NUM_SEQS": "0"}, "GUIDEWAY_MAX_NUM_SEQS: max_num_seqs must be a whole number of at least 1"),
         (
             {"GUIDEWAY_GRAMMAR": '["one", "two"]'},
             "GUIDEWAY_GRAMMAR is a list, whose items are separated by commas: write",
         ),
         ({"GUIDEWAY_PLUGINS_DENY": "[]"}, "separated by commas: write ',', not '[]'"),
-        ({"GUIDEWAY_PREFIX_CACHING": "si"}, "GUIDEWAY_PREFIX_CACHING must be true or false, not 'si'"),
+        ({"GUIDEWAY_ENABLE_PREFIX_CACHING": "si"}, "GUIDEWAY_ENABLE_PREFIX_CACHING must be true or false, not 'si'"),
         ({"GUIDEWAY_PLUGINS_REQUIRE": "x"}, "GUIDEWAY_PLUGINS_REQUIRE must be 'installed' or 'certified', not 'x'"),
         ({"GUIDEWAY_PLUGINS_DENY": "x"}, "GUIDEWAY_PLUGINS_DENY: [plugins] deny: 'x' can match nothing"),
         ({"GUIDEWAY_OPTIONS": "{"}, "GUIDEWAY_OPTIONS must be JSON, such as"),

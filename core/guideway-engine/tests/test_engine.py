@@ -233,9 +233,11 @@ def test_drafts_change_speed_and_never_tokens() -> None:
         for i, (c, t) in enumerate(zip([*constraints, None, None], [0, 0, 0.9, 0.9, 0, 0, 0, 0.7], strict=True))
     ]
     runs, steps = [], []
-    for num_draft_tokens in (0, 4):
+    for num_speculative_tokens in (0, 4):
         with Engine(
-            EngineConfig(model="demo", grammar=("llguidance", "xgrammar"), num_draft_tokens=num_draft_tokens)
+            EngineConfig(
+                model="demo", grammar=("llguidance", "xgrammar"), num_speculative_tokens=num_speculative_tokens
+            )
         ) as e:
             count = 0
             step = e._scheduler.step
@@ -479,14 +481,14 @@ def test_no_hook_is_called_while_decoding(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("probes")
-@pytest.mark.parametrize("num_draft_tokens", [0, 3])
-def test_modifiers_of_every_stage_run_in_the_engine(num_draft_tokens: int) -> None:
+@pytest.mark.parametrize("num_speculative_tokens", [0, 3])
+def test_modifiers_of_every_stage_run_in_the_engine(num_speculative_tokens: int) -> None:
     config = EngineConfig(
         model="demo",
         grammar=("llguidance",),
         modifiers=("green_list", "gumbel", "guidance", "aligned"),
         max_num_seqs=4,
-        num_draft_tokens=num_draft_tokens,
+        num_speculative_tokens=num_speculative_tokens,
     )
     guided = {"guidance": {"scale": 1.0, "negative_prompt": [4, 100, 200]}}
     strong = {"guidance": {"scale": 40.0, "negative_prompt": [4, 100, 200]}}

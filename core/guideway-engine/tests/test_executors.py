@@ -19,12 +19,12 @@ from engine_support.executor_workers import Clinging, Closing, Stubborn, Worker,
 from guideway.api import Executor, GuidewayError, InvalidConfiguration, PluginError, WorkerLost
 from guideway.errors import RemoteError
 from guideway.plugins import Plugins
-from guideway_engine.executors import group as process_group
-from guideway_engine.executors.blocks import BlockReader, BlockWriter, anonymous_file
-from guideway_engine.executors.local import LocalExecutor
-from guideway_engine.executors.process import ProcessExecutor
+from guideway_engine.executors.local.executor import LocalExecutor
+from guideway_engine.executors.process import group as process_group
+from guideway_engine.executors.process.blocks import BlockReader, BlockWriter, anonymous_file
+from guideway_engine.executors.process.executor import ProcessExecutor
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module", params=["local", "process"])
@@ -123,7 +123,7 @@ def test_an_unknown_method_is_an_error_of_the_call(executor: Executor) -> None:
 def test_the_traceback_of_a_strangers_error_comes_along(two: ProcessExecutor) -> None:
     with pytest.raises(ValueError, match="boom") as raised:
         two.submit("fail", ValueError("boom")).result()
-    assert any("workers_under_test.py" in note for note in raised.value.__notes__)
+    assert any("executor_workers.py" in note for note in raised.value.__notes__)
 
 
 def test_an_error_that_does_not_pickle_comes_as_what_it_said(two: ProcessExecutor) -> None:
@@ -380,7 +380,7 @@ def test_workers_do_not_outlive_their_parent(call: str, end: str) -> None:
     """The worker has its parent's output open: reading that to its end waits for both."""
     program = (
         "import os, signal, sys\n"
-        "from guideway_engine.executors.process import ProcessExecutor\n"
+        "from guideway_engine.executors.process.executor import ProcessExecutor\n"
         "from engine_support.executor_workers import Worker\n"
         # no guard for __main__: a worker's process does not run the program again
         "executor = ProcessExecutor(Worker, {})\n"
@@ -388,7 +388,7 @@ def test_workers_do_not_outlive_their_parent(call: str, end: str) -> None:
         "print('made', flush=True)\n"
         f"{end}\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], cwd=HERE, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("made\n", "")
 
 

@@ -258,7 +258,7 @@ def test_what_is_not_enforced_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
         (
             ["--model", "demo", "--prompt", "x", "--max-tokens", "many"],
             2,
-            "must be a whole number, or none, not 'many'",
+            "must be a whole number, or None, not 'many'",
         ),
         (["--model", "demo"], 2, "one of the arguments --prompt --input is required"),
         (["--model", "demo", "--prompt", "x", "--input", "y"], 2, "not allowed with argument"),

@@ -148,7 +148,7 @@ ELSEWHERE = {("grammar.hostile", "compile")}
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineConfig]:
     folder = tmp_path_factory.mktemp("plugins")
-    here = "tests.engine.test_hostile_plugins"
+    here = "test_hostile_plugins"
     install(folder, "hostile", dict.fromkeys(PLUGINS, here) | {"hooks.hostile": f"{here}:hooks"})
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(str(folder))
@@ -175,7 +175,7 @@ def alone(engine: Engine) -> list[GenerationResult]:
 
 @pytest.fixture(params=[KeyboardInterrupt, GeneratorExit], ids=lambda error: error.__name__)
 def error(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[BaseException]:
-    from tests.engine.test_hostile_plugins import Hostile
+    from test_hostile_plugins import Hostile
 
     raised: type[BaseException] = request.param
     monkeypatch.setattr(Hostile, "error", raised)

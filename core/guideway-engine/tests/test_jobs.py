@@ -152,7 +152,7 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
     [
         (["--top-k", "many"], "argument --top-k: must be a whole number, not 'many'"),
         (["--top-p", "x"], "argument --top-p: must be a number, not 'x'"),
-        (["--seed", "x"], "argument --seed: must be a whole number, or none, not 'x'"),
+        (["--seed", "x"], "argument --seed: must be a whole number, or None, not 'x'"),
         (["--stop-token-ids", "1,x"], "argument --stop-token-ids: must be a list of whole numbers, not '1,x'"),
         (["--logit-bias", "1"], "argument --logit-bias: must be ID=VALUE, a token id and a number, not '1'"),
         (["--logit-bias", "a=1"], "argument --logit-bias: must be ID=VALUE"),

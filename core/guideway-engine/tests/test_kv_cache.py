@@ -37,12 +37,12 @@ class CacheMachine(RuleBasedStateMachine):
     """`cells` are what a worker's tensors hold: token ids, or None for zeros. `written` is how far each slot's region
     may hold anything since it is that slot's."""
 
-    @initialize(num_cells=st.sampled_from([256, 300, 448, 768, 1024]), prefix_caching=st.booleans())
-    def start(self, num_cells: int, prefix_caching: bool) -> None:
+    @initialize(num_cells=st.sampled_from([256, 300, 448, 768, 1024]), enable_prefix_caching=st.booleans())
+    def start(self, num_cells: int, enable_prefix_caching: bool) -> None:
         self.cache = KVCache(
-            num_slots=NUM_SLOTS, num_cells=num_cells, max_length=MAX_LENGTH, prefix_caching=prefix_caching
+            num_slots=NUM_SLOTS, num_cells=num_cells, max_length=MAX_LENGTH, enable_prefix_caching=enable_prefix_caching
         )
-        self.prefix_caching = prefix_caching
+        self.enable_prefix_caching = enable_prefix_caching
         self.cells: list[int | None] = [None] * num_cells
         self.done = 0
         self.held: dict[int, list[int]] = {}
@@ -114,8 +114,8 @@ class CacheMachine(RuleBasedStateMachine):
         if len(self.held) == NUM_SLOTS:
             self.refused(lambda: self.cache.allocate(wanted, siblings), KVCacheFull)
             return
-        asked = [self.held[slot] for slot in (self.held if self.prefix_caching else siblings)]
-        kept = self.kept if self.prefix_caching else []
+        asked = [self.held[slot] for slot in (self.held if self.enable_prefix_caching else siblings)]
+        kept = self.kept if self.enable_prefix_caching else []
         length = len(wanted)
         best = min(max((common(other, wanted) for other in [*asked, *kept]), default=0), length - 1)
         sure = min(max((common(other, wanted) for other in asked), default=0), length - 1)
@@ -179,7 +179,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.release(slot, keep=keep)
         held = self.held.pop(slot)
         del self.written[slot]
-        if keep and self.prefix_caching:
+        if keep and self.enable_prefix_caching:
             self.kept.append(held)
 
     @rule()
@@ -259,7 +259,7 @@ def test_long_walks(num_cells: int, seed: int) -> None:
     """Finds what takes many steps."""
     rng = random.Random(seed)
     machine = CacheMachine()
-    machine.start(num_cells=num_cells, prefix_caching=seed > 0)
+    machine.start(num_cells=num_cells, enable_prefix_caching=seed > 0)
     for _ in range(400):
         event, number, text_seed = rng.random(), rng.randrange(10), rng.randrange(12)
         if not machine.held or event < 0.2:
@@ -428,7 +428,7 @@ def test_short_prefixes_and_an_excluded_cache_share_nothing() -> None:
     cache = filled(15, 100)
     assert cache.length(cache.allocate([0] * 100)) == 0
     assert cache.length(cache.allocate([1] * 16)) == 0
-    cache = KVCache(num_slots=2, num_cells=512, max_length=512, prefix_caching=False)
+    cache = KVCache(num_slots=2, num_cells=512, max_length=512, enable_prefix_caching=False)
     fill(cache, cache.allocate(), [1] * 100)
     assert cache.length(cache.allocate([1] * 100)) == 0
     cache.release(0, keep=True)
@@ -436,7 +436,7 @@ def test_short_prefixes_and_an_excluded_cache_share_nothing() -> None:
 
 
 def test_an_excluded_cache_shares_among_siblings() -> None:
-    cache = KVCache(num_slots=4, num_cells=512, max_length=512, prefix_caching=False)
+    cache = KVCache(num_slots=4, num_cells=512, max_length=512, enable_prefix_caching=False)
     fill(cache, cache.allocate(), [1] * 100)
     fill(cache, cache.allocate(), [1] * 50)
     slot = cache.allocate([1] * 200, [1])

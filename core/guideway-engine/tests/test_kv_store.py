@@ -9,7 +9,7 @@ import torch
 from guideway.api import InvalidConfiguration
 from guideway.api.forward import Clear, Copy
 from guideway.errors import GuidewayError
-from guideway_engine.worker.kv_store import KVShape, KVStore
+from guideway_engine.runners.transformers.kv_store import KVShape, KVStore
 from torch import Tensor
 
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ import torch
 from engine_support.models import VOCABULARY_SIZE, llama
 from guideway.api import InvalidConfiguration
 from guideway.api.forward import ModelInfo
-from guideway_engine.worker.model_loader import load_model, load_tokenizer, model_info
+from guideway_engine.runners.transformers.model_loader import load_model, load_tokenizer, model_info
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging

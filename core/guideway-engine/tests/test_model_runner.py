@@ -14,8 +14,8 @@ from engine_support.driver import Driver, recompute
 from engine_support.models import CONTEXT, FACTORIES, VOCABULARY_SIZE, WINDOW, gpt2, llama
 from guideway.api import InvalidConfiguration
 from guideway.api.forward import Append, ForwardStep, Region
+from guideway_engine.runners.transformers.model_runner import PackedModel
 from guideway_engine.scheduling.kv_cache import KVCacheFull
-from guideway_engine.worker.model_runner import PackedModel
 from torch import Tensor
 from transformers import PreTrainedModel
 

@@ -11,8 +11,8 @@ import transformers
 from engine_support.driver import Driver, recompute
 from engine_support.models import CONTEXT, FACTORIES, WINDOW, gpt2, llama
 from guideway.api import InvalidConfiguration
-from guideway_engine.worker.model_runner import PackedModel
-from guideway_engine.worker.model_support import probe_attention
+from guideway_engine.runners.transformers.model_runner import PackedModel
+from guideway_engine.runners.transformers.model_support import probe_attention
 from transformers import PreTrainedModel
 
 SIZES: dict[str, Any] = {

@@ -78,8 +78,8 @@ def test_greedy_with_penalties_bias_and_min_tokens_equals_generate(engine: Engin
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=num_tokens,
         logits_processor=processors,
     )[0, len(prompt) :].tolist()  # fmt: skip
-    for num_draft_tokens in (0, 4):
-        with Engine(EngineConfig(model="demo", num_draft_tokens=num_draft_tokens)) as built:
+    for num_speculative_tokens in (0, 4):
+        with Engine(EngineConfig(model="demo", num_speculative_tokens=num_speculative_tokens)) as built:
             result = one(
                 built, prompt, max_tokens=num_tokens, min_tokens=num_tokens, repetition_penalty=penalty,
                 logit_bias={banned: -math.inf},
@@ -139,13 +139,13 @@ def test_logprobs_are_the_models_own(engine: Engine, model: Any) -> None:
         assert entry.logprob == pytest.approx(row[token_id].item(), abs=1e-3)
 
 
-@pytest.mark.parametrize("num_draft_tokens", [0, 4])
+@pytest.mark.parametrize("num_speculative_tokens", [0, 4])
 @pytest.mark.parametrize("budget", [16, 2048])
-def test_logprobs_do_not_depend_on_chunks_and_drafts(budget: int, num_draft_tokens: int, engine: Engine) -> None:
+def test_logprobs_do_not_depend_on_chunks_and_drafts(budget: int, num_speculative_tokens: int, engine: Engine) -> None:
     prompt = PROMPT[0]["content"] * 3
     params: dict[str, Any] = {"logprobs": 1, "prompt_logprobs": 1, "max_tokens": 30}
     expected = one(engine, prompt, **params)
-    options: dict[str, Any] = {"max_num_batched_tokens": budget, "num_draft_tokens": num_draft_tokens}
+    options: dict[str, Any] = {"max_num_batched_tokens": budget, "num_speculative_tokens": num_speculative_tokens}
     with Engine(EngineConfig(model="demo", max_num_seqs=4, **options)) as built:
         built.generate([prompt], SamplingParams(max_tokens=3))  # what it leaves in the cache has to be scored anew
         result = one(built, prompt, **params)
@@ -158,11 +158,11 @@ def test_logprobs_do_not_depend_on_chunks_and_drafts(budget: int, num_draft_toke
                 assert a.logprob == pytest.approx(b.logprob, abs=1e-3)
 
 
-@pytest.mark.parametrize("num_draft_tokens", [0, 4])
-def test_a_stop_string_ends_the_text_wherever_tokens_end(num_draft_tokens: int, engine: Engine) -> None:
+@pytest.mark.parametrize("num_speculative_tokens", [0, 4])
+def test_a_stop_string_ends_the_text_wherever_tokens_end(num_speculative_tokens: int, engine: Engine) -> None:
     free = one(engine)
     assert "Zoë Garcia" in free.text
-    with Engine(EngineConfig(model="demo", num_draft_tokens=num_draft_tokens)) as built:
+    with Engine(EngineConfig(model="demo", num_speculative_tokens=num_speculative_tokens)) as built:
         for start in range(0, len(free.text) - 4, 3):
             stop = free.text[start : start + 4]
             place = free.text.find(stop)
@@ -184,10 +184,12 @@ CUT = {
 """Constraints, by a pattern that tells which beginnings of an output are complete."""
 
 
-@pytest.mark.parametrize("num_draft_tokens", [0, 4])
-def test_what_a_stop_string_leaves_of_a_constrained_text_is_judged(num_draft_tokens: int) -> None:
+@pytest.mark.parametrize("num_speculative_tokens", [0, 4])
+def test_what_a_stop_string_leaves_of_a_constrained_text_is_judged(num_speculative_tokens: int) -> None:
     seen = set()
-    with Engine(EngineConfig(model="demo", grammar=("llguidance",), num_draft_tokens=num_draft_tokens)) as built:
+    with Engine(
+        EngineConfig(model="demo", grammar=("llguidance",), num_speculative_tokens=num_speculative_tokens)
+    ) as built:
         for pattern, constraint in CUT.items():
             free = one(built, constraint=constraint)
             assert free.unenforced == ()

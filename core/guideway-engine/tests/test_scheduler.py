@@ -131,7 +131,7 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             grammar=("llguidance", "reference"),
             modifiers=("countdown", "guidance"),
             max_num_seqs=NUM_RUNNING,
-            num_draft_tokens=request.param,
+            num_speculative_tokens=request.param,
             plugins=PluginSettings(enable=("watcher",)),
         )
         with Engine(config) as engine:

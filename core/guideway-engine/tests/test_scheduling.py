@@ -35,7 +35,7 @@ def engine(**options: Any) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def roomy() -> Iterator[Engine]:
-    with engine(prefix_caching=False) as built:
+    with engine(enable_prefix_caching=False) as built:
         yield built
 
 
@@ -103,10 +103,10 @@ def test_a_better_priority_goes_first_and_takes_the_place_of_others(
     assert ended.index(3) < ended.index(1) < ended.index(2)
 
 
-@pytest.mark.parametrize("num_draft_tokens", [0, 3])
+@pytest.mark.parametrize("num_speculative_tokens", [0, 3])
 @pytest.mark.parametrize("modifiers", [{}, GUIDED], ids=["plain", "companions"])
 def test_a_full_cache_preempts_and_changes_no_output(
-    modifiers: dict[str, Any], num_draft_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    modifiers: dict[str, Any], num_speculative_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, "probes", {"modifier.guidance": "tests.support.probes"})
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -121,7 +121,7 @@ def test_a_full_cache_preempts_and_changes_no_output(
     }  # fmt: skip
     with Engine(EngineConfig(**shared)) as large:
         expected = [r.token_ids for r in large.generate(prompts, params)]
-    with Engine(EngineConfig(**shared, kv_cache_tokens=512, num_draft_tokens=num_draft_tokens)) as small:
+    with Engine(EngineConfig(**shared, kv_cache_tokens=512, num_speculative_tokens=num_speculative_tokens)) as small:
         preempted = preemptions(small, monkeypatch)
         results = small.generate(prompts, params)
         assert [r.error for r in results] == [None] * 6
@@ -172,7 +172,7 @@ def test_several_outputs_share_a_prompt_without_prefix_caching(
     kv_cache_tokens: int, computed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = SamplingParams(max_tokens=4, n=2, temperature=1.0, seed=1, ignore_eos=True)
-    with engine(prefix_caching=False, max_model_len=256, kv_cache_tokens=kv_cache_tokens) as built:
+    with engine(enable_prefix_caching=False, max_model_len=256, kv_cache_tokens=kv_cache_tokens) as built:
         seen = forwards(built, monkeypatch)
         assert built.generate([tokens(1, 200)], params)[0].error is None
         assert sum(seen) == computed
@@ -429,7 +429,7 @@ def test_urgent_requests_and_other_tenants_do_not_wait_for_a_long_prompt() -> No
 
 def test_no_step_computes_more_than_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     repetitive = [10, 11, 12] * 10
-    with engine(max_num_seqs=4, max_num_batched_tokens=12, num_draft_tokens=8) as small:
+    with engine(max_num_seqs=4, max_num_batched_tokens=12, num_speculative_tokens=8) as small:
         seen = forwards(small, monkeypatch)
         generations = [small.submit(repetitive, SamplingParams(max_tokens=40, ignore_eos=True)) for _ in range(4)]
         for generation in generations:
@@ -473,13 +473,15 @@ def test_an_interrupted_fork_never_was(monkeypatch: pytest.MonkeyPatch) -> None:
             assert len(generation.wait().outputs) == 1
 
 
-@pytest.mark.parametrize("prefix_caching", [True, False])
-def test_a_fork_shares_what_is_computed(prefix_caching: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("enable_prefix_caching", [True, False])
+def test_a_fork_shares_what_is_computed(
+    enable_prefix_caching: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(tmp_path, "probes", {"modifier.guidance": "tests.support.probes"})
     monkeypatch.syspath_prepend(tmp_path)
     guided = {"guidance": {"scale": 2.0, "negative_prompt": tokens(2, 50)}}
     params = SamplingParams(max_tokens=12, ignore_eos=True, modifiers=guided)
-    with engine(modifiers=("guidance",), prefix_caching=prefix_caching, dtype="float64") as built:
+    with engine(modifiers=("guidance",), enable_prefix_caching=enable_prefix_caching, dtype="float64") as built:
         generation = built.submit(tokens(1, 100), params)
         steps_until(built, generation, "decoding")
         seen = forwards(built, monkeypatch)

@@ -154,17 +154,19 @@ def alone(engine: Engine, plan: Plan) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("count", "num_draft_tokens"),
+    ("count", "num_speculative_tokens"),
     [(60, 0), (60, 3), pytest.param(2000, 0, marks=pytest.mark.slow), pytest.param(2000, 3, marks=pytest.mark.slow)],
 )
-def test_outputs_in_a_storm_are_those_of_a_run_alone(count: int, num_draft_tokens: int, config: dict[str, Any]) -> None:
-    rng = random.Random(count + num_draft_tokens)
+def test_outputs_in_a_storm_are_those_of_a_run_alone(
+    count: int, num_speculative_tokens: int, config: dict[str, Any]
+) -> None:
+    rng = random.Random(count + num_speculative_tokens)
     todo = plans(count, rng)
     tight = EngineConfig(
         **config,
         kv_cache_tokens=KV_CACHE_TOKENS,
         max_num_batched_tokens=64,
-        num_draft_tokens=num_draft_tokens,
+        num_speculative_tokens=num_speculative_tokens,
     )
     with Engine(tight) as engine:
         preempted = storm(engine, todo, rng)
@@ -178,7 +180,7 @@ def test_outputs_in_a_storm_are_those_of_a_run_alone(count: int, num_draft_token
         kept = sum(holder.region.size for holder in scheduler._cache._kept.values() if holder.region is not None)
         assert scheduler._cache._free.num_free() + kept == scheduler._cache.num_cells
     finished = 0
-    with Engine(EngineConfig(**config, prefix_caching=False)) as engine:
+    with Engine(EngineConfig(**config, enable_prefix_caching=False)) as engine:
         for plan in todo:
             assert plan.generation is not None
             result = plan.generation.result

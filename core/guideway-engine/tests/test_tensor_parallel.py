@@ -14,8 +14,8 @@ from engine_support.models import gpt2, llama
 from guideway import Engine, EngineConfig, JsonObject, SamplingParams
 from guideway.api import InvalidConfiguration
 from guideway_demo_model import DemoModel
-from guideway_engine.executors.process import ProcessExecutor
-from guideway_engine.worker.tensor_parallel import share
+from guideway_engine.executors.process.executor import ProcessExecutor
+from guideway_engine.runners.transformers.tensor_parallel import share
 from transformers import PreTrainedModel
 
 NUM_TOKENS = 1536

@@ -1,43 +1,131 @@
-"""Turn what somebody wrote by name into the frozen dataclass it is meant for, refusing what that does not know."""
+"""Does a value that somebody wrote fit a type hint, and if not, what to say? Options, configurations and parameters are
+all read with this."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
-from collections.abc import Iterable, Mapping
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from guideway.errors import InvalidConfiguration
+from guideway.errors import InvalidConfiguration, contain, did_you_mean
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["known_fields_only", "parse_options"]
+__all__ = [
+    "Range",
+    "alternatives",
+    "check_fields",
+    "expected",
+    "fits",
+    "is_int",
+    "known_fields_only",
+    "mismatch",
+    "parse_options",
+    "short_repr",
+]
 
 Class = TypeVar("Class", bound=type)
 Options = TypeVar("Options", bound="DataclassInstance")
+
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", type(None): "None"}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bounds in a type hint, ``Annotated[int, Range(1)]``: of a number, or of the length of a string. All but `above`
+    belong to the range."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+
+    def __call__(self, value: Any) -> bool:
+        number = len(value) if isinstance(value, str) else value
+        return (  # no comparison is true of NaN
+            (self.least is None or number >= self.least)
+            and (self.most is None or number <= self.most)
+            and (self.above is None or number > self.above)
+        )
+
+    def __str__(self) -> str:
+        least, most, above = (
+            f"{bound:g}" if isinstance(bound, float) else bound for bound in (self.least, self.most, self.above)
+        )
+        if least is not None and most is not None:
+            return f"from {least} to {most}"
+        bounds = (("above", above), ("of at least", least), ("at most", most))
+        return " and ".join(f"{words} {bound}" for words, bound in bounds if bound is not None)
+
+
+def fits(value: object, hint: Any) -> bool:
+    """Whether `value` is of the type `hint`: bool, int, float (an int is one too), str, a Literal, a tuple of one type
+    (a list is one too), a mapping, a class, a union of these; or one of them ``Annotated`` with a `Range`, other
+    functions of the value that say whether it is right, and the words for what is expected."""
+    return _test(hint)(value)
+
+
+def expected(hint: Any) -> str:
+    """What values of the type `hint` are, in words."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        words = [extra for extra in args[1:] if isinstance(extra, str)]
+        if words:
+            return words[0]
+        ranges = " ".join(str(extra) for extra in args[1:] if isinstance(extra, Range))
+        return "a string that is not empty" if args[0] is str else f"{expected(args[0])} {ranges}"
+    if origin in (Union, types.UnionType):
+        members = [expected(member) for member in args if member is not types.NoneType]
+        return " or ".join(members) + ", or None" * (len(members) < len(args))
+    if origin is Literal:
+        return " or ".join(map(repr, args))
+    if origin is tuple:
+        return f"a list of {expected(args[0]).removeprefix('a ')}s" if args[0] in WORDS else "a list"
+    if isinstance(origin or hint, type) and issubclass(origin or hint, Mapping):
+        return "a mapping"
+    return WORDS.get(hint) or str(getattr(hint, "__name__", hint))
+
+
+def mismatch(name: str, value: object, hint: Any) -> str | None:
+    """What is wrong if `value` does not fit `hint`: ``name must be ..., not ...``. None if it fits."""
+    return None if _test(hint)(value) else f"{name} must be {expected(hint)}, not {short_repr(value)}"
+
+
+def short_repr(value: object) -> str:
+    """`value` for an error message: short, and whatever it is."""
+    try:
+        text = repr(value)
+    except BaseException as error:  # an int of too many digits, or a stranger's __repr__
+        contain(error)
+        return f"({type(value).__name__}, too large to show)"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def is_int(value: object) -> bool:
+    """Whether `value` is a whole number and not a bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def parse_options(cls: type[Options], options: Mapping[str, Any], *, where: str) -> Options:
     """An instance of the dataclass `cls` from `options`.
 
-    `where` names the place the options were written, for example ``grammar.llguidance``. Fields may be bool, int,
-    float, str, a Literal of these, a tuple of them, None beside one of them, or a mapping. Raises
-    `InvalidConfiguration` for an unknown key, naming the closest known one, and for a value of the wrong type.
+    `where` names the place the options were written, for example ``grammar.llguidance``. Fields may be of any type that
+    `fits` knows. Raises `InvalidConfiguration` for an unknown key, naming the closest known one, and for a value of the
+    wrong type.
     """
     known = {f.name: f for f in dataclasses.fields(cls) if f.init}
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     for key, value in options.items():
+        field = f"{where}.{key}"
         if key not in known:
             raise InvalidConfiguration(
-                f"unknown option {key!r} of {where}; {_accepted(key, sorted(known))}", field=f"{where}.{key}"
+                f"unknown option {key!r} of {where}; {alternatives(key, sorted(known))}", field=field
             )
-        if not _fits(value, hints[key]):
-            raise InvalidConfiguration(
-                f"option {key!r} of {where} must be {_describe(hints[key])}, not {value!r}", field=f"{where}.{key}"
-            )
+        if wrong := mismatch(f"option {key!r} of {where}", value, hints[key]):
+            raise InvalidConfiguration(wrong, field=field)
     missing = [
         name
         for name, f in known.items()
@@ -48,51 +136,58 @@ def parse_options(cls: type[Options], options: Mapping[str, Any], *, where: str)
     return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
 
 
+def check_fields(instance: DataclassInstance) -> None:
+    """Raise `InvalidConfiguration` for the first field of `instance` that is not of its type."""
+    for name, hint in _hints(type(instance)).items():
+        if wrong := mismatch(name, getattr(instance, name), hint):
+            raise InvalidConfiguration(wrong, field=name)
+
+
 def known_fields_only(cls: Class) -> Class:
     """Decorate a dataclass: the TypeError that an unknown keyword raises names the closest field."""
     init, known = vars(cls)["__init__"], [f.name for f in dataclasses.fields(cls) if f.init]
 
     @wraps(init)
-    def checked(self: Any, /, *args: Any, **kwargs: Any) -> None:
+    def wrapped(self: Any, /, *args: Any, **kwargs: Any) -> None:
         for name in kwargs:
             if name not in known:
                 raise TypeError(
-                    f"{cls.__name__}() got an unexpected keyword argument {name!r}; {_accepted(name, known)}"
+                    f"{cls.__name__}() got an unexpected keyword argument {name!r}; {alternatives(name, known)}"
                 )
         init(self, *args, **kwargs)
 
-    cls.__init__ = checked  # type: ignore[misc]
+    cls.__init__ = wrapped  # type: ignore[misc]
     return cls
 
 
-def _accepted(name: str, known: Iterable[str]) -> str:
-    """What to write instead of `name`."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"{f'did you mean {close[0]!r}? ' if close else ''}accepted: {', '.join(known) or 'none'}"
+def alternatives(name: object, known: Iterable[str], what: str = "accepted") -> str:
+    """What to write instead of `name`: ``did you mean 'this'? accepted: this, that``."""
+    return f"{did_you_mean(name, known)} {what}: {', '.join(known) or 'none'}".lstrip()
 
 
-def _fits(value: object, hint: Any) -> bool:
-    origin = get_origin(hint)
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
+
+
+@cache
+def _test(hint: Any) -> Callable[[Any], bool]:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        tests = [_test(args[0]), *filter(callable, args[1:])]
+        return lambda value: all(test(value) for test in tests)
     if origin in (Union, types.UnionType):
-        return any(_fits(value, member) for member in get_args(hint))
-    if origin is Mapping:
-        return isinstance(value, Mapping)
+        members = [_test(member) for member in args]
+        return lambda value: any(test(value) for test in members)
     if origin is tuple:
-        return isinstance(value, list | tuple) and all(_fits(item, get_args(hint)[0]) for item in value)
-    if hint is None or hint is type(None):
-        return value is None
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        item = _test(args[0])
+        return lambda value: isinstance(value, list | tuple) and all(map(item, value))
+    if origin is Literal:
+        return lambda value: value in args
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if isinstance(hint, type):
-        return isinstance(value, hint)
-    return value in get_args(hint)
-
-
-def _describe(hint: Any) -> str:
-    if get_origin(hint) is Mapping:
-        return "a mapping"
-    if get_origin(hint) is None and isinstance(hint, type):
-        return hint.__name__
-    return str(hint).replace("typing.", "")
+        return is_int
+    if hint is float:
+        return lambda value: isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is Any:
+        return lambda _: True
+    return lambda value: isinstance(value, origin or hint)

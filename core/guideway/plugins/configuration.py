@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
 
+from guideway.api.options import Range, alternatives
 from guideway.api.steps import GRAMMAR_MASK
 from guideway.errors import InvalidConfiguration
-from guideway.plugins.selection import PluginSettings
 
-__all__ = ["check_int", "component_name", "components", "did_you_mean", "freeze_components"]
+__all__ = ["Name", "Names", "Options", "component_name", "components", "freeze_components"]
+
+Name: TypeAlias = Annotated[str, Range(1)]
+Names: TypeAlias = Annotated[tuple[Name, ...], "a list of names"]
+Options: TypeAlias = Annotated[Mapping[str, Mapping[str, Any]], "a mapping of 'kind.name' to options"]
 
 LISTS = ("grammar", "modifiers", "worker_mixins")
 """The fields that choose any number of components."""
@@ -18,12 +21,11 @@ LISTS = ("grammar", "modifiers", "worker_mixins")
 
 def freeze_components(config: Any, kind_of: Mapping[str, str]) -> None:
     """Check the fields of a frozen dataclass that choose components, `kind_of` by name with the kind of each, and its
-    ``options`` and ``plugins``; make lists tuples, and ``options`` a mapping that never changes. Raises
+    ``options``, all of the right types; make lists tuples, and ``options`` a mapping that never changes. Raises
     `InvalidConfiguration`, naming the field."""
     for name in LISTS:
-        object.__setattr__(config, name, _checked_names(name, kind_of[name], getattr(config, name)))
-    if not isinstance(config.plugins, PluginSettings):
-        raise InvalidConfiguration(f"plugins must be PluginSettings, not {config.plugins!r}", field="plugins")
+        _check_names(name, kind_of[name], getattr(config, name))
+        object.__setattr__(config, name, tuple(getattr(config, name)))
     _check_options(config.options, components(config, kind_of))
     try:
         options = _Frozen({component: _Frozen(options) for component, options in config.options.items()})
@@ -43,16 +45,12 @@ def components(config: Any, kind_of: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(used))
 
 
-def _check_options(options: object, used: Sequence[str]) -> None:
-    if not isinstance(options, Mapping):
-        raise InvalidConfiguration(
-            f"options must map 'kind.name' to the component's options, not {options!r}", field="options"
-        )
+def _check_options(options: Mapping[Any, object], used: Sequence[str]) -> None:
     for component, its_own in options.items():
         if component not in used:
             raise InvalidConfiguration(
                 f"options are given for {component!r}, which this configuration does not use; "
-                f"{did_you_mean(component, used)}used: {', '.join(used)}",
+                f"{alternatives(component, used, 'used')}",
                 field=f"options.{component}",
             )
         if not isinstance(its_own, Mapping) or not all(isinstance(key, str) for key in its_own):
@@ -95,20 +93,10 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def did_you_mean(word: object, known: Iterable[str], prefix: str = "") -> str:
-    """``did you mean 'this'? `` if a known word is close to `word`; else nothing. Both are without `prefix`."""
-    close = difflib.get_close_matches(str(word), list(known), n=1)
-    return f"did you mean '{prefix}{close[0]}'? " if close else ""
-
-
-def _checked_names(field_name: str, kind: str, addresses: object) -> tuple[str, ...]:
-    """`addresses` of components, no two of one name: options, payloads and results go by name."""
-    if isinstance(addresses, str) or not isinstance(addresses, Sequence):
-        raise InvalidConfiguration(f"{field_name} must be a list of names, not {addresses!r}", field=field_name)
+def _check_names(field_name: str, kind: str, addresses: Sequence[str]) -> None:
+    """No two components may have one name: options, payloads and results go by name."""
     names: dict[str, str] = {}
     for address in addresses:
-        if not isinstance(address, str) or not address:
-            raise InvalidConfiguration(f"{field_name} must be a list of names, not {addresses!r}", field=field_name)
         name = component_name(kind, address)
         if name in names:
             raise InvalidConfiguration(
@@ -119,14 +107,8 @@ def _checked_names(field_name: str, kind: str, addresses: object) -> tuple[str, 
                 f"modifiers has {address!r}, but the name {name!r} is reserved for the grammar mask", field=field_name
             )
         names[name] = address
-    return tuple(addresses)
 
 
 def component_name(kind: str, address: str) -> str:
     """The component's name in ``name``, ``kind.name`` or ``distribution/name``."""
     return address.rpartition("/")[2].removeprefix(f"{kind}.")
-
-
-def check_int(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InvalidConfiguration(f"{name} must be a whole number of at least {least}, not {value!r}", field=name)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from guideway.api.hooks import ValidationContext
+from guideway.api.options import is_int, short_repr
 from guideway.api.types import Choice, Companion, Constraint, JsonSchema, Request, SamplingParams, StructuralTag
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidRequest, LimitExceeded, contain, text_of
 from guideway.json_schema import check_schema
-from guideway.runtime.sampling import checked_sampling, is_int, is_text, plain, shown
+from guideway.runtime.sampling import is_text, python_number, validated
 
 __all__ = ["Validator", "check_companions", "checked", "run_validators"]
 
@@ -28,7 +29,7 @@ def checked(request: Request, vocabulary: Vocabulary, context: ValidationContext
     prompt = _checked_ids(request.prompt_token_ids, "prompt", len(vocabulary), context)
     if not is_text(request.tenant) or len(request.tenant) > MAX_TENANT_LENGTH:
         raise InvalidRequest(
-            f"tenant must be a string of at most {MAX_TENANT_LENGTH} characters, not {shown(request.tenant)}",
+            f"tenant must be a string of at most {MAX_TENANT_LENGTH} characters, not {short_repr(request.tenant)}",
             field="tenant",
         )
     return replace(request, prompt_token_ids=prompt, params=_checked_params(request.params, vocabulary, context))
@@ -78,7 +79,7 @@ def _checked_ids(ids: object, field: str, num_tokens: int, context: ValidationCo
     for token_id in ids:
         if not is_int(token_id) or not 0 <= token_id < num_tokens:
             raise InvalidRequest(
-                f"token id {shown(token_id)} of {what} is not in the vocabulary (ids 0 to {num_tokens - 1})",
+                f"token id {short_repr(token_id)} of {what} is not in the vocabulary (ids 0 to {num_tokens - 1})",
                 field=field,
             )
     if len(ids) >= context.max_model_len:
@@ -94,7 +95,7 @@ def _checked_params(params: SamplingParams, vocabulary: Vocabulary, context: Val
     if not isinstance(params, SamplingParams):
         raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
     return replace(
-        checked_sampling(params, len(vocabulary)),
+        validated(params, len(vocabulary)),
         stop_token_ids=_checked_stops(params, vocabulary),
         modifiers=_checked_modifiers(params.modifiers, context),
         constraint=None if params.constraint is None else _checked_constraint(params.constraint, context),
@@ -103,17 +104,17 @@ def _checked_params(params: SamplingParams, vocabulary: Vocabulary, context: Val
 
 def _checked_stops(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int, ...]:
     given = () if params.stop_token_ids is None else params.stop_token_ids
-    ids = tuple(map(plain, given)) if isinstance(given, list | tuple | set | frozenset) else None
+    ids = tuple(map(python_number, given)) if isinstance(given, list | tuple | set | frozenset) else None
     if ids is None or not all(is_int(i) and 0 <= i < len(vocabulary) for i in ids):
         raise InvalidRequest(
-            f"stop_token_ids must be a list of token ids from 0 to {len(vocabulary) - 1}, not {shown(given)}",
+            f"stop_token_ids must be a list of token ids from 0 to {len(vocabulary) - 1}, not {short_repr(given)}",
             field="stop_token_ids",
         )
     textual = next((i for i in ids if vocabulary.tokens[i]), None)
     if textual is not None and params.constraint is not None:
         raise InvalidRequest(
-            f"stop token {textual} stands for the text {shown(vocabulary.tokens[textual])} and could end the output "
-            "where the constraint is not yet satisfied; leave out one of the two",
+            f"stop token {textual} stands for the text {short_repr(vocabulary.tokens[textual])} and could end the "
+            "output where the constraint is not yet satisfied; leave out one of the two",
             field="stop_token_ids",
         )
     return ids
@@ -124,18 +125,19 @@ def _checked_modifiers(modifiers: object, context: ValidationContext) -> dict[st
         return {}
     if not isinstance(modifiers, Mapping):
         raise InvalidRequest(
-            f"modifiers must map names of logit modifiers to their options, not {shown(modifiers)}", field="modifiers"
+            f"modifiers must map names of logit modifiers to their options, not {short_repr(modifiers)}",
+            field="modifiers",
         )
     for name, options in modifiers.items():
         if name not in context.modifiers:
             raise InvalidRequest(
-                f"no logit modifier {shown(name)} is configured{_close(name, context.modifiers)}; "
+                f"no logit modifier {short_repr(name)} is configured{_close(name, context.modifiers)}; "
                 f"configured: {', '.join(context.modifiers) or 'none'}",
                 field="modifiers",
             )
         if not isinstance(options, Mapping):
             raise InvalidRequest(
-                f"the options of modifier {name!r} must be a mapping, {{}} for none, not {shown(options)}",
+                f"the options of modifier {name!r} must be a mapping, {{}} for none, not {short_repr(options)}",
                 field=f"modifiers.{name}",
             )
     return {name: {key: _copied(value) for key, value in options.items()} for name, options in modifiers.items()}
@@ -158,7 +160,7 @@ def _checked_constraint(constraint: Constraint, context: ValidationContext) -> C
         )
     if constraint.strategy is not None and constraint.strategy not in context.grammars:
         raise InvalidRequest(
-            f"no grammar strategy {shown(constraint.strategy)} is configured"
+            f"no grammar strategy {short_repr(constraint.strategy)} is configured"
             f"{_close(constraint.strategy, context.grammars)}; configured: {', '.join(context.grammars) or 'none'}",
             field="constraint.strategy",
         )

@@ -138,7 +138,7 @@ class LegacyModifier(LogitModifier[_State]):
             raise UnsupportedCapability(
                 f"modifier {self.name!r} runs processors that keep state per sequence, so it takes no drafts; this "
                 "host does not ask `validate`",
-                field="num_draft_tokens",
+                field="num_speculative_tokens",
             )
         token_ids = np.full((len(rows), lengths.max(initial=0)), -1, dtype=np.int32)
         params = [b""] * len(rows)

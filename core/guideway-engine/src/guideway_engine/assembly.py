@@ -21,7 +21,7 @@ from guideway.vocabulary import build_vocabulary
 from guideway_engine.config import EngineConfig
 from guideway_engine.scheduling.buddy import power_of_two
 from guideway_engine.scheduling.kv_cache import KVCache
-from guideway_engine.worker.worker import WorkerSettings, WorkerSpec
+from guideway_engine.worker import WorkerSettings, WorkerSpec
 
 if TYPE_CHECKING:
     from guideway.api.grammar import GrammarStrategy
@@ -54,7 +54,7 @@ class Parts:
 def assemble(config: EngineConfig) -> Parts:
     """Load and build everything. Raises `InvalidConfiguration` or `PluginError`; a selected plugin that is broken
     is never replaced by another. What was begun is ended if something fails."""
-    from guideway_engine.worker.model_loader import load_tokenizer
+    from guideway_engine.runners.transformers.model_loader import load_tokenizer
 
     plugins = Plugins(settings=config.plugins)
     # plugins first: a misspelt name should not cost the loading of a model
@@ -91,7 +91,7 @@ def assemble(config: EngineConfig) -> Parts:
                 num_cells=cache.num_cells,
                 max_length=max_length,
                 max_num_tokens=config.max_num_batched_tokens,
-                max_num_rows=config.max_num_seqs * (1 + config.num_draft_tokens),
+                max_num_rows=config.max_num_seqs * (1 + config.num_speculative_tokens),
             ),
         )
         try:
@@ -166,7 +166,7 @@ def _cache(config: EngineConfig, max_length: int) -> KVCache:
         num_slots=2 * config.max_num_seqs,
         num_cells=num_cells,
         max_length=max_length,
-        prefix_caching=config.prefix_caching,
+        enable_prefix_caching=config.enable_prefix_caching,
     )
 
 

@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from guideway.errors import InvalidConfiguration
+from guideway.api.options import alternatives
+from guideway.errors import InvalidConfiguration, did_you_mean
 from guideway.plugins import PluginIndex, PluginSettings
-from guideway.plugins.configuration import component_name, did_you_mean
+from guideway.plugins.configuration import component_name
 from guideway.plugins.kinds import HOOKS
 
-from guideway_engine.config import KIND_OF, EngineConfig
-from guideway_engine.fields import Field, fields_of, from_text
+from guideway_engine.fields import Field, fields_of
+from guideway_engine.settings import KIND_OF, EngineSettings
 
 __all__ = ["KEYS", "Configuration", "Key", "Layer", "Setting", "from_arguments", "read_layers"]
 
@@ -31,7 +32,7 @@ FILE_VARIABLE = "GUIDEWAY_CONFIG"
 OPTIONS_VARIABLE = "GUIDEWAY_OPTIONS"
 
 KEYS: dict[Key, Field] = {
-    **{(name,): field for name, field in fields_of(EngineConfig).items() if name not in ("options", "plugins")},
+    **{(name,): field for name, field in fields_of(EngineSettings).items() if name not in ("options", "plugins")},
     **{("plugins", name): field for name, field in fields_of(PluginSettings).items()},
 }
 """What can be set, besides options of components."""
@@ -77,8 +78,8 @@ class Configuration:
                     unused[key] = settings.pop(key)
         return Configuration(settings, unused)
 
-    def engine_config(self) -> EngineConfig:
-        """Raises `InvalidConfiguration` that says where the wrong value comes from."""
+    def build(self, cls: Callable[..., T]) -> T:
+        """A configuration of class `cls`. Raises `InvalidConfiguration` that says where the wrong value comes from."""
         if ("model",) not in self.settings:
             raise InvalidConfiguration(
                 f"no model is configured; give --model, {PREFIX}MODEL, or model in a configuration file "
@@ -93,7 +94,7 @@ class Configuration:
             elif key[0] != "plugins":
                 values[key[0]] = setting.value
         plugins = self.plugin_settings()
-        return self._sourced(lambda: EngineConfig(**values, options=options, plugins=plugins))
+        return self._sourced(lambda: cls(**values, options=options, plugins=plugins))
 
     def plugin_settings(self) -> PluginSettings:
         """Raises `InvalidConfiguration` that says where the wrong value comes from."""
@@ -162,7 +163,7 @@ def _from_environment(environ: Mapping[str, str]) -> Layer:
         elif variable in VARIABLES:
             key = VARIABLES[variable]
             try:
-                layer[key] = Setting(from_text(KEYS[key].hint, text), variable)
+                layer[key] = Setting(KEYS[key].parse(text), variable)
             except ArgumentTypeError as error:
                 raise InvalidConfiguration(f"{variable} {error}", field=".".join(key)) from error
         else:
@@ -182,12 +183,14 @@ def _check_foreign(variables: list[str]) -> None:
         named = [record for record in records if f"{rest}_".startswith(f"{_in_capitals(record.name)}_")]
         if any(record.kind == HOOKS for record in named):
             continue
-        hint = did_you_mean(rest, known, PREFIX)
+        hints = [did_you_mean(rest, known).replace("'", f"'{PREFIX}", 1)]
         if taking := sorted({f"{record.kind}.{record.name}" for record in named if record.kind in KIND_OF.values()}):
-            hint += f"{' and '.join(taking)} would take options from {OPTIONS_VARIABLE}; "
+            hints.append(f"{' and '.join(taking)} would take options from {OPTIONS_VARIABLE};")
+        hints.append(
+            f"a plugin's own variables begin with {PREFIX} and the name of its {HOOKS} component: is it installed?"
+        )
         raise InvalidConfiguration(
-            f"unknown environment variable {variable}; {hint}a plugin's own variables begin with {PREFIX} and the name "
-            f"of its {HOOKS} component: is it installed?",
+            f"unknown environment variable {variable}; {' '.join(filter(None, hints))}",
             field=variable,
         )
 
@@ -272,8 +275,7 @@ def _options(value: Any, where: str, place: Callable[[str], str] | None = None) 
         if not name or kind not in KIND_OF.values():
             raise InvalidConfiguration(
                 f"{where}: {component!r} is no component that takes options; "
-                f"{did_you_mean(kind, KIND_OF.values())}write 'kind.name', where the kind is "
-                f"{', '.join(sorted(KIND_OF.values()))}",
+                f"{alternatives(kind, sorted(KIND_OF.values()), 'kinds')}; write 'kind.name'",
                 field=f"options.{component}",
             )
         if not isinstance(options, Mapping):
@@ -291,7 +293,7 @@ def _check_known(key: Key, where: str) -> None:
     if key not in KEYS:
         known = [other[-1] for other in KEYS if other[:-1] == key[:-1]] + ["options", "plugins"] * (len(key) == 1)
         raise InvalidConfiguration(
-            f"{where}: unknown key {key[-1]!r}; {did_you_mean(key[-1], known)}known: {', '.join(known)}",
+            f"{where}: unknown key {key[-1]!r}; {alternatives(key[-1], known, 'known')}",
             field=".".join(map(str, key)),
         )
 
@@ -301,7 +303,7 @@ def _check_quotes(key: Key, value: Any, where: str) -> None:
     if not isinstance(value, str) or key == ("model",) or isinstance(KEYS[key].default, str):
         return
     try:
-        meant = from_text(KEYS[key].hint, value)
+        meant = KEYS[key].parse(value)
     except ArgumentTypeError:
         return  # nothing to suggest; what it must be is said where it is checked
     write = "leave it out" if meant is None else f"write {key[-1]} = {json.dumps(meant)}"

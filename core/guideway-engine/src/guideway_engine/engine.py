@@ -12,6 +12,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from guideway.api.options import short_repr
 from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import (
@@ -24,7 +25,7 @@ from guideway.errors import (
     text_of,
 )
 from guideway.plugins import Hook
-from guideway.runtime.sampling import plain, shown
+from guideway.runtime.sampling import python_number
 
 from guideway_engine.assembly import assemble
 from guideway_engine.config import EngineConfig
@@ -111,7 +112,7 @@ class Engine:
             parts.cache,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
-            num_draft_tokens=config.num_draft_tokens,
+            num_speculative_tokens=config.num_speculative_tokens,
             on_finish=self._finished,
             restart=parts.restart,
         )
@@ -195,9 +196,9 @@ class Engine:
         if not self.has_room(params):
             priority, num_sequences = demand(params)
             raise QueueFull(
-                f"{self._scheduler.num_waiting_at(priority)} sequences of priority {shown(priority)} or better wait "
-                f"already, the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try again "
-                "when some have started"
+                f"{self._scheduler.num_waiting_at(priority)} sequences of priority {short_repr(priority)} or better "
+                f"wait already, the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try "
+                "again when some have started"
             )
         return Generation(self, self._admit(request_id, prompt, params, tenant, []))
 
@@ -411,7 +412,7 @@ def demand(params: object) -> tuple[int, int]:
     counts as 0 and 1 until it is refused."""
     if not isinstance(params, SamplingParams):
         return 0, 1
-    priority, num_sequences = plain(params.priority), plain(params.num_sequences)
+    priority, num_sequences = python_number(params.priority), python_number(params.num_sequences)
     return priority if isinstance(priority, int) else 0, num_sequences if isinstance(num_sequences, int) else 1
 
 

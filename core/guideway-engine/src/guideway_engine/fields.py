@@ -10,10 +10,12 @@ import textwrap
 import types
 from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, _ArgumentGroup
 from dataclasses import MISSING, dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["Field", "add_flag", "fields_of", "from_text"]
+from guideway.api.options import expected
+
+__all__ = ["Field", "add_flag", "fields_of"]
 
 MAX_HELP = 100
 """Characters of a flag's help: two lines of a terminal of 80 columns, as argparse breaks them."""
@@ -32,38 +34,35 @@ class Field:
     """``MISSING`` if there is none."""
     help: str
     """Its docstring, in one line."""
+    expected: str
+    """What its values are, in words."""
 
-    @property
-    def expected(self) -> str:
-        """What its values are, in words."""
-        return _expected(self.hint)
+    def parse(self, text: str) -> Any:
+        """The value that `text` stands for. Items of a list are separated by commas; ``none`` is None where that is a
+        value. Raises `ArgumentTypeError` with what is expected."""
+        if get_origin(self.hint) is tuple and (items := _json_list(text)) is not None:
+            write = ",".join(map(str, items)) or ","
+            raise ArgumentTypeError(f"is a list, whose items are separated by commas: write {write!r}, not {text!r}")
+        try:
+            return _parsed(self.hint, text)
+        except (KeyError, ValueError) as error:
+            raise ArgumentTypeError(f"must be {self.expected}, not {text!r}") from error
 
 
 @cache
 def fields_of(cls: type) -> dict[str, Field]:
     """The fields of the dataclass `cls` by name, in order."""
-    hints, helps = get_type_hints(cls), _docstrings(cls)
+    hints, annotated, helps = get_type_hints(cls), get_type_hints(cls, include_extras=True), _docstrings(cls)
     return {
         f.name: Field(
             f.name,
             hints[f.name],
             f.default_factory() if f.default_factory is not MISSING else f.default,
             helps.get(f.name, ""),
+            expected(annotated[f.name]),
         )
         for f in dataclasses.fields(cls)
     }
-
-
-def from_text(hint: Any, text: str) -> Any:
-    """The value of type `hint` that `text` stands for. Items of a list are separated by commas; ``none`` is None where
-    that is a value. Raises `ArgumentTypeError` with what is expected."""
-    if get_origin(hint) is tuple and (items := _json_list(text)) is not None:
-        write = ",".join(map(str, items)) or ","
-        raise ArgumentTypeError(f"is a list, whose items are separated by commas: write {write!r}, not {text!r}")
-    try:
-        return _parsed(hint, text)
-    except (KeyError, ValueError) as error:
-        raise ArgumentTypeError(f"must be {_expected(hint)}, not {text!r}") from error
 
 
 def add_flag(group: _ArgumentGroup, field: Field, *names: str, dest: str, split: bool = True) -> None:
@@ -80,9 +79,9 @@ def add_flag(group: _ArgumentGroup, field: Field, *names: str, dest: str, split:
         return
     options["metavar"] = _metavar(field.hint)
     if get_origin(field.hint) is not tuple:
-        group.add_argument(*names, type=partial(from_text, field.hint), **options)
+        group.add_argument(*names, type=field.parse, **options)
     elif split:
-        group.add_argument(*names, type=partial(from_text, field.hint), action="extend", **options)
+        group.add_argument(*names, type=field.parse, action="extend", **options)
     else:
         group.add_argument(*names, action="append", **(options | {"metavar": "TEXT"}))
 
@@ -107,17 +106,6 @@ def _parsed(hint: Any, text: str) -> Any:
     if hint is bool:
         return WORDS[text.strip().lower()]
     return hint(text)
-
-
-def _expected(hint: Any) -> str:
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        return f"{_expected(_without_none(hint))}, or none"
-    if origin is tuple:
-        return "a list of names" if get_args(hint)[0] is str else "a list of whole numbers"
-    if origin is Literal:
-        return " or ".join(map(repr, get_args(hint)))
-    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[hint]
 
 
 def _without_none(hint: Any) -> Any:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from guideway.api.options import short_repr
 from guideway.errors import InvalidRequest, contain
-from guideway.runtime.sampling import is_text, shown
+from guideway.runtime.sampling import is_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -37,7 +38,7 @@ def tokenize(prompt: Prompt, tokenizer: PreTrainedTokenizerFast) -> list[int]:
 
 def _token_ids(prompt: Any, tokenizer: PreTrainedTokenizerFast) -> list[int]:
     if isinstance(prompt, str):
-        return list(tokenizer(_checked_text(prompt, "the prompt")).input_ids)
+        return list(tokenizer(_valid_text(prompt, "the prompt")).input_ids)
     if isinstance(prompt, Mapping):
         raise InvalidRequest(
             "a prompt of chat messages is a list of mappings, and this is one mapping: write [{'role': ..., 'content': "
@@ -71,7 +72,7 @@ def _apply_chat_template(messages: Sequence[Any], tokenizer: PreTrainedTokenizer
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     except Exception as error:  # whatever a template's own code raises
         raise InvalidRequest(f"the model's chat template refused the messages: {error}", field="prompt") from error
-    return list(tokenizer(_checked_text(str(text), "a chat message"), add_special_tokens=False).input_ids)
+    return list(tokenizer(_valid_text(str(text), "a chat message"), add_special_tokens=False).input_ids)
 
 
 def _joined(content: Any) -> Any:
@@ -83,20 +84,20 @@ def _joined(content: Any) -> Any:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
         if kind != "text":
             raise InvalidRequest(
-                f"a chat message has a part of type {shown(kind)}, and this engine reads text: parts must be "
+                f"a chat message has a part of type {short_repr(kind)}, and this engine reads text: parts must be "
                 "{'type': 'text', 'text': ...}",
                 field="prompt",
             )
         if not isinstance(part.get("text"), str):
             raise InvalidRequest(
-                f"the 'text' of a part of a chat message must be a string, not {shown(part.get('text'))}",
+                f"the 'text' of a part of a chat message must be a string, not {short_repr(part.get('text'))}",
                 field="prompt",
             )
         texts.append(part["text"])
     return "".join(texts)
 
 
-def _checked_text(text: str, what: str) -> str:
+def _valid_text(text: str, what: str) -> str:
     if not is_text(text):
         raise InvalidRequest(
             f"{what} holds a lone surrogate, which no text can contain; where its bytes were decoded, decode them with "

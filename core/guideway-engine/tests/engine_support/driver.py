@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 from guideway.api.forward import Append, ForwardOutput, ForwardStep
+from guideway_engine.runners.transformers.model_runner import PackedModel
 from guideway_engine.scheduling.kv_cache import KVCache
-from guideway_engine.worker.model_runner import PackedModel
 from torch import Tensor
 from transformers import PreTrainedModel
 

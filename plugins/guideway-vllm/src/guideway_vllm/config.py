@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from guideway.api import InvalidConfiguration, parse_options
+from guideway.api.options import Range, check_fields
 from guideway.plugins import PluginPlan, Plugins, PluginSettings
-from guideway.plugins.configuration import check_int, freeze_components
+from guideway.plugins.configuration import Names, Options, freeze_components
 
 __all__ = ["KEY", "GuestConfig"]
 
@@ -25,35 +27,29 @@ MAPPINGS = {"options": "must map 'kind.name' to the component's options", "plugi
 class GuestConfig:
     """Raises `InvalidConfiguration`, naming the field."""
 
-    grammar: tuple[str, ...] = STOCK
+    grammar: Names = STOCK
     """Grammar strategies, in order of preference; empty: no constraints. By default vLLM's own backends, in the
     order in which vLLM tries them."""
-    modifiers: tuple[str, ...] = ()
+    modifiers: Names = ()
     """Logit modifiers that requests may use."""
-    worker_mixins: tuple[str, ...] = ()
+    worker_mixins: Names = ()
     """Worker mixins, in the order their methods are called."""
     device_backend: str | None = None
     """The device component that applies masks and modifiers; None: ``cpu`` on a CPU, else ``torch``."""
-    compile_threads: int = 2
+    compile_threads: Annotated[int, Range(1)] = 2
     """How many constraints compile at once, in the front end and in the engine core each."""
-    grammar_cache_bytes: int = 512 << 20
+    grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20
     """How much memory finished grammars may keep for reuse, in either."""
-    refuse_within: float = 0.5
+    refuse_within: Annotated[float, Range(0), math.isfinite, "a number of seconds of at least 0"] = 0.5
     """For how many seconds at most the front end waits for a constraint to compile, so that a wrong one is refused
     with status 400; one that takes longer goes on to the engine, where only its own request can fail."""
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    options: Options = field(default_factory=dict, hash=False)
     """Options of components by ``kind.name``."""
     plugins: PluginSettings = field(default_factory=PluginSettings)
     """Which plugins may run, and which hooks do."""
 
     def __post_init__(self) -> None:
-        check_int("compile_threads", self.compile_threads, 1)
-        check_int("grammar_cache_bytes", self.grammar_cache_bytes, 0)
-        if not 0 <= self.refuse_within < float("inf"):
-            raise InvalidConfiguration(
-                f"refuse_within must be a number of seconds of at least 0, not {self.refuse_within!r}",
-                field="refuse_within",
-            )
+        check_fields(self)
 
     @classmethod
     def of(cls, vllm_config: Any) -> GuestConfig | None:

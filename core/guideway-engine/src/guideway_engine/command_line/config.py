@@ -17,9 +17,10 @@ from guideway.errors import GuidewayError, InvalidConfiguration, PluginError
 from guideway.plugins import PluginIndex
 from guideway.plugins.selection import resolve
 
-from guideway_engine.config import KIND_OF
+from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import KEYS, Configuration, Key, Layer, Setting, read_layers
 from guideway_engine.fields import add_flag
+from guideway_engine.settings import KIND_OF
 
 __all__ = ["INSTALLED", "add_config", "add_flags", "add_source", "configuration", "sources"]
 
@@ -146,7 +147,7 @@ def _show(args: Namespace) -> int:
 def _check(resolved: Configuration) -> None:
     """Raises `InvalidConfiguration` or `PluginError`. That a model is missing is left for the command that needs it."""
     settings = {("model",): Setting("any", "")} | dict(resolved.settings)
-    config = Configuration(settings, {}).engine_config()
+    config = Configuration(settings, {}).build(EngineConfig)
     index = PluginIndex.scan()
     try:
         for kind, address in (("executor", config.executor), ("device", config.device_backend)):

@@ -20,6 +20,7 @@ from guideway.plugins.selection import denial
 from guideway_engine.command_line import config, jobs
 from guideway_engine.command_line.answers import print_line, print_table, report
 from guideway_engine.command_line.jobs import Job, read_jobs
+from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import Configuration, Layer, Setting
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _configuration(args: Namespace, jobs: list[Job]) -> Configuration:
 
 
 def _engine(configuration: Configuration) -> Engine:
-    engine_config = configuration.engine_config()
+    engine_config = configuration.build(EngineConfig)
     try:
         from guideway_engine.engine import Engine
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from guideway.api.options import alternatives
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams
 from guideway.errors import InvalidRequest
 
@@ -167,10 +167,8 @@ def _job(job_id: str, prompt: Any, params: dict[str, Any], tenant: Any, *, raw: 
 def _job_of_line(where: str, index: int, line: str, common: dict[str, Any], tenant: str, *, raw: bool) -> Job:
     entry = _parsed(where, line)
     if unknown := sorted(entry.keys() - set(LINE_KEYS)):
-        close = difflib.get_close_matches(unknown[0], LINE_KEYS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
         raise InvalidRequest(
-            f"{where} has the unknown key {unknown[0]!r}; {hint}known: {', '.join(LINE_KEYS)}", field="input"
+            f"{where} has the unknown key {unknown[0]!r}; {alternatives(unknown[0], LINE_KEYS, 'known')}", field="input"
         )
     params = common | _as_params({key: entry[key] for key in (*SAMPLING, "modifiers") if key in entry})
     if given := [key for key in CONSTRAINTS if key in entry]:

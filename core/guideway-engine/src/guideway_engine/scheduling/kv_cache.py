@@ -70,7 +70,7 @@ class KVCache:
     sequence alone always fits. Every method that takes a slot raises `KVCacheError` if it is not allocated.
     """
 
-    def __init__(self, *, num_slots: int, num_cells: int, max_length: int, prefix_caching: bool = True) -> None:
+    def __init__(self, *, num_slots: int, num_cells: int, max_length: int, enable_prefix_caching: bool = True) -> None:
         if num_slots < 1:
             raise InvalidConfiguration(f"num_slots must be at least 1, not {num_slots}", field="num_slots")
         if max_length < 1:
@@ -87,7 +87,7 @@ class KVCache:
         """How many tokens fit at once, of all sequences and kept regions."""
         self.max_length = max_length
         """The most tokens one sequence can hold."""
-        self._prefix_caching = prefix_caching
+        self._enable_prefix_caching = enable_prefix_caching
         self._min_region = min(MIN_REGION, power_of_two(max_length))
         share = power_of_two(num_cells // num_slots + 1) // 2  # the power of two at or below
         self._usual_region = max(self._min_region, min(share, power_of_two(max_length)))
@@ -110,7 +110,7 @@ class KVCache:
         """
         slot = self._free_slot()
         holders = [self._holder(sibling) for sibling in siblings]
-        if self._prefix_caching:
+        if self._enable_prefix_caching:
             holders = [*self._kept.values(), *self._slots.values()]
         source, length = _longest_prefix(holders, list(token_ids))
         if source is None or source.region is None:
@@ -216,7 +216,7 @@ class KVCache:
         length = len(holder.token_ids)
         if holder.region is None:
             del self._slots[slot]
-        elif keep and self._prefix_caching and length >= MIN_PREFIX:
+        elif keep and self._enable_prefix_caching and length >= MIN_PREFIX:
             free = self._free.copy()
             region = self._trim(holder.region, length, free)
             pending = self._pending_with(_clear(region.start + region.size, holder.written - region.size))

@@ -59,7 +59,7 @@ class Scheduler:
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        num_draft_tokens: int,
+        num_speculative_tokens: int,
         on_finish: Callable[[RequestGroup], None],
         restart: Callable[[], None],
     ) -> None:
@@ -68,7 +68,7 @@ class Scheduler:
         self._cache = cache
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
-        self._num_draft_tokens = num_draft_tokens
+        self._num_speculative_tokens = num_speculative_tokens
         self._on_finish = on_finish
         self._recovery = Recovery(restart)
         self._waiting = WaitingQueue()
@@ -403,9 +403,9 @@ class Scheduler:
         return works
 
     def _draft(self, sequence: Sequence, budget: int) -> list[int]:
-        if not self._num_draft_tokens or not sequence.output:
+        if not self._num_speculative_tokens or not sequence.output:
             return []
-        room = min(self._num_draft_tokens, sequence.group.max_tokens - len(sequence.output) - 1)
+        room = min(self._num_speculative_tokens, sequence.group.max_tokens - len(sequence.output) - 1)
         room = min(room, budget // len(sequence.slots))
         if room <= 0:
             return []

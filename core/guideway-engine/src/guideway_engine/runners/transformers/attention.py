@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from guideway_engine.worker.kv_store import KVStore
-from guideway_engine.worker.masks import Masks
+from guideway_engine.runners.transformers.kv_store import KVStore
+from guideway_engine.runners.transformers.masks import Masks
 
 __all__ = ["ATTENTION_NAME", "AttentionStep", "PackedStep", "attention", "pack_step"]
 

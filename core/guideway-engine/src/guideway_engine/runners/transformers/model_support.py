@@ -20,8 +20,8 @@ from guideway.errors import InvalidConfiguration
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from guideway_engine.worker.attention import ATTENTION_NAME, attention
-from guideway_engine.worker.kv_store import KVShape
+from guideway_engine.runners.transformers.attention import ATTENTION_NAME, attention
+from guideway_engine.runners.transformers.kv_store import KVShape
 
 __all__ = ["AttentionProfile", "check_spans", "probe_attention"]
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from guideway.api.options import parse_options
+from guideway.api.options import Range, parse_options
 from guideway.api.provisional import Executor
-from guideway.errors import InvalidConfiguration
 
-from guideway_engine.executors.group import PendingCall, WorkerGroup
+from guideway_engine.executors.process.group import PendingCall, WorkerGroup
 
 __all__ = ["ProcessExecutor"]
 
@@ -19,9 +18,9 @@ __all__ = ["ProcessExecutor"]
 class Options:
     """Options of the executor."""
 
-    num_workers: int = 1
+    num_workers: Annotated[int, Range(1)] = 1
     """More than one share the model, if it can be shared."""
-    timeout: float | None = None
+    timeout: Annotated[float, Range(above=0)] | None = None
     """Seconds after which a worker that has not answered a call counts as lost. Loading a model is a call too."""
 
 
@@ -37,17 +36,7 @@ class ProcessExecutor(Executor):
 
     def __init__(self, make_worker: Callable[[int, int], Any], options: Mapping[str, Any]) -> None:
         super().__init__(make_worker, options)
-        parsed = parse_options(Options, options, where="executor.process")
-        for field, wrong in (
-            ("num_workers", parsed.num_workers < 1),
-            ("timeout", parsed.timeout is not None and not parsed.timeout > 0),
-        ):
-            if wrong:
-                raise InvalidConfiguration(
-                    f"option {field!r} of executor.process must be positive, not {getattr(parsed, field)}",
-                    field=f"executor.process.{field}",
-                )
-        self._options = parsed
+        self._options = parse_options(Options, options, where="executor.process")
         self._group = self._started()
 
     def submit(self, method: str, *args: Any) -> PendingCall:

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from guideway.errors import GuidewayError
 
-from guideway_engine.executors.blocks import BlockReader, BlockWriter
-from guideway_engine.executors.messages import pack, pack_error, unpack
+from guideway_engine.executors.process.blocks import BlockReader, BlockWriter
+from guideway_engine.executors.process.messages import pack, pack_error, unpack
 
 __all__ = ["COMMAND", "REPLY", "Files", "main"]
 

@@ -2,7 +2,7 @@
 
 The model stays the one `transformers` wrote: only its attention is replaced (`AttentionInterface`), so an
 architecture works here if its attention goes through that interface and asks for no more than causal attention,
-within a sliding window or not. `guideway_engine.worker.model_support` finds that out.
+within a sliding window or not. `guideway_engine.runners.transformers.model_support` finds that out.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from typing import cast
 import torch
 from guideway.api.device import padded_size
 from guideway.api.forward import Append, ForwardOutput, ForwardStep, ModelInfo, ModelRunner, Region, RunnerLimits
-from guideway.api.hookspecs import hookimpl
 from guideway.errors import InvalidConfiguration
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (the name everybody knows it by)
 from transformers import PreTrainedModel
 
-from guideway_engine.worker.attention import PackedStep, pack_step
-from guideway_engine.worker.kv_store import KVStore
-from guideway_engine.worker.linear import use_onednn
-from guideway_engine.worker.masks import Masks
-from guideway_engine.worker.model_loader import load_model, model_info
-from guideway_engine.worker.model_support import check_spans, probe_attention
+from guideway_engine.runners.transformers.attention import PackedStep, pack_step
+from guideway_engine.runners.transformers.kv_store import KVStore
+from guideway_engine.runners.transformers.linear import use_onednn
+from guideway_engine.runners.transformers.masks import Masks
+from guideway_engine.runners.transformers.model_loader import load_model, model_info
+from guideway_engine.runners.transformers.model_support import check_spans, probe_attention
 
 __all__ = ["PackedModel", "TransformersRunner", "context_length"]
 
@@ -99,7 +98,7 @@ class TransformersRunner(ModelRunner):
         model = load_model(folder, dtype, self.backend.device if self.backend.arrays == "torch" else "cpu")
         info = model_info(model)
         if self.num_workers > 1:
-            from guideway_engine.worker.tensor_parallel import share
+            from guideway_engine.runners.transformers.tensor_parallel import share
 
             model = share(model, self.rank, self.num_workers)
         self.model = model
@@ -121,14 +120,9 @@ class TransformersRunner(ModelRunner):
 
     def close(self) -> None:
         if self.num_workers > 1:
-            from guideway_engine.worker.tensor_parallel import leave
+            from guideway_engine.runners.transformers.tensor_parallel import leave
 
             leave()
-
-
-@hookimpl
-def guideway_model_runner() -> type[ModelRunner]:
-    return TransformersRunner
 
 
 def context_length(model: PreTrainedModel) -> int | None:

@@ -23,9 +23,9 @@ from typing import Any
 
 from guideway.errors import WorkerLost
 
-from guideway_engine.executors.blocks import BlockReader, BlockWriter, anonymous_file
-from guideway_engine.executors.child import COMMAND, REPLY
-from guideway_engine.executors.messages import pack, unpack, unpack_error
+from guideway_engine.executors.process.blocks import BlockReader, BlockWriter, anonymous_file
+from guideway_engine.executors.process.child import COMMAND, REPLY
+from guideway_engine.executors.process.messages import pack, unpack, unpack_error
 
 __all__ = ["PendingCall", "WorkerGroup"]
 
@@ -33,7 +33,7 @@ PROGRAM = """\
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.path[:] = {path!r}
-from guideway_engine.executors.child import Files, main
+from guideway_engine.executors.process.child import Files, main
 main(Files{files}, {rank}, {num_workers})
 """
 

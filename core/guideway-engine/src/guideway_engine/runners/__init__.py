@@ -1,0 +1,1 @@
+"""What runs a model on a worker: a package for each runner."""

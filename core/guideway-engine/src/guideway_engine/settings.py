@@ -1,0 +1,103 @@
+"""What an operator chooses: the fields of the configuration, and what each may be."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
+
+from guideway.api.options import Range, check_fields
+from guideway.errors import InvalidConfiguration
+from guideway.plugins.configuration import Name, Names, Options, freeze_components
+from guideway.plugins.selection import PluginSettings
+
+__all__ = ["KIND_OF", "EngineSettings"]
+
+Positive: TypeAlias = Annotated[int, Range(1)]
+
+DTYPES = ("auto", "float32", "float16", "bfloat16", "float64", "float", "half", "double")
+"""Types of weights a model can compute in, as torch names them."""
+
+KIND_OF = {
+    "grammar": "grammar",
+    "modifiers": "modifier",
+    "worker_mixins": "worker",
+    "device_backend": "device",
+    "executor": "executor",
+    "runner": "runner",
+}
+"""The fields that choose components which take options, and the kind of each."""
+
+MAX_NUM_SEQS = 65_536
+"""What is kept for each sequence that may run is made at the start, and this is beyond what one step can compute."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """The fields of an `EngineConfig`, which can be read from several sources besides."""
+
+    model: Name
+    """An installed model component, such as ``demo``, or the path of a folder ``transformers`` can load; an
+    `os.PathLike` becomes text."""
+    grammar: Names = ()
+    """Grammar strategies, in order of preference."""
+    modifiers: Names = ()
+    """Logit modifiers that requests may use."""
+    worker_mixins: Names = ()
+    """Worker mixins, in the order their methods are called."""
+    device_backend: Name = "torch"
+    """The device component that applies masks and draws."""
+    device: Name = "cpu"
+    """Where the model runs, in the words of the device's library."""
+    dtype: Name = "float32"
+    """Type of the weights; ``auto``: as stored."""
+    runner: Name = "transformers"
+    """The component that runs the model."""
+    executor: Name = "local"
+    """Where the workers run: ``local``, in this process, or ``process``, in processes of their own."""
+    max_num_seqs: Positive = 32
+    """How many sequences run at once."""
+    max_model_len: Annotated[int, Range(2)] | None = None
+    """The most tokens of a prompt and its continuation together; None: the model's own context."""
+    kv_cache_tokens: Annotated[int, Range(2)] | None = None
+    """How many tokens the KV cache holds; None: all that `max_num_seqs` sequences can need, but at most 65,536, or
+    one sequence's need where that is more."""
+    max_num_batched_tokens: Positive = 2048
+    """How many tokens pass through the model in one step, at most; long prompts are computed in pieces of this size."""
+    enable_prefix_caching: bool = True
+    """Whether prompts that begin alike share what was computed; changes speed, never tokens."""
+    max_waiting: Positive = 1024
+    """How many sequences may wait before more of the same or a worse priority are turned away."""
+    num_speculative_tokens: Annotated[int, Range(0)] = 0
+    """How many tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
+    compile_threads: Positive = 2
+    """How many constraints compile at once."""
+    grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20
+    """How much memory finished grammars may keep for reuse."""
+    # not in the hash: the values may be of any type, and equal configurations have equal hashes without them
+    options: Options = field(default_factory=dict, hash=False)
+    """Options of components by ``kind.name``, such as ``{"grammar.llguidance": {...}}``."""
+    plugins: PluginSettings = field(default_factory=PluginSettings)
+    """Which plugins may run, and which hooks do."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, os.PathLike):
+            object.__setattr__(self, "model", os.fspath(self.model))
+        check_fields(self)
+        if self.dtype not in DTYPES:
+            raise InvalidConfiguration(
+                f"dtype must be {', '.join(DTYPES[:4])} or {DTYPES[4]}, not {self.dtype!r}", field="dtype"
+            )
+        if self.max_num_seqs > MAX_NUM_SEQS:
+            raise InvalidConfiguration(
+                f"max_num_seqs must be at most {MAX_NUM_SEQS:,}, not {self.max_num_seqs:,}; further requests wait "
+                "(max_waiting), however many there are",
+                field="max_num_seqs",
+            )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise InvalidConfiguration(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, but each of max_num_seqs "
+                f"({self.max_num_seqs}) sequences computes at least one token a step; raise it to as many",
+                field="max_num_batched_tokens",
+            )
+        freeze_components(self, KIND_OF)

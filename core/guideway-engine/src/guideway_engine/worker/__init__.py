@@ -1,1 +1,0 @@
-"""What runs beside the model, in whatever process that is."""
