@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from guideway.api import CONTRACT
+from guideway.command_line.commands import installed
 from guideway.plugins.index import PluginIndex, PluginRecord, Problem, distribution_of
 from guideway.plugins.kinds import KINDS, normalize
 from guideway.plugins.lock import LOCK_FILE, Certification, Lock, certifying_command
@@ -158,7 +159,7 @@ def _doctor(args: Namespace) -> int:
         print("guideway plugins doctor: naming plugins has an effect only with --import", file=sys.stderr)
         return 2
     index = PluginIndex.scan()
-    problems = [] if args.plugin else list(examine(index))
+    problems = [] if args.plugin else [*examine(index), *_claimed_twice()]
     plugins = Plugins(index, PluginSettings(lock=args.lock))
     certifications = {record.id: plugins.certification(record) for record in _chosen(index, args.plugin)}
     if plugins.lock_problem:
@@ -183,6 +184,20 @@ def _doctor(args: Namespace) -> int:
         states = Counter(each.state for each in certifications.values())
         print(f"{args.lock}: {', '.join(f'{number} {state}' for state, number in sorted(states.items()))}")
     return int(failed)
+
+
+def _claimed_twice() -> list[Problem]:
+    """The commands that several distributions claim."""
+    return [
+        Problem(
+            "conflict",
+            f"command {command.name}",
+            f"the command {command.name!r} is claimed by {' and by '.join(command.distributions)}",
+            "uninstall one of them",
+        )
+        for command in installed().values()
+        if len(command.distributions) > 1
+    ]
 
 
 def _stale(index: PluginIndex, certifications: Mapping[str, Certification], lock: str) -> list[Problem]:

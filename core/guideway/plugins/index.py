@@ -16,7 +16,7 @@ from guideway.errors import PluginError
 from guideway.plugins.digest import Digests
 from guideway.plugins.kinds import GROUP, GROUP_PREFIX, KINDS, NAME, normalize
 
-__all__ = ["PluginIndex", "PluginRecord", "Problem", "distribution_of", "project_folder"]
+__all__ = ["PluginIndex", "PluginRecord", "Problem", "distribution_of", "entries", "project_folder"]
 
 _VALUE = re.compile(r"[\w.]+(\s*:\s*[\w.]+)?")
 _KIND_ORDER = {name: i for i, name in enumerate(KINDS)}
@@ -197,7 +197,9 @@ class _Copy:
         editable = project_folder(dist)
         requires = tuple(headers.get("requires-dist") or _egg_requires(dist))
         seen = set()
-        for group, name, value in _entries(entry_points):
+        for group, name, value in entries(entry_points):
+            if not group.startswith(GROUP_PREFIX):
+                continue
             kind, _, component = name.partition(".")
             complaint = _complaint(group, kind, component, value)
             if complaint is None and (group, name) in seen:
@@ -234,14 +236,14 @@ def _order(record: PluginRecord) -> tuple[Any, ...]:
     return (rank, record.kind, record.name, record.distribution, record.group, record.location)
 
 
-def _entries(text: str) -> Iterator[tuple[str, str, str]]:
-    """(group, name, value) of the entry points in our groups."""
+def entries(text: str) -> Iterator[tuple[str, str, str]]:
+    """(group, name, value) of the entry points in an ``entry_points.txt``."""
     group = ""
     for line in text.splitlines():
         line = line.strip()
         if line.startswith("["):
             group = line.strip("[]")
-        elif group.startswith(GROUP_PREFIX) and line and not line.startswith("#"):
+        elif line and not line.startswith("#"):
             name, _, value = line.partition("=")
             yield group, name.strip(), value.strip()
 

@@ -80,16 +80,11 @@ class Plugins:
 
     def state(self, record: PluginRecord) -> tuple[State, str]:
         """Where `record` stands in this process, and why where that is not obvious. Imports nothing."""
-        error = loading.failure(record)
-        if error:
-            return "failed", str(error)
-        if loading.loaded(record):
-            return "loaded", ""
-        reason = denial(self.settings, record)
-        if reason:
+        if outcome := loading.outcome(record):
+            return ("loaded", "") if isinstance(outcome, loading.Loaded) else ("failed", str(outcome))
+        if reason := denial(self.settings, record):
             return "denied", reason
-        reason = loading.incompatibility(record)
-        if reason:
+        if reason := loading.incompatibility(record):
             return "incompatible", reason
         others = [r.distribution for r in self._rivals.get(record, ()) if r != record]
         if others:
