@@ -6,14 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import guideway
 import pytest
-from guideway.command_line.program import main
+from guideway.command_line.program import BROUGHT_BY, main
 
-from tests.support.environments import Environment
+from tests.support.environments import ROOT, Environment
 
 
 def answer(environment: Environment, *arguments: str, **variables: str) -> Any:
@@ -93,7 +95,7 @@ def test_show_for_people(zoo: Environment) -> None:
 def test_show_what_is_not_there(zoo: Environment) -> None:
     done = zoo.guideway("plugins", "show", "grammar.god")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("guideway: no installed plugin is called 'grammar.god'; did you mean grammar.good")
+    assert done.stderr.startswith("guideway: no installed plugin is called 'grammar.god'; did you mean 'grammar.good'?")
     assert "Traceback" not in done.stderr
 
 
@@ -130,7 +132,7 @@ def test_locking_some_keeps_the_others(bare: Environment, wheels: dict[str, Path
     bare.install(wheels["good"], target=site)
     every = answer(bare, "lock", "--file", lock, **path)["plugins"]
     before = json.loads(Path(lock).read_text())["plugins"]
-    (site / "gwt_good.py").write_text("changed = True\n")
+    (site / "gwt_good_worker.py").write_text("changed = True\n")
     locked = answer(bare, "lock", "worker.good", "--file", lock, **path)
     assert (locked["plugins"], sorted(locked["plugins"] + locked["kept"])) == (["gwt-good/worker.good"], every)
     after = json.loads(Path(lock).read_text())["plugins"]
@@ -168,19 +170,40 @@ def test_a_distribution_brings_a_command(zoo: Environment) -> None:
 def test_a_command_that_is_broken_fails_loudly(zoo: Environment) -> None:
     done = zoo.guideway("broken")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("guideway: the command 'broken' of gwt-hooks cannot be used: AttributeError: ")
+    assert done.stderr.startswith("guideway: gwt-hooks failed while it added the command 'broken': AttributeError: ")
     assert "Traceback" not in done.stderr
     assert zoo.guideway("plugins", "list").returncode == 0, "it has no part in this"
 
 
-def test_a_command_that_two_distributions_claim_names_both(zoo: Environment, tmp_path: Path) -> None:
+@pytest.fixture
+def rival(tmp_path: Path) -> Mapping[str, str]:
+    """The variables with which a distribution is found that claims names of others."""
     info = tmp_path / "rival-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 1.0\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text("[guideway.commands]\nhello = rival:add\n", encoding="utf-8")
-    done = zoo.guideway("hello", PYTHONPATH=str(tmp_path))
+    names = "".join(f"{name} = rival:add\n" for name in ("hello", "help", "plugins"))
+    (info / "entry_points.txt").write_text(f"[guideway.commands]\n{names}", encoding="utf-8")
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+def test_a_command_that_two_distributions_claim_names_both(zoo: Environment, rival: Mapping[str, str]) -> None:
+    done = zoo.guideway("hello", **rival)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "guideway: the command 'hello' is claimed by gwt-hooks and rival: uninstall one\n"
+
+
+def test_nobody_takes_what_tells_of_it(bare: Environment, rival: Mapping[str, str]) -> None:
+    assert "this text" in bare.guideway("--help", **rival).stdout
+    assert "--import" in bare.guideway("help", "plugins", "doctor", **rival).stdout
+    done = bare.guideway("plugins", "doctor", **rival)
+    claims = [line for line in done.stdout.splitlines() if "claimed" in line]
+    assert (done.returncode, claims) == (
+        1,
+        [
+            "error: the command 'help' is claimed by guideway and by rival [conflict]",
+            "error: the command 'plugins' is claimed by guideway and by rival [conflict]",
+        ],
+    )
 
 
 @pytest.mark.parametrize("command", [["plugins", "list"], ["generate", "--help"], ["--help"], ["hello"]])
@@ -319,4 +342,16 @@ def test_what_an_output_cannot_encode_is_escaped(encoding: str) -> None:
 
 def test_a_command_that_is_not_installed_says_what_brings_it(bare: Environment) -> None:
     done = bare.guideway("conform", "device.numpy")
-    assert done.returncode == 2 and "no command 'conform'" in done.stderr and "guideway[conformance]" in done.stderr
+    assert done.returncode == 2
+    assert done.stderr == "guideway: the command 'conform' is not installed: pip install 'guideway[conformance]'\n"
+    assert "did you mean 'generate'?" in bare.guideway("genrate").stderr
+
+
+def test_the_commands_of_our_other_distributions_are_known() -> None:
+    projects = (ROOT / "core").glob("guideway-*/pyproject.toml")
+    brought = {
+        command: path.parent.name.removeprefix("guideway-")
+        for path in projects
+        for command in tomllib.loads(path.read_text("utf-8"))["project"]["entry-points"]["guideway.commands"]
+    }
+    assert brought == BROUGHT_BY

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from guideway.api import CONTRACT
 from guideway.errors import InvalidConfiguration, PluginUnavailable
-from guideway.plugins import PluginIndex, Plugins, PluginSettings, bootstrap_worker
+from guideway.plugins import PluginIndex, PluginRecord, Plugins, PluginSettings, bootstrap_worker
 from guideway.plugins.lock import Lock, Locked, Verdict, certifying_command
 
 from tests.support.environments import Environment
@@ -43,8 +43,9 @@ def test_differences(installed: Path) -> None:
     lock = Lock.of(index.records)
     assert lock.differences(index) == ()
     (installed / "gwt_good.py").write_text("changed = True\n")
-    rows = lock.differences(index)
-    assert [row.partition(":")[0] for row in rows] == [f"{record.id} digest" for record in index.records if record]
+    index = PluginIndex.scan([str(installed)])
+    changed = [f"{record.id} digest" for record in index.records if record.kind == "grammar"]
+    assert [row.partition(":")[0] for row in lock.differences(index)] == changed
     newer = PluginIndex(tuple(replace(record, value="elsewhere") for record in index.records[:1]))
     rows = lock.differences(newer)
     assert any("value: locked gwt_good:plugin, now elsewhere" in row for row in rows)
@@ -109,22 +110,24 @@ def test_the_command_of_a_refusal_names_the_lock_file_only_where_it_has_to(insta
 
 
 def test_of_a_provisional_kind_the_files_have_to_be_those_that_were_locked(installed: Path) -> None:
-    index = PluginIndex.scan([str(installed)])
-    record = replace(index.records[0], kind="executor")
-    assert Lock({}).standing(record).state == "unproven"
-    lock = Lock.of([record])
-    assert lock.standing(record).accepted
+    def record() -> PluginRecord:
+        return replace(PluginIndex.scan([str(installed)]).records[0], kind="executor")
+
+    assert Lock({}).certification(record()).state == "unproven"
+    lock = Lock.of([record()])
+    assert lock.certification(record()).accepted
     (installed / "gwt_good.py").write_text("changed = True\n")
-    standing = lock.standing(record)
-    assert standing.state == "stale" and not standing.accepted
+    found = lock.certification(record())
+    assert found.state == "stale" and not found.accepted
 
 
 def test_a_verdict_is_recorded_for_the_files_it_is_about(installed: Path) -> None:
     record = PluginIndex.scan([str(installed)]).records[0]
     digest = Lock.of([record]).plugins[record.id].plugin.digest
     verdict = Verdict("sha256:report", digest, CONTRACT, ("smoke", "core"))
-    assert Lock({}).certified(record, verdict).standing(record).accepted
+    assert Lock({}).certified(record, verdict).certification(record).accepted
     (installed / "gwt_good.py").write_text("changed = True\n")
+    (record, *_) = PluginIndex.scan([str(installed)]).records
     with pytest.raises(PluginUnavailable, match="changed while it was tested"):
         Lock({}).certified(record, verdict)
 
@@ -157,6 +160,7 @@ def test_certified_refuses_what_changed_since(installed: Path, tmp_path: Path) -
     with pytest.raises(PluginUnavailable, match="its files changed after it was certified"):
         certified(installed, path).resolve("grammar", "good")
     # and locking it again does not carry the verdict over
+    records = PluginIndex.scan([str(installed)]).records
     assert Lock.of(records, Lock.read(path)).plugins["gwt-good/grammar.good"].verdict is None
 
 

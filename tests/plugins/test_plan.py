@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from guideway.errors import InvalidConfiguration, PluginConflict, PluginError
 from guideway.plugins import PluginIndex, PluginPlan, Plugins, PluginSettings, bootstrap_worker
-from guideway.plugins.digest import file_digest
 
 from tests.support.environments import Environment
 
@@ -88,7 +87,14 @@ def test_differences_are_told_row_by_row(plan: PluginPlan) -> None:
     assert plan.differences(plan) == ()
 
 
-def test_a_worker_without_the_plugin_is_told_so(index: PluginIndex, plan: PluginPlan, zoo: Environment) -> None:
+@pytest.fixture
+def another_process(plan: PluginPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget that the plan was made here, and has nothing to be compared with."""
+    monkeypatch.setattr("guideway.plugins.manager._BOOTSTRAPPED", {})
+
+
+@pytest.mark.usefixtures("index", "another_process")
+def test_a_worker_without_the_plugin_is_told_so(plan: PluginPlan, zoo: Environment) -> None:
     sys.path.remove(str(zoo.site))
     with pytest.raises(PluginError) as caught:
         bootstrap_worker(plan)
@@ -96,7 +102,12 @@ def test_a_worker_without_the_plugin_is_told_so(index: PluginIndex, plan: Plugin
     assert "gwt-good/grammar.good: want 1.0, have nothing" in str(caught.value)
 
 
-def test_a_worker_may_load_what_is_planned_and_nothing_else(plan: PluginPlan) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_worker_may_load_what_is_planned_and_nothing_else(
+    plan: PluginPlan, elsewhere: bool, request: pytest.FixtureRequest
+) -> None:
+    if elsewhere:
+        request.getfixturevalue("another_process")
     plugins = bootstrap_worker(plan)
     assert plugins.resolve("grammar", "good")
     with pytest.raises(PluginError, match="allow has no glob"):
@@ -124,47 +135,3 @@ def test_a_worker_that_would_run_other_code_refuses(bare: Environment, target: P
     assert done.returncode == 0, done.stderr
     assert "PluginError gwt-good/grammar.good" in done.stdout
     assert "gwt-good/grammar.good digest: want sha256:" in done.stdout
-
-
-def digest(index: PluginIndex) -> str:
-    return file_digest(index.records[0])
-
-
-def test_the_digest_is_that_of_the_files(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
-    for side in ("left", "right"):
-        bare.install(wheels["good"], target=tmp_path / side, compiled=side == "right")
-    left, right = (PluginIndex.scan([str(tmp_path / side)]) for side in ("left", "right"))
-    assert list((tmp_path / "right").glob("**/*.pyc")) and not list((tmp_path / "left").glob("**/*.pyc"))
-    assert digest(left) == digest(right)
-    module = tmp_path / "right" / "gwt_good_worker.py"
-    before = module.read_text()
-    module.write_text(before + "\n")
-    assert digest(left) != digest(right)
-    module.write_text(before)
-    assert digest(left) == digest(right)
-    module.unlink()
-    assert digest(left) != digest(right)
-
-
-def test_a_zipped_distribution_has_the_same_digest(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
-    bare.install(wheels["good"], target=tmp_path)
-    assert digest(PluginIndex.scan([str(wheels["good"])])) == digest(PluginIndex.scan([str(tmp_path)]))
-
-
-def test_an_editable_install_has_the_digest_of_its_package(
-    index: PluginIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "gwt_tree"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise AssertionError('must not be imported to be found')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    record = replace(index.named("grammar", "good")[0], editable=str(tmp_path), value="gwt_tree.module:thing")
-    before = file_digest(record)
-    (package / "__pycache__").mkdir()
-    (package / "__pycache__" / "x.nbi").write_bytes(b"some compilers leave files of their own")
-    (package / "x.pyc").write_bytes(b"compiled")
-    assert file_digest(record) == before
-    (package / "data.json").write_text("{}")
-    assert file_digest(record) != before
-    with pytest.raises(PluginError, match="cannot be found"):
-        file_digest(replace(record, value="gwt_nowhere"))

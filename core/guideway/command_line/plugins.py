@@ -12,14 +12,15 @@ import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from guideway.api import CONTRACT
+from guideway.command_line.commands import installed
 from guideway.plugins.index import PluginIndex, PluginRecord, Problem, distribution_of
 from guideway.plugins.kinds import KINDS, normalize
-from guideway.plugins.lock import LOCK_FILE, Lock, Standing, certifying_command
+from guideway.plugins.lock import LOCK_FILE, Certification, Lock, certifying_command
 from guideway.plugins.manager import Plugins
 from guideway.plugins.selection import PluginSettings, matching
 
@@ -119,7 +120,7 @@ def _list(args: Namespace) -> int:
             r.distribution,
             r.version,
             plugins.state(r)[0],
-            _standing(plugins.standing(r)),
+            _conformance(plugins.certification(r)),
             f"editable {r.editable}" if r.editable else r.location,
         )
         for r in records
@@ -142,7 +143,7 @@ def _show(args: Namespace) -> int:
     for i, facts in enumerate(found):
         if i:
             print()
-        facts["conformance"] = _in_full(plugins.standing(records[i]))
+        facts["conformance"] = _in_full(plugins.certification(records[i]))
         rows = {key: _lines(value) for key, value in facts.items()}
         width = max(len(key) for key, lines in rows.items() if lines)
         for key, lines in rows.items():
@@ -158,18 +159,18 @@ def _doctor(args: Namespace) -> int:
         print("guideway plugins doctor: naming plugins has an effect only with --import", file=sys.stderr)
         return 2
     index = PluginIndex.scan()
-    problems = [] if args.plugin else list(examine(index))
+    problems = [] if args.plugin else [*examine(index), *_claimed_twice()]
     plugins = Plugins(index, PluginSettings(lock=args.lock))
-    standings = {record.id: plugins.standing(record) for record in _chosen(index, args.plugin)}
+    certifications = {record.id: plugins.certification(record) for record in _chosen(index, args.plugin)}
     if plugins.lock_problem:
         fix = f"remove {args.lock}, then lock and certify plugins anew"
         problems.append(Problem("unreadable-lock", args.lock, plugins.lock_problem, fix, "error"))
-    problems += _stale(index, standings, args.lock)
+    problems += _stale(index, certifications, args.lock)
     if args.imports:
         problems += _import_all(_chosen(index, args.plugin), args.timeout, quiet=args.json)
     failed = any(problem.severity == "error" for problem in problems)
     if args.json:
-        found = {plugin_id: asdict(standing) for plugin_id, standing in standings.items()}
+        found = {plugin_id: asdict(each) for plugin_id, each in certifications.items()}
         _print_json({"ok": not failed, "problems": [asdict(problem) for problem in problems], "conformance": found})
         return int(failed)
     _print_problems(index, problems)
@@ -180,23 +181,37 @@ def _doctor(args: Namespace) -> int:
     )
     print(f"{_count(serious, 'problem')} found ({checked}, {how})")
     if Path(args.lock).exists() and not plugins.lock_problem:
-        states = Counter(standing.state for standing in standings.values())
+        states = Counter(each.state for each in certifications.values())
         print(f"{args.lock}: {', '.join(f'{number} {state}' for state, number in sorted(states.items()))}")
     return int(failed)
 
 
-def _stale(index: PluginIndex, standings: Mapping[str, Standing], lock: str) -> list[Problem]:
+def _claimed_twice() -> list[Problem]:
+    """The commands that several distributions claim."""
+    return [
+        Problem(
+            "conflict",
+            f"command {command.name}",
+            f"the command {command.name!r} is claimed by {' and by '.join(command.distributions)}",
+            "uninstall one of them",
+        )
+        for command in installed().values()
+        if len(command.distributions) > 1
+    ]
+
+
+def _stale(index: PluginIndex, certifications: Mapping[str, Certification], lock: str) -> list[Problem]:
     """The plugins that were certified once, in the lock file at `lock`."""
     return [
         Problem(
             "stale-verdict",
             record.id,
-            f"{record} no longer stands as {lock} says: {standings[record.id].reason}",
+            f"{record} no longer stands as {lock} says: {certifications[record.id].reason}",
             certifying_command(record, lock),
             "warning",
         )
         for record in index.records
-        if record.id in standings and standings[record.id].state == "stale"
+        if record.id in certifications and certifications[record.id].state == "stale"
     ]
 
 
@@ -289,21 +304,21 @@ def _facts(plugins: Plugins, record: PluginRecord) -> dict[str, Any]:
         "id": record.id,
         "state": state,
         "reason": reason,
-        "conformance": asdict(plugins.standing(record)),
+        "conformance": asdict(plugins.certification(record)),
         "contract": record.group.removeprefix("guideway."),
-        **{key: value for key, value in asdict(record).items() if key != "group"},
+        **{f.name: getattr(record, f.name) for f in fields(record) if f.compare and f.name != "group"},
         "provisional": KINDS[record.kind].provisional,
     }
 
 
-def _standing(standing: Standing) -> str:
-    if standing.state == "certified":
-        return standing.reason.replace(", ", "+")
-    return standing.state
+def _conformance(certification: Certification) -> str:
+    if certification.state == "certified":
+        return certification.reason.replace(", ", "+")
+    return certification.state
 
 
-def _in_full(standing: Standing) -> str:
-    return f"{standing.state}: {standing.reason}"
+def _in_full(certification: Certification) -> str:
+    return f"{certification.state}: {certification.reason}"
 
 
 def _about(record: PluginRecord) -> dict[str, str | None]:

@@ -12,14 +12,12 @@ from __future__ import annotations
 import os
 import sys
 from argparse import REMAINDER, Action, ArgumentError, ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from importlib_metadata import metadata
-
-from guideway.command_line.commands import Command, installed
-from guideway.errors import GuidewayError, PluginError
+from guideway.command_line.commands import HELP, Command, installed
+from guideway.errors import GuidewayError, PluginError, did_you_mean
 from guideway.version import __version__
 
 if TYPE_CHECKING:
@@ -29,14 +27,17 @@ __all__ = ["main"]
 
 ENABLE_VARIABLE = "GUIDEWAY_PLUGINS_ENABLE"
 
+BROUGHT_BY = {"config": "engine", "conform": "conformance", "generate": "engine"}
+"""By command of another distribution of ours: the extra that installs it."""
+
 EPILOG = f"""\
-Plugins of kind 'hooks' act on requests where they are enabled: name them with --enable-plugin
-or, separated by commas, in the environment variable {ENABLE_VARIABLE}.
+Plugins of kind 'hooks' act on requests where they are enabled: name them with
+--enable-plugin or, separated by commas, in {ENABLE_VARIABLE}.
 
 exit status:
   0    done
-  1    a problem, described on standard error; also a plugin or model that is not there
-  2    wrong usage: an unknown command or option, or a value an option cannot have
+  1    a problem, described on standard error; also a plugin that is not there
+  2    wrong usage: an unknown command or option, or a value it cannot have
   130  interrupted"""
 
 
@@ -86,7 +87,7 @@ def _run(argv: list[str]) -> int:
     parser.add_argument("rest", nargs=REMAINDER)
     try:
         head = parser.parse_args(argv)
-        if head.command == "help":  # `help plugins list` is `plugins list --help`
+        if head.command == HELP:  # `help plugins list` is `plugins list --help`
             words = [word for word in head.rest if not word.startswith("-")]
             head.command, *head.rest = [*words, "--help"] if words else [None]
             head.help = not words
@@ -129,14 +130,14 @@ class _Parser(ArgumentParser):
         # whatever argparse complains of, a misspelt option may be why: a required one, misspelt, is reported missing
         options = [word.partition("=")[0] for word in self._words if word.startswith("--")]
         known = self._option_string_actions
-        hints = [hint for option in options if option not in known and (hint := _close(option, known))]
+        hints = [hint for option in options if option not in known and (hint := did_you_mean(option, known))]
         super().error("; ".join([message, *hints]))
 
     def _check_value(self, action: Action, value: Any) -> None:
         try:
             super()._check_value(action, value)
         except ArgumentError as error:
-            hint = _close(str(value), map(str, action.choices or ()))
+            hint = did_you_mean(str(value), map(str, action.choices or ()))
             error.message += f"; {hint}" if hint else ""
             raise
 
@@ -161,9 +162,8 @@ def _help(commands: Mapping[str, Command]) -> ArgumentParser:
     parser = _parser()
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
     for name, command in commands.items():
-        summary = command.summary()
+        summary = "this text; 'help COMMAND' is 'COMMAND --help'" if name == HELP else command.summary()
         subparsers.add_parser(name, help=f"{summary[:1].lower()}{summary[1:]}".replace("%", "%%"))
-    subparsers.add_parser("help", help="this text; 'help COMMAND' is 'COMMAND --help'")
     return parser
 
 
@@ -189,21 +189,13 @@ def _enabled(flags: list[str]) -> tuple[Plugins | None, tuple[str, ...]]:
 
 
 def _unknown(command: str, known: list[str]) -> int:
-    hint = _close(command, known)
-    extras = " and ".join(f"guideway[{extra}]" for extra in metadata("guideway").get_all("Provides-Extra", ()))
-    print(
-        f"guideway: no command {command!r}; {f'{hint} ' if hint else ''}commands: {', '.join(known)}. "
-        f"Others come with what is installed: {extras}, and plugins",
-        file=sys.stderr,
-    )
+    if command in BROUGHT_BY:
+        what = f"the command {command!r} is not installed: pip install 'guideway[{BROUGHT_BY[command]}]'"
+    else:
+        hint = did_you_mean(command, {*known, *BROUGHT_BY})
+        what = f"no command {command!r}; {hint and f'{hint} '}commands: {', '.join(known)}"
+    print(f"guideway: {what}", file=sys.stderr)
     return 2
-
-
-def _close(word: str, known: Iterable[str]) -> str | None:
-    import difflib
-
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean {close[0]!r}?" if close else None
 
 
 if __name__ == "__main__":

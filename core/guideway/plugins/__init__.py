@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from guideway.plugins.hooks import Hook, Hooks
     from guideway.plugins.index import PluginIndex, PluginRecord, Problem
-    from guideway.plugins.manager import Plugins
-    from guideway.plugins.plan import PluginPlan, bootstrap_worker
+    from guideway.plugins.manager import Plugins, bootstrap_worker
+    from guideway.plugins.plan import PluginPlan
     from guideway.plugins.selection import PluginSettings
 
 __all__ = [
@@ -36,7 +36,7 @@ _HOME_OF = {
     "PluginSettings": "selection",
     "Plugins": "manager",
     "Problem": "index",
-    "bootstrap_worker": "plan",
+    "bootstrap_worker": "manager",
 }
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from guideway.errors import GuidewayError, PluginLoadError, PluginUnavailable, contain, text_of
+from guideway.errors import GuidewayError, PluginLoadError, PluginUnavailable, blame
 from guideway.plugins.hooks import Hook, Hooks
 
 if TYPE_CHECKING:
@@ -20,29 +20,24 @@ if TYPE_CHECKING:
         Vocabulary,
     )
 
-__all__ = ["build_device", "build_modifiers", "build_strategies", "built", "validators"]
+__all__ = ["build_device", "build_modifiers", "build_strategies", "building", "validators"]
 
-T = TypeVar("T")
 Options = Mapping[str, Mapping[str, Any]]
 """Options of components by ``kind.name``."""
 
 
-def built(plugin: str, make: Callable[[], T]) -> T:
-    """``make()``; what is not guideway's own error becomes a `PluginLoadError` that names the plugin."""
-    try:
-        return make()
-    except GuidewayError:
-        raise
-    except BaseException as error:
-        contain(error)
-        raise PluginLoadError(f"{plugin} failed while it was built: {text_of(error)}", plugin=plugin) from error
+def building(plugin: str) -> blame:
+    """Around what makes an object of a plugin's class: what is not guideway's own error becomes a `PluginLoadError`
+    that names the plugin."""
+    return blame(plugin, "while it was built", error=PluginLoadError, passing=(GuidewayError,))
 
 
 def build_device(backend: type[DeviceBackend], device: str) -> DeviceBackend:
     """The backend on `device`. Raises `PluginUnavailable` with the reason if it cannot run here."""
     plugin = f"device.{backend.name}"
     _check_available(plugin, backend)
-    return built(plugin, lambda: backend(device))
+    with building(plugin):
+        return backend(device)
 
 
 def build_strategies(
@@ -52,20 +47,22 @@ def build_strategies(
     built here."""
     for cls in classes:
         _check_available(f"grammar.{cls.name}", cls)
-    return {
-        cls.name: built(f"grammar.{cls.name}", partial(cls, vocabulary, dict(options.get(f"grammar.{cls.name}", {}))))
-        for cls in classes
-    }
+    strategies = {}
+    for cls in classes:
+        with building(plugin := f"grammar.{cls.name}"):
+            strategies[cls.name] = cls(vocabulary, dict(options.get(plugin, {})))
+    return strategies
 
 
 def build_modifiers(
     classes: Sequence[type[LogitModifier[Any]]], context: ModifierContext, options: Options
 ) -> list[LogitModifier[Any]]:
     """The modifiers, in the given order."""
-    return [
-        built(f"modifier.{cls.name}", partial(cls, dict(options.get(f"modifier.{cls.name}", {})), context))
-        for cls in classes
-    ]
+    modifiers = []
+    for cls in classes:
+        with building(plugin := f"modifier.{cls.name}"):
+            modifiers.append(cls(dict(options.get(plugin, {})), context))
+    return modifiers
 
 
 def validators(hooks: Hooks) -> list[tuple[str, Callable[[Request, ValidationContext], None]]]:
@@ -74,7 +71,9 @@ def validators(hooks: Hooks) -> list[tuple[str, Callable[[Request, ValidationCon
 
 
 def _check_available(plugin: str, component: type[DeviceBackend] | type[GrammarStrategy]) -> None:
-    if (reason := built(plugin, component.available)) is not None:
+    with building(plugin):
+        reason = component.available()
+    if reason is not None:
         kind, _, name = plugin.partition(".")
         raise PluginUnavailable(f"{kind} {name!r} cannot run here: {reason}", plugin=plugin)
 

@@ -1,71 +1,99 @@
-"""A digest of a component's files, so that two processes, or two days, can tell whether they run the same code."""
+"""Digests of components, so that two processes, or two days, can tell whether they run the same code.
+
+A digest covers the package that the value of an entry point names, with all that lies in it; or, where that is a
+module, the module and what it imports of the package it lies in. To this come the modules that classes there derive
+from, each with what it imports of its package and derives from in turn, where they are code of guideway or of a plugin:
+other libraries have versions of their own. So has the contract, ``guideway.api`` and ``guideway.errors``.
+"""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import os
-from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from guideway.errors import PluginError
-from guideway.plugins.index import PluginRecord, distribution_of
+from guideway.plugins.sources import find_module, module_files, references
 
-__all__ = ["file_digest"]
+__all__ = ["Digests"]
 
-
-def file_digest(record: PluginRecord) -> str:
-    """``sha256:<hex>`` over the names and contents of the files behind `record`.
-
-    For an ordinary install these are the files of the whole distribution as its RECORD lists them, without what an
-    installer adds on each machine (compiled files, scripts, its own notes); for an editable install, or one without
-    a RECORD, the files of the top-level module the entry point names. Raises `PluginError` if there are none.
-    """
-    dist = distribution_of(record)
-    table = None if record.editable else dist.read_text("RECORD")
-    files = list(_tree(record) if table is None else _recorded(dist, table))
-    if not files:
-        raise PluginError(f"the files of {record} cannot be found: reinstall {record.distribution}", plugin=record.id)
-    digest = hashlib.sha256()
-    for name, path in sorted(files, key=lambda item: item[0]):
-        digest.update(f"{name}\0{_content(path)}\n".encode())
-    return f"sha256:{digest.hexdigest()}"
+CONTRACT = ("guideway.api.", "guideway.errors.")
+"""What begins so is of the contract, which is compared by its version."""
 
 
-def _recorded(dist: Any, table: str) -> Iterator[tuple[str, Any]]:
-    for name, recorded_hash, *_ in csv.reader(table.splitlines()):
-        top, _, rest = name.partition("/")
-        elsewhere = name.startswith("../") or Path(name).is_absolute()
-        note = top.endswith(".dist-info") and rest not in ("METADATA", "entry_points.txt")
-        if recorded_hash and not elsewhere and not note:
-            yield name, dist.locate_file(name)
+MISSING = "missing"
+"""The digest of what is named and not there."""
 
 
-def _tree(record: PluginRecord) -> Iterator[tuple[str, Path]]:
-    top = record.value.partition(":")[0].strip().partition(".")[0]
-    try:
-        spec = find_spec(top)  # a top-level name: nothing is imported to find it
-    except ValueError:  # a module that was put together by hand
-        spec = None
-    if spec is None:
-        return
-    if spec.submodule_search_locations is None:
-        if spec.origin is not None:
-            yield Path(spec.origin).name, Path(spec.origin)
-        return
-    for root in map(Path, spec.submodule_search_locations):
-        for folder, folders, names in os.walk(root):
-            folders[:] = [f for f in folders if f != "__pycache__" and not f.startswith(".")]
-            for name in names:
-                path = Path(folder, name)
-                if path.suffix != ".pyc" and not name.startswith("."):
-                    yield f"{top}/{path.relative_to(root).as_posix()}", path
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What one file holds: a digest, and if it is Python, what its classes derive from and what it imports."""
+
+    digest: str
+    bases: frozenset[str] = frozenset()
+    imports: frozenset[str] = frozenset()
 
 
-def _content(path: Any) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return "missing"  # listed but gone: a digest of its own
+class Digests:
+    """The digests of what is installed at one time: each file is read once, when it is first asked for."""
+
+    def __init__(self) -> None:
+        self.packages = {"guideway"}
+        """The top-level packages that hold plugins."""
+        self._files: dict[str, _File] = {}
+        self._digests: dict[tuple[str, str | None], str] = {}
+
+    def of(self, value: str, location: str | None) -> str:
+        """``sha256:<hex>`` over the names and contents of the files behind the entry point `value`, whose top-level
+        package is in the folder or zip `location` or else wherever Python finds it; ``missing`` if it is nowhere."""
+        if (value, location) not in self._digests:
+            lines = [f"{path}\0{file.digest}\n" for path, file in sorted(self.covered(value, location).items())]
+            digest = hashlib.sha256("".join(lines).encode()).hexdigest()
+            self._digests[value, location] = f"sha256:{digest}" if lines else MISSING
+        return self._digests[value, location]
+
+    def covered(self, value: str, location: str | None) -> dict[str, _File]:
+        """The files, by their path below the folder that the top-level package is in."""
+        module = value.partition(":")[0].strip()
+        covered: dict[str, _File] = {}
+        seen, names = set(), [module]
+        while names:
+            name = names.pop()
+            if name in seen or not (name == module or self._is_followed(name)):
+                continue
+            seen.add(name)
+            here = location if _top(name) == _top(module) else None
+            spec = (find_module(name, [here]) if here else None) or find_module(name)
+            if spec is None:
+                if name != module:
+                    names.append(name.rpartition(".")[0])  # it is something in a module
+                continue
+            is_package = spec.submodule_search_locations is not None
+            own = f"{spec.name if is_package else spec.name.rpartition('.')[0]}."
+            for path, place in module_files(spec):
+                covered[path] = file = self._read(path, place)
+                used = {base for base in file.bases if not (is_package and base.startswith(own))}
+                if not is_package:
+                    used |= {name for name in file.imports if name.startswith(own)}
+                names += used
+        return covered
+
+    def _is_followed(self, name: str) -> bool:
+        # `guideway` itself only passes on names
+        return _top(name) in self.packages and name != "guideway" and not name.startswith(CONTRACT)
+
+    def _read(self, path: str, place: Any) -> _File:
+        """The file at `place`, whose path is `path` seen from the folder of the top-level package."""
+        if str(place) not in self._files:
+            try:
+                content = place.read_bytes()
+            except OSError:
+                self._files[str(place)] = _File(MISSING)  # a link to nothing, say: a digest of its own
+            else:
+                package = path.rpartition("/")[0].replace("/", ".")
+                names = references(content, package) if path.endswith(".py") else ()
+                self._files[str(place)] = _File(hashlib.sha256(content).hexdigest(), *names)
+        return self._files[str(place)]
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]

@@ -6,16 +6,17 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import importlib_metadata
 
 from guideway.errors import PluginError
+from guideway.plugins.digest import Digests
 from guideway.plugins.kinds import GROUP, GROUP_PREFIX, KINDS, NAME, normalize
 
-__all__ = ["PluginIndex", "PluginRecord", "Problem", "distribution_of", "project_folder"]
+__all__ = ["PluginIndex", "PluginRecord", "Problem", "distribution_of", "entries", "project_folder"]
 
 _VALUE = re.compile(r"[\w.]+(\s*:\s*[\w.]+)?")
 _KIND_ORDER = {name: i for i, name in enumerate(KINDS)}
@@ -39,6 +40,13 @@ class PluginRecord:
     requires: tuple[str, ...] = ()
     """The distribution's requirements, as written."""
     group: str = GROUP
+    _digests: Digests = field(default_factory=Digests, repr=False, compare=False)
+
+    @property
+    def digest(self) -> str:
+        """Of its code, see `guideway.plugins.digest`: computed when it is first asked for, and once for all equal
+        records of a scan."""
+        return self._digests.of(self.value, None if self.editable else self.location)
 
     @property
     def id(self) -> str:
@@ -98,6 +106,7 @@ class _Scan:
 
     def __init__(self, where: dict[str, Any]) -> None:
         self.where = where
+        self.digests = Digests()
         self.records: list[PluginRecord] = []
         self.foreign: list[PluginRecord] = []
         self.shadowed: list[PluginRecord] = []
@@ -110,7 +119,7 @@ class _Scan:
                 # most distributions have no entries of ours, and everything but this costs more than it is worth
                 text = dist.read_text("entry_points.txt")
                 if text and GROUP_PREFIX in text:
-                    copy = _Copy(dist, text)
+                    copy = _Copy(dist, text, self.digests)
                     found.setdefault(copy.name, copy)
             except Exception as error:
                 self.unreadable(dist, error)
@@ -140,7 +149,7 @@ class _Scan:
         copies: dict[tuple[str, str], _Copy] = {}
         for dist in dists:
             try:
-                copy = _Copy(dist, dist.read_text("entry_points.txt") or "")
+                copy = _Copy(dist, dist.read_text("entry_points.txt") or "", self.digests)
                 # the same folder may be on the path twice, and lib64 is often a link to lib
                 copies.setdefault((os.path.realpath(copy.location), copy.version), copy)
             except KeyError:  # no metadata at all: pip left the folder behind
@@ -173,7 +182,7 @@ class _Copy:
     """One place a distribution is installed in, and the components it offers there. Raises KeyError if its metadata
     does not say what it is."""
 
-    def __init__(self, dist: Any, entry_points: str) -> None:
+    def __init__(self, dist: Any, entry_points: str, digests: Digests) -> None:
         # an e-mail parser, which is what importlib_metadata uses, would take longer than the rest of the scan
         text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or ""
         headers: dict[str, list[str]] = {}
@@ -188,18 +197,18 @@ class _Copy:
         editable = project_folder(dist)
         requires = tuple(headers.get("requires-dist") or _egg_requires(dist))
         seen = set()
-        for group, name, value in _entries(entry_points):
+        for group, name, value in entries(entry_points):
+            if not group.startswith(GROUP_PREFIX):
+                continue
             kind, _, component = name.partition(".")
             complaint = _complaint(group, kind, component, value)
             if complaint is None and (group, name) in seen:
                 complaint = ("malformed-entry", "is written twice", "its author has to remove one")
             seen.add((group, name))
             if complaint is None:
-                self.records.append(
-                    PluginRecord(
-                        kind, component, value, self.name, self.version, self.location, editable, requires, group
-                    )
-                )
+                facts = (self.name, self.version, self.location, editable, requires, group)
+                self.records.append(PluginRecord(kind, component, value, *facts, digests))
+                digests.packages.add(re.split(r"[.\s:]", value)[0])
             else:
                 code, what, fix = complaint
                 message = f"entry {name!r} of {self.name} {self.version} at {self.location} {what}"
@@ -227,14 +236,14 @@ def _order(record: PluginRecord) -> tuple[Any, ...]:
     return (rank, record.kind, record.name, record.distribution, record.group, record.location)
 
 
-def _entries(text: str) -> Iterator[tuple[str, str, str]]:
-    """(group, name, value) of the entry points in our groups."""
+def entries(text: str) -> Iterator[tuple[str, str, str]]:
+    """(group, name, value) of the entry points in an ``entry_points.txt``."""
     group = ""
     for line in text.splitlines():
         line = line.strip()
         if line.startswith("["):
             group = line.strip("[]")
-        elif group.startswith(GROUP_PREFIX) and line and not line.startswith("#"):
+        elif line and not line.startswith("#"):
             name, _, value = line.partition("=")
             yield group, name.strip(), value.strip()
 

@@ -18,13 +18,13 @@ from importlib import import_module
 from typing import Any
 
 from guideway import api
-from guideway.errors import PluginLoadError, contain
+from guideway.errors import PluginLoadError, contain, did_you_mean, text_of
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS
 from guideway.plugins.requirements import extra_with, missing_distributions, version_conflict
 from guideway.version import __version__
 
-__all__ = ["Loaded", "failure", "incompatibility", "load", "loaded", "missing_extra"]
+__all__ = ["Loaded", "hook_manager", "incompatibility", "load", "missing_extra", "outcome"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +46,22 @@ def load(record: PluginRecord) -> Loaded:
     """Check, import and verify `record`, once per process. Raises `PluginLoadError`, whose first line names plugin,
     version, place, phase and original cause, and whose ``__cause__`` is that cause."""
     with _LOCK:
-        outcome = _OUTCOMES.get(record)
-        if outcome is None:
+        if record not in _OUTCOMES:
             try:
-                outcome = _load(record)
+                _OUTCOMES[record] = _load(record)
             except PluginLoadError as error:
                 _OUTCOMES[record] = error
                 raise
-            _OUTCOMES[record] = outcome
-    if isinstance(outcome, PluginLoadError):
+        found = _OUTCOMES[record]
+    if isinstance(found, PluginLoadError):
         # a fresh one: an exception raised twice would drag the first traceback along
-        raise PluginLoadError(str(outcome), plugin=record.id) from outcome.__cause__
-    return outcome
+        raise PluginLoadError(str(found), plugin=record.id) from found.__cause__
+    return found
 
 
-def loaded(record: PluginRecord) -> Loaded | None:
-    """What `load` returned for `record` in this process, if it did."""
-    outcome = _OUTCOMES.get(record)
-    return outcome if isinstance(outcome, Loaded) else None
-
-
-def failure(record: PluginRecord) -> PluginLoadError | None:
-    """What `load` raised for `record` in this process, if it did."""
-    outcome = _OUTCOMES.get(record)
-    return outcome if isinstance(outcome, PluginLoadError) else None
+def outcome(record: PluginRecord) -> Loaded | PluginLoadError | None:
+    """What `load` returned or raised for `record` in this process; None if it was not asked."""
+    return _OUTCOMES.get(record)
 
 
 def incompatibility(record: PluginRecord) -> str | None:
@@ -128,34 +120,22 @@ def hook_manager() -> Any:
 
 @contextmanager
 def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
-    """Turn whatever goes wrong inside into a `PluginLoadError`. SystemExit too: a plugin does not end its host."""
+    """Turn whatever goes wrong inside into a `PluginLoadError`. Unlike `blame` it says where the plugin is installed,
+    and what to try."""
     try:
         yield
     except BaseException as cause:
         contain(cause)
-        raise load_error(record, phase, cause) from cause
-
-
-def load_error(record: PluginRecord, phase: str, cause: BaseException) -> PluginLoadError:
-    """The error for `cause`, met while doing `phase` with `record`."""
-    first, *more = [*_text(cause).splitlines(), *getattr(cause, "__notes__", ())] or [""]
-    lines = [
-        f"{record.kind} {record.name!r} ({record.distribution} {record.version} at {record.location}) failed while "
-        f"{phase}: {type(cause).__name__}" + (f": {first}" if first else ""),
-        *more,
-    ]
-    if isinstance(cause, ImportError) and not isinstance(cause, _Unmet):
-        lines.append(f"hint: {_import_hint(record, cause)}")
-    lines.append(f"hint: guideway plugins doctor --import {record.id} tries it in a process of its own")
-    return PluginLoadError("\n  ".join(lines), plugin=record.id)
-
-
-def _text(cause: BaseException) -> str:
-    try:
-        return str(cause)
-    except BaseException as unprintable:
-        contain(unprintable)
-        return "its message cannot be printed"
+        first, *more = [*text_of(cause).removesuffix(": ").splitlines(), *getattr(cause, "__notes__", ())]
+        lines = [
+            f"{record.kind} {record.name!r} ({record.distribution} {record.version} at {record.location}) failed while "
+            f"{phase}: {first}",
+            *more,
+        ]
+        if isinstance(cause, ImportError) and not isinstance(cause, _Unmet):
+            lines.append(f"hint: {_import_hint(record, cause)}")
+        lines.append(f"hint: guideway plugins doctor --import {record.id} tries it in a process of its own")
+        raise PluginLoadError("\n  ".join(lines), plugin=record.id) from cause
 
 
 def _import_hint(record: PluginRecord, cause: ImportError) -> str:
@@ -211,13 +191,10 @@ def _check_hook_names(manager: Any, plugin: Any) -> None:
     try:
         manager.check_pending()
     except Exception as error:
-        import difflib
-
         known = [name for name, caller in vars(manager.hook).items() if name[0] != "_" and caller.has_spec()]
         for caller in manager.get_hookcallers(plugin) or ():
-            close = [] if caller.has_spec() else difflib.get_close_matches(caller.name, known, n=1)
-            if close:
-                error.add_note(f"hint: did you mean {close[0]!r}?")
+            if not caller.has_spec() and (hint := did_you_mean(caller.name, known)):
+                error.add_note(f"hint: {hint}")
         raise
 
 

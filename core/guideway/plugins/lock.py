@@ -16,7 +16,7 @@ from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import KINDS
 from guideway.plugins.plan import PlannedPlugin
 
-__all__ = ["LOCK_FILE", "Lock", "Locked", "Standing", "Verdict", "certifying_command"]
+__all__ = ["LOCK_FILE", "Certification", "Lock", "Locked", "Verdict", "certifying_command"]
 
 _FORMAT = 1
 LOCK_FILE = "guideway.lock"
@@ -36,7 +36,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Certification:
     """What the lock file says of an installed plugin."""
 
     state: Literal["certified", "locked", "stale", "unproven"]
@@ -135,28 +135,32 @@ class Lock:
             )
         return Lock({**self.plugins, plugin.id: Locked(plugin, verdict)})
 
-    def standing(self, record: PluginRecord) -> Standing:
+    def certification(self, record: PluginRecord) -> Certification:
         """Whether `record` is certified, as it is installed now. Of a provisional kind, for which there are no checks,
         no more can be asked than that the files are those that were locked."""
         locked = self.plugins.get(record.id)
         if KINDS[record.kind].provisional:
             if locked is None:
-                return Standing("unproven", f"kind {record.kind} has no checks yet, and the lock file does not name it")
+                return Certification(
+                    "unproven", f"kind {record.kind} has no checks yet, and the lock file does not name it"
+                )
             if locked.plugin != PlannedPlugin.of(record):
-                return Standing("stale", "it changed after it was locked")
-            return Standing("locked", f"kind {record.kind} has no checks yet")
+                return Certification("stale", "it changed after it was locked")
+            return Certification("locked", f"kind {record.kind} has no checks yet")
         if locked is None or locked.verdict is None:
-            return Standing("unproven", "the lock file records no passed conformance report for it")
+            return Certification("unproven", "the lock file records no passed conformance report for it")
         verdict = locked.verdict
         if verdict.contract != CONTRACT:
-            return Standing(
+            return Certification(
                 "stale", f"it was certified for contract {verdict.contract}, and this guideway has {CONTRACT}"
             )
         if not _holds(verdict, PlannedPlugin.of(record)):
-            return Standing("stale", "its files changed after it was certified")
+            return Certification("stale", "its files changed after it was certified")
         if "core" not in verdict.levels:
-            return Standing("unproven", f"it was certified at {', '.join(verdict.levels) or 'no level'}, not at core")
-        return Standing("certified", ", ".join(level for level in verdict.levels if level != "smoke"))
+            return Certification(
+                "unproven", f"it was certified at {', '.join(verdict.levels) or 'no level'}, not at core"
+            )
+        return Certification("certified", ", ".join(level for level in verdict.levels if level != "smoke"))
 
 
 def _holds(verdict: Verdict, plugin: PlannedPlugin) -> bool:

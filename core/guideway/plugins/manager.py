@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from guideway.errors import InvalidConfiguration, PluginUnavailable
+from guideway.errors import InvalidConfiguration, PluginError, PluginUnavailable
 from guideway.plugins import loading
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS
-from guideway.plugins.lock import Lock, Standing, certifying_command
+from guideway.plugins.lock import Certification, Lock, certifying_command
+from guideway.plugins.plan import PlannedPlugin, PluginPlan
 from guideway.plugins.selection import PluginSettings, denial, resolve
 
 if TYPE_CHECKING:
     from guideway.api import DeviceBackend, GrammarStrategy, LogitModifier, Model, WorkerMixin
     from guideway.plugins.hooks import Hooks
-    from guideway.plugins.plan import PluginPlan
 
-__all__ = ["Plugins"]
+__all__ = ["Plugins", "bootstrap_worker"]
 
 log = logging.getLogger(__name__)
 
@@ -36,20 +38,21 @@ class Plugins:
     def __init__(self, index: PluginIndex | None = None, settings: PluginSettings | None = None) -> None:
         self.index = PluginIndex.scan() if index is None else index
         self.settings = settings or PluginSettings()
+        self._resolved: dict[tuple[str, str], PluginRecord] = {}
 
     def resolve(self, kind: str, address: str) -> PluginRecord:
         """The record `address` (``name`` or ``distribution/name``) means. Raises `PluginNotFound`, `PluginConflict`,
         or `PluginUnavailable` if the operator's settings forbid it."""
-        record = resolve(self.index, self.settings, kind, address)
-        if self.settings.require == "certified":
-            standing = self._lock.standing(record)
-            if not standing.accepted:
+        if (kind, address) not in self._resolved:
+            record = resolve(self.index, self.settings, kind, address)
+            if self.settings.require == "certified" and not (found := self._lock.certification(record)).accepted:
                 raise PluginUnavailable(
                     f"{record.kind} {record.name!r} ({record}) may not run: [plugins] require = 'certified', and "
-                    f"{standing.reason}\n  to certify it: {certifying_command(record, self.settings.lock)}",
+                    f"{found.reason}\n  to certify it: {certifying_command(record, self.settings.lock)}",
                     plugin=record.id,
                 )
-        return record
+            self._resolved[kind, address] = record
+        return self._resolved[kind, address]
 
     @overload
     def load(self, kind: Literal["grammar"], address: str) -> type[GrammarStrategy]: ...
@@ -77,26 +80,21 @@ class Plugins:
 
     def state(self, record: PluginRecord) -> tuple[State, str]:
         """Where `record` stands in this process, and why where that is not obvious. Imports nothing."""
-        error = loading.failure(record)
-        if error:
-            return "failed", str(error)
-        if loading.loaded(record):
-            return "loaded", ""
-        reason = denial(self.settings, record)
-        if reason:
+        if outcome := loading.outcome(record):
+            return ("loaded", "") if isinstance(outcome, loading.Loaded) else ("failed", str(outcome))
+        if reason := denial(self.settings, record):
             return "denied", reason
-        reason = loading.incompatibility(record)
-        if reason:
+        if reason := loading.incompatibility(record):
             return "incompatible", reason
         others = [r.distribution for r in self._rivals.get(record, ()) if r != record]
         if others:
             return "conflict", f"also claimed by {', '.join(others)}; write '{record.distribution}/{record.name}'"
         return "discovered", ""
 
-    def standing(self, record: PluginRecord) -> Standing:
+    def certification(self, record: PluginRecord) -> Certification:
         """What the lock file says of `record` as it is installed now. Without one, nothing is proven."""
         lock, problem = self._lock_if_any
-        return Standing("unproven", problem) if problem else lock.standing(record)
+        return Certification("unproven", problem) if problem else lock.certification(record)
 
     @property
     def lock_problem(self) -> str:
@@ -106,10 +104,11 @@ class Plugins:
     def plan(self, selection: Iterable[tuple[str, str]], configuration: Mapping[str, Any]) -> PluginPlan:
         """The plan for the selected (kind, address) pairs and the enabled hooks. `configuration` is whatever else
         workers have to agree on, as plain JSON values."""
-        from guideway.plugins.plan import PluginPlan
-
         records = [self.resolve(kind, address) for kind, address in selection]
-        return PluginPlan.build([*records, *self._enabled()], self.settings, configuration)
+        plan = PluginPlan.build([*records, *self._enabled()], self.settings, configuration)
+        # a worker in this process has nothing else to compare
+        _BOOTSTRAPPED[os.getpid(), plan.fingerprint] = self._limited_to(plan)
+        return plan
 
     def warn_of_unproven(self, selection: Iterable[tuple[str, str]]) -> None:
         """One line in the log that names what of the selected (kind, address) pairs and the enabled hooks is not
@@ -118,12 +117,20 @@ class Plugins:
             return
         records = [*(self.resolve(kind, address) for kind, address in selection), *self._enabled()]
         unproven = [
-            r.id for r in dict.fromkeys(records) if not KINDS[r.kind].provisional and not self.standing(r).accepted
+            r.id for r in dict.fromkeys(records) if not KINDS[r.kind].provisional and not self.certification(r).accepted
         ]
         if self.lock_problem:
             _warn(self.lock_problem)
         elif unproven:
             _warn(f"not certified: {', '.join(unproven)} (guideway conform PLUGIN --record certifies a plugin)")
+
+    def _limited_to(self, plan: PluginPlan) -> Plugins:
+        """These, but only those that `plan` has."""
+        wanted = {plugin.id for plugin in plan.plugins}
+        # who planned has checked the verdicts, of files with these very digests
+        limited = Plugins(self.index, replace(plan.settings, require="installed", allow=tuple(sorted(wanted))))
+        limited._resolved = {address: record for address, record in self._resolved.items() if record.id in wanted}
+        return limited
 
     def _enabled(self) -> list[PluginRecord]:
         return list(dict.fromkeys(self.resolve(HOOKS, address) for address in self.settings.enable))
@@ -149,6 +156,36 @@ class Plugins:
             return (Lock.read(self.settings.lock) if Path(self.settings.lock).exists() else Lock({})), ""
         except InvalidConfiguration as error:
             return Lock({}), str(error)
+
+
+_BOOTSTRAPPED: dict[tuple[int, str], Plugins] = {}
+"""By process and fingerprint. A forked child inherits the table, and still has to check for itself."""
+
+
+def bootstrap_worker(plan: PluginPlan) -> Plugins:
+    """What every worker calls first, however it was started: check that what is installed here is what `plan` says,
+    and return the plugins, limited to those of the plan. Imports none of them.
+
+    Raises `PluginError` with a row for each difference. Cheap when called again in the same process, or in the one that
+    made the plan.
+    """
+    key = (os.getpid(), plan.fingerprint)
+    if key not in _BOOTSTRAPPED:
+        here = Plugins(settings=plan.settings)
+        wanted = {plugin.id for plugin in plan.plugins}
+        found = sorted(PlannedPlugin.of(record) for record in here.index.records if record.id in wanted)
+        differences = plan.differences(PluginPlan(tuple(found), plan.settings, plan.configuration))
+        if differences:
+            rows = "\n  ".join(differences)
+            raise PluginError(
+                f"process {os.getpid()} does not have the plugins its parent planned:\n  {rows}\n"
+                "install the same versions in every environment that runs workers",
+                plugin=next(
+                    (p.id for p in plan.plugins if any(row.startswith(p.id) for row in differences)), "guideway"
+                ),
+            )
+        _BOOTSTRAPPED[key] = here._limited_to(plan)
+    return _BOOTSTRAPPED[key]
 
 
 @cache

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guideway.api import CONTRACT
-from guideway.errors import InvalidConfiguration, PluginError
-from guideway.plugins.digest import file_digest
-from guideway.plugins.index import PluginIndex, PluginRecord
+from guideway.errors import InvalidConfiguration
+from guideway.plugins.index import PluginRecord
 from guideway.plugins.selection import PluginSettings
 from guideway.version import __version__
 
-if TYPE_CHECKING:
-    from guideway.plugins.manager import Plugins
-
-__all__ = ["PlannedPlugin", "PluginPlan", "bootstrap_worker"]
+__all__ = ["PlannedPlugin", "PluginPlan"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -31,12 +26,12 @@ class PlannedPlugin:
     version: str
     value: str
     digest: str
-    """Of its files; see `guideway.plugins.digest.file_digest`."""
+    """Of its code; see `guideway.plugins.digest`."""
 
     @staticmethod
     def of(record: PluginRecord) -> PlannedPlugin:
         """The component as it is installed now."""
-        return PlannedPlugin(record.id, record.version, record.value, file_digest(record))
+        return PlannedPlugin(record.id, record.version, record.value, record.digest)
 
 
 @dataclass(frozen=True)
@@ -98,40 +93,3 @@ class PluginPlan:
                     want, have = getattr(mine[plugin_id], name), getattr(theirs[plugin_id], name)
                     if want != have:
                         yield f"{plugin_id} {name}", want, have
-
-
-_BOOTSTRAPPED: dict[tuple[int, str], Plugins] = {}
-
-
-def bootstrap_worker(plan: PluginPlan) -> Plugins:
-    """What every worker calls first, however it was started: check that what is installed here is what `plan` says,
-    and return the plugins, limited to those of the plan. Imports none of them.
-
-    Raises `PluginError` with a row for each difference. Cheap when called again in the same process.
-    """
-    from guideway.plugins.manager import Plugins
-
-    # not a plain flag: a forked child inherits this table, and has to check for itself
-    key = (os.getpid(), plan.fingerprint)
-    if key not in _BOOTSTRAPPED:
-        index = PluginIndex.scan()
-        wanted = {plugin.id for plugin in plan.plugins}
-        here = PluginPlan(
-            tuple(sorted(PlannedPlugin.of(record) for record in index.records if record.id in wanted)),
-            plan.settings,
-            plan.configuration,
-        )
-        differences = plan.differences(here)
-        if differences:
-            rows = "\n  ".join(differences)
-            raise PluginError(
-                f"process {os.getpid()} does not have the plugins its parent planned:\n  {rows}\n"
-                "install the same versions in every environment that runs workers",
-                plugin=next(
-                    (p.id for p in plan.plugins if any(row.startswith(p.id) for row in differences)), "guideway"
-                ),
-            )
-        # the parent has checked the verdicts, of files with these very digests
-        settings = replace(plan.settings, require="installed", allow=tuple(sorted(wanted)))
-        _BOOTSTRAPPED[key] = Plugins(index, settings)
-    return _BOOTSTRAPPED[key]

@@ -1,63 +1,82 @@
 """What a plugin's metadata says it needs, checked before any of its code runs.
 
-Nothing here raises: metadata comes from strangers, and a checker that crashes on it hides the plugin's own fault.
-
-Two simple rules, both on the lenient side of pip's:
-
-- Only release numbers count: ``0.2.0.dev3`` and ``0.2.0rc1`` are taken for 0.2.0, so that a development version
-  satisfies the bounds of the release it leads to. A clause that cannot be read is taken to be satisfied.
-- A requirement with an environment marker (``; python_version < "3.12"``, ``; extra == "cuda"``) is not checked.
+As pip reads it, but for two things. A development version or release candidate of a distribution satisfies the bounds
+of the release it leads to: ``0.2.0.dev3`` fits ``>=0.2``. And nothing here raises: metadata comes from strangers, and a
+requirement or version that cannot be read is taken to be satisfied, because a checker that fails on it would hide the
+plugin's own fault.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import importlib_metadata
 
 from guideway.plugins.kinds import normalize
 
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
 __all__ = ["extra_with", "missing_distributions", "version_conflict"]
 
-_REQUIREMENT = re.compile(r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*\(?(?P<clauses>[^);]*)")
-_CLAUSE = re.compile(r"\s*(?P<operator>===|==|!=|<=|>=|~=|<|>)\s*v?(?:\d+!)?(?P<release>\d+(?:\.\d+)*)(?P<any>\.\*)?")
-_EXTRA = re.compile(r"""\bextra\s*==\s*['"](?P<extra>[^'"]+)['"]""")
-_RELEASE = re.compile(r"\s*v?(?:\d+!)?(\d+(?:\.\d+)*)")
+_EXTRA = re.compile(r'\bextra == "([^"]+)"')
 
 
 def version_conflict(requires: Iterable[str], distribution: str, version: str) -> str | None:
     """The first requirement on `distribution` that `version` does not satisfy, or None."""
-    found = _RELEASE.match(version)
-    if found is None:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        here = Version(version)
+    except InvalidVersion:
         return None
-    release = _parts(found[1])
-    for text, name, clauses in _unconditional(requires):
-        if name == normalize(distribution) and not all(_satisfies(release, c) for c in clauses.split(",")):
-            return text
+    versions = (here, Version(here.base_version))
+    for text, requirement in _parsed(requires):
+        if normalize(requirement.name) == normalize(distribution) and _applies(requirement):
+            clauses = requirement.specifier
+            if not all(any(clause.contains(v, prereleases=True) for v in versions) for clause in clauses):
+                return text
     return None
 
 
 def missing_distributions(requires: Iterable[str]) -> tuple[str, ...]:
     """The required distributions that are not installed at all, in the order they are required."""
-    return tuple(name for _, name, _ in _unconditional(requires) if not _installed(name))
+    names = [normalize(requirement.name) for _, requirement in _parsed(requires) if _applies(requirement)]
+    return tuple(name for name in names if not _installed(name))
 
 
 def extra_with(requires: Iterable[str], module: str) -> str | None:
     """The extra that requires the distribution called like `module`, or None."""
-    for text in requires:
-        requirement, marker = _REQUIREMENT.match(text), _EXTRA.search(text)
-        if requirement and marker and normalize(requirement["name"]) == normalize(module):
-            return marker["extra"]
+    for _, requirement in _parsed(requires):
+        if normalize(requirement.name) == normalize(module):
+            for extra in _EXTRA.findall(str(requirement.marker)):
+                if _applies(requirement, extra):
+                    return str(extra)
     return None
 
 
-def _unconditional(requires: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """(requirement, normalized name, version clauses) of every requirement without a marker."""
+def _parsed(requires: Iterable[str]) -> Iterator[tuple[str, Requirement]]:
+    """Each requirement that can be read, as written and parsed."""
+    # not at the top: this takes longer than all else that a program which only lists plugins imports of this package
+    from packaging.requirements import InvalidRequirement, Requirement
+
     for text in requires:
-        found = _REQUIREMENT.match(text)
-        if found and ";" not in text:
-            yield text, normalize(found["name"]), found["clauses"]
+        try:
+            yield text, Requirement(text)
+        except InvalidRequirement:
+            continue
+
+
+def _applies(requirement: Requirement, extra: str = "") -> bool:
+    """Whether its environment marker holds here."""
+    from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+
+    try:
+        return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return False
 
 
 def _installed(name: str) -> bool:
@@ -65,38 +84,3 @@ def _installed(name: str) -> bool:
         return any(True for _ in importlib_metadata.distributions(name=name))
     except Exception:
         return True  # a finder on sys.meta_path is broken: not this plugin's fault
-
-
-def _satisfies(version: tuple[int, ...], clause: str) -> bool:
-    found = _CLAUSE.match(clause)
-    if found is None:
-        return True
-    bound = _parts(found["release"])
-    prefix = version + (0,) * (len(bound) - len(version))
-    match found["operator"]:
-        case "==" | "===":
-            return prefix[: len(bound)] == bound if found["any"] else _strip(version) == _strip(bound)
-        case "!=":
-            return prefix[: len(bound)] != bound if found["any"] else _strip(version) != _strip(bound)
-        case "~=":
-            return _strip(version) >= _strip(bound) and prefix[: len(bound) - 1] == bound[:-1]
-        case "<":
-            return _strip(version) < _strip(bound)
-        case "<=":
-            return _strip(version) <= _strip(bound)
-        case ">":
-            return _strip(version) > _strip(bound)
-        case _:
-            return _strip(version) >= _strip(bound)
-
-
-def _parts(release: str) -> tuple[int, ...]:
-    return tuple(int(part[:18]) for part in release.split("."))
-
-
-def _strip(release: tuple[int, ...]) -> tuple[int, ...]:
-    """Without trailing zeros, so that 1.0 equals 1."""
-    end = len(release)
-    while end and release[end - 1] == 0:
-        end -= 1
-    return release[:end]

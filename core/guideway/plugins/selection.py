@@ -9,12 +9,7 @@ from typing import Literal
 
 from guideway.api import CONTRACT
 from guideway.api.options import known_fields_only
-from guideway.errors import (
-    InvalidConfiguration,
-    PluginConflict,
-    PluginNotFound,
-    PluginUnavailable,
-)
+from guideway.errors import InvalidConfiguration, PluginConflict, PluginNotFound, PluginUnavailable, did_you_mean
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS, normalize
 
@@ -84,15 +79,12 @@ def _matches(record: PluginRecord, glob: str) -> bool:
 
 def matching(index: PluginIndex, address: str) -> list[PluginRecord]:
     """The records of any kind that ``[DISTRIBUTION/][KIND.]NAME`` means, whether or not they are allowed to run. Raises
-    `PluginNotFound` if there is none, with names that are close."""
+    `PluginNotFound` if there is none, with a name that is close."""
     distribution, _, rest = address.rpartition("/")
     found = [r for r in index.records if rest in (r.name, f"{r.kind}.{r.name}") and _is_of(r, distribution)]
     if not found:
-        import difflib
-
         every = {text for r in index.records for text in (r.name, f"{r.kind}.{r.name}", r.id)}
-        close = difflib.get_close_matches(address, sorted(every), n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "guideway plugins list names what is installed"
+        hint = did_you_mean(address, sorted(every)) or "guideway plugins list names what is installed"
         raise PluginNotFound(f"no installed plugin is called {address!r}; {hint}", plugin=address)
     return found
 
@@ -139,15 +131,12 @@ def _is_of(record: PluginRecord, distribution: str) -> bool:
 
 def _not_found(index: PluginIndex, kind: str, name: str, distribution: str) -> str:
     """The message for an address nothing answers to: what was meant, perhaps, and where it went."""
-    import difflib
-
     of_kind = [r for r in index.records if r.kind == kind]
     names = sorted({r.name for r in of_kind})
     where = f" in distribution {distribution!r}" if distribution else ""
     lines = [f"no {'hooks plugin' if kind == HOOKS else kind} named {name!r} is installed{where}"]
-    close = difflib.get_close_matches(name, [n for n in names if n != name], n=3)
-    if close:
-        lines.append(f"did you mean {' or '.join(map(repr, close))}?")
+    if hint := did_you_mean(name, [n for n in names if n != name]):
+        lines.append(hint)
     if distribution:
         lines += [f"{r.distribution} offers one: write '{r.distribution}/{name}'" for r in of_kind if r.name == name]
     lines += [

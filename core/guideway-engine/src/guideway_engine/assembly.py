@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from guideway.api.provisional import Executor
 from guideway.api.steps import Need
 from guideway.errors import InvalidConfiguration, PluginNotFound
 from guideway.plugins import Hooks, Plugins
-from guideway.plugins.building import build_modifiers, build_strategies, built, validators
+from guideway.plugins.building import build_modifiers, build_strategies, building, validators
 from guideway.runtime.runtime import Runtime
 from guideway.vocabulary import build_vocabulary
 
@@ -74,7 +73,8 @@ def assemble(config: EngineConfig) -> Parts:
     tokenizer = load_tokenizer(spec.model)
 
     options = _options(config, "executor", make_executor.name)
-    executor = built(f"executor.{make_executor.name}", partial(make_executor, spec, options))
+    with building(f"executor.{make_executor.name}"):
+        executor = make_executor(spec, options)
     try:
         info: ModelInfo = executor.submit("load").result()
         max_length = _max_length(config, info)
@@ -207,7 +207,8 @@ def model_path(model: str, plugins: Plugins) -> Path:
         else:
             why = f"it is no folder, and {str(error)[:1].lower()}{str(error)[1:]}"
         raise InvalidConfiguration(f"there is no model {model!r}: {why}", field="model") from error
-    return built(f"model.{component.name}", lambda: component().path())
+    with building(f"model.{component.name}"):
+        return component().path()
 
 
 def _options(config: EngineConfig, kind: str, name: str) -> dict[str, Any]:
