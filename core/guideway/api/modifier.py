@@ -1,4 +1,5 @@
-"""Logit modifiers: the one concept the engine knows. The grammar mask is a modifier like any other.
+"""Logit modifiers: the one concept the engine knows. The grammar mask is one of them, and what it needs of a worker it
+declares as any transform may: `LogitTransform.bitmask`, `LogitTransform.hard`, `LogitTransform.idempotent`.
 
 A modifier has two halves. `LogitModifier` lives with the scheduler, keeps one state per sequence and each step turns
 states into a `Payload`. `LogitTransform` lives in the worker, holds no state and applies the payload to the logits.
@@ -69,7 +70,8 @@ class Step(Protocol):
         ...
 
     def bitmask(self, rows: Array) -> Array:
-        """``bool[m, width]``: which tokens the grammar allows; all True without one. (`Need.BITMASK`)"""
+        """``bool[m, width]``: which tokens the grammar allows, and every other modifier whose transform declares a
+        `LogitTransform.bitmask`; all True without one. (`Need.BITMASK`)"""
         ...
 
     def history(self, rows: Array) -> Array:
@@ -97,6 +99,18 @@ class LogitTransform(ABC):
     """Feedback by name: shape per row and dtype, at most 4 KiB per row in all."""
     history_length: ClassVar[int] = 0
     """How many earlier token ids `Step.history` holds."""
+    bitmask: ClassVar[str | None] = None
+    """The payload array that is a bitmask, ``int32[m, num_words(logits_width)]`` as in `guideway.api.bitmask`, where
+    all that `apply` does is to forbid what it forbids, at `Stage.MASK`. A host need not call `apply` then: it uses
+    whichever operation of the device does the same, alone or together with other work, and `Step.bitmask` shows what
+    all of these arrays allow. Such a transform emits nothing."""
+    hard: ClassVar[bool] = False
+    """Whether it is a hard constraint. Where modifiers leave a row without a token, the row is drawn under the hard
+    ones alone, and the others are in the result's `unenforced`. It may be applied twice in a step, so it emits
+    nothing."""
+    idempotent: ClassVar[bool] = False
+    """Whether applying it again, after a call that ended or that failed halfway, gives what one call gives. A host
+    then keeps no copy of the rows to go back to when it fails."""
 
     def __init__(self, context: WorkerContext, options: Mapping[str, Any]) -> None:
         self.context = context
@@ -127,7 +141,8 @@ class LogitModifier(ABC, Generic[State]):
 
     An operator lists it in ``EngineConfig(modifiers=("name",))``; a request uses it with
     ``SamplingParams(modifiers={"name": {...}})``. Where it and the grammar together leave a row without a token, the
-    row is drawn without the modifier, and its name is in the result's `unenforced`.
+    row is drawn without the modifier, and its name is in the result's `unenforced` (unless it is
+    `LogitTransform.hard` as the grammar mask is).
 
     `options` are the operator's. Methods are called by one thread. An exception in any of them ends the one request
     it concerned with `FinishReason.INTERNAL_ERROR`.
@@ -157,14 +172,20 @@ class LogitModifier(ABC, Generic[State]):
         modifier has its options in ``request.params.modifiers[name]``, a mapping. Raises `InvalidRequest` to refuse
         it; an `InvalidConfiguration`, as `parse_options` raises, refuses it too."""
 
+    def unenforced(self, state: State) -> Sequence[str]:
+        """Names of what was asked for this sequence and will not be enforced, once it has started; they are in the
+        result's `unenforced`."""
+        return ()
+
     @abstractmethod
     def prepare(self, batch: StepBatch, states: Sequence[State | None]) -> Payload | None:
         """This step's payload; ``states[i]`` belongs to ``batch.slots[i]``. None: nothing to apply. Runs beside the
         forward pass, sees every earlier final token, and must not change a state. The row after a draft is treated as
-        if that draft were final (`StepBatch.drafts`), or drafts would change the output."""
+        if that draft were final (`StepBatch.drafts`), or drafts would change the output. A sequence it fails for is in
+        `Payload.faults`; if it raises, it is called again for each sequence alone, to find out whose failure it is."""
 
     def accept(self, state: State, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
-        """Hear the final tokens of a step (never drafts), in order, with what the transform emitted at the rows
+        """Take the final tokens of a step (never drafts), in order, with what the transform emitted at the rows
         that gave them: each array's leading axis is ``len(token_ids)``. `feedback` is None where the transform did
         not act on every one of these rows."""
         return CONTINUE
@@ -190,3 +211,8 @@ class LogitModifier(ABC, Generic[State]):
     def release(self, state: State | None) -> None:
         """Let go of a sequence: exactly once for each one that was started or forked, however it ends, with its state,
         or None if `start` or `fork` raised or left it alone. Preemption is not release."""
+
+    def plugin_of(self, state: State | None) -> str:
+        """``kind.name`` of the plugin to name when something fails over `state`, or over a sequence without one. For
+        a modifier that has other plugins work for it, as the grammar mask has strategies."""
+        return f"modifier.{self.name}"

@@ -71,7 +71,7 @@ class Need(Enum):
     HIDDEN_STATES = "hidden_states"
     """`Step.hidden_states`: the model's last hidden states."""
     BITMASK = "bitmask"
-    """`Step.bitmask`: which tokens the grammar allows."""
+    """`Step.bitmask`: which tokens the grammar, and whatever else has a `LogitTransform.bitmask`, allows."""
     HISTORY = "history"
     """`Step.history`: token ids before each row, as many as the transform's `history_length`."""
     COMPANIONS = "companions"
@@ -86,10 +86,13 @@ class Need(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a modifier wants to happen to a sequence after it heard the final tokens of a step."""
+    """What a modifier wants to happen to a sequence after the final tokens of a step."""
 
     action: Literal["continue", "finish", "fail"]
     message: str = ""
+    was_forbidden: bool = False
+    """With ``fail``: a token was drawn that this modifier's payload had forbidden. The failure is then that of the
+    modifier that acted on the row last, at `Stage.POST_WARP` or `Stage.SAMPLE`, if there is one."""
 
     def __post_init__(self) -> None:
         if self.action not in ("continue", "finish", "fail"):
@@ -100,9 +103,9 @@ CONTINUE = Outcome("continue")
 FINISH = Outcome("finish")
 
 
-def fail(message: str) -> Outcome:
+def fail(message: str, *, was_forbidden: bool = False) -> Outcome:
     """End this sequence with `FinishReason.INTERNAL_ERROR` and `message`."""
-    return Outcome("fail", message)
+    return Outcome("fail", message, was_forbidden)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +178,9 @@ class Payload:
     """Named arrays whose leading axis is ``m``, aligned with `rows`."""
     shared: Mapping[str, Array] = field(default_factory=dict)
     """Named arrays all rows share."""
+    faults: Mapping[int, Fault] = field(default_factory=dict)
+    """By index in the batch: the sequences whose rows could not be prepared. The host ends them and sends no faults to
+    the worker; a row of theirs must still be one that can be drawn."""
 
     def __len__(self) -> int:
         return len(self.rows)

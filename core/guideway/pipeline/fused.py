@@ -1,36 +1,34 @@
-"""Steps in which only the grammar mask and temperatures act, drawn in one pass where the device can."""
+"""Steps in which only hard bitmasks, such as the grammar mask, and temperatures act: drawn in one pass."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.bitmask import FULL, num_words
 from guideway.api.device import Draw
-from guideway.api.steps import GRAMMAR_MASK, Array, Fault, Payload, StepInput, StepOutput
+from guideway.api.steps import Array, Fault, Payload, StepInput, StepOutput
 from guideway.errors import contain
+from guideway.pipeline.context import PipelineContext, failed_output
 from guideway.pipeline.logprobs import RawLogprobs
 from guideway.pipeline.padding import Padding, padded_step
 from guideway.pipeline.view import DRAW
 
-if TYPE_CHECKING:
-    from guideway.pipeline.pipeline import Pipeline
-
-__all__ = ["FusedStep", "all_failed"]
+__all__ = ["FusedStep"]
 
 
 class FusedStep:
     """One step drawn by `masked_sample`, or by `masked_argmax` where nothing is drawn. Neither changes the logits, so
     that a failure can be tried again row by row."""
 
-    def __init__(self, pipeline: Pipeline, step: StepInput) -> None:
-        self.pipeline = pipeline
-        self.device = pipeline.device
-        self.ops = pipeline.ops
+    def __init__(self, context: PipelineContext, step: StepInput) -> None:
+        self.context = context
+        self.device = context.device
+        self.ops = context.ops
         self.step = step
         self.drawn = bool((step.temperatures > 0).any())
         self.operation = "masked_sample" if self.drawn else "masked_argmax"
@@ -38,16 +36,17 @@ class FusedStep:
 
     @property
     def suits(self) -> bool:
-        """Whether nothing but mask and temperatures acts, and the device declares the operation."""
+        """Whether nothing but hard bitmasks and temperatures acts, and the device declares the operation."""
         step = self.step
-        return self.operation in self.device.fused and step.warp is None and not step.payloads.keys() - {GRAMMAR_MASK}
+        alone = step.warp is None and step.payloads.keys() <= self.context.hard_bitmasks.keys()
+        return alone and self.operation in self.device.fused
 
     def run(self, logits: Array) -> StepOutput:
         """`Pipeline.run` from the device's logits on."""
         num_rows, size, width = self.step.batch.num_rows, len(logits), logits.shape[1]
         padding = Padding(size, width) if self.device.static_shapes else None
-        logprobs = self.pipeline.raw_logprobs(logits, self.step.num_logprobs, padding)
-        mask = self.step.payloads.get(GRAMMAR_MASK)
+        logprobs = self.context.raw_logprobs(logits, self.step.num_logprobs, padding)
+        mask = self.context.bitmask(self.step)
         if mask is None or padding is not None:
             mask = _padded(mask, size if padding is not None else 1, num_words(width))
         try:
@@ -63,14 +62,14 @@ class FusedStep:
             host = self.device.download(downloads).result()
         except BaseException as error:  # what failed on the device without anybody waiting
             contain(error)
-            return all_failed(self.step, Fault.of(f"device.{self.device.name}", self.operation, error))
+            return failed_output(self.step, Fault.of(f"device.{self.device.name}", self.operation, error))
         token_ids = self._checked(np.array(host["ids"][:num_rows], dtype=np.int64), host["best"][:num_rows])
         return self._output(token_ids, logprobs, host)
 
     def _draw(self, logits: Array, mask: Payload, step: StepInput) -> tuple[Array, Array]:
         uploaded = self.device.upload(mask)
         bitmask, rows = uploaded.arrays["bitmask"], uploaded.rows
-        num_tokens = self.pipeline.context.vocabulary_size
+        num_tokens = self.context.num_tokens
         if not self.drawn:
             return self.device.masked_argmax(logits, bitmask, rows, num_tokens)
         asarray = self.ops.asarray
@@ -110,26 +109,18 @@ class FusedStep:
 
     def _checked(self, token_ids: NDArray[np.int64], best: NDArray[np.float32]) -> NDArray[np.int32]:
         """`token_ids` with a fault for each row that could not be drawn, or was drawn wrongly."""
-        num_tokens = self.pipeline.context.vocabulary_size
+        num_tokens = self.context.num_tokens
         outside = (token_ids < 0) | (token_ids >= num_tokens)
         for row in np.flatnonzero(~(best > -np.inf) | outside).tolist():
-            if np.isnan(best[row]):
-                fault = Fault("model", "forward", "the logits are not numbers (NaN)")
-            elif best[row] == -np.inf:
-                fault = Fault("model", "forward", "no token has a probability")
-            else:
+            if best[row] > -np.inf:
                 message = f"it drew a token id outside 0..{num_tokens - 1}"
                 fault = Fault(f"device.{self.device.name}", self.operation, message)
+            else:
+                fault = self.context.undrawable(self.step, row, float(best[row]))
             self.faults.setdefault(row, fault)
         if self.faults:
             token_ids[list(self.faults)] = 0
         return token_ids.astype(np.int32)
-
-
-def all_failed(step: StepInput, fault: Fault) -> StepOutput:
-    """What comes of `step` where every row has the same `fault`."""
-    num_rows = step.batch.num_rows
-    return StepOutput(np.zeros(num_rows, dtype=np.int32), faults=dict.fromkeys(range(num_rows), fault))
 
 
 def _padded(mask: Payload | None, size: int, words: int) -> Payload:

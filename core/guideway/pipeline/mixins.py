@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import logging
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from guideway.api.worker import Worker, WorkerMixin, WorkerStep
@@ -15,11 +13,11 @@ from guideway.errors import (
     GuidewayError,
     InvalidConfiguration,
     PluginConflict,
-    PluginError,
     PluginLoadError,
     UnsupportedCapability,
+    blame,
     contain,
-    text_of,
+    did_you_mean,
 )
 
 __all__ = ["Mixins"]
@@ -51,19 +49,19 @@ class Mixins:
     def on_model_loaded(self, worker: Worker) -> None:
         """Raises `PluginLoadError`, naming the mixin that failed."""
         for name, cls in self._classes.items():
-            with _named(name, "on_model_loaded", PluginLoadError):
+            with blame(f"worker.{name}", "on_model_loaded", error=PluginLoadError):
                 cls.on_model_loaded(self._object, worker)
 
     def before_step(self, step: WorkerStep) -> None:
         """Raises `PluginError`, naming the mixin that failed."""
         for name, cls in self._classes.items():
-            with _named(name, "before_step"):
+            with blame(f"worker.{name}", "before_step"):
                 cls.before_step(self._object, step)
 
     def after_step(self, step: WorkerStep) -> None:
         """Raises `PluginError`, naming the mixin that failed."""
         for name, cls in self._classes.items():
-            with _named(name, "after_step"):
+            with blame(f"worker.{name}", "after_step"):
                 cls.after_step(self._object, step)
 
     def call(self, address: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -82,7 +80,7 @@ class Mixins:
         if method not in methods:
             why = ": it is the engine's to call" if method in LIFECYCLE else _hint(method, methods)
             raise UnsupportedCapability(f"worker mixin {name!r} has no method {method!r} to call{why}", field="method")
-        with _named(name, method, passing=GuidewayError):
+        with blame(f"worker.{name}", method, passing=(GuidewayError,)):
             return getattr(self._object, method)(*args, **kwargs)
 
     def close(self) -> None:
@@ -96,20 +94,6 @@ class Mixins:
             except BaseException as error:
                 contain(error)
                 log.exception("worker mixin %s failed in close", name)
-
-
-@contextmanager
-def _named(
-    name: str, phase: str, kind: type[PluginError] = PluginError, *, passing: type[Exception] | None = None
-) -> Iterator[None]:
-    """What is raised inside becomes an error that names mixin and phase, unless it is `passing`."""
-    try:
-        yield
-    except BaseException as error:
-        contain(error)
-        if passing is not None and isinstance(error, passing):
-            raise
-        raise kind(f"worker.{name} failed in {phase}: {text_of(error)}", plugin=f"worker.{name}") from error
 
 
 def _composed(classes: list[type[WorkerMixin]]) -> type[WorkerMixin]:
@@ -141,7 +125,7 @@ def _instance(
     kept: dict[str, Any] = {}
     owner: dict[str, type[WorkerMixin]] = {}
     for cls, options in mixins:
-        with _named(cls.name, "__init__", PluginLoadError, passing=InvalidConfiguration):
+        with blame(f"worker.{cls.name}", "__init__", error=PluginLoadError, passing=(InvalidConfiguration,)):
             # each begins with an empty object of its own class, so that what it sets can be told from what others
             # have, and so that no other's ``__init__`` is next in line
             instance.__class__ = cls
@@ -186,5 +170,4 @@ def _clash(attribute: str, first: type[WorkerMixin], second: type[WorkerMixin]) 
 
 def _hint(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there is {', '.join(names) or 'none'}"
+    return f"; {did_you_mean(name, names) or 'there is ' + (', '.join(names) or 'none')}"

@@ -8,7 +8,7 @@ it. What comes back is cut on the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.bitmask import allocate
-from guideway.api.steps import GRAMMAR_MASK, Payload, StepBatch, StepInput, Warp
+from guideway.api.steps import Payload, StepBatch, StepInput, Warp
 from guideway.pipeline.warping import Filter, Pairs
 
 __all__ = ["Padding", "dummy_steps", "padded_step"]
@@ -100,13 +100,14 @@ def padded_step(step: StepInput, num_rows: int) -> StepInput:
     )
 
 
-def dummy_steps(num_rows: int, width: int) -> Iterator[StepInput]:
-    """Steps of so many rows, a sequence each, that between them use everything a step may but modifiers."""
+def dummy_steps(num_rows: int, width: int, bitmasks: Mapping[str, str]) -> Iterator[StepInput]:
+    """Steps of so many rows, a sequence each, that between them use everything a step may but modifiers other than
+    those whose payload is a bitmask: by their names the array that holds it."""
     rows = np.arange(num_rows, dtype=np.int32)
     zeros, ones = np.zeros(num_rows, dtype=np.int32), np.ones(num_rows, dtype=np.float32)
     greedy = StepInput(
         batch=StepBatch.build(rows.tolist(), zeros.tolist()),
-        payloads={GRAMMAR_MASK: Payload(rows, {"bitmask": allocate(num_rows, width)})},
+        payloads={name: Payload(rows, {key: allocate(num_rows, width)}) for name, key in bitmasks.items()},
         temperatures=0 * ones,
         seeds=np.zeros(num_rows, dtype=np.int64),
         sequence_indices=zeros,

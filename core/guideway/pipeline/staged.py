@@ -1,53 +1,29 @@
-"""A step taken stage by stage: whatever acts on it, each transform isolated, and the draw."""
+"""A step taken stage by stage, whatever acts on it, and the draw."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.bitmask import token_lists
-from guideway.api.modifier import LogitModifier, LogitTransform, Sampler
-from guideway.api.steps import (
-    GRAMMAR_MASK,
-    Array,
-    Fault,
-    Payload,
-    Stage,
-    StepInput,
-    StepOutput,
-)
-from guideway.errors import ConformanceError, contain
+from guideway.api.steps import Array, Fault, Payload, Stage, StepInput, StepOutput
+from guideway.errors import contain
+from guideway.pipeline.context import Entry, PipelineContext
+from guideway.pipeline.isolation import TransformRunner
 from guideway.pipeline.padding import Padding, padded_step
-from guideway.pipeline.view import DRAW, StepData, StepView
+from guideway.pipeline.view import DRAW, StepData
 from guideway.pipeline.warping import Pairs, banned, filtered, filters, penalized, widened
 
-if TYPE_CHECKING:
-    from guideway.pipeline.pipeline import Pipeline
-
-__all__ = ["BANS", "Entry", "Lost", "StagedStep"]
+__all__ = ["BANS", "StagedStep", "StepFailed"]
 
 BANS = ("min_tokens", "logit_bias")
 """The sampling parameters that may ban tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A modifier's class, and its transform in this worker."""
-
-    modifier: type[LogitModifier[Any]]
-    transform: LogitTransform
-
-    @property
-    def name(self) -> str:
-        return self.modifier.name
-
-
-class Lost(Exception):
-    """The logits of a step are gone, and nobody can tell whose fault it is: every row fails."""
+class StepFailed(Exception):
+    """The logits of a step are gone, and nobody can say whose failure it is: every row has `fault`."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(str(fault))
@@ -57,24 +33,22 @@ class Lost(Exception):
 class StagedStep:
     """One step's passage through the stages, over `size` rows of logits."""
 
-    def __init__(self, pipeline: Pipeline, step: StepInput, size: int, hidden_states: Array | None) -> None:
-        self.pipeline = pipeline
-        self.device = pipeline.device
-        self.ops = pipeline.ops
+    def __init__(self, context: PipelineContext, step: StepInput, size: int, hidden_states: Array | None) -> None:
+        self.context = context
+        self.device = context.device
+        self.ops = context.ops
         self.num_rows = step.batch.num_rows
-        self.pre_warp, self.mask, self.post_warp, self.owners = (pipeline.entries(stage, step) for stage in Stage)
-        mask = step.payloads.get(GRAMMAR_MASK)
+        self.pre_warp, self.mask, self.post_warp, self.owners = (context.acting(stage, step) for stage in Stage)
         self.padding: Padding | None = None
         if self.device.static_shapes:
-            self.padding = Padding(size, pipeline.context.logits_width)
+            self.padding = Padding(size, context.width)
             step = padded_step(step, 2 * size)
-            mask = mask and self.padding.payload(mask)
             hidden_states = None if hidden_states is None else self._with_scratch(hidden_states)
         self.step = step
-        self.data = StepData(step, self.ops, pipeline.context.logits_width, hidden_states, mask)
-        self.all_rows = pipeline.all_rows(step.batch.num_rows)
-        self.faults: dict[int, Fault] = {}
-        self.emitted: dict[str, list[tuple[NDArray[np.int32], dict[str, Array]]]] = {}
+        self.data = StepData(step, self.ops, context.width, hidden_states, self._bitmask)
+        self.transforms = TransformRunner(context, self.data, self.padding)
+        self.faults = self.transforms.faults
+        self.all_rows = context.all_rows(step.batch.num_rows)
         self.downloads: dict[str, Array] = {}
         self.rescued: dict[str, list[tuple[Entry, Payload]]] = {}
         """By name of a download that says which rows were left empty: the modifiers that may have done it."""
@@ -83,7 +57,7 @@ class StagedStep:
 
     def run(self, logits: Array) -> StepOutput:
         ops = self.ops
-        logprobs = self.pipeline.raw_logprobs(logits, self.step.num_logprobs, self.padding)
+        logprobs = self.context.raw_logprobs(logits, self.step.num_logprobs, self.padding)
         if self.padding is not None:
             logits = self._with_scratch(logits)
         drawn = self._drawn()
@@ -91,10 +65,7 @@ class StagedStep:
         if len(drawn) or self.post_warp or self.owners:
             logits = self._distribution(logits, len(drawn) > 0)
         if self.post_warp:
-            before = ops.gather(logits, self.all_rows)
-            for entry, payload in self.post_warp:
-                logits = self._apply(entry, payload, logits)
-            logits = self._rescue_empty_rows(self.pipeline.forbid_padding(logits), before, self.post_warp)
+            logits = self._modified(logits, self.post_warp)
             if self.owners:
                 logits = ops.log_softmax(logits)
         greedy = self._most_likely(logits)
@@ -111,7 +82,7 @@ class StagedStep:
             chosen.append((drawn, ids))
         owned: list[tuple[Entry, NDArray[np.int32]]] = []
         for entry, payload in self.owners:
-            for owned_rows, ids in self._sample(entry, payload, logits):
+            for owned_rows, ids in self.transforms.sample(entry, payload, logits):
                 self.downloads[f"owned/{len(owned)}"] = ids
                 owned.append((entry, owned_rows))
                 chosen.append((owned_rows, ids))
@@ -123,7 +94,7 @@ class StagedStep:
         token_ids = self._token_ids(host, drawn, owned)
         return StepOutput(
             token_ids,
-            self._feedback(host),
+            self.transforms.feedback(host),
             self.faults,
             self._overruled(host),
             None if logprobs is None else logprobs.result(host),
@@ -134,23 +105,20 @@ class StagedStep:
         size = len(logits)
         if self.padding is not None:
             logits = self._with_scratch(logits)
-        logits = self._allowed(logits)[:size]
+        logits = self._modified(logits, [*self.pre_warp, *self.mask])[:size]
         self.downloads["best"] = self.ops.gather(logits, self.all_rows, self._most_likely(logits)[:, None])[:, 0]
         host = self._downloaded()
         self._check_drawable(host["best"][: self.num_rows])
         no_tokens = np.zeros(self.num_rows, dtype=np.int32)
-        return logits, StepOutput(no_tokens, self._feedback(host), self.faults, self._overruled(host))
+        return logits, StepOutput(no_tokens, self.transforms.feedback(host), self.faults, self._overruled(host))
 
     def _downloaded(self) -> Mapping[str, NDArray[Any]]:
         """What all of it came to, and with it what failed on the device without anybody waiting."""
-        for name, parts in self.emitted.items():
-            for i, (_, arrays) in enumerate(parts):
-                self.downloads |= {f"feedback/{name}/{i}/{key}": array for key, array in arrays.items()}
         try:
-            return self.device.download(self.downloads).result()
+            return self.device.download(self.downloads | self.transforms.downloads()).result()
         except BaseException as error:
             contain(error)
-            raise Lost(Fault.of(f"device.{self.device.name}", "download", error)) from error
+            raise StepFailed(Fault.of(f"device.{self.device.name}", "download", error)) from error
 
     def _with_scratch(self, x: Array) -> Array:
         """A copy of `x` with as many rows again."""
@@ -169,7 +137,7 @@ class StagedStep:
         logprobs = ops.gather(logits, rows)
         if "masked_sample" not in self.device.fused:
             return ops.categorical(logprobs, self.data.uniform(DRAW, rows, 1)[:, 0])
-        u = self.data.uniform(DRAW, rows, self.pipeline.context.logits_width)
+        u = self.data.uniform(DRAW, rows, self.context.width)
         return ops.argmax(logprobs - ops.log(0 - ops.log(u)))
 
     def _warped(self, logits: Array, drawn: NDArray[np.int32]) -> Array:
@@ -178,7 +146,7 @@ class StagedStep:
         warm = drawn[(temperatures > 0) & (temperatures != 1)]
         if self._in_one_pass(warm):
             return self._warp_masked(logits)
-        logits = self._penalized(self._allowed(logits))
+        logits = self._penalized(self._modified(logits, [*self.pre_warp, *self.mask]))
         if not len(warm):
             return logits
         rows = warm if self.padding is None else drawn
@@ -197,7 +165,8 @@ class StagedStep:
         return (
             "warp_masked" in self.device.fused
             and not self.pre_warp
-            and [entry.name for entry, _ in self.mask] == [GRAMMAR_MASK]
+            and bool(self.mask)
+            and all(entry.name in self.context.hard_bitmasks for entry, _ in self.mask)
             and (warp is None or warp.repeated is None)
             and (added is None or not np.isneginf(added[2]).any())
             and (added is not None or len(warm) > 0)
@@ -205,23 +174,25 @@ class StagedStep:
 
     def _warp_masked(self, logits: Array) -> Array:
         """In one pass. It may fail with the logits gone, and then every row of this step fails with it."""
-        asarray, ((_, payload),) = self.ops.asarray, self.mask
+        asarray, mask = self.ops.asarray, self._bitmask()
+        assert mask is not None  # `_in_one_pass`
         added = None if self.step.warp is None else self.step.warp.added
         if added is not None and self.padding is not None:
             added = self.padding.pairs(added)
         factors = np.ones(len(logits), dtype=np.float32)
         factors[: len(self.all_rows)] = self._factors(np.arange(len(self.all_rows), dtype=np.int32))
         try:
-            mask = self._uploaded(payload)
+            mask = self.device.upload(mask)
             triples = None if added is None else (asarray(added[0]), asarray(added[1]), asarray(added[2]))
             logits = self.device.warp_masked(logits, mask.arrays["bitmask"], mask.rows, triples, asarray(factors))
         except BaseException as error:
             contain(error)
-            raise Lost(Fault.of(f"device.{self.device.name}", "warp_masked", error)) from error
-        return self.pipeline.forbid_padding(logits)
+            raise StepFailed(Fault.of(f"device.{self.device.name}", "warp_masked", error)) from error
+        return self.context.forbid_padding(logits)
 
-    def _uploaded(self, payload: Payload) -> Payload:
-        return self.device.upload(payload if self.padding is None else self.padding.payload(payload))
+    def _bitmask(self) -> Payload | None:
+        mask = self.context.bitmask(self.step)
+        return mask if mask is None or self.padding is None else self.padding.payload(mask)
 
     def _rows(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         return rows if self.padding is None else self.padding.rows(rows)
@@ -256,29 +227,27 @@ class StagedStep:
         logits = ops.log_softmax(logits)
         if warp is None or not drawn:
             return logits
-        chosen = filters(warp, self.step.temperatures[: self.num_rows] > 0, self.pipeline.context.logits_width)
+        chosen = filters(warp, self.step.temperatures[: self.num_rows] > 0, self.context.width)
         for one in chosen:
             logits = filtered(ops, logits, one if self.padding is None else self.padding.filter(one))
         if chosen and (self.post_warp or self.owners):
             logits = ops.log_softmax(logits)
         return logits
 
-    def _allowed(self, logits: Array) -> Array:
-        """Raw logits through `pre_warp` and the mask. Where that leaves a row empty, the grammar wins: raw, masked."""
-        others = [*self.pre_warp, *(pair for pair in self.mask if pair[0].name != GRAMMAR_MASK)]
-        raw = self.ops.gather(logits, self.all_rows) if others else None
-        for entry, payload in self.pre_warp:
-            logits = self._apply(entry, payload, logits)
-        for entry, payload in self.mask:
-            logits = self._apply(entry, payload, logits)
-        logits = self.pipeline.forbid_padding(logits)
-        if raw is None:
+    def _modified(self, logits: Array, acting: list[tuple[Entry, Payload]]) -> Array:
+        """`logits` through these transforms. A row they leave empty is as it was, under the hard constraints alone."""
+        soft = [pair for pair in acting if not pair[0].transform.hard]
+        before = self.ops.gather(logits, self.all_rows) if soft else None
+        for entry, payload in acting:
+            logits = self.transforms.apply(entry, payload, logits)
+        logits = self.context.forbid_padding(logits)
+        if before is None:
             return logits
-        raw = self.pipeline.forbid_padding(raw)
-        for entry, payload in self.mask:
-            if entry.name == GRAMMAR_MASK:
-                raw = self._apply(entry, payload, raw)
-        return self._rescue_empty_rows(logits, raw, others)
+        before = self.context.forbid_padding(before)
+        for entry, payload in acting:
+            if entry.transform.hard:
+                before = self.transforms.apply(entry, payload, before)
+        return self._rescue_empty_rows(logits, before, soft)
 
     def _rescue_empty_rows(self, x: Array, otherwise: Array, by: list[tuple[Entry, Payload]]) -> Array:
         """`x` with its rows of -inf alone taken from `otherwise`, which has sampled rows only."""
@@ -292,7 +261,7 @@ class StagedStep:
     def _token_ids(
         self, host: Mapping[str, NDArray[Any]], drawn: NDArray[np.int32], owned: list[tuple[Entry, NDArray[np.int32]]]
     ) -> NDArray[np.int32]:
-        num_tokens = self.pipeline.context.vocabulary_size
+        num_tokens = self.context.num_tokens
         token_ids = np.array(host["greedy"][: self.num_rows], dtype=np.int64)
         if len(drawn):
             token_ids[drawn] = host["drawn"][: len(drawn)]
@@ -305,8 +274,8 @@ class StagedStep:
         for row in np.flatnonzero(outside).tolist():
             message = f"it drew a token id outside 0..{num_tokens - 1}"
             owned_by = owner.get(row)
-            fault = Fault(f"modifier.{owned_by}", "sample", message) if owned_by else self._blame(row, message)
-            self.faults.setdefault(row, fault)
+            fault = Fault(f"modifier.{owned_by}", "sample", message) if owned_by else None
+            self.faults.setdefault(row, fault or self.context.blame_for(self.step, row, message))
         if self.faults:
             token_ids[list(self.faults)] = 0
         return token_ids.astype(np.int32)
@@ -316,16 +285,9 @@ class StagedStep:
         return self.ops.argmax(logits)[: len(self.all_rows)]
 
     def _check_drawable(self, best: NDArray[Any]) -> None:
-        """A row is at fault whose best value, of `best`, is none to draw."""
+        """A row has a fault whose best value, of `best`, is none to draw."""
         for row in np.flatnonzero(~(best > -np.inf)).tolist():  # true for NaN
-            message = "the logits are not numbers (NaN)" if np.isnan(best[row]) else "no token has a probability"
-            self.faults.setdefault(row, self._blame(row, message))
-
-    def _blame(self, row: int, message: str) -> Fault:
-        """A row that cannot be drawn is the model's doing, unless modifiers acted on it."""
-        others = (*self.pre_warp, *self.mask, *self.post_warp)
-        acted = [e.name for e, payload in others if e.name != GRAMMAR_MASK and row in payload.rows]
-        return Fault(f"modifier.{acted[-1]}", "apply", message) if acted else Fault("model", "forward", message)
+            self.faults.setdefault(row, self.context.undrawable(self.step, row, float(best[row])))
 
     def _overruled(self, host: Mapping[str, NDArray[Any]]) -> dict[int, tuple[str, ...]]:
         overruled: dict[int, tuple[str, ...]] = {}
@@ -337,116 +299,3 @@ class StagedStep:
             for row in self.banned[host["banned"][: len(self.banned)]].tolist():
                 overruled[row] = (*overruled.get(row, ()), *BANS)
         return overruled
-
-    def _feedback(self, host: Mapping[str, NDArray[Any]]) -> dict[str, Payload]:
-        feedback = {}
-        for name, parts in self.emitted.items():
-            rows = np.concatenate([rows for rows, _ in parts])
-            arrays = {}
-            for key, (_, dtype) in self.pipeline.emits[name].items():
-                values = [host[f"feedback/{name}/{i}/{key}"][: len(rows)] for i, (rows, _) in enumerate(parts)]
-                arrays[key] = np.concatenate(values).astype(dtype)
-            feedback[name] = Payload(rows, arrays)
-        return feedback
-
-    def _apply(self, entry: Entry, payload: Payload, logits: Array) -> Array:
-        """`entry` applied to its rows; if it fails, applied row by row, leaving those alone it fails for."""
-        ops = self.ops
-        # the grammar mask is idempotent, so it needs no copy to go back to, unless what it is applied to is lost
-        rows = before = None
-        if self.device.donates:
-            before = ops.gather(logits, self.pipeline.all_rows(len(logits)))
-        elif entry.name != GRAMMAR_MASK:
-            rows = ops.asarray(self._rows(payload.rows))
-            before = ops.gather(logits, rows)
-        try:
-            return self._call(entry, payload, logits)
-        except BaseException as error:
-            contain(error)
-            if before is not None:
-                logits = before if rows is None else ops.where_rows(logits, rows, True, before)
-            if len(payload) == 1:
-                self.faults.setdefault(int(payload.rows[0]), self._fault(entry, error))
-                return logits
-        for row in payload.rows.tolist():
-            logits = self._apply(entry, payload.take(np.array([row], dtype=np.int32)), logits)
-        return logits
-
-    def _call(self, entry: Entry, payload: Payload, logits: Array) -> Array:
-        view = self._view(entry, payload)
-        if entry.name == GRAMMAR_MASK and self.padding is None and "apply_token_lists" in self.device.fused:
-            modified = self._apply_short_masks(logits, payload)
-        else:
-            modified = entry.transform.apply(logits, self._uploaded(payload), view)
-        alike = isinstance(modified, type(logits)) and modified.dtype == logits.dtype
-        if not alike or modified.shape != logits.shape or not is_writable(modified):
-            raise ConformanceError(
-                f"apply must return the logits, {describe(logits)}, as an array of its own; it returned "
-                f"{describe(modified)}"
-            )
-        if self.device.donates:
-            modified[:1]  # raises now, and names the culprit, if it returned what it gave away
-        self._keep_emitted(entry, payload, view, type(logits))
-        return modified
-
-    def _apply_short_masks(self, logits: Array, mask: Payload) -> Array:
-        """The mask's rows as lists of tokens, those as a bitmask that take fewer bytes so."""
-        lists, short = token_lists(mask.arrays["bitmask"], self.pipeline.context.vocabulary_size)
-        if short.any():
-            logits = self.device.apply_token_lists(logits, lists, mask.rows[short])
-        if not short.all():
-            rest = self.device.upload(mask.take(mask.rows[~short]))
-            logits = self.device.apply_bitmask(logits, rest.arrays["bitmask"], rest.rows)
-        return logits
-
-    def _sample(self, entry: Entry, payload: Payload, logprobs: Array) -> list[tuple[NDArray[np.int32], Array]]:
-        try:
-            view = self._view(entry, payload)
-            uploaded = self._uploaded(payload)
-            ids = cast("Sampler", entry.transform).sample(logprobs, uploaded, view)
-            whole = isinstance(ids, type(logprobs)) and "int" in str(ids.dtype)
-            if not whole or tuple(ids.shape) != (len(uploaded),):
-                raise ConformanceError(
-                    f"sample must return {len(uploaded)} whole numbers as a {type(logprobs).__name__}; it returned "
-                    f"{describe(ids)}"
-                )
-            self._keep_emitted(entry, payload, view, type(logprobs))
-            return [(payload.rows, ids)]
-        except BaseException as error:
-            contain(error)
-            if len(payload) == 1:
-                self.faults.setdefault(int(payload.rows[0]), Fault.of(f"modifier.{entry.name}", "sample", error))
-                return []
-        alone = [payload.take(np.array([row], dtype=np.int32)) for row in payload.rows.tolist()]
-        return [part for one in alone for part in self._sample(entry, one, logprobs)]
-
-    def _keep_emitted(self, entry: Entry, payload: Payload, view: StepView, array_type: type) -> None:
-        for name, array in view.emitted.items():
-            if not isinstance(array, array_type):
-                raise ConformanceError(f"{name!r} was emitted as {describe(array)}, not as a {array_type.__name__}")
-        if missing := view.emitted.keys() ^ entry.transform.emits.keys():
-            raise ConformanceError(f"{entry.name!r} did not emit {', '.join(sorted(missing))}")
-        if view.emitted:
-            self.emitted.setdefault(entry.name, []).append((payload.rows, view.emitted))
-
-    def _view(self, entry: Entry, payload: Payload) -> StepView:
-        num_entries = len(payload) if self.padding is None else self.padding.num_rows
-        return StepView(self.data, entry.modifier, entry.transform, num_entries)
-
-    def _fault(self, entry: Entry, error: BaseException) -> Fault:
-        if entry.name == GRAMMAR_MASK:
-            return Fault.of(f"device.{self.device.name}", "apply_bitmask", error)
-        return Fault.of(f"modifier.{entry.name}", "apply", error)
-
-
-def describe(value: object) -> str:
-    """What a wrong return value looks like, for an error message."""
-    shape = getattr(value, "shape", None)
-    if shape is None:
-        return f"a {type(value).__name__}"
-    return f"a {type(value).__name__} of {getattr(value, 'dtype', '?')} and shape {tuple(shape)}"
-
-
-def is_writable(array: Array) -> bool:
-    """Whether a library that changes arrays in place could change this one; true where none does."""
-    return bool(getattr(getattr(array, "flags", None), "writeable", True))

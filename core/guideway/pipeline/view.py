@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +36,8 @@ class StepData:
     ops: ArrayOps
     width: int
     hidden_states: Array | None
-    mask: Payload | None
-    """The grammar mask's payload, still on the host."""
+    bitmask: Callable[[], Payload | None]
+    """Makes what all bitmasks of the step allow, on the host."""
     _cache: dict[str, Array] = field(default_factory=dict)
 
     def positions(self) -> Array:
@@ -50,16 +50,16 @@ class StepData:
         return self._cached("sequence_indices", self.step.sequence_indices)
 
     def allowed(self, rows: Array) -> Array:
-        """``bool[len(rows), width]`` from the mask's payload; a row without one allows everything."""
+        """``bool[len(rows), width]`` from the bitmasks; a row without one allows everything."""
         if "bitmask" not in self._cache:
-            num_rows = self.step.batch.num_rows
-            lookup = np.zeros(num_rows, dtype=np.int32)
-            if self.mask is None:
+            mask = self.bitmask()
+            lookup = np.zeros(self.step.batch.num_rows, dtype=np.int32)
+            if mask is None:
                 bitmask = np.full((1, num_words(self.width)), FULL, dtype=np.int32)
             else:
-                packed = self.mask.arrays["bitmask"]
+                packed = mask.arrays["bitmask"]
                 bitmask = np.concatenate([np.full((1, packed.shape[1]), FULL, dtype=np.int32), packed])
-                lookup[self.mask.rows] = np.arange(1, len(bitmask), dtype=np.int32)
+                lookup[mask.rows] = np.arange(1, len(bitmask), dtype=np.int32)
             self._cache["lookup"] = self.ops.asarray(lookup)
             self._cache["bitmask"] = self.ops.asarray(bitmask)
         return self.ops.unpack_bitmask(self._cache["bitmask"][self._cache["lookup"][rows]], self.width)

@@ -38,6 +38,10 @@ log = logging.getLogger(__name__)
 class MaskTransform(LogitTransform):
     """Applies the bitmask of each row where the logits live."""
 
+    bitmask = "bitmask"
+    hard = True
+    idempotent = True
+
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         return self.context.device.apply_bitmask(logits, payload.arrays["bitmask"], payload.rows)
 

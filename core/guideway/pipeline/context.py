@@ -1,0 +1,126 @@
+"""What all steps of a pipeline share: the device, the transforms by stage, and the bitmasks among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.bitmask import FULL
+from guideway.api.modifier import LogitModifier, LogitTransform, WorkerContext
+from guideway.api.steps import Array, Fault, Payload, Stage, StepInput, StepOutput
+from guideway.pipeline.logprobs import RawLogprobs
+from guideway.pipeline.padding import Padding
+
+__all__ = ["Entry", "PipelineContext", "combined_bitmask", "failed_output"]
+
+STAGES = tuple(Stage)
+MAX_CACHED_SIZES = 256
+"""Lists of all rows are kept on the device for so many numbers of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A modifier's class, and its transform in this worker."""
+
+    modifier: type[LogitModifier[Any]]
+    transform: LogitTransform
+
+    @property
+    def name(self) -> str:
+        return self.modifier.name
+
+
+class PipelineContext:
+    """Built once per worker. `entries` come in any order."""
+
+    def __init__(self, worker: WorkerContext, entries: Sequence[Entry]) -> None:
+        self.device = worker.device
+        self.ops = worker.device.ops
+        self.num_tokens = worker.vocabulary_size
+        self.width = worker.logits_width
+        ordered = sorted(entries, key=lambda e: (STAGES.index(e.modifier.stage), e.modifier.order, e.name))
+        self._by_stage = {stage: [e for e in ordered if e.modifier.stage is stage] for stage in Stage}
+        self.emits = {e.name: e.transform.emits for e in ordered}
+        self._bitmasks = {e.name: e.transform.bitmask for e in ordered if e.transform.bitmask is not None}
+        self.hard_bitmasks = {
+            e.name: e.transform.bitmask for e in ordered if e.transform.hard and e.transform.bitmask is not None
+        }
+        """By modifier name the payload array of each hard constraint that is a bitmask: where nothing else acts, a
+        device may do all there is to do in one operation."""
+        self._all_rows: dict[int, Array] = {}
+
+    def acting(self, stage: Stage, step: StepInput) -> list[tuple[Entry, Payload]]:
+        """The modifiers of `stage` that have something to do in this step, in order."""
+        payloads = step.payloads
+        if not payloads:
+            return []
+        return [(entry, payloads[entry.name]) for entry in self._by_stage[stage] if entry.name in payloads]
+
+    def bitmask(self, step: StepInput) -> Payload | None:
+        """What the bitmasks of a step allow together, as `combined_bitmask` has it."""
+        return combined_bitmask(step.payloads, self._bitmasks)
+
+    def undrawable(self, step: StepInput, row: int, best: float) -> Fault:
+        """Why `row`, whose largest value is `best`, cannot be drawn."""
+        if np.isnan(best):
+            return self.blame_for(step, row, "the logits are not numbers (NaN)")
+        mask = self.bitmask(step)
+        emptied = mask is not None and row in mask.rows and not mask.arrays["bitmask"][mask.rows == row].any()
+        return self.blame_for(step, row, "no token has a probability", bitmasks=emptied)
+
+    def blame_for(self, step: StepInput, row: int, message: str, *, bitmasks: bool = False) -> Fault:
+        """The failure of the last modifier that acted on `row`, or of the model. Those with a bitmask count only if
+        asked for: what a bitmask does is known."""
+        stages = (Stage.PRE_WARP, Stage.MASK, Stage.POST_WARP)
+        acted = [(e.name, payload.rows) for stage in stages for e, payload in self.acting(stage, step)]
+        names = [name for name, rows in acted if row in rows and (bitmasks or name not in self._bitmasks)]
+        return Fault(f"modifier.{names[-1]}", "apply", message) if names else Fault("model", "forward", message)
+
+    def raw_logprobs(
+        self, logits: Array, wanted: NDArray[np.int32] | None, padding: Padding | None
+    ) -> RawLogprobs | None:
+        """Those of the rows for which `wanted`, `StepInput.num_logprobs`, is not -1; None if there are none."""
+        if wanted is None or wanted.max() < 0:
+            return None
+        return self.logprobs_of(logits, np.flatnonzero(wanted >= 0).astype(np.int32), int(wanted.max()), padding)
+
+    def logprobs_of(self, logits: Array, rows: NDArray[np.int32], k: int, padding: Padding | None) -> RawLogprobs:
+        """Raw log-probabilities of `rows`, and of the `k` most likely tokens of each."""
+        taken = rows if padding is None else padding.aligned(rows)
+        values = self.forbid_padding(self.ops.gather(logits, self.ops.asarray(taken)))
+        return RawLogprobs(self.ops, values, rows, k, padding)
+
+    def forbid_padding(self, logits: Array) -> Array:
+        """`logits` with the columns past the vocabulary at -inf."""
+        return logits if self.width == self.num_tokens else self.ops.forbid_from(logits, self.num_tokens)
+
+    def all_rows(self, num_rows: int) -> Array:
+        """``int32[num_rows]`` on the device: 0, 1, 2, ..."""
+        if num_rows not in self._all_rows:
+            if len(self._all_rows) == MAX_CACHED_SIZES:
+                self._all_rows.clear()
+            self._all_rows[num_rows] = self.ops.asarray(np.arange(num_rows, dtype=np.int32))
+        return self._all_rows[num_rows]
+
+
+def combined_bitmask(payloads: Mapping[str, Payload], arrays: Mapping[str, str]) -> Payload | None:
+    """What all bitmasks among the `payloads` of a step, on the host, allow, as the array ``bitmask`` of one payload;
+    None if there are none. `arrays` has by modifier name the array that is a bitmask (`LogitTransform.bitmask`)."""
+    masks = [(payloads[name].rows, payloads[name].arrays[key]) for name, key in arrays.items() if name in payloads]
+    if len(masks) < 2:
+        return Payload(masks[0][0], {"bitmask": masks[0][1]}) if masks else None
+    rows = np.unique(np.concatenate([rows for rows, _ in masks]))
+    bitmask = np.full((len(rows), masks[0][1].shape[1]), FULL, dtype=np.int32)
+    for some, allowed in masks:
+        bitmask[np.searchsorted(rows, some)] &= allowed
+    return Payload(rows, {"bitmask": bitmask})
+
+
+def failed_output(step: StepInput, fault: Fault) -> StepOutput:
+    """What comes of `step` where every row has the same `fault`."""
+    num_rows = step.batch.num_rows
+    return StepOutput(np.zeros(num_rows, dtype=np.int32), faults=dict.fromkeys(range(num_rows), fault))
