@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,11 @@ def test_structure_has_a_line_for_every_folder_of_the_repository() -> None:
 
 def test_structure_is_short() -> None:
     assert len(STRUCTURE.read_text("utf-8").splitlines()) <= 150
+
+
+def test_decisions_are_newest_first() -> None:
+    headings = re.findall("^## (.*)$", (ROOT / "docs" / "decisions.md").read_text("utf-8"), re.MULTILINE)
+    assert headings == sorted(map(str, map(date.fromisoformat, headings)), reverse=True)
 
 
 def test_links_between_documents_lead_somewhere() -> None:
