@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,14 @@ def test_imports_follow_the_arrows() -> None:
 def test_every_part_of_core_has_its_arrows() -> None:
     parts = {path.stem if path.is_file() else path.name for path in CORE.iterdir()} - {"py", "__pycache__"}
     assert parts <= {*MAY_IMPORT, "py.typed".removesuffix(".typed")}, "add the new part to MAY_IMPORT"
+
+
+def test_structure_says_what_each_part_may_import() -> None:
+    table = (ROOT / "docs" / "structure.md").read_text("utf-8").split("| folder | what lives there | imports |")[1]
+    said = re.findall(r"^\| `(\w+)/`.* \| (.+) \|$", table.split("\n\n")[0], re.MULTILINE)
+    allowed = {part: may - {"version"} for part, may in MAY_IMPORT.items() if (CORE / part).is_dir()}
+    allowed["guideway"] = MAY_IMPORT["__init__"] - {"version"}
+    assert {part: set(names.split(", ")) for part, names in said} == allowed
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from pathlib import Path
 
 import pytest
 
-from tests.repository.sources import ROOT, core_modules, source_files
+from tests.repository.sources import CORE, ROOT, source_files
 
 FRAGMENT = re.compile(r"[1-9][0-9]*\.(feature|change|fix|removal)\.md")
 
@@ -72,12 +73,48 @@ def test_changelog_fragments_are_named_as_agreed() -> None:
     assert all(path.read_text("utf-8").strip() for path in fragments)
 
 
-def test_structure_has_a_line_for_every_module() -> None:
-    text = (ROOT / "docs" / "structure.md").read_text("utf-8")
-    listed = set(re.findall(r"^\| `(core/guideway/\S+\.py)` \| .{15,} \|$", text, re.MULTILINE))
-    modules = {path.relative_to(ROOT).as_posix() for path in core_modules()}
-    assert modules - listed == set(), "docs/structure.md lacks a line for these"
-    assert listed - modules == set(), "docs/structure.md speaks of modules that are gone"
+STRUCTURE = ROOT / "docs" / "structure.md"
+PARTS_OF_CORE = [
+    CORE,
+    *(path for folder in ("engine", "conformance") for path in CORE.parent.glob(f"*-{folder}/src/*")),
+]
+
+
+def map_of(root: Path) -> dict[str, str]:
+    """Of docs/structure.md, the table of the folders of `root`, a package: by folder, what its line says."""
+    text = STRUCTURE.read_text("utf-8")
+    table = text[text.index(f"`{root.relative_to(ROOT).as_posix()}/`") :].split("\n\n")[1]
+    lines = [line.strip("| ").split(" | ", 1) for line in table.splitlines()[2:]]
+    return {folder: says for folders, says in lines for folder in re.findall("`(.+?)/`", folders)}
+
+
+@pytest.mark.parametrize("root", PARTS_OF_CORE, ids=lambda root: root.name)
+def test_structure_has_a_line_for_every_package(root: Path) -> None:
+    packages = {path.parent.relative_to(root).as_posix() for path in root.rglob("__init__.py")} - {"."}
+    assert map_of(root).keys() == packages | {root.name}
+
+
+@pytest.mark.parametrize("root", PARTS_OF_CORE, ids=lambda root: root.name)
+def test_the_files_and_folders_that_structure_speaks_of_are_there(root: Path) -> None:
+    for folder, says in map_of(root).items():
+        here = root if folder == root.name else root / folder
+        gone = [name for name in re.findall(r"`([a-z_]+(?:/|\.py))`", says) if not (here / name).exists()]
+        assert not gone, f"docs/structure.md says of {folder} what is no longer there: {gone}"
+
+
+def test_structure_has_a_line_for_every_folder_of_the_repository() -> None:
+    folders = {path.relative_to(ROOT).parts[0] for path in source_files() if path.parent != ROOT}
+    listed = set(re.findall(r"`(\.?[a-z][a-z.]+)/`", STRUCTURE.read_text("utf-8").split("\nBeside the three")[1]))
+    assert folders - {"core"} <= listed
+
+
+def test_structure_is_short() -> None:
+    assert len(STRUCTURE.read_text("utf-8").splitlines()) <= 150
+
+
+def test_decisions_are_newest_first() -> None:
+    headings = re.findall("^## (.*)$", (ROOT / "docs" / "decisions.md").read_text("utf-8"), re.MULTILINE)
+    assert headings == sorted(map(str, map(date.fromisoformat, headings)), reverse=True)
 
 
 def test_links_between_documents_lead_somewhere() -> None:
