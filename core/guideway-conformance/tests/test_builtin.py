@@ -5,5 +5,5 @@ from __future__ import annotations
 from guideway.conformance import conformance
 
 TestNumpy = conformance("guideway/device.numpy", up_to="core")
-TestReference = conformance("guideway/grammar.reference", up_to="core")
+TestReference = conformance("guideway-conformance/grammar.reference", up_to="core")
 TestTorch = conformance("guideway/device.torch", up_to="core")

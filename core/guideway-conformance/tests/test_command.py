@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from guideway.command_line.program import main
-from guideway.conformance import command
 from guideway.errors import PluginUnavailable
 from guideway.plugins import Plugins, PluginSettings
+from guideway_conformance import command
 from guideway_conformance.outcomes import Result
 from guideway_conformance.report import Report
 from guideway_conformance.runner import run

@@ -1,7 +1,7 @@
 """What the suite makes of plugins that are correct but for one changed place; see `suite_support.mutants`.
 
-Run as a program, ``python -m tests.conformance.test_mutants [SHARE]``, this file tries a share of all of them and
-prints those that survive.
+Run as a program in this folder, ``python -m test_mutants [SHARE]``, this file tries a share of all of them and prints
+those that survive.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ORIGINALS = {
     "strategy": Original(
         "grammar", "guideway_conformance.reference", "strategy", "Strategy", ("strategy.py", "expressions.py")
     ),
-    "device": Original("device", "guideway.builtin", "numpy_device", "NumpyDevice", ("numpy_device.py", "philox.py")),
+    "device": Original("device", "guideway.devices", "numpy.device", "NumpyDevice", ("numpy/device.py", "philox.py")),
     "modifier": Original("modifier", "guideway_hello", "__init__", "Hello", ("__init__.py",)),
 }
 WISHED = 'wished = step.ops.gather(logits, payload.rows) + holds_letter * payload.arrays["strength"][:, None]'
@@ -53,15 +53,15 @@ OTHER_WISH = "what a request may wish for, and what comes of it, is the modifier
 SURVIVORS = {
     ("strategy.py", "return NBYTES_PER_ENTRY * len(self.language)"): ONLY_MEMORY,
     ("expressions.py", "return len(self._known) + len(self._derivatives)"): ONLY_MEMORY,
-    ("numpy_device.py", "blocks = np.arange(-(-width // 4), dtype=np.uint64)[None, :]"): "more numbers than are used",
+    ("numpy/device.py", "blocks = np.arange(-(-width // 4), dtype=np.uint64)[None, :]"): "more numbers than are used",
     (
-        "numpy_device.py",
+        "numpy/device.py",
         "return np.where(np.isneginf(largest), 0, largest)",
     ): "rows that allow nothing",
-    ("numpy_device.py", 'if device != "cpu":'): "which names of devices are refused",
-    ("numpy_device.py", "logits = logits.detach().cpu()"): OTHER_ARRAYS,
-    ("numpy_device.py", 'if str(logits.dtype) == "torch.bfloat16":'): OTHER_ARRAYS,
-    ("numpy_device.py", "logits = logits.float()"): OTHER_ARRAYS,
+    ("numpy/device.py", 'if device != "cpu":'): "which names of devices are refused",
+    ("numpy/device.py", "logits = logits.detach().cpu()"): OTHER_ARRAYS,
+    ("numpy/device.py", 'if str(logits.dtype) == "torch.bfloat16":'): OTHER_ARRAYS,
+    ("numpy/device.py", "logits = logits.float()"): OTHER_ARRAYS,
     ("__init__.py", WISHED): OTHER_WISH,
     ("__init__.py", "return step.ops.where_rows(logits, payload.rows, True, wished)"): OTHER_WISH,
     ("__init__.py", 'if not re.fullmatch("[a-z]", wish.letter) or not -100 <= wish.strength <= 100:'): OTHER_WISH,
@@ -97,11 +97,12 @@ def killer(original: Original, file: str, mutant: Mutant, folder: Path) -> str |
     name = f"mutant_{zlib.crc32(f'{file} {mutant.source}'.encode()):x}"
     package = folder / name
     package.mkdir()
-    for source in files(original.package).iterdir():
-        if source.name.endswith(".py"):
-            text = mutant.source if source.name == file else source.read_text("utf-8")
-            (package / source.name).write_text(text.replace(f"{original.package}.", f"{name}."), encoding="utf-8")
-    (package / "__init__.py").touch()
+    root = Path(str(files(original.package)))
+    for source in root.rglob("*.py"):
+        relative = source.relative_to(root)
+        text = mutant.source if relative.as_posix() == file else source.read_text("utf-8")
+        (package / relative).parent.mkdir(exist_ok=True)
+        (package / relative).write_text(text.replace(f"{original.package}.", f"{name}."), encoding="utf-8")
     module = name if original.module == "__init__" else f"{name}.{original.module}"
     path = str(folder)
     sys.path.insert(0, path)
@@ -110,7 +111,7 @@ def killer(original: Original, file: str, mutant: Mutant, folder: Path) -> str |
             kind=original.kind,
             module=module,
             qualname=original.qualname,
-            file=str((package / f"{original.module}.py").resolve()),
+            file=str((package / f"{original.module.replace('.', '/')}.py").resolve()),
         )
         with Host(target) as host:
             planned = plan(target.kind, host.declared, host.traits, up_to="stateful")

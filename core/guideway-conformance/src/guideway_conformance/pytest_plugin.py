@@ -1,7 +1,7 @@
 """What pytest does for the tests `guideway_conformance.conformance` makes: a skip among them fails, and what was
 performed of what the plugin owes is accounted for and, with ``--conformance-report FILE``, written down.
 
-pytest loads this wherever guideway is installed, so that it imports nothing but pytest before it meets such a test.
+pytest loads this wherever the suite is installed, so that it imports nothing but pytest before it meets such a test.
 The account is kept where reports arrive: with pytest-xdist in the process that hands out the tests.
 """
 

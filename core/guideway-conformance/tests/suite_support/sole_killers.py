@@ -1,7 +1,8 @@
-"""Which checks are the only ones to catch some saboteur: ``python -m suite_support.sole_killers [KIND ...]``.
+"""Which checks are the only ones to catch some saboteur: ``python -m suite_support.sole_killers [KIND ...]`` in the
+folder above this one.
 
 A check that never is may be redundant, or its saboteur may have more than one bug; neither is a failure. The table goes
-to ``results/sole_killers.md`` beside this file. It takes some seconds per saboteur.
+to ``results/sole_killers.md`` there. It takes some seconds per saboteur.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from guideway_conformance.registry import KIND_MODULES, checks, plan
 from guideway_conformance.target import Target
 from saboteurs import Saboteur, saboteurs
 
-RESULTS = Path(__file__).parent / "results" / "sole_killers.md"
+RESULTS = Path(__file__).parents[1] / "results" / "sole_killers.md"
 
 
 def killers(saboteur: Saboteur) -> set[str]:
