@@ -157,7 +157,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineConfig]:
             grammar=("hostile",),
             modifiers=("hostile",),
             plugins=PluginSettings(enable=("hostile",)),
-            num_draft_tokens=2,
+            num_speculative_tokens=2,
             dtype="float64",
         )
 
