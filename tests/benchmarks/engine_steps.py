@@ -78,7 +78,7 @@ def decode_steps(
     """`num_steps` steps in which `batch_size` sequences decode one token each, by part, and what became of each
     request. A sequence that ends is replaced by the next request; steps that compute prompts do not count, and
     `after_step` is called after those that do. What runs at the end is aborted."""
-    started = [engine.enqueue(*next(requests)) for _ in range(batch_size)]
+    started = [engine.submit(*next(requests), wait=False) for _ in range(batch_size)]
     steps: list[dict[str, float]] = []
     while len(steps) < num_steps:
         engine.step()
@@ -87,7 +87,7 @@ def decode_steps(
             steps.append(taken)
             after_step()
         num_ended = batch_size - sum(generation.result is None for generation in started)
-        started += [engine.enqueue(*next(requests)) for _ in range(num_ended)]
+        started += [engine.submit(*next(requests), wait=False) for _ in range(num_ended)]
     for generation in started:
         generation.abort()
     parts.take(batch_size)

@@ -10,7 +10,6 @@ from typing import Any
 
 import jsonschema
 import numpy as np
-import pluggy
 import pytest
 import torch
 from engine_support.models import randomized
@@ -28,22 +27,12 @@ from guideway import (
     StructuralTag,
 )
 from guideway.api import (
-    InvalidConfiguration,
     InvalidGrammar,
     InvalidRequest,
-    LogitModifier,
-    LogitTransform,
-    PluginLoadError,
-    PluginNotFound,
-    Stage,
-    hookimpl,
+    UnsupportedCapability,
 )
-from guideway.plugins import Hook
-from guideway.plugins.selection import PluginSettings
 from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
-
-from tests.support.distributions import install
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +191,28 @@ def test_prompts_that_are_no_list_are_refused(prompts: Any, engine: Engine) -> N
     assert caught.value.field == "prompts"
 
 
+def test_chat_takes_one_conversation_or_several(engine: Engine) -> None:
+    short = SamplingParams(max_tokens=3)
+    one, other = chat("Meet Liam."), [*chat("Meet Zoe."), {"role": "assistant", "content": "Hi."}, *chat("Bye.")]
+    results = engine.generate([one, other], short)
+    assert [r.token_ids for r in engine.chat([one, tuple(other)], short)] == [r.token_ids for r in results]
+    assert [r.prompt_token_ids for r in engine.chat(other, short)] == [results[1].prompt_token_ids]
+    reported: list[int] = []
+    several = engine.chat([one, []], [short, short], tenants=["a", "b"], on_result=lambda i, _: reported.append(i))
+    assert [r.finish_reason for r in several] == [FinishReason.LENGTH, FinishReason.REFUSED]
+    assert sorted(reported) == [0, 1]
+    assert engine.chat([]) == []
+
+
+@pytest.mark.parametrize(
+    "messages", ["Meet Liam.", b"x", "", {"role": "user", "content": "x"}, ["Meet Liam."], [5, 80], [[5, 80]], None]
+)
+def test_what_is_no_conversation_is_refused(messages: Any, engine: Engine) -> None:
+    with pytest.raises(InvalidRequest, match=r"one conversation, a list of messages.*generate takes text") as caught:
+        engine.chat(messages)
+    assert caught.value.field == "messages"
+
+
 def test_results_come_in_order_and_each_is_reported_once(engine: Engine) -> None:
     lengths = [9, 2, 14, 1, 5, 30, 3, 4, 8, 2, 6]
     seen: list[tuple[int, GenerationResult]] = []
@@ -328,6 +339,39 @@ def test_a_text_that_is_cut_inside_a_character_says_so_also_when_it_is_streamed(
     assert "".join(generation) == whole.text
 
 
+def test_a_reader_reads_what_comes_and_drives_nothing(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=6, temperature=1.0, n=2, seed=1, ignore_eos=True)
+    generation = engine.submit(person(1), params, wait=False)
+    reader = generation.reader()
+    assert reader.read() == []
+    chunks = []
+    while engine.has_work():
+        engine.step()
+        chunks += reader.read()
+    assert reader.read() == []
+    assert generation.result is not None
+    for output in generation.result.outputs:
+        mine = [chunk for chunk in chunks if chunk.index == output.index]
+        assert "".join(chunk.text for chunk in mine) == output.text
+        assert sum((chunk.token_ids for chunk in mine), ()) == output.token_ids
+        assert mine[-1].finish_reason is output.finish_reason
+    best = engine.submit(person(1), SamplingParams(max_tokens=2, temperature=1.0, best_of=2))
+    with pytest.raises(UnsupportedCapability, match="best_of"):
+        best.reader()
+    best.abort()
+
+
+def test_a_request_has_the_id_it_is_given(engine: Engine) -> None:
+    first = engine.submit(person(1), SamplingParams(max_tokens=2), request_id="mine", wait=False)
+    with pytest.raises(InvalidRequest, match="a request 'mine' is already here") as caught:
+        engine.submit(person(1), request_id="mine")
+    assert caught.value.field == "request_id"
+    assert first.wait().request_id == "mine"
+    for wrong in ("", 5, b"mine"):
+        with pytest.raises(InvalidRequest, match="request_id must be a string that is not empty, or None"):
+            engine.submit(person(1), request_id=wrong)  # type: ignore[arg-type]
+
+
 def test_submit_raises_what_generate_would_report(engine: Engine) -> None:
     with pytest.raises(InvalidRequest, match="max_tokens"):
         engine.submit("x", SamplingParams(max_tokens=0))
@@ -362,12 +406,6 @@ def test_a_generation_of_another_engine_is_refused(engine: Engine) -> None:
                     use(stranger)  # type: ignore[arg-type]
                 assert caught.value.field == "generation"
         assert generation.wait().error is None
-
-
-@pytest.mark.parametrize("config", ["demo", {"model": "demo"}, None])
-def test_an_engine_is_made_from_a_configuration(config: Any) -> None:
-    with pytest.raises(InvalidConfiguration, match="EngineConfig"):
-        Engine(config)
 
 
 def test_an_interrupted_generate_leaves_nothing_behind(engine: Engine) -> None:
@@ -408,246 +446,3 @@ def test_stop_token_ids_end_a_generation_and_are_not_text(engine: Engine) -> Non
     assert cut.token_ids == free.token_ids[: first + 1]
     assert cut.finish_reason is FinishReason.STOP
     assert cut.text == engine.vocabulary.decode(cut.token_ids[:-1]).decode(errors="replace")
-
-
-class Observer:
-    """Validates, watches, and sometimes breaks."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, str]] = []
-
-    @hookimpl
-    def guideway_validate_request(self, request: Any) -> None:
-        if request.params.max_tokens == 13:
-            raise InvalidRequest("13 tokens are unlucky", field="max_tokens")
-
-    @hookimpl
-    def guideway_request_started(self, request: Any) -> None:
-        self.events.append(("started", request.request_id))
-        raise RuntimeError("observers may break")
-
-    @hookimpl
-    def guideway_request_finished(self, request: Any, result: GenerationResult) -> None:
-        self.events.append((str(result.finish_reason), request.request_id))
-
-
-observer = Observer()
-
-
-@pytest.fixture
-def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe modifiers and `observer`, installed."""
-    entries = {f"modifier.{name}": "tests.support.probes" for name in ("green_list", "gumbel", "guidance", "aligned")}
-    install(tmp_path, "probes", entries | {"hooks.observer": "test_engine:observer"})
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-
-@pytest.mark.usefixtures("probes")
-def test_validators_and_observers_hear_of_requests(caplog: pytest.LogCaptureFixture) -> None:
-    from test_engine import observer  # the one the entry point names
-
-    settings = PluginSettings(enable=("observer",))
-    with Engine(EngineConfig(model="demo", plugins=settings)) as e:
-        good, refused = e.generate([person(0)] * 2, [SamplingParams(max_tokens=3), SamplingParams(max_tokens=13)])
-    assert refused.finish_reason is FinishReason.REFUSED
-    assert str(refused.error) == "13 tokens are unlucky"
-    assert observer.events == [("started", good.request_id), ("length", good.request_id)]
-    assert "probes/hooks.observer failed" in caplog.text
-
-
-@pytest.mark.usefixtures("probes")
-def test_no_hook_is_called_while_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither pluggy's calls nor guideway's own, with hooks enabled, between the start of a request and its end."""
-
-    def refuse(self: Any, **_: Any) -> None:
-        raise AssertionError("a hook was called during decoding")
-
-    settings = PluginSettings(enable=("observer",))
-    config = EngineConfig(model="demo", grammar=("llguidance",), modifiers=("green_list",), plugins=settings)
-    wanted = SamplingParams(max_tokens=30, modifiers={"green_list": {"key": 1, "delta": 1.0}})
-    with Engine(config) as e:
-        constrained = e.submit(person(1), SamplingParams(max_tokens=60, constraint=JsonSchema(PERSON)))
-        generations = [constrained, e.submit(person(2), wanted)]
-        with monkeypatch.context() as patched:  # only meanwhile, because pytest calls hooks of its own
-            patched.setattr(pluggy.HookCaller, "__call__", refuse)
-            patched.setattr(Hook, "__call__", refuse)
-            for _ in range(8):
-                e.step()
-            assert all(generation.result is None for generation in generations)
-            with pytest.raises(InvalidRequest, match="during decoding"):  # the validator is a hook, and was enabled
-                e.submit(person(3))
-        for generation in generations:
-            assert generation.wait().error is None
-
-
-@pytest.mark.usefixtures("probes")
-@pytest.mark.parametrize("num_speculative_tokens", [0, 3])
-def test_modifiers_of_every_stage_run_in_the_engine(num_speculative_tokens: int) -> None:
-    config = EngineConfig(
-        model="demo",
-        grammar=("llguidance",),
-        modifiers=("green_list", "gumbel", "guidance", "aligned"),
-        max_num_seqs=4,
-        num_speculative_tokens=num_speculative_tokens,
-    )
-    guided = {"guidance": {"scale": 1.0, "negative_prompt": [4, 100, 200]}}
-    strong = {"guidance": {"scale": 40.0, "negative_prompt": [4, 100, 200]}}
-    wanted: list[dict[str, Any]] = [
-        {},
-        guided,
-        strong,
-        {"green_list": {"key": 1, "delta": 100.0}},
-        {"gumbel": {}},
-        {"aligned": {}},
-        guided | {"gumbel": {}, "aligned": {}},
-    ]
-    params = [
-        SamplingParams(max_tokens=90, constraint=JsonSchema(PERSON), modifiers=m, temperature=t, seed=1)
-        for m, t in zip(wanted, [0, 0, 0, 0, 1, 0, 1], strict=True)
-    ]
-    with Engine(config) as e:
-        results = e.generate([person(1)] * len(wanted), params)
-    for result in results:
-        assert result.error is None, result.error
-        if result.finish_reason is FinishReason.STOP:
-            jsonschema.validate(json.loads(result.text), PERSON)
-    plain, neutral, guided_strongly, marked = results[:4]
-    assert neutral.token_ids == plain.token_ids  # scale 1 is no guidance
-    assert guided_strongly.token_ids != plain.token_ids
-    assert marked.token_ids != plain.token_ids
-
-
-class Unbuildable(LogitTransform):
-    def __init__(self, context: Any, options: Any) -> None:
-        raise KeyError("weights")
-
-    def apply(self, logits: Any, payload: Any, step: Any) -> Any:
-        return logits
-
-
-class Broken(LogitModifier[bool]):
-    """Its half in the worker cannot be built."""
-
-    name, stage, transform = "broken", Stage.PRE_WARP, Unbuildable
-
-    def start(self, request: Any, sequence: Any) -> None:
-        return None
-
-    def prepare(self, batch: Any, states: Any) -> None:
-        return None
-
-
-class BrokenPlugin:
-    @hookimpl
-    def guideway_logit_modifier(self) -> type[Broken]:
-        return Broken
-
-
-broken_plugin = BrokenPlugin()
-
-
-def test_a_transform_that_cannot_be_built_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, "broken", {"modifier.broken": "test_engine:broken_plugin"})
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(PluginLoadError, match=r"modifier\.broken failed.*KeyError: 'weights'") as caught:
-        Engine(EngineConfig(model="demo", modifiers=("broken",)))
-    assert caught.value.plugin == "modifier.broken"
-
-
-def test_the_built_in_devices_agree() -> None:
-    params = [
-        SamplingParams(max_tokens=60, constraint=c, temperature=t, seed=2)
-        for c, t in ((JsonSchema(PERSON), 0.0), (JsonSchema(PERSON), 0.8), (None, 0.0), (None, 8.0))
-    ]
-    tokens = {}
-    for backend in ("numpy", "torch"):
-        with Engine(EngineConfig(model="demo", grammar=("llguidance",), device_backend=backend)) as e:
-            results = e.generate([person(1)] * 4, params)
-        assert [result.error for result in results] == [None] * 4
-        assert json.loads(results[0].text) == {"name": "Zoë Garcia", "age": 21, "married": True}
-        tokens[backend] = [result.token_ids for result in results]
-    assert tokens["numpy"] == tokens["torch"]
-    assert tokens["numpy"][2] != tokens["numpy"][3]  # something was drawn
-
-
-@pytest.mark.parametrize(
-    ("config", "field", "said"),
-    [
-        ({"model": "dmo"}, "model", "'demo'"),
-        ({"model": "demo", "max_num_seqs": 0}, "max_num_seqs", "at least 1"),
-        ({"model": "demo", "max_model_len": 5000}, "max_model_len", "1024"),
-        ({"model": "demo", "max_num_batched_tokens": 31}, "max_num_batched_tokens", "at least one token"),
-        ({"model": 5}, "model", "string"),
-        ({"model": ""}, "model", "string"),
-        ({"model": "demo", "device_backend": None}, "device_backend", "string"),
-        ({"model": "demo", "device": 5}, "device", "string"),
-        ({"model": "demo", "dtype": None}, "dtype", "string"),
-        ({"model": "demo", "plugins": None}, "plugins", "PluginSettings"),
-        ({"model": "demo", "grammar": None}, "grammar", "list of names"),
-        ({"model": "demo", "grammar": (5,)}, "grammar", "list of names"),
-        ({"model": "demo", "grammar": iter(["reference"])}, "grammar", "list of names"),
-        ({"model": "demo", "grammar": ("a/reference", "b/reference")}, "grammar", "twice"),
-        ({"model": "demo", "modifiers": ("kgw", "a/modifier.kgw")}, "modifiers", "twice"),
-        ({"model": "demo", "modifiers": ("a/grammar",)}, "modifiers", "reserved"),
-        ({"model": "demo", "options": None}, "options", "must map"),
-        (
-            {"model": "demo", "grammar": ("reference",), "options": {"grammar.reference": 5}},
-            "options.grammar.reference",
-            "must map",
-        ),
-        (
-            {"model": "demo", "grammar": ("reference",), "options": {"grammar.reference": {5: 5}}},
-            "options.grammar.reference",
-            "must map",
-        ),
-        ({"model": "demo", "grammar": "llguidance"}, "grammar", "list of names"),
-        ({"model": "demo", "grammar": ("reference", "reference")}, "grammar", "twice"),
-        ({"model": "demo", "dtype": "float9"}, "dtype", "float32"),
-        ({"model": "demo", "device": "nowhere"}, "device", "nowhere"),
-        ({"model": "demo", "options": {"grammar.xgrammar": {}}}, "options.grammar.xgrammar", "does not use"),
-        (
-            {"model": "demo", "grammar": ("llguidance",), "options": {"grammar.llguidance": {"spead": 1}}},
-            "grammar.llguidance.spead",
-            "accepted",
-        ),
-    ],
-)
-def test_a_bad_configuration_names_its_field(config: dict[str, Any], field: str, said: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=said) as caught:
-        Engine(EngineConfig(**config))
-    assert caught.value.field == field
-
-
-@pytest.mark.parametrize("option", [{"grammar": ("xgramar",)}, {"modifiers": ("kgw",)}, {"device_backend": "abacus"}])
-def test_an_unknown_plugin_is_named(option: dict[str, Any]) -> None:
-    with pytest.raises(PluginNotFound, match="installed"):
-        Engine(EngineConfig(model="demo", **option))
-
-
-def test_a_model_with_more_columns_than_tokens_never_draws_the_surplus(engine: Engine, tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(DemoModel().path(), dtype=torch.float32)
-    model.resize_token_embeddings(1600, mean_resizing=False)
-    model.get_input_embeddings().weight.data[1536:] *= 100  # the surplus would win every draw
-    model.save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(DemoModel().path()).save_pretrained(tmp_path)
-    params = [
-        SamplingParams(max_tokens=40, constraint=JsonSchema(PERSON)),
-        SamplingParams(max_tokens=40),
-        SamplingParams(max_tokens=40, temperature=0.8, seed=3),
-    ]
-    expected = engine.generate([person(1)] * 3, params)
-    with Engine(EngineConfig(model=str(tmp_path), grammar=("llguidance",))) as padded:
-        assert padded.vocabulary.logits_width == 1600
-        results = padded.generate([person(1)] * 3, params)
-    assert [r.token_ids for r in results[:2]] == [r.token_ids for r in expected[:2]]
-    assert max(results[2].token_ids) < 1536
-    assert results[2].error is None
-
-
-def test_a_vocabulary_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
-    from engine_support.models import llama
-
-    llama(0).save_pretrained(tmp_path)  # 300 columns of logits for 1536 tokens
-    AutoTokenizer.from_pretrained(DemoModel().path()).save_pretrained(tmp_path)
-    with pytest.raises(InvalidConfiguration, match="does not belong to this model"):
-        Engine(EngineConfig(model=str(tmp_path)))

@@ -21,7 +21,7 @@ def full() -> Iterator[Engine]:
     with Engine(EngineConfig(model="demo", max_num_seqs=4, max_waiting=4)) as engine:
         for _ in range(2):
             for _ in range(4):
-                engine.enqueue(PROMPT, LONG)
+                engine.submit(PROMPT, LONG, wait=False)
             engine.step()
         assert engine._scheduler.num_waiting == 4
         yield engine
@@ -52,29 +52,29 @@ def test_a_full_queue_keeps_nobody_of_a_better_priority_out(full: Engine) -> Non
 def test_numbers_of_numpy_count(full: Engine) -> None:
     better = drawn(np.int64(4), priority=np.int64(-1))  # type: ignore[arg-type]
     assert full.has_room(better)
-    full.enqueue(PROMPT, SamplingParams(max_tokens=3, priority=-1))
+    full.submit(PROMPT, SamplingParams(max_tokens=3, priority=-1), wait=False)
     assert not full.has_room(better)
 
 
 def test_each_priority_has_a_bound(full: Engine) -> None:
     better = SamplingParams(max_tokens=3, priority=-1)
     for left in (3, 2, 1, 0):
-        full.enqueue(PROMPT, better)
+        full.submit(PROMPT, better, wait=False)
         assert full.has_room(better) is (left > 0)
     for params in (better, LONG, None, SamplingParams(priority=7)):
         assert not full.has_room(params)
         with pytest.raises(QueueFull):
-            full.enqueue(PROMPT, params)
+            full.submit(PROMPT, params, wait=False)
     assert full.has_room(SamplingParams(priority=-2))
 
 
 def test_all_sequences_of_a_request_find_room_or_none_does() -> None:
     with Engine(EngineConfig(model="demo", max_num_seqs=2, max_waiting=4)) as engine:
-        first = engine.enqueue(PROMPT, drawn(3))
+        first = engine.submit(PROMPT, drawn(3), wait=False)
         for params in (drawn(2), drawn(1, best_of=4)):
             with pytest.raises(QueueFull, match=f"the request has {params.num_sequences}, and max_waiting is 4"):
-                engine.enqueue(PROMPT, params)
-        engine.enqueue(PROMPT, drawn(1))
+                engine.submit(PROMPT, params, wait=False)
+        engine.submit(PROMPT, drawn(1), wait=False)
         assert engine._scheduler.num_waiting == 4
         results = engine.generate([PROMPT] * 3, drawn(4))
         assert [(result.error, len(result.outputs)) for result in results] == [(None, 4)] * 3
@@ -94,4 +94,4 @@ def test_more_sequences_than_ever_may_wait_are_refused_at_once(full: Engine) -> 
 @pytest.mark.parametrize("params", [{"n": 2}, SamplingParams(priority="high"), SamplingParams(n="2")])  # type: ignore[arg-type]
 def test_what_nobody_has_looked_at_yet_waits_like_any_other(params: Any, full: Engine) -> None:
     with pytest.raises(QueueFull):
-        full.enqueue(PROMPT, params)
+        full.submit(PROMPT, params, wait=False)

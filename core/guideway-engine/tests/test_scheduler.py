@@ -388,7 +388,7 @@ def test_another_thread_is_turned_away_while_one_is_inside(engine: Engine) -> No
         running.wait,
         lambda: list(running),
         lambda: engine.submit(prompt(), params),
-        lambda: engine.enqueue(prompt(), params),
+        lambda: engine.submit(prompt(), params, wait=False),
         lambda: engine.generate([prompt()], params),
         lambda: engine.call_workers("a.b"),
     ]
@@ -411,21 +411,21 @@ def test_a_thread_that_was_thrown_out_leaves_the_door_open(error: BaseException,
     engine.step()
 
 
-def test_a_hook_may_enqueue_but_not_step(engine: Engine) -> None:
+def test_a_hook_may_submit_but_not_step(engine: Engine) -> None:
     from test_scheduler import watcher
 
-    enqueued = []
+    submitted = []
 
-    def enqueue_and_step(_: GenerationResult) -> None:
+    def submit_and_step(_: GenerationResult) -> None:
         watcher.act = lambda _: None
-        enqueued.append(engine.enqueue(prompt(), KINDS["countdown"]))
+        submitted.append(engine.submit(prompt(), KINDS["countdown"], wait=False))
         with pytest.raises(EngineBusy, match="a step is going on"):
             engine.step()
 
     generations = [engine.submit(prompt(), KINDS["countdown"]) for _ in range(2)]
-    watcher.act = enqueue_and_step
+    watcher.act = submit_and_step
     generations[1].wait()
-    results = [generation.wait() for generation in (*generations, *enqueued)]
+    results = [generation.wait() for generation in (*generations, *submitted)]
     assert len(results) == 3
     assert {result.token_ids for result in results} == {results[0].token_ids}
 

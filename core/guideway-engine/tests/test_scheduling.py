@@ -194,9 +194,9 @@ def test_tenants_share_fairly() -> None:
         prompts = [tokens(i, 20) for i in range(12)]
         ended: list[str] = []
         params = SamplingParams(max_tokens=8)
-        generations = [(busy.enqueue(p, params, tenant="many"), "many") for p in prompts[:9]]
+        generations = [(busy.submit(p, params, tenant="many", wait=False), "many") for p in prompts[:9]]
         busy.step()
-        generations += [(busy.enqueue(p, params, tenant="few"), "few") for p in prompts[9:]]
+        generations += [(busy.submit(p, params, tenant="few", wait=False), "few") for p in prompts[9:]]
         while busy.has_work():
             busy.step()
             for entry in [entry for entry in generations if entry[0].result is not None]:
@@ -209,7 +209,7 @@ def test_tenants_share_fairly() -> None:
 def test_the_queue_is_bounded() -> None:
     params = SamplingParams(max_tokens=3)
     with engine(max_num_seqs=1, max_waiting=2) as small:
-        generations = [small.enqueue(tokens(i, 5), params) for i in range(2)]
+        generations = [small.submit(tokens(i, 5), params, wait=False) for i in range(2)]
         with pytest.raises(QueueFull, match="max_waiting is 2"):
             small.submit(tokens(3, 5), params)
         small.step()
@@ -440,7 +440,7 @@ def test_no_step_computes_more_than_its_budget(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_tenant_with_a_pause_between_requests_takes_no_more_than_its_share() -> None:
     with engine(max_num_seqs=1) as small:
-        backlog = [small.enqueue(tokens(i, 5), SamplingParams(max_tokens=5), tenant="b") for i in range(60)]
+        backlog = [small.submit(tokens(i, 5), SamplingParams(max_tokens=5), tenant="b", wait=False) for i in range(60)]
         long = SamplingParams(max_tokens=50, ignore_eos=True)
         current, finished = small.submit(tokens(99, 5), long, tenant="a"), 0
         for _ in range(150):

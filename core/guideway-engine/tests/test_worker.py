@@ -129,7 +129,9 @@ def test_a_mixin_that_fails_costs_the_requests_of_that_step(phase: str) -> None:
 
 def test_a_worker_killed_in_the_midst_costs_nobody_a_token(in_process: Engine, expected: list[Any]) -> None:
     (first,) = in_process.call_workers("recorder.process")
-    generations = [in_process.enqueue(prompt, params) for prompt, params in zip(PROMPTS, PARAMS, strict=True)]
+    generations = [
+        in_process.submit(prompt, params, wait=False) for prompt, params in zip(PROMPTS, PARAMS, strict=True)
+    ]
     for _ in range(2):
         in_process.step()
     assert not any(generation.result for generation in generations)
@@ -143,7 +145,9 @@ def test_a_loss_that_a_call_finds_is_made_good_by_the_next_and_costs_nobody_a_to
     in_process: Engine, expected: list[Any]
 ) -> None:
     (pid,) = in_process.call_workers("recorder.process")
-    generations = [in_process.enqueue(prompt, params) for prompt, params in zip(PROMPTS, PARAMS, strict=True)]
+    generations = [
+        in_process.submit(prompt, params, wait=False) for prompt, params in zip(PROMPTS, PARAMS, strict=True)
+    ]
     for _ in range(2):
         in_process.step()
     os.kill(pid, signal.SIGKILL)

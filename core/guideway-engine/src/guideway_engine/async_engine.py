@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import os
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, TypeAlias, Unpack
 
 from guideway.api.types import GenerationResult, SamplingParams
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import GuidewayError, text_of
 
-from guideway_engine.backlog import Backlog
-from guideway_engine.config import EngineConfig
-from guideway_engine.engine import Engine, EngineClosed, QueueFull
+from guideway_engine.admission import demand
+from guideway_engine.config import EngineArguments, EngineConfig
+from guideway_engine.engine import Engine, EngineClosed
 from guideway_engine.generation import Chunk, ChunkReader, Generation, check_streamable
 from guideway_engine.prompts import Prompt
 from guideway_engine.scheduling.sequence import refusal
+from guideway_engine.scheduling.waiting import WaitingQueue
 
 __all__ = ["AsyncEngine", "AsyncGeneration"]
 
@@ -33,27 +36,30 @@ POLL_SECONDS = 0.02
 class AsyncGeneration:
     """One submitted request. Its methods are for the event loop that submitted it."""
 
-    def __init__(self, engine: AsyncEngine, prompt: Prompt, params: SamplingParams | None, tenant: str) -> None:
-        self.request_id = engine._engine._new_id()
-        self.prompt = prompt
+    def __init__(
+        self, engine: AsyncEngine, request_id: str, prompt: Prompt, params: SamplingParams | None, tenant: str
+    ) -> None:
+        self.request_id = request_id
         self.params = SamplingParams() if params is None else params
-        self.tenant = tenant
+        self.arguments = (prompt, self.params, tenant)
+        self.priority, _ = demand(self.params)
+        self.tenant = tenant if isinstance(tenant, str) else ""  # admission refuses another one
         self.loop = asyncio.get_running_loop()
         self.result: GenerationResult | None = None
         """The result, once every output has ended."""
         self.admitted: asyncio.Future[None] = self.loop.create_future()
         self._engine = engine
         self._chunks: deque[Chunk] = deque()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def deliver(self, chunks: list[Chunk], result: GenerationResult | None) -> None:
         """Called in the event loop with what is new."""
         self._chunks += chunks
         self.result = result
-        self._news.set()
+        self._changed.set()
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        """New text, in whole characters, until the end, as `Generation.__iter__`. Whoever stops reading before aborts
+        """New text, in whole characters, until the end, as `Generation.__iter__`. Breaking off aborts
         the request."""
         check_streamable(self.params, mixed=False)
         async for chunk in self.chunks():
@@ -63,8 +69,8 @@ class AsyncGeneration:
             raise self.result.error
 
     async def chunks(self) -> AsyncIterator[Chunk]:
-        """What is new of each output, until all have ended, as `Generation.chunks`. Whoever stops reading before
-        aborts the request."""
+        """What is new of each output, until all have ended, as `Generation.chunks`. Breaking off aborts the
+        request."""
         check_streamable(self.params)
         try:
             while True:
@@ -72,8 +78,8 @@ class AsyncGeneration:
                     yield self._chunks.popleft()
                 if self.result is not None:
                     return
-                self._news.clear()
-                await self._news.wait()
+                self._changed.clear()
+                await self._changed.wait()
         finally:
             if self.result is None:
                 self.abort()
@@ -81,34 +87,45 @@ class AsyncGeneration:
     async def wait(self) -> GenerationResult:
         """Wait for the result."""
         while self.result is None:
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         return self.result
 
     def abort(self) -> None:
         """End it as soon as the engine gets to it; `wait` then returns what there is."""
-        self._engine._abort(self)
+        self._engine.abort(self)
+
+
+Update: TypeAlias = tuple[AsyncGeneration, list[Chunk], GenerationResult | None]
+"""What is new for a request."""
 
 
 class AsyncEngine:
     """An `Engine` for asyncio, driven by a thread of its own. Makes the engine, which takes as long as loading the
-    model, and raises what that raises.
+    model, and raises what that raises; the arguments are the same.
 
     Submitting waits while as many sequences of the same or a better priority wait as may (`EngineConfig.max_waiting`):
     that is the back-pressure.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
-        self._engine = Engine(config)
+    def __init__(self, model: str | os.PathLike[str] | EngineConfig, **settings: Unpack[EngineArguments]) -> None:
+        self._engine = Engine(model, **settings)
+        self._ids = itertools.count()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._backlog = Backlog()
-        """Not admitted yet, because the queue is full."""
-        self._open: dict[AsyncGeneration, tuple[Generation, ChunkReader]] = {}
+        self._backlog: WaitingQueue[AsyncGeneration] = WaitingQueue()
+        """Not admitted yet, because the engine's queue is full."""
+        self._admitted: dict[AsyncGeneration, tuple[Generation, ChunkReader | None]] = {}
+        """Those that have not ended; without a reader where nothing can be streamed."""
         self._closing = False
-        self._door = Lock()
+        self._commands_lock = Lock()
         """Held while something is put into `_commands` and while that is closed, so that nothing comes too late."""
         self._thread = Thread(target=self._run, name="guideway-engine", daemon=True)
         self._thread.start()
+
+    @property
+    def config(self) -> EngineConfig:
+        """What it was made from."""
+        return self._engine.config
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -120,7 +137,7 @@ class AsyncEngine:
     ) -> AsyncGeneration:
         """Start one request. Raises `InvalidRequest` if admission refuses it, `PluginError` if a plugin failed over
         it, and `EngineClosed`; what only compiling its constraint finds out comes with the result."""
-        generation = AsyncGeneration(self, prompt, params, tenant)
+        generation = self._new_generation(prompt, params, tenant)
         await self._begin(generation)
         return generation
 
@@ -129,7 +146,7 @@ class AsyncEngine:
     ) -> GenerationResult:
         """The result of one request, whatever becomes of it, as `Engine.generate`; cancelling aborts it. Raises
         `EngineClosed`."""
-        generation = AsyncGeneration(self, prompt, params, tenant)
+        generation = self._new_generation(prompt, params, tenant)
         try:
             await self._begin(generation)
         except EngineClosed:
@@ -141,6 +158,10 @@ class AsyncEngine:
         except asyncio.CancelledError:
             generation.abort()
             raise
+
+    def abort(self, generation: AsyncGeneration) -> None:
+        """`AsyncGeneration.abort`."""
+        self._commands.put(lambda: self._end(generation))
 
     async def call_workers(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """`Engine.call_workers`, between two steps."""
@@ -158,6 +179,9 @@ class AsyncEngine:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def _new_generation(self, prompt: Prompt, params: SamplingParams | None, tenant: str) -> AsyncGeneration:
+        return AsyncGeneration(self, f"request-{next(self._ids)}", prompt, params, tenant)
 
     async def _begin(self, generation: AsyncGeneration) -> None:
         """Wait until it is admitted. Raises what `submit` raises."""
@@ -181,20 +205,17 @@ class AsyncEngine:
         return await asyncio.wrap_future(future)
 
     def _command(self, command: Callable[[], None]) -> None:
-        with self._door:
+        with self._commands_lock:
             if self._closing:
                 raise EngineClosed("the engine is closed and takes no more requests; make a new one")
             self._commands.put(command)
-
-    def _abort(self, generation: AsyncGeneration) -> None:
-        self._commands.put(lambda: self._end(generation))
 
     # Below: in the engine's thread
 
     def _run(self) -> None:
         while not self._closing:
             try:
-                self._obey()
+                self._run_commands()
                 self._admit()
                 if self._engine.has_work():
                     self._engine.step(timeout=0)
@@ -203,7 +224,7 @@ class AsyncEngine:
                 log.exception("the engine failed; it is closed")
                 self._close(error)
 
-    def _obey(self) -> None:
+    def _run_commands(self) -> None:
         """Run what has been asked for. With nothing else to do wait for it; while all that can be done is to wait for a
         compilation, look for both in turn."""
         timeout: float | None = 0.0
@@ -223,49 +244,53 @@ class AsyncEngine:
         """Let in what there is room for, in the backlog's order. Whose turn it is may need many sequences; while it is,
         nobody goes before it."""
         under_way: Counter[str] | None = None
-        while self._backlog and self._engine.has_room(SamplingParams(priority=self._backlog.priority())):
+        while self._backlog and self._engine.has_room(SamplingParams(priority=self._backlog.best_priority())):
             if under_way is None:  # in most steps nobody is let in, so it is counted here
-                under_way = Counter(waiting.tenant for waiting in self._open)
-            waiting = self._backlog.next(under_way)
-            try:
-                generation = self._engine._enqueue(waiting.request_id, waiting.prompt, waiting.params, waiting.tenant)
-            except QueueFull:
+                under_way = Counter(waiting.tenant for waiting in self._admitted)
+            waiting = next(self._backlog.in_turn(under_way.__getitem__))
+            if not self._engine.has_room(waiting.params):
                 return
+            prompt, params, tenant = waiting.arguments
+            try:
+                generation = self._engine.submit(
+                    prompt, params, tenant=tenant, request_id=waiting.request_id, wait=False
+                )
             except Exception as error:
-                self._tell(waiting.loop, _settle, waiting.admitted, error)
+                self._call_in(waiting.loop, _set_admitted, waiting.admitted, error)
             else:
-                self._open[waiting] = (generation, ChunkReader(generation._group))
+                reader = generation.reader() if params.best_of is None else None
+                self._admitted[waiting] = (generation, reader)
                 under_way[waiting.tenant] += 1
-                self._tell(waiting.loop, _settle, waiting.admitted, None)
+                self._call_in(waiting.loop, _set_admitted, waiting.admitted, None)
             self._backlog.discard(waiting)
 
     def _publish(self) -> None:
-        """Tell each event loop, in one call, what is new for its requests."""
-        news: dict[asyncio.AbstractEventLoop, list[tuple[AsyncGeneration, list[Chunk], GenerationResult | None]]] = {}
-        for waiting, (generation, reader) in list(self._open.items()):
+        """Give each event loop, in one call, what is new for its requests."""
+        updates: dict[asyncio.AbstractEventLoop, list[Update]] = {}
+        for waiting, (generation, reader) in list(self._admitted.items()):
             result = generation.result
-            chunks = reader.read() if waiting.params.best_of is None else []
+            chunks = reader.read() if reader is not None else []
             if chunks or result is not None:
-                news.setdefault(waiting.loop, []).append((waiting, chunks, result))
+                updates.setdefault(waiting.loop, []).append((waiting, chunks, result))
             if result is not None:
-                del self._open[waiting]
-        for loop, deliveries in news.items():
-            self._tell(loop, _deliver, deliveries)
+                del self._admitted[waiting]
+        for loop, of_loop in updates.items():
+            self._call_in(loop, _deliver, of_loop)
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
+    def _call_in(self, loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
         try:
             loop.call_soon_threadsafe(function, *args)
         except RuntimeError:  # that loop is closed: nobody will read what it asked for
-            for waiting in [waiting for waiting in self._open if waiting.loop is loop]:
+            for waiting in [waiting for waiting in self._admitted if waiting.loop is loop]:
                 self._end(waiting)
 
     def _end(self, waiting: AsyncGeneration) -> None:
-        if waiting in self._open:
-            self._engine.abort(self._open[waiting][0])
+        if waiting in self._admitted:
+            self._engine.abort(self._admitted[waiting][0])
         self._backlog.discard(waiting)
 
     def _close(self, cause: BaseException | None = None) -> None:
-        with self._door:
+        with self._commands_lock:
             self._closing = True
         error = None
         if cause is not None:
@@ -283,12 +308,12 @@ class AsyncEngine:
             except BaseException:
                 log.exception("the engine is closed; a command failed")
         for waiting in self._backlog:
-            self._tell(waiting.loop, _settle, waiting.admitted, closed)
-        self._backlog.clear()
+            self._call_in(waiting.loop, _set_admitted, waiting.admitted, closed)
+        self._backlog = WaitingQueue()
         self._publish()
 
 
-def _settle(admitted: asyncio.Future[None], error: BaseException | None) -> None:
+def _set_admitted(admitted: asyncio.Future[None], error: BaseException | None) -> None:
     if admitted.done():  # cancelled meanwhile
         return
     if error is None:
@@ -297,6 +322,6 @@ def _settle(admitted: asyncio.Future[None], error: BaseException | None) -> None
         admitted.set_exception(error)
 
 
-def _deliver(deliveries: list[tuple[AsyncGeneration, list[Chunk], GenerationResult | None]]) -> None:
-    for generation, chunks, result in deliveries:
+def _deliver(updates: list[Update]) -> None:
+    for generation, chunks, result in updates:
         generation.deliver(chunks, result)

@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import ExitStack
 from functools import wraps
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
-from guideway.api.options import short_repr
+from guideway.api.options import Range, mismatch, short_repr
 from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import (
     GuidewayError,
-    InvalidConfiguration,
     InvalidRequest,
-    LimitExceeded,
     WorkerLost,
     contain,
     text_of,
 )
 from guideway.plugins import Hook
-from guideway.runtime.sampling import python_number
 
+from guideway_engine.admission import demand, make_group
 from guideway_engine.assembly import assemble
-from guideway_engine.config import EngineConfig
+from guideway_engine.config import EngineArguments, EngineConfig, config_of
 from guideway_engine.generation import Generation
-from guideway_engine.prompts import BYTES, Prompt, tokenize
+from guideway_engine.prompts import BYTES, Message, Prompt, conversations, tokenize
 from guideway_engine.scheduling.scheduler import Scheduler
-from guideway_engine.scheduling.sequence import RequestGroup, reason_of, refusal
+from guideway_engine.scheduling.sequence import SequenceGroup, reason_of, refusal
 from guideway_engine.scheduling.stepper import Stepper
 
-__all__ = ["Engine", "EngineBusy", "EngineClosed", "QueueFull", "demand"]
+__all__ = ["Engine", "EngineBusy", "EngineClosed", "QueueFull"]
 
 log = logging.getLogger(__name__)
+
+REQUEST_ID = Annotated[str, Range(1)] | None
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,19 +83,15 @@ def _by_one_thread(method: Callable[Concatenate[Engine, P], R]) -> Callable[Conc
 class Engine:
     """Decodes with a ``transformers`` causal language model under constraints and logit modifiers.
 
-    Raises `InvalidConfiguration` or `PluginError` if the configuration cannot be had. Use by one thread at a time:
-    while one is inside, others get `EngineBusy`; for several there is `AsyncEngine`. A hook may enqueue and abort
-    requests, but not step. Whatever interrupts a step, a KeyboardInterrupt say, requests that have not ended go on with
-    the next one.
+    ``Engine("demo", max_num_seqs=8)`` takes a model and the other fields of `EngineConfig`, or ``Engine(config)`` a
+    whole configuration. Raises `InvalidConfiguration` or `PluginError` if that cannot be had, TypeError for a setting
+    there is not. Use by one thread at a time: while one is inside, others get `EngineBusy`; for several there is
+    `AsyncEngine`. A hook may submit (without waiting) and abort requests, but not step. Whatever interrupts a step, a
+    KeyboardInterrupt say, requests that have not ended go on with the next one.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
-        if not isinstance(config, EngineConfig):
-            raise InvalidConfiguration(
-                f"an Engine is made from an EngineConfig, not {config!r:.80}; write Engine(EngineConfig(model=...))",
-                field="config",
-            )
-        self.config = config
+    def __init__(self, model: str | os.PathLike[str] | EngineConfig, **settings: Unpack[EngineArguments]) -> None:
+        self.config = config = config_of(model, settings)
         parts = assemble(config)
         self._tokenizer = parts.tokenizer
         self._runtime = parts.runtime
@@ -171,28 +168,36 @@ class Engine:
                 self._step_and_collect(pending, ended, keep)
         return [result for result in results if result is not None]
 
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tenants: str | Sequence[str] = "",
+        on_result: Callable[[int, GenerationResult], None] | None = None,
+    ) -> list[GenerationResult]:
+        """`generate` for conversations: `messages` is one, a list of messages (``{"role": ..., "content": ...}``) that
+        the model's chat template makes a prompt of, or a list of such lists. One result each, in order. Raises
+        `InvalidRequest` if it is neither, and what `generate` raises."""
+        return self.generate(conversations(messages), params, tenants=tenants, on_result=on_result)
+
     @_by_one_thread
-    def submit(self, prompt: Prompt, params: SamplingParams | None = None, *, tenant: str = "") -> Generation:
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        tenant: str = "",
+        request_id: str | None = None,
+        wait: bool = True,
+    ) -> Generation:
         """Start one request; iterate the `Generation` for its text. Waits until its constraint is compiled, while
-        other requests go on. Raises `InvalidRequest` if it is refused, `PluginError` if a plugin failed, `QueueFull`
-        and `EngineClosed`."""
-        generation = self.enqueue(prompt, params, tenant=tenant)
-        group = generation._group
-        try:
-            self._await_compilation(group)
-        except BaseException:  # the caller will not have it
-            self._scheduler.end_group(group, FinishReason.ABORT)
-            raise
-        return generation
-
-    @_by_one_thread
-    def enqueue(self, prompt: Prompt, params: SamplingParams | None = None, *, tenant: str = "") -> Generation:
-        """`submit` without waiting: what only the compilation finds out is in the result."""
-        return self._enqueue(self._new_id(), prompt, SamplingParams() if params is None else params, tenant)
-
-    @_by_one_thread
-    def _enqueue(self, request_id: str, prompt: Prompt, params: SamplingParams, tenant: str) -> Generation:
+        other requests go on; unless `wait`, what only the compilation finds out is in the result. Results and hooks
+        have the `request_id`; None: one of the engine's own. Raises `InvalidRequest` if the request is refused,
+        `PluginError` if a plugin failed, `QueueFull` and `EngineClosed`."""
         self._check_open()
+        if wrong := mismatch("request_id", request_id, REQUEST_ID):
+            raise InvalidRequest(wrong, field="request_id")
         if not self.has_room(params):
             priority, num_sequences = demand(params)
             raise QueueFull(
@@ -200,7 +205,20 @@ class Engine:
                 f"wait already, the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try "
                 "again when some have started"
             )
-        return Generation(self, self._admit(request_id, prompt, params, tenant, []))
+        group = self._admit(
+            self._new_id() if request_id is None else request_id,
+            prompt,
+            SamplingParams() if params is None else params,
+            tenant,
+            [],
+        )
+        if wait:
+            try:
+                self._await_compilation(group)
+            except BaseException:  # the caller will not have it
+                self._scheduler.end_group(group, FinishReason.ABORT)
+                raise
+        return Generation(self, group)
 
     @_by_one_thread
     def step(self, *, timeout: float = 0.1) -> None:
@@ -218,7 +236,7 @@ class Engine:
 
     @_by_one_thread
     def has_room(self, params: SamplingParams | None = None) -> bool:
-        """Whether a request with these parameters may wait now; if not, `enqueue` raises `QueueFull`. True for one
+        """Whether a request with these parameters may wait now; if not, `submit` raises `QueueFull`. True for one
         that has more sequences than ever may, which is refused at once."""
         priority, num_sequences = demand(params)
         most = self.config.max_waiting
@@ -270,7 +288,7 @@ class Engine:
         try:
             results: list[Any] = call.results()
         except WorkerLost:
-            self._scheduler.note_loss()
+            self._scheduler.record_worker_loss()
             raise
         return results
 
@@ -292,7 +310,7 @@ class Engine:
         self.close()
 
     def _new_id(self) -> str:
-        """The id of a request; any thread may ask."""
+        """The id of a request."""
         return f"request-{next(self._ids)}"
 
     def _check_own(self, generation: Generation) -> None:
@@ -320,7 +338,7 @@ class Engine:
 
     def _admit(
         self, request_id: str, prompt: Prompt, params: SamplingParams, tenant: str, inbox: list[GenerationResult]
-    ) -> RequestGroup:
+    ) -> SequenceGroup:
         self._check_open()
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
@@ -333,7 +351,7 @@ class Engine:
         )
         admission = self._runtime.admit(request)
         try:
-            group = self._group(admission.request, admission, inbox)
+            group = make_group(admission, self._runtime.context, self.config, arrival=next(self._arrivals), inbox=inbox)
             self._observe(self._hooks.request_started, request=admission.request)
         except BaseException:
             for _ in range(admission.request.params.num_sequences):
@@ -342,41 +360,7 @@ class Engine:
         self._scheduler.add(group)
         return group
 
-    def _group(self, request: Request, admission: Any, inbox: list[GenerationResult]) -> RequestGroup:
-        params, vocabulary = request.params, self.vocabulary
-        if params.num_sequences > self.config.max_waiting:
-            raise LimitExceeded(
-                f"the request has {params.num_sequences} sequences, but at most {self.config.max_waiting} may wait at "
-                "once (max_waiting)",
-                field="n" if params.best_of is None else "best_of",
-            )
-        prompts = [request.prompt_token_ids, *(companion.prompt_token_ids for companion in admission.companions)]
-        if len(prompts) > self.config.max_num_seqs:
-            raise LimitExceeded(
-                f"the request needs {len(prompts) - 1} companion sequences beside it, but only "
-                f"{self.config.max_num_seqs} sequences run at once",
-                field="modifiers",
-            )
-        room = self._runtime.context.max_model_len - max(map(len, prompts))
-        if params.min_tokens > room:
-            raise LimitExceeded(
-                f"min_tokens is {params.min_tokens}, but behind the prompt the context has room for {room}",
-                field="min_tokens",
-            )
-        text = ""
-        if params.echo:
-            text = request.prompt or vocabulary.decode(list(request.prompt_token_ids)).decode(errors="replace")
-        stops = frozenset(params.stop_token_ids)
-        return RequestGroup(
-            admission,
-            arrival=next(self._arrivals),
-            max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
-            stop_token_ids=stops if params.ignore_eos else stops | vocabulary.stop_token_ids,
-            inbox=inbox,
-            prompt_text=text,
-        )
-
-    def _await_compilation(self, group: RequestGroup) -> None:
+    def _await_compilation(self, group: SequenceGroup) -> None:
         """Drive the engine until the request could start. Raises what it was refused or failed with until then."""
         while group.result is None and not group.admission.ready():
             self.step()
@@ -388,7 +372,7 @@ class Engine:
         if group.result is not None and group.result.error is not None:
             raise group.result.error
 
-    def _finished(self, group: RequestGroup) -> None:
+    def _finished(self, group: SequenceGroup) -> None:
         result = group.result
         assert result is not None
         for output in result.outputs:
@@ -405,15 +389,6 @@ class Engine:
             except BaseException as error:
                 contain(error)
                 log.warning("observer %s failed", hook.plugin, exc_info=True)
-
-
-def demand(params: object) -> tuple[int, int]:
-    """Priority and number of sequences of a request whose parameters nobody has looked at yet; what is wrong with them
-    counts as 0 and 1 until it is refused."""
-    if not isinstance(params, SamplingParams):
-        return 0, 1
-    priority, num_sequences = python_number(params.priority), python_number(params.num_sequences)
-    return priority if isinstance(priority, int) else 0, num_sequences if isinstance(num_sequences, int) else 1
 
 
 def _one_each(value: Any, one: type, prompts: Sequence[Any], field: str) -> Sequence[Any]:

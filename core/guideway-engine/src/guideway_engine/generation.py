@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from guideway.api.types import FinishReason, GenerationResult, SamplingParams
 from guideway.errors import UnsupportedCapability
 
-from guideway_engine.scheduling.sequence import RequestGroup
-
-if TYPE_CHECKING:
-    from guideway_engine.engine import Engine
+from guideway_engine.scheduling.sequence import SequenceGroup
 
 __all__ = ["Chunk", "ChunkReader", "Generation", "check_streamable"]
 
@@ -46,9 +43,9 @@ def check_streamable(params: SamplingParams, *, mixed: bool = True) -> None:
 
 
 class ChunkReader:
-    """Reads a request's outputs as they grow."""
+    """Reads a request's outputs as they grow; see `Generation.reader`."""
 
-    def __init__(self, group: RequestGroup) -> None:
+    def __init__(self, group: SequenceGroup) -> None:
         self._group = group
         self._seen: dict[int, tuple[int, int, bool]] = {}
         """By index: characters and tokens read, and whether the end was."""
@@ -75,10 +72,20 @@ class ChunkReader:
         return chunks
 
 
-class Generation:
-    """One submitted request. Whoever iterates or waits drives the engine."""
+class Driver(Protocol):
+    """What a `Generation` asks of its engine."""
 
-    def __init__(self, engine: Engine, group: RequestGroup) -> None:
+    def step(self) -> None: ...
+
+    def abort(self, generation: Generation) -> None: ...
+
+    def fork(self, generation: Generation, index: int) -> int: ...
+
+
+class Generation:
+    """One submitted request. Iterating it, or waiting for it, drives the engine."""
+
+    def __init__(self, engine: Driver, group: SequenceGroup) -> None:
         self._engine = engine
         self._group = group
 
@@ -101,14 +108,19 @@ class Generation:
 
     def chunks(self) -> Iterator[Chunk]:
         """What is new of each output, until all have ended. Raises `UnsupportedCapability` with ``best_of``."""
-        check_streamable(self._group.request.params)
-        reader = ChunkReader(self._group)
+        reader = self.reader()
         while True:
             ended = self.result is not None
             yield from reader.read()
             if ended:
                 return
             self._engine.step()
+
+    def reader(self) -> ChunkReader:
+        """What reads the outputs and drives nothing, for a program that steps the engine itself. Raises
+        `UnsupportedCapability` with ``best_of``."""
+        check_streamable(self._group.request.params)
+        return ChunkReader(self._group)
 
     def wait(self) -> GenerationResult:
         """Drive the engine until this request has ended."""

@@ -13,9 +13,12 @@ from guideway.runtime.sampling import is_text
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["BYTES", "Prompt", "tokenize"]
+__all__ = ["BYTES", "Message", "Prompt", "conversations", "tokenize"]
 
-Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
+Message: TypeAlias = Mapping[str, Any]
+"""``{"role": ..., "content": ...}``"""
+
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages (``{"role": ..., "content": ...}``) for the model's chat template. Content is text,
 or a list of text parts (``{"type": "text", "text": ...}``), which are joined as they stand."""
 
@@ -34,6 +37,25 @@ def tokenize(prompt: Prompt, tokenizer: PreTrainedTokenizerFast) -> list[int]:
         raise InvalidRequest(
             f"the prompt cannot be tokenized: {type(error).__name__}: {error}", field="prompt"
         ) from error
+
+
+def conversations(messages: Any) -> list[Any]:
+    """One conversation, a list of messages, or several, a list of such lists, as a list of them. Raises
+    `InvalidRequest` if it is neither."""
+    if _are(messages, Mapping) and messages:
+        return [messages]
+    several = isinstance(messages, Sequence) and not isinstance(messages, str | BYTES)
+    if not several or not all(_are(conversation, Mapping) for conversation in messages):
+        raise InvalidRequest(
+            "messages must be one conversation, a list of messages {'role': ..., 'content': ...}, or a list of such "
+            f"lists, not {short_repr(messages)}; generate takes text and token ids",
+            field="messages",
+        )
+    return list(messages)
+
+
+def _are(items: object, cls: type) -> bool:
+    return isinstance(items, Sequence) and all(isinstance(item, cls) for item in items)
 
 
 def _token_ids(prompt: Any, tokenizer: PreTrainedTokenizerFast) -> list[int]:

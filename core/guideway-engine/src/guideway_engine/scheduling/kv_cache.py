@@ -126,7 +126,7 @@ class KVCache:
             if kept:
                 room.kept[source.region.start] = room.kept.pop(source.region.start)  # the most recently used
             copied = Copy(source.region.start, room.region.start, length)
-            self._settle(room, {slot: _Holder(prefix, room.region, length)}, (copied,))
+            self._commit(room, {slot: _Holder(prefix, room.region, length)}, (copied,))
         elif kept:
             others = {start: other for start, other in self._kept.items() if other is not source}
             pending = self._pending_with(_clear(source.region.start + length, source.written - length))
@@ -179,13 +179,13 @@ class KVCache:
                 "release or truncate another"
             )
         if old is None or old.start == room.region.start:
-            self._settle(room, {slot: _Holder(holder.token_ids, room.region, needed)}, ())
+            self._commit(room, {slot: _Holder(holder.token_ids, room.region, needed)}, ())
             return
         # The new region may contain the old one, but what is copied ends before that: it starts at least its own size
         # after.
         copied = (Copy(old.start, room.region.start, length),) if length else ()
         moves = (*copied, *_clear(old.start, holder.written))
-        self._settle(room, {slot: _Holder(holder.token_ids, room.region, needed)}, moves)
+        self._commit(room, {slot: _Holder(holder.token_ids, room.region, needed)}, moves)
 
     def advance(self, slot: int, token_ids: Sequence[int]) -> None:
         """Count `token_ids` as computed in reserved room."""
@@ -299,7 +299,7 @@ class KVCache:
             free.give(region.start + size, size)
         return Region(region.start, size)
 
-    def _settle(self, room: _Room, slots: dict[int, _Holder], moves: tuple[Move, ...]) -> None:
+    def _commit(self, room: _Room, slots: dict[int, _Holder], moves: tuple[Move, ...]) -> None:
         """Take `room` and change these `slots`, with these `moves` after those of `room`."""
         slots, pending = room.slots | slots, self._pending_with(room.moves + moves)
         self._free, self._slots, self._kept, self._pending = room.free, slots, room.kept, pending

@@ -13,16 +13,16 @@ from guideway.runtime.runtime import Admission
 from guideway_engine.scheduling.drafter import PromptLookup
 from guideway_engine.scheduling.text_stream import TextStream
 
-__all__ = ["RequestGroup", "Sequence", "reason_of", "refusal"]
+__all__ = ["SequenceGroup", "SequenceState", "reason_of", "refusal"]
 
 
 @dataclass(slots=True, eq=False)
-class RequestGroup:
+class SequenceGroup:
     """One request and its sequences."""
 
     admission: Admission
     arrival: int
-    """The how-manieth request of the engine it is."""
+    """Its number among the requests of the engine."""
     max_tokens: int
     """How many tokens each sequence generates at most: what the caller asked for, cut to the context."""
     stop_token_ids: frozenset[int]
@@ -32,7 +32,7 @@ class RequestGroup:
     """What its texts begin with."""
     prompts: tuple[tuple[int, ...], ...] = ()
     """Its own prompt and its companions'."""
-    sequences: list[Sequence] = field(default_factory=list)
+    sequences: list[SequenceState] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     """Grows as the prompt is scored; None if that was not asked for."""
     result: GenerationResult | None = None
@@ -43,7 +43,9 @@ class RequestGroup:
         self.prompts = (request.prompt_token_ids, *(c.prompt_token_ids for c in self.admission.companions))
         if request.params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
-        self.sequences = [Sequence(self, index, text=self.prompt_text) for index in range(request.params.num_sequences)]
+        self.sequences = [
+            SequenceState(self, index, text=self.prompt_text) for index in range(request.params.num_sequences)
+        ]
 
     @property
     def request(self) -> Request:
@@ -75,10 +77,10 @@ class RequestGroup:
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
-    """One continuation of a prompt. Filled in by the scheduler; read by whoever waits for it."""
+class SequenceState:
+    """One continuation of a prompt. Filled in by the scheduler; read through `Generation`."""
 
-    group: RequestGroup
+    group: SequenceGroup
     index: int
     output: list[int] = field(default_factory=list)
     text: str = ""
@@ -89,8 +91,8 @@ class Sequence:
     """From its start to its end its own slot and then its companions'."""
     active: bool = False
     """Whether its slots have room for keys and values; False before it joins and while it is preempted."""
-    settled: bool = True
-    """False from the beginning of a step until `append`: if the step is interrupted, cache and states may be ahead
+    in_step: bool = False
+    """True from the beginning of a step until `append`: if the step is interrupted, cache and states may be ahead
     of `output`."""
     ending: FinishReason | None = None
     """Why it ends with the tokens it has; None: it goes on."""
@@ -99,7 +101,7 @@ class Sequence:
     completion: Completion | None = None
     """Set once, when it ends."""
     abandoned: bool = False
-    """Whether the runtime has heard that it will never start."""
+    """Whether it ended before it started, and the runtime knows."""
     stream: TextStream = field(default_factory=TextStream)
     lookup: PromptLookup | None = None
     """Where its drafts come from; made with the first."""
@@ -125,10 +127,10 @@ class Sequence:
         """Whether others can begin with its prompt's keys and values, or never will."""
         return bool(self.output) or self.completion is not None
 
-    def fork(self, index: int) -> Sequence:
+    def fork(self, index: int) -> SequenceState:
         """One with the same past, in no group and without slots."""
         logprobs = None if self.logprobs is None else list(self.logprobs)
-        child = Sequence(self.group, index, list(self.output), self.text, stream=self.stream)
+        child = SequenceState(self.group, index, list(self.output), self.text, stream=self.stream)
         child.logprobs = logprobs
         return child
 
@@ -192,7 +194,7 @@ class Sequence:
             self.logprobs += logprobs
         self.output += token_ids
         self.ending = ending
-        self.settled = True
+        self.in_step = False
 
     def generated(self) -> str:
         """Its text if it ends now, without the prompt's."""
@@ -232,7 +234,7 @@ class Sequence:
 
 
 def _quality(completion: Completion) -> float:
-    """By which the best of several is told: the mean raw log-probability of its tokens, as OpenAI's API has it; one
+    """What the best of several is chosen by: the mean raw log-probability of its tokens, as OpenAI's API has it; one
     that failed comes last."""
     logprobs = [entry.logprob for entry in completion.logprobs or ()]
     failed = completion.error is not None or not logprobs

@@ -14,16 +14,16 @@ from guideway.runtime.rows import token_logprobs
 from guideway.runtime.runtime import Runtime
 
 from guideway_engine.scheduling.kv_cache import KVCache
-from guideway_engine.scheduling.sequence import Sequence
+from guideway_engine.scheduling.sequence import SequenceState
 
-__all__ = ["Advance", "Stepper", "Work"]
+__all__ = ["SequenceOutput", "Stepper", "Work"]
 
 
 @dataclass(slots=True)
 class Work:
     """What one sequence computes in a step."""
 
-    sequence: Sequence
+    sequence: SequenceState
     appends: list[list[int]]
     """For each of its slots the tokens that pass through the model, drafts included; some may be empty."""
     drafts: list[int]
@@ -38,10 +38,10 @@ class Work:
 
 
 @dataclass(slots=True)
-class Advance:
+class SequenceOutput:
     """What a step brought one sequence."""
 
-    sequence: Sequence
+    sequence: SequenceState
     token_ids: list[int]
     """Final tokens, up to what ends the sequence."""
     logprobs: list[TokenLogprobs]
@@ -58,19 +58,19 @@ class Stepper:
         self._executor = executor
         self._cache = cache
 
-    def pending(self, sequence: Sequence) -> int:
+    def pending(self, sequence: SequenceState) -> int:
         """How many tokens have to be computed before the next one can be drawn, besides the last of each slot."""
         pending = 0
         for which, slot in enumerate(sequence.slots):
             pending += sequence.length(which) - 1 - self._cache.length(slot)
         return pending
 
-    def decode(self, sequence: Sequence, drafts: list[int]) -> Work:
+    def decode(self, sequence: SequenceState, drafts: list[int]) -> Work:
         """The next token of a sequence with nothing pending, and of its drafts."""
         appends = [[sequence.last_token(which), *drafts] for which in range(len(sequence.slots))]
         return Work(sequence, appends, drafts, samples=True, num_scored=0)
 
-    def prefill(self, sequence: Sequence, budget: int) -> Work:
+    def prefill(self, sequence: SequenceState, budget: int) -> Work:
         """At most `budget` of the pending tokens, and the next one's draw where all fits."""
         pending = self.pending(sequence)
         scores = self._scores(sequence)
@@ -89,12 +89,12 @@ class Stepper:
             budget -= end - start
         return Work(sequence, appends, [], samples, num_scored)
 
-    def run(self, works: list[Work]) -> list[Advance]:
+    def run(self, works: list[Work]) -> list[SequenceOutput]:
         """The step; what those that sample have come to. Raises what the workers raise."""
         sampled = [work for work in works if work.samples]
         scored = [work for work in works if work.num_scored]
         for work in sampled:
-            work.sequence.settled = False
+            work.sequence.in_step = True
         forward = self._forward(works, sampled, scored)
         launched = self._executor.submit("forward", forward)
         step = batch = None
@@ -121,11 +121,11 @@ class Stepper:
         outcomes = self._runtime.accept(batch, finals, output.step)
         logprobs = self._logprobs(sampled, finals, batch, output.step.logprobs)
         return [
-            Advance(work.sequence, ids, found, outcome)
+            SequenceOutput(work.sequence, ids, found, outcome)
             for work, ids, found, outcome in zip(sampled, finals, logprobs, outcomes, strict=True)
         ]
 
-    def _scores(self, sequence: Sequence) -> bool:
+    def _scores(self, sequence: SequenceState) -> bool:
         """Whether tokens of its prompt are still to be scored."""
         scored = sequence.group.prompt_logprobs
         return sequence.index == 0 and scored is not None and len(scored) < len(sequence.group.prompts[0])

@@ -1,83 +1,118 @@
-"""Sequences that wait for their turn: by priority, fair among tenants, then by arrival."""
+"""What waits for its turn: by priority, fair among tenants, then by arrival."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
 
-from guideway_engine.scheduling.sequence import Sequence
+from guideway_engine.scheduling.sequence import SequenceState
 
-__all__ = ["WaitingQueue"]
+__all__ = ["ServedTokens", "WaitingQueue"]
 
 
-class WaitingQueue:
-    """Among sequences of the best priority, the tenant that has been served least goes first.
+class Queued(Protocol):
+    """What can wait in a `WaitingQueue`; it can be hashed, and these do not change."""
 
-    How much a tenant has been served is counted in tokens through the model, prompts and generated ones alike. A
-    tenant that comes back after a pause has at least as much as the least served of the busy ones, so nobody saves up
+    priority: int
+    """Lower goes first."""
+    tenant: str
+
+
+T = TypeVar("T", bound=Queued)
+
+
+class WaitingQueue(Generic[T]):
+    """Items by priority and tenant. Whose turn it is costs no look at every item: there may be many."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, dict[str, dict[T, int]]] = {}
+        """By priority and tenant, in order of arrival, with the number of each; dicts because any may be removed."""
+        self._arrivals = itertools.count()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._each()))
+
+    def __bool__(self) -> bool:
+        return any(self._each())
+
+    def __contains__(self, item: T) -> bool:
+        return item in self._queues.get(item.priority, {}).get(item.tenant, {})
+
+    def __iter__(self) -> Iterator[T]:
+        return itertools.chain.from_iterable(self._each())
+
+    def add(self, item: T) -> None:
+        """Behind the others of its priority and tenant."""
+        self._queues.setdefault(item.priority, {}).setdefault(item.tenant, {})[item] = next(self._arrivals)
+
+    def discard(self, item: T) -> None:
+        """Take it out. Nothing happens if it is not here."""
+        if item in self:
+            tenants = self._queues[item.priority]
+            del tenants[item.tenant][item]
+            if not tenants[item.tenant]:
+                del tenants[item.tenant]
+            if not tenants:
+                del self._queues[item.priority]
+
+    def count(self, priority: int) -> int:
+        """How many have this priority or a better one."""
+        return sum(len(q) for theirs, tenants in self._queues.items() if theirs <= priority for q in tenants.values())
+
+    def best_priority(self) -> int:
+        """The best of all. There must be an item."""
+        return min(self._queues)
+
+    def in_turn(self, load: Callable[[str], float]) -> Iterator[T]:
+        """All items, the one whose turn it is first: by priority, then the tenant with the least `load`, then the one
+        that came first."""
+        for priority in sorted(self._queues):
+            tenants = self._queues[priority]
+            # an interrupt may have left an empty queue behind
+            heads = [(load(tenant), next(iter(queue.values())), tenant) for tenant, queue in tenants.items() if queue]
+            for _, _, tenant in sorted(heads):
+                yield from tenants[tenant]
+
+    def _each(self) -> Iterator[dict[T, int]]:
+        return (queue for tenants in self._queues.values() for queue in tenants.values())
+
+
+class ServedTokens:
+    """How much each tenant has been served, in tokens through the model, prompts and generated ones alike.
+
+    A tenant that comes back after a pause has at least as much as the least served of the busy ones, so nobody saves up
     by waiting, and nobody is forgiven by going away. When nobody is busy, all counts are dropped. (Virtual token
     counter; Sheng et al., Fairness in serving large language models, OSDI'24.)
     """
 
     def __init__(self) -> None:
-        self._queues: dict[int, dict[str, dict[Sequence, None]]] = {}
-        """By priority and tenant, in order of arrival; dicts because any entry may be removed."""
         self._served: dict[str, float] = {}
-        """Of tenants that have sequences here or running, and of those that would come back with a debt."""
-        self._busy: dict[str, set[Sequence]] = {}
+        """Of tenants that are busy, and of those that would come back with a debt."""
+        self._busy: dict[str, set[SequenceState]] = {}
         """The sequences of each tenant, waiting and running."""
-        self._sizes: Counter[int] = Counter()
-        """How many sequences wait, by priority; priorities that nobody has are left out."""
 
-    def __len__(self) -> int:
-        return self._sizes.total()
+    def __call__(self, tenant: str) -> float:
+        """The tenant's count."""
+        return self._served.get(tenant, 0.0)
 
-    def count(self, priority: int) -> int:
-        """How many have this priority or a better one."""
-        return sum(size for theirs, size in self._sizes.items() if theirs <= priority)
-
-    def __contains__(self, sequence: Sequence) -> bool:
-        return sequence in self._queues.get(sequence.priority, {}).get(sequence.tenant, {})
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter([s for tenants in self._queues.values() for queue in tenants.values() for s in queue])
-
-    def add(self, sequence: Sequence) -> None:
-        """At the end of its tenant's queue."""
-        self.enter(sequence)
-        self._queues.setdefault(sequence.priority, {}).setdefault(sequence.tenant, {})[sequence] = None
-        self._sizes[sequence.priority] += 1
-
-    def discard(self, sequence: Sequence) -> None:
-        """Take it out, because it starts. Nothing happens if it is not here."""
-        if sequence not in self:
-            return
-        tenants = self._queues[sequence.priority]
-        del tenants[sequence.tenant][sequence]
-        self._sizes[sequence.priority] -= 1
-        if not tenants[sequence.tenant]:
-            del tenants[sequence.tenant]
-        if not tenants:
-            del self._queues[sequence.priority], self._sizes[sequence.priority]
-
-    def enter(self, sequence: Sequence) -> None:
+    def enter(self, sequence: SequenceState) -> None:
         """Its tenant is busy from now on."""
         tenant = sequence.tenant
         if tenant not in self._busy:
-            self._served[tenant] = max(self.served(tenant), self._least_served())
+            self._served[tenant] = max(self(tenant), self._least())
             self._busy[tenant] = set()
         self._busy[tenant].add(sequence)
 
-    def leave(self, sequence: Sequence) -> None:
-        """It has ended: out of the queue, and its tenant may have become idle. Calling it twice is fine."""
-        self.discard(sequence)
+    def leave(self, sequence: SequenceState) -> None:
+        """It has ended, and its tenant may have become idle. Calling it twice is fine."""
         busy = self._busy.get(sequence.tenant)
         if busy is not None:
             busy.discard(sequence)
             if not busy:
                 del self._busy[sequence.tenant]
-                least = self._least_served() if self._busy else math.inf
+                least = self._least() if self._busy else math.inf
                 self._served = {t: n for t, n in self._served.items() if t in self._busy or n > least}
 
     def charge(self, tenant: str, num_tokens: int) -> None:
@@ -85,19 +120,5 @@ class WaitingQueue:
         if tenant in self._busy:
             self._served[tenant] += num_tokens
 
-    def served(self, tenant: str) -> float:
-        """The tenant's count."""
-        return self._served.get(tenant, 0.0)
-
-    def _least_served(self) -> float:
+    def _least(self) -> float:
         return min((self._served[tenant] for tenant in self._busy), default=0.0)
-
-    def best(self) -> Sequence | None:
-        """Whose turn it is among those that are ready; what is still compiling blocks nobody."""
-        for priority in sorted(self._queues):
-            tenants = self._queues[priority]
-            for tenant in sorted(tenants, key=self.served):
-                for sequence in tenants[tenant]:
-                    if sequence.ready():
-                        return sequence
-        return None

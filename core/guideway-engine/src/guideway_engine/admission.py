@@ -1,0 +1,67 @@
+"""From an admitted request to sequences that the scheduler can run: what it needs, and whether the engine has that."""
+
+from __future__ import annotations
+
+from guideway.api.modifier import ModifierContext
+from guideway.api.types import GenerationResult, SamplingParams
+from guideway.errors import LimitExceeded
+from guideway.runtime.runtime import Admission
+from guideway.runtime.sampling import python_number
+
+from guideway_engine.scheduling.sequence import SequenceGroup
+from guideway_engine.settings import EngineSettings
+
+__all__ = ["demand", "make_group"]
+
+
+def make_group(
+    admission: Admission,
+    context: ModifierContext,
+    settings: EngineSettings,
+    *,
+    arrival: int,
+    inbox: list[GenerationResult],
+) -> SequenceGroup:
+    """The sequences of a request. Raises `LimitExceeded` if there can never be room for them."""
+    request, vocabulary = admission.request, context.vocabulary
+    params = request.params
+    if params.num_sequences > settings.max_waiting:
+        raise LimitExceeded(
+            f"the request has {params.num_sequences} sequences, but at most {settings.max_waiting} may wait at "
+            "once (max_waiting)",
+            field="n" if params.best_of is None else "best_of",
+        )
+    prompts = [request.prompt_token_ids, *(companion.prompt_token_ids for companion in admission.companions)]
+    if len(prompts) > settings.max_num_seqs:
+        raise LimitExceeded(
+            f"the request needs {len(prompts) - 1} companion sequences beside it, but only "
+            f"{settings.max_num_seqs} sequences run at once",
+            field="modifiers",
+        )
+    room = context.max_model_len - max(map(len, prompts))
+    if params.min_tokens > room:
+        raise LimitExceeded(
+            f"min_tokens is {params.min_tokens}, but behind the prompt the context has room for {room}",
+            field="min_tokens",
+        )
+    text = ""
+    if params.echo:
+        text = request.prompt or vocabulary.decode(list(request.prompt_token_ids)).decode(errors="replace")
+    stops = frozenset(params.stop_token_ids)
+    return SequenceGroup(
+        admission,
+        arrival=arrival,
+        max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
+        stop_token_ids=stops if params.ignore_eos else stops | vocabulary.stop_token_ids,
+        inbox=inbox,
+        prompt_text=text,
+    )
+
+
+def demand(params: object) -> tuple[int, int]:
+    """Priority and number of sequences of a request whose parameters nobody has looked at yet; what is wrong with them
+    counts as 0 and 1 until it is refused."""
+    if not isinstance(params, SamplingParams):
+        return 0, 1
+    priority, num_sequences = python_number(params.priority), python_number(params.num_sequences)
+    return priority if isinstance(priority, int) else 0, num_sequences if isinstance(num_sequences, int) else 1

@@ -1,0 +1,190 @@
+"""The sequences that wait and run, and what belongs to each: its slots in the KV cache and its modifiers' states.
+
+Whatever interrupts a start, a fork or an end, a KeyboardInterrupt say: what it leaves behind is freed by the next one,
+or by `SequenceTable.repair`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+from guideway.api.types import FinishReason
+from guideway.errors import GuidewayError, text_of
+from guideway.runtime.runtime import Runtime
+
+from guideway_engine.scheduling.kv_cache import KVCache, KVCacheError
+from guideway_engine.scheduling.sequence import SequenceGroup, SequenceState, reason_of
+from guideway_engine.scheduling.waiting import ServedTokens, WaitingQueue
+
+__all__ = ["SequenceTable", "failure"]
+
+
+class SequenceTable:
+    """Starts, forks and ends sequences. `on_finish` is called with every request whose last sequence has ended."""
+
+    def __init__(self, runtime: Runtime, cache: KVCache, on_finish: Callable[[SequenceGroup], None]) -> None:
+        self._runtime = runtime
+        self._cache = cache
+        self._on_finish = on_finish
+        self.waiting: WaitingQueue[SequenceState] = WaitingQueue()
+        self.running: dict[SequenceState, None] = {}
+        """Those that have slots, active or preempted; a dict because any may end."""
+        self.served = ServedTokens()
+        self._changing = False
+        """Whether a start, a fork or an end has begun and is not done: if none is going on, one failed or was
+        interrupted."""
+        self._ended: list[SequenceGroup] = []
+        """Requests that have ended and that `on_finish` has not been called with yet."""
+
+    def add(self, group: SequenceGroup) -> None:
+        """Let the sequences of a request wait."""
+        for sequence in group.sequences:
+            self.served.enter(sequence)
+            self.waiting.add(sequence)
+
+    def next_waiting(self) -> SequenceState | None:
+        """Whose turn it is among those that are ready: by priority, then of the tenant that has been served least. One
+        that is still compiling blocks no other."""
+        return next((sequence for sequence in self.waiting.in_turn(self.served) if sequence.ready()), None)
+
+    def start(self, sequence: SequenceState) -> None:
+        """Give `sequence` its slots and states, or end it."""
+        self._changing = True
+        slots: list[int] = []
+        group = sequence.group
+        try:
+            for which in range(len(group.prompts)):
+                slots.append(self._allocate(sequence, which))
+            self._runtime.start(group.admission, slots[0], index=sequence.index)
+        except Exception as error:
+            reason = failure("the request could not be started", error)
+            self.end(sequence, reason_of(reason), reason)  # frees the slots
+            return
+        except BaseException:  # an interrupt: it goes on waiting
+            if slots:
+                with suppress(ValueError):
+                    self._runtime.release(slots[0], ended=False)
+            self._free_orphans()
+            raise
+        # nothing is called here that can fail half way, so an interrupt finds all of it or nothing
+        sequence.slots = slots
+        self.running[sequence] = None
+        self.waiting.discard(sequence)
+        self._changing = False
+
+    def fork(self, sequence: SequenceState) -> SequenceState:
+        """A further sequence of the same request, with the same past, which runs. Raises `UnsupportedCapability` if a
+        modifier cannot fork."""
+        group = sequence.group
+        self._changing = True
+        try:
+            child = sequence.fork(max(s.index for s in group.sequences) + 1)
+            slots = [self._allocate(child, which) for which in range(len(group.prompts))]
+            self._runtime.fork(sequence.slots[0], slots[0], index=child.index)
+        except BaseException:
+            self._free_orphans()
+            raise
+        # only from here on does anything refer to it
+        child.slots = slots
+        self.running[child] = None
+        group.sequences.append(child)
+        self._changing = False
+        self.served.enter(child)
+        return child
+
+    def end(self, sequence: SequenceState, reason: FinishReason, error: GuidewayError | None = None) -> None:
+        """End a sequence now, with what it has: its slots and states are free, and with the last of its request the
+        result is set. Without effect if it has ended."""
+        if self._changing:
+            self._free_orphans()
+        if sequence.completion is not None:
+            return
+        strategy: str | None = None
+        unenforced: tuple[str, ...] = ()
+        slots = sequence.slots
+        if slots:
+            strategy, unenforced = self._runtime.strategy(slots[0]), self._runtime.unenforced(slots[0])
+            if reason is FinishReason.STOP and not self._runtime.completes(slots[0], sequence.generated()):
+                unenforced = (*unenforced, "constraint")
+        self._changing = True
+        sequence.finish(reason, error=error, strategy=strategy, unenforced=unenforced)
+        if slots:
+            self._runtime.release(slots[0])
+        else:
+            self._runtime.abandon(sequence.group.admission)
+            sequence.abandoned = True
+        for slot in slots:
+            self._cache.release(slot, keep=error is None)
+        self._forget(sequence)
+        self._changing = False
+        self._report_ended()
+
+    def end_group(self, group: SequenceGroup, reason: FinishReason, error: GuidewayError | None = None) -> None:
+        """End every sequence of a request."""
+        with ExitStack() as each:
+            for sequence in reversed(group.sequences):
+                each.callback(self.end, sequence, reason, error)
+
+    def end_all(self, reason: FinishReason, error: GuidewayError | None = None) -> None:
+        """End every sequence."""
+        with ExitStack() as each:
+            for sequence in [*self.waiting, *self.running]:
+                each.callback(self.end, sequence, reason, error)
+
+    def repair(self) -> None:
+        """Free what an interrupted start, fork or end has left behind, and report the requests that have ended."""
+        if self._changing:
+            self._free_orphans()
+        self._report_ended()
+
+    def _allocate(self, sequence: SequenceState, which: int) -> int:
+        """A slot, which begins with what another one has in common; a prompt that is to be scored has to be
+        computed."""
+        group, scored = sequence.group, sequence.group.prompt_logprobs
+        if which == 0 and sequence.index == 0 and scored is not None and len(scored) < len(group.prompts[0]):
+            return self._cache.allocate()
+        siblings = [sibling.slots[which] for sibling in group.sequences if sibling.slots]
+        return self._cache.allocate(sequence.tokens(which, 0, sequence.length(which)), siblings)
+
+    def _forget(self, sequence: SequenceState) -> None:
+        """Take out one that has ended. Calling it twice is fine."""
+        if sequence.group.conclude() is not None:
+            self._ended.append(sequence.group)
+        self.waiting.discard(sequence)
+        self.served.leave(sequence)
+        self.running.pop(sequence, None)
+
+    def _report_ended(self) -> None:
+        while self._ended:
+            self._on_finish(self._ended.pop(0))
+
+    def _free_orphans(self) -> None:
+        """Free what belongs to no sequence that goes on."""
+        for sequence in list(self.waiting):
+            if sequence in self.running:
+                self.waiting.discard(sequence)
+                continue
+            sequence.slots = []
+            if sequence.completion is not None and not sequence.abandoned:
+                self._runtime.abandon(sequence.group.admission)
+                sequence.abandoned = True
+        owned = {slot for sequence in self.running for slot in sequence.slots}  # one that has ended has none
+        for slot in set(range(self._cache.num_slots)) - owned:
+            with suppress(ValueError):  # the runtime has nothing there
+                self._runtime.release(slot)
+            with suppress(KVCacheError):  # it is free
+                self._cache.release(slot)
+        for sequence in [*self.waiting, *self.running]:
+            if sequence.completion is not None:
+                self._forget(sequence)
+        self._changing = False
+
+
+def failure(what: str, error: BaseException) -> GuidewayError:
+    """`error` as one of guideway's own, which says what had been tried."""
+    if isinstance(error, GuidewayError):
+        return error
+    wrapped = GuidewayError(f"{what}: {text_of(error)}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,192 @@
+"""Hooks and modifiers in the engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pluggy
+import pytest
+from engine_support.prompts import PERSON, person
+from guideway import (
+    Engine,
+    EngineConfig,
+    FinishReason,
+    GenerationResult,
+    JsonSchema,
+    SamplingParams,
+)
+from guideway.api import (
+    InvalidRequest,
+    LogitModifier,
+    LogitTransform,
+    PluginLoadError,
+    Stage,
+    hookimpl,
+)
+from guideway.plugins import Hook
+from guideway.plugins.selection import PluginSettings
+
+from tests.support.distributions import install
+
+
+class Observer:
+    """Validates, watches, and sometimes breaks."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+
+    @hookimpl
+    def guideway_validate_request(self, request: Any) -> None:
+        if request.params.max_tokens == 13:
+            raise InvalidRequest("13 tokens are unlucky", field="max_tokens")
+
+    @hookimpl
+    def guideway_request_started(self, request: Any) -> None:
+        self.events.append(("started", request.request_id))
+        raise RuntimeError("observers may break")
+
+    @hookimpl
+    def guideway_request_finished(self, request: Any, result: GenerationResult) -> None:
+        self.events.append((str(result.finish_reason), request.request_id))
+
+
+observer = Observer()
+
+
+@pytest.fixture
+def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe modifiers and `observer`, installed."""
+    entries = {f"modifier.{name}": "tests.support.probes" for name in ("green_list", "gumbel", "guidance", "aligned")}
+    install(tmp_path, "probes", entries | {"hooks.observer": "test_engine_plugins:observer"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("probes")
+def test_validators_and_observers_hear_of_requests(caplog: pytest.LogCaptureFixture) -> None:
+    from test_engine_plugins import observer  # the one the entry point names
+
+    settings = PluginSettings(enable=("observer",))
+    with Engine(EngineConfig(model="demo", plugins=settings)) as e:
+        good, refused = e.generate([person(0)] * 2, [SamplingParams(max_tokens=3), SamplingParams(max_tokens=13)])
+    assert refused.finish_reason is FinishReason.REFUSED
+    assert str(refused.error) == "13 tokens are unlucky"
+    assert observer.events == [("started", good.request_id), ("length", good.request_id)]
+    assert "probes/hooks.observer failed" in caplog.text
+
+
+@pytest.mark.usefixtures("probes")
+def test_no_hook_is_called_while_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither pluggy's calls nor guideway's own, with hooks enabled, between the start of a request and its end."""
+
+    def refuse(self: Any, **_: Any) -> None:
+        raise AssertionError("a hook was called during decoding")
+
+    settings = PluginSettings(enable=("observer",))
+    config = EngineConfig(model="demo", grammar=("llguidance",), modifiers=("green_list",), plugins=settings)
+    wanted = SamplingParams(max_tokens=30, modifiers={"green_list": {"key": 1, "delta": 1.0}})
+    with Engine(config) as e:
+        constrained = e.submit(person(1), SamplingParams(max_tokens=60, constraint=JsonSchema(PERSON)))
+        generations = [constrained, e.submit(person(2), wanted)]
+        with monkeypatch.context() as patched:  # only meanwhile, because pytest calls hooks of its own
+            patched.setattr(pluggy.HookCaller, "__call__", refuse)
+            patched.setattr(Hook, "__call__", refuse)
+            for _ in range(8):
+                e.step()
+            assert all(generation.result is None for generation in generations)
+            with pytest.raises(InvalidRequest, match="during decoding"):  # the validator is a hook, and was enabled
+                e.submit(person(3))
+        for generation in generations:
+            assert generation.wait().error is None
+
+
+@pytest.mark.usefixtures("probes")
+@pytest.mark.parametrize("num_speculative_tokens", [0, 3])
+def test_modifiers_of_every_stage_run_in_the_engine(num_speculative_tokens: int) -> None:
+    config = EngineConfig(
+        model="demo",
+        grammar=("llguidance",),
+        modifiers=("green_list", "gumbel", "guidance", "aligned"),
+        max_num_seqs=4,
+        num_speculative_tokens=num_speculative_tokens,
+    )
+    guided = {"guidance": {"scale": 1.0, "negative_prompt": [4, 100, 200]}}
+    strong = {"guidance": {"scale": 40.0, "negative_prompt": [4, 100, 200]}}
+    wanted: list[dict[str, Any]] = [
+        {},
+        guided,
+        strong,
+        {"green_list": {"key": 1, "delta": 100.0}},
+        {"gumbel": {}},
+        {"aligned": {}},
+        guided | {"gumbel": {}, "aligned": {}},
+    ]
+    params = [
+        SamplingParams(max_tokens=90, constraint=JsonSchema(PERSON), modifiers=m, temperature=t, seed=1)
+        for m, t in zip(wanted, [0, 0, 0, 0, 1, 0, 1], strict=True)
+    ]
+    with Engine(config) as e:
+        results = e.generate([person(1)] * len(wanted), params)
+    for result in results:
+        assert result.error is None, result.error
+        if result.finish_reason is FinishReason.STOP:
+            jsonschema.validate(json.loads(result.text), PERSON)
+    plain, neutral, guided_strongly, marked = results[:4]
+    assert neutral.token_ids == plain.token_ids  # scale 1 is no guidance
+    assert guided_strongly.token_ids != plain.token_ids
+    assert marked.token_ids != plain.token_ids
+
+
+class Unbuildable(LogitTransform):
+    def __init__(self, context: Any, options: Any) -> None:
+        raise KeyError("weights")
+
+    def apply(self, logits: Any, payload: Any, step: Any) -> Any:
+        return logits
+
+
+class Broken(LogitModifier[bool]):
+    """Its half in the worker cannot be built."""
+
+    name, stage, transform = "broken", Stage.PRE_WARP, Unbuildable
+
+    def start(self, request: Any, sequence: Any) -> None:
+        return None
+
+    def prepare(self, batch: Any, states: Any) -> None:
+        return None
+
+
+class BrokenPlugin:
+    @hookimpl
+    def guideway_logit_modifier(self) -> type[Broken]:
+        return Broken
+
+
+broken_plugin = BrokenPlugin()
+
+
+def test_a_transform_that_cannot_be_built_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "broken", {"modifier.broken": "test_engine_plugins:broken_plugin"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PluginLoadError, match=r"modifier\.broken failed.*KeyError: 'weights'") as caught:
+        Engine(EngineConfig(model="demo", modifiers=("broken",)))
+    assert caught.value.plugin == "modifier.broken"
+
+
+def test_the_built_in_devices_agree() -> None:
+    params = [
+        SamplingParams(max_tokens=60, constraint=c, temperature=t, seed=2)
+        for c, t in ((JsonSchema(PERSON), 0.0), (JsonSchema(PERSON), 0.8), (None, 0.0), (None, 8.0))
+    ]
+    tokens = {}
+    for backend in ("numpy", "torch"):
+        with Engine(EngineConfig(model="demo", grammar=("llguidance",), device_backend=backend)) as e:
+            results = e.generate([person(1)] * 4, params)
+        assert [result.error for result in results] == [None] * 4
+        assert json.loads(results[0].text) == {"name": "Zoë Garcia", "age": 21, "married": True}
+        tokens[backend] = [result.token_ids for result in results]
+    assert tokens["numpy"] == tokens["torch"]
+    assert tokens["numpy"][2] != tokens["numpy"][3]  # something was drawn
