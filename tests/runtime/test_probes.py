@@ -14,8 +14,8 @@ from guideway.devices.numpy.device import NumpyDevice, NumpyOps
 from guideway.devices.torch.device import TorchDevice
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_cpu.device import CpuDevice
-from guideway_sim_device.device import SimDevice
-from guideway_xla.device import XlaDevice
+from guideway_sim_device.sim.device import SimDevice
+from guideway_xla.device.device import XlaDevice
 
 from tests.support.devices import FusedNumpy, StaticNumpy
 from tests.support.fake_host import OFFERS, FakeHost, model

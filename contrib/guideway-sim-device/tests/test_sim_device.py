@@ -17,9 +17,11 @@ from guideway.api.bitmask import TokenLists, token_lists
 from guideway_conformance.runner import run
 from guideway_conformance.target import Target
 from guideway_sim_device import DeviceFault, HostAccess, UseAfterDonation
-from guideway_sim_device.array import SimArray
-from guideway_sim_device.device import FusedSimDevice, SimDevice, StaticSimDevice
-from guideway_sim_device.streams import Event, Stream
+from guideway_sim_device.fused.device import FusedSimDevice
+from guideway_sim_device.sim.array import SimArray
+from guideway_sim_device.sim.device import SimDevice
+from guideway_sim_device.sim.streams import Event, Stream
+from guideway_sim_device.static.device import StaticSimDevice
 
 
 @pytest.fixture(params=[SimDevice, StaticSimDevice])

@@ -17,8 +17,8 @@ import torch
 from guideway.api import GuidewayError, InvalidConfiguration
 from guideway.api.forward import Append, Clear, Copy, ForwardStep, ModelInfo, Move, Region, RunnerLimits, Score
 from guideway_demo_model import DemoModel
-from guideway_xla.device import XlaDevice
-from guideway_xla.runner import MOST_SHAPES, JaxRunner, shapes_for
+from guideway_xla.device.device import XlaDevice
+from guideway_xla.runner.runner import MOST_SHAPES, JaxRunner, shapes_for
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 VOCABULARY_SIZE = 300

@@ -17,7 +17,7 @@ from guideway.api import ArrayOps, DeviceBackend, InvalidConfiguration, Payload
 from guideway.api import bitmask as bits
 from guideway.api.device import Draw
 from guideway.devices.numpy.device import NumpyDevice
-from guideway_xla.device import XlaDevice
+from guideway_xla.device.device import XlaDevice
 
 ROWS, WIDTH = 8, 100
 
@@ -214,7 +214,7 @@ def test_devices_that_are_not_there(device: str, reason: str) -> None:
 
 def test_why_it_cannot_run() -> None:
     assert XlaDevice.available() is None
-    said = "from guideway_xla.device import XlaDevice; print(XlaDevice.available())"
+    said = "from guideway_xla.device.device import XlaDevice; print(XlaDevice.available())"
     environment = os.environ | {"JAX_PLATFORMS": "cuda"}
     told = subprocess.run([sys.executable, "-c", said], env=environment, capture_output=True, text=True, check=True)
     assert told.stdout.startswith("jax finds no device: ") or jax.default_backend() == "gpu"

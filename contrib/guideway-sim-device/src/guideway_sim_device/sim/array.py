@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway_sim_device.errors import DeviceFault, HostAccess, UseAfterDonation
-from guideway_sim_device.streams import Event
+from guideway_sim_device.sim.errors import DeviceFault, HostAccess, UseAfterDonation
+from guideway_sim_device.sim.streams import Event
 
 if TYPE_CHECKING:
-    from guideway_sim_device.machine import Machine
+    from guideway_sim_device.sim.machine import Machine
 
 __all__ = ["SimArray"]
 

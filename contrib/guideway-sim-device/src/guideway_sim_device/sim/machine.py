@@ -8,9 +8,9 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway_sim_device.array import SimArray, garbage
-from guideway_sim_device.errors import DeviceFault, HostAccess
-from guideway_sim_device.streams import Event, Stream
+from guideway_sim_device.sim.array import SimArray, garbage
+from guideway_sim_device.sim.errors import DeviceFault, HostAccess
+from guideway_sim_device.sim.streams import Event, Stream
 
 __all__ = ["Machine", "Signature", "SimDownload"]
 

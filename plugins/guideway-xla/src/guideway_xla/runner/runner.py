@@ -24,10 +24,10 @@ from guideway.api.forward import (
 )
 from numpy.typing import NDArray
 
-from guideway_xla import llama
-from guideway_xla.devices import find_device
-from guideway_xla.llama import KEYS, Llama, Shape, Weights
-from guideway_xla.weights import load
+from guideway_xla.device.devices import find_device
+from guideway_xla.runner import llama
+from guideway_xla.runner.llama import KEYS, Llama, Shape, Weights
+from guideway_xla.runner.weights import load
 
 __all__ = ["JaxRunner", "Model", "shapes_for"]
 

@@ -1,22 +1,20 @@
-"""The simulated devices. What they compute is what guideway's NumPy reference computes."""
+"""The simulated device. What it computes is what guideway's NumPy reference computes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from guideway.api import Array, ArrayOps, DeviceBackend, Draw, InvalidConfiguration, padded_size
-from guideway.api.bitmask import TokenLists
-from guideway.api.device import FUSED_OPERATIONS
+from guideway.api import Array, ArrayOps, DeviceBackend, InvalidConfiguration
 from guideway.devices.numpy.device import NumpyDevice
 from numpy.typing import NDArray
 
-from guideway_sim_device.array import SimArray, forbid_negative
-from guideway_sim_device.errors import HostAccess
-from guideway_sim_device.machine import Machine, Signature, SimDownload
+from guideway_sim_device.sim.array import SimArray, forbid_negative
+from guideway_sim_device.sim.errors import HostAccess
+from guideway_sim_device.sim.machine import Machine, SimDownload
 
-__all__ = ["FusedSimDevice", "SimDevice", "SimOps", "StaticSimDevice"]
+__all__ = ["REFERENCE", "SimDevice", "SimOps"]
 
 Host = NDArray[Any]
 
@@ -149,76 +147,14 @@ class SimDevice(DeviceBackend):
         return self.machine.upload(REFERENCE.from_logits(logits))
 
     def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
-        operands = self._on_device(bitmask, rows)
+        operands = self.on_device(bitmask, rows)
         return self.machine.compute("apply_bitmask", REFERENCE.apply_bitmask, logits, *operands, donates=True)
 
     def download(self, arrays: Mapping[str, Array]) -> SimDownload:
         return self.machine.download(arrays)
 
-    def _on_device(self, bitmask: Array, rows: Array) -> tuple[Array, Array]:
+    def on_device(self, bitmask: Array, rows: Array) -> tuple[Array, Array]:
         """Masks and rows, which may both be of the host."""
         return (
             (self.ops.asarray(bitmask), self.ops.asarray(rows)) if isinstance(bitmask, np.ndarray) else (bitmask, rows)
         )
-
-
-class FusedSimDevice(SimDevice):
-    """All of the fused operations too: an accelerator with kernels of its own."""
-
-    name = "sim_fused"
-    fused: ClassVar[frozenset[str]] = frozenset(FUSED_OPERATIONS)
-
-    def apply_token_lists(self, logits: Array, lists: TokenLists, rows: NDArray[np.int32]) -> Array:
-        num_ids = len(lists.token_ids)
-        token_ids = np.zeros(padded_size(num_ids), dtype=np.int32)
-        token_ids[:num_ids] = lists.token_ids
-
-        def work(logits: Host, offsets: Host, token_ids: Host, allow: Host, rows: Host) -> Array:
-            return REFERENCE.apply_token_lists(logits, TokenLists(offsets, token_ids[: offsets[-1]], allow), rows)
-
-        operands = [self.ops.asarray(array) for array in (lists.offsets, token_ids, lists.allow, rows)]
-        return self.machine.compute("apply_token_lists", work, logits, *operands, donates=True)
-
-    def warp_masked(
-        self, logits: Array, bitmask: Array, rows: Array, added: tuple[Array, Array, Array] | None, factors: Array
-    ) -> Array:
-        def work(logits: Host, bitmask: Host, rows: Host, factors: Host, *added: Any) -> Array:
-            return REFERENCE.warp_masked(logits, bitmask, rows, added or None, factors)
-
-        operands = *self._on_device(bitmask, rows), factors, *(added or ())
-        return self.machine.compute("warp_masked", work, logits, *operands, donates=True)
-
-    def masked_argmax(self, logits: Array, bitmask: Array, rows: Array, num_tokens: int) -> tuple[Array, Array]:
-        def work(logits: Host, bitmask: Host, rows: Host) -> tuple[Host, Host]:
-            columns, best = REFERENCE.masked_argmax(logits, bitmask, rows, num_tokens)
-            return columns.astype(np.int32), best
-
-        operands = self._on_device(bitmask, rows)
-        columns, best = self.machine.launch("masked_argmax", work, logits, *operands, static=(num_tokens,))
-        return columns, best
-
-    def masked_sample(
-        self, logits: Array, bitmask: Array, rows: Array, num_tokens: int, draw: Draw
-    ) -> tuple[Array, Array]:
-        def work(logits: Host, bitmask: Host, rows: Host, *decides: Any) -> tuple[Host, Host]:
-            temperatures, seeds, sequences, positions = decides
-            here = Draw(temperatures, seeds, sequences, positions, draw.purpose)
-            columns, best = REFERENCE.masked_sample(logits, bitmask, rows, num_tokens, here)
-            return columns.astype(np.int32), best
-
-        decides = draw.temperatures, draw.seeds, draw.sequences, draw.positions
-        operands = *self._on_device(bitmask, rows), *decides
-        columns, best = self.machine.launch("masked_sample", work, logits, *operands, static=(num_tokens,))
-        return columns, best
-
-
-class StaticSimDevice(FusedSimDevice):
-    """Compiles a program for each shape: an accelerator behind a compiler."""
-
-    name = "sim_static"
-    static_shapes = True
-
-    @property
-    def compiled(self) -> frozenset[Signature]:
-        """The programs it has compiled: each names operation, parameters, shapes and dtypes."""
-        return frozenset(self.machine.programs)

@@ -13,7 +13,7 @@ import numpy as np
 from guideway.api import InvalidConfiguration
 from guideway.api.forward import ModelInfo
 
-from guideway_xla.llama import Llama, Weights
+from guideway_xla.runner.llama import Llama, Weights
 
 __all__ = ["load"]
 

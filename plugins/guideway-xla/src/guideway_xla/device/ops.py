@@ -16,7 +16,7 @@ import numpy as np
 from guideway.api import Array, ArrayOps
 from numpy.typing import NDArray
 
-from guideway_xla import kernels
+from guideway_xla.device import kernels
 
 __all__ = ["XlaOps"]
 

@@ -13,9 +13,9 @@ from guideway.api import Array, DeviceBackend
 from guideway.api.device import Draw, Triples
 from numpy.typing import NDArray
 
-from guideway_xla import kernels
-from guideway_xla.devices import find_device
-from guideway_xla.ops import XlaOps
+from guideway_xla.device import kernels
+from guideway_xla.device.devices import find_device
+from guideway_xla.device.ops import XlaOps
 
 __all__ = ["XlaDevice"]
 
