@@ -1,10 +1,15 @@
-"""The grammar mask, seen as one logit modifier: strategies fill rows on the CPU, the device applies them."""
+"""The grammar mask, one logit modifier among others: strategies fill rows on the CPU, the device applies them.
+
+This module owns the constraint. The runtime calls what only a constraint has (compiling, where it begins, whether a
+text completes it); all else it asks of any modifier.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +31,12 @@ from guideway.api.steps import (
     fail,
 )
 from guideway.api.types import Constraint, Request, SequenceInfo
-from guideway.errors import ConformanceError, InvalidRequest, PluginError, contain, text_of
+from guideway.errors import ConformanceError, InvalidConfiguration, InvalidRequest, PluginError, blame, contain
 from guideway.runtime.compiler import Candidate, Choices, Compilation, Compiler
+from guideway.runtime.journal import Journal
 from guideway.runtime.replay import new_matcher
 
-__all__ = ["GrammarMask", "GrammarState"]
+__all__ = ["GrammarMask", "GrammarState", "check_names"]
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +57,7 @@ class GrammarState:
 
     __slots__ = (
         "accepted",
+        "begins_in",
         "candidate",
         "grammar",
         "job",
@@ -58,7 +65,6 @@ class GrammarState:
         "num_open_rows",
         "stop_token_ids",
         "terminated",
-        "waits_for",
     )
 
     def __init__(
@@ -76,13 +82,13 @@ class GrammarState:
         self.num_open_rows = 0
         """How many of the last step's rows came before the constraint was known to begin."""
         self.terminated = False
-        self.waits_for: int | None = 0
+        self.begins_in: int | None = 0
         """How many tokens are still to come before the constraint begins; None: nobody knows yet."""
 
     @property
-    def masks(self) -> bool:
-        """Whether the constraint has begun, and not ended."""
-        return self.waits_for == 0 and not self.terminated
+    def rows(self) -> slice:
+        """Its rows of the last step's bitmask."""
+        return slice(self.job.first_row, self.job.first_row + 1 + len(self.job.draft_token_ids))
 
 
 class GrammarMask(LogitModifier[GrammarState]):
@@ -101,7 +107,6 @@ class GrammarMask(LogitModifier[GrammarState]):
         self._choices = Choices(strategies)
         self._compiler = compiler
         self._compiled: dict[str, Future[Compilation]] = {}
-        self._faults: list[tuple[GrammarState, Fault]] = []
         self._words = num_words(context.vocabulary.logits_width)
         self._buffers = [self._allocate(0) for _ in range(2)]
         """They grow with the batches: how many may run says little of how many do."""
@@ -128,21 +133,32 @@ class GrammarMask(LogitModifier[GrammarState]):
         compilation = self._compiled[request.request_id].result()
         stop_token_ids = self.context.vocabulary.stop_token_ids | frozenset(request.params.stop_token_ids)
         candidate, grammar = compilation.candidate, compilation.grammar
-        try:
+        with blame(f"grammar.{candidate.name}", "matcher", passing=(InvalidRequest, PluginError)):
             matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
-        except (InvalidRequest, PluginError):
-            raise
-        except BaseException as error:
-            contain(error)
-            plugin = f"grammar.{candidate.name}"
-            raise PluginError(f"{plugin} failed in matcher: {text_of(error)}", plugin=plugin) from error
         return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids)
+
+    def begin_after(self, state: GrammarState | None, num_tokens: int | None) -> None:
+        """The constraint begins after so many more tokens; None: nobody knows yet."""
+        if state is not None:
+            state.begins_in = num_tokens
+
+    def strategy(self, state: GrammarState | None) -> str | None:
+        """The name of the strategy that serves a sequence."""
+        return None if state is None else state.candidate.name
+
+    def unenforced(self, state: GrammarState) -> Sequence[str]:
+        return state.candidate.unenforced
+
+    def plugin_of(self, state: GrammarState | None) -> str:
+        return super().plugin_of(state) if state is None else f"grammar.{state.candidate.name}"
 
     def prepare(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:
         # before the beginning and after the end all is open
         drafted = batch.num_rows != batch.num_sequences
         live = [
-            state if state is not None and (state.masks or self._begins(batch, i, state)) else None
+            state
+            if state is not None and not state.terminated and (state.begins_in == 0 or self._begins(batch, i, state))
+            else None
             for i, state in enumerate(states)
         ]
         rows = self._lay_out_drafts(batch, live) if drafted else self._lay_out(live)
@@ -151,60 +167,55 @@ class GrammarMask(LogitModifier[GrammarState]):
         bitmask = self._buffer(len(rows))
         if drafted:
             bitmask[:] = FULL  # rows no draft reaches stay open
-        self._fill([state for state in live if state is not None], bitmask)
+        filled = [state for state in live if state is not None]
+        failed = self._fill(filled, bitmask)
         empty = empty_rows(bitmask)
         if empty.any():
-            self._fail_empty_rows(live, bitmask, empty)
-        return Payload(rows, {"bitmask": bitmask})
-
-    def take_faults(self) -> list[tuple[GrammarState, Fault]]:
-        """Whose matcher failed since the last call, and how. Their rows are open, so that the draw stays finite; the
-        host ends their requests."""
-        faults, self._faults = self._faults, []
-        return faults
+            for state in filled:
+                if empty[state.rows].any():
+                    failed[state] = ConformanceError("it filled a row that allows no token")
+        return Payload(rows, {"bitmask": bitmask}, faults=_faults(live, failed, bitmask) if failed else {})
 
     def accept(self, state: GrammarState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         num_before = 0
-        if state.waits_for != 0:
-            if state.waits_for is None or len(token_ids) <= state.waits_for:
-                state.waits_for = None if state.waits_for is None else state.waits_for - len(token_ids)
+        if state.begins_in != 0:
+            if state.begins_in is None or len(token_ids) <= state.begins_in:
+                state.begins_in = None if state.begins_in is None else state.begins_in - len(token_ids)
                 return CONTINUE
-            num_before, state.waits_for = state.waits_for, 0
+            num_before, state.begins_in = state.begins_in, 0
         if state.terminated:
             return FINISH
         matcher = state.job.matcher
         ours = token_ids[num_before:] if num_before else token_ids
         count = matcher.accept(ours)
         if count != len(ours):
-            return fail(self._refusal(state, token_ids, num_before + count))
+            return self._refusal(state, token_ids, num_before + count)
         state.accepted += ours
         if token_ids and token_ids[-1] in state.stop_token_ids and matcher.is_terminated():
             state.terminated = True
             return FINISH
         return CONTINUE
 
-    def forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
-        """Whether the last step's mask forbade one of these tokens, all that were drawn then."""
-        rows = range(state.job.first_row, state.job.first_row + 1 + len(state.job.draft_token_ids))
-        mask = self._buffers[0]
-        masked = token_ids[state.num_open_rows :]
-        return any(not is_allowed(mask, row, token_id) for row, token_id in zip(rows, masked, strict=False))
-
     def forced(self, state: GrammarState, limit: int) -> Sequence[int]:
-        return state.job.matcher.forced_tokens()[:limit] if state.masks else []
+        begun = state.begins_in == 0 and not state.terminated
+        return state.job.matcher.forced_tokens()[:limit] if begun else []
 
     def validate(self, state: GrammarState, token_ids: Sequence[int]) -> int:
-        num_before = len(token_ids) if state.waits_for is None else state.waits_for
+        num_before = len(token_ids) if state.begins_in is None else state.begins_in
         if num_before >= len(token_ids):
             return len(token_ids)
         return 0 if state.terminated else num_before + state.job.matcher.validate(token_ids[num_before:])
 
-    def completes(self, state: GrammarState, data: bytes) -> bool:
-        """Whether `data`, which the constrained output begins with, is all that the grammar asks for. The state does
-        not move. False also where the strategy fails over it."""
-        if state.terminated:
+    def completes(self, state: GrammarState | None, journal: Journal, text: str) -> bool:
+        """Whether `text`, which the output begins with, is all that the constraint asks for; True without one. The
+        state does not move. False also where the constraint has not begun, or the strategy fails over it."""
+        if state is None or state.terminated:
             return True
+        if journal.constraint_start is None:
+            return False
         vocabulary, whole, length = self.context.vocabulary, 0, 0
+        num_before = sum(len(vocabulary.tokens[token_id]) for token_id in journal.token_ids[: journal.constraint_start])
+        data = text.encode()[num_before:]
         for token_id in state.accepted:
             length_after = length + len(vocabulary.tokens[token_id])
             if length_after > len(data):
@@ -229,15 +240,13 @@ class GrammarMask(LogitModifier[GrammarState]):
         copy = GrammarState(state.candidate, state.grammar, FillJob(state.job.matcher.fork()), state.stop_token_ids)
         copy.accepted = list(state.accepted)
         copy.terminated = state.terminated
-        copy.waits_for = state.waits_for
+        copy.begins_in = state.begins_in
         return copy
 
     def _begins(self, batch: StepBatch, sequence: int, state: GrammarState) -> bool:
-        """Whether the constraint of a sequence, which has not begun yet or has ended, begins among its drafts."""
-        if state.terminated:
-            return False
+        """Whether the constraint of a sequence, which has not begun yet, begins among its drafts."""
         num_rows = int(batch.row_start[sequence + 1] - batch.row_start[sequence])
-        state.num_open_rows = num_rows if state.waits_for is None else min(num_rows, state.waits_for)
+        state.num_open_rows = num_rows if state.begins_in is None else min(num_rows, state.begins_in)
         return state.num_open_rows < num_rows
 
     def _lay_out(self, states: Sequence[GrammarState | None]) -> NDArray[np.int32]:
@@ -257,7 +266,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         for i, state in enumerate(states):
             if state is not None:
                 start, end = starts[i], starts[i + 1]
-                state.num_open_rows = num_open = state.waits_for or 0
+                state.num_open_rows = num_open = state.begins_in or 0
                 state.job.first_row = first + num_open
                 state.job.draft_token_ids = drafts[start - i + num_open : end - i - 1]
                 first += end - start
@@ -273,7 +282,9 @@ class GrammarMask(LogitModifier[GrammarState]):
             self._buffers[0] = self._allocate(max(num_rows, 2 * len(self._buffers[0])))
         return self._buffers[0][:num_rows]
 
-    def _fill(self, states: list[GrammarState], bitmask: Bitmask) -> None:
+    def _fill(self, states: list[GrammarState], bitmask: Bitmask) -> dict[GrammarState, BaseException]:
+        """Fill the rows of `states`; by state why that failed."""
+        failed: dict[GrammarState, BaseException] = {}
         by_strategy: dict[str, list[GrammarState]] = {}
         for state in states:
             by_strategy.setdefault(state.candidate.name, []).append(state)
@@ -293,7 +304,9 @@ class GrammarMask(LogitModifier[GrammarState]):
             if min(counts) < 0:
                 for state, count in zip(group, counts, strict=True):
                     if count < 0:
-                        self._fail(state, bitmask, state.job.error)
+                        unsaid = ConformanceError("fill returned -1 without setting the job's error")
+                        failed[state], state.job.error = state.job.error or unsaid, None
+        return failed
 
     def _fill_one_by_one(self, group: list[GrammarState], bitmask: Bitmask) -> NDArray[np.int32]:
         """The default fill after a batch fill broke, which may have left matchers anywhere: they are made anew."""
@@ -312,29 +325,44 @@ class GrammarMask(LogitModifier[GrammarState]):
             accepted[i] = GrammarStrategy.fill(strategy, [state.job], bitmask)[0]
         return accepted
 
-    def _fail(self, state: GrammarState, bitmask: Bitmask, error: BaseException | None) -> None:
-        job = state.job
-        bitmask[job.first_row : job.first_row + 1 + len(job.draft_token_ids)] = FULL
-        cause = error or ConformanceError("fill returned -1 without setting the job's error")
-        self._faults.append((state, Fault.of(f"grammar.{state.candidate.name}", "fill", cause)))
-        job.error = None
+    def _forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
+        """Whether the last step's mask forbade one of these tokens, all that were drawn then."""
+        rows = range(state.job.first_row, state.job.first_row + 1 + len(state.job.draft_token_ids))
+        mask = self._buffers[0]
+        masked = token_ids[state.num_open_rows :]
+        return any(not is_allowed(mask, row, token_id) for row, token_id in zip(rows, masked, strict=False))
 
-    def _fail_empty_rows(
-        self, states: Sequence[GrammarState | None], bitmask: Bitmask, empty: NDArray[np.bool_]
-    ) -> None:
-        for state in states:
-            if state is not None:
-                job = state.job
-                if empty[job.first_row : job.first_row + 1 + len(job.draft_token_ids)].any():
-                    self._fail(state, bitmask, ConformanceError("it filled a row that allows no token"))
-
-    def _refusal(self, state: GrammarState, token_ids: Sequence[int], count: int) -> str:
+    def _refusal(self, state: GrammarState, token_ids: Sequence[int], count: int) -> Outcome:
         """Why the token after the first `count` of a step was refused."""
         token_id = token_ids[count]
         if count < state.num_open_rows:
-            return f"token {token_id} was drawn before the constraint was known to begin, and it is not legal in it"
-        if self.forbade(state, token_ids[: count + 1]):
-            return f"token {token_id} was drawn although the mask forbids it"
+            return fail(
+                f"token {token_id} was drawn before the constraint was known to begin, and it is not legal in it"
+            )
+        if self._forbade(state, token_ids[: count + 1]):
+            return fail(f"token {token_id} was drawn although the mask forbids it", was_forbidden=True)
         if count > state.num_open_rows + state.num_live_drafts:
-            return f"DeadEnd: after token {token_ids[count - 1]} no token is legal"
-        return f"it refused token {token_id}, which its own mask allowed"
+            return fail(f"DeadEnd: after token {token_ids[count - 1]} no token is legal")
+        return fail(f"it refused token {token_id}, which its own mask allowed")
+
+
+def check_names(modifiers: Sequence[LogitModifier[Any]]) -> None:
+    """Raise `InvalidConfiguration` if one of the configured modifiers has the mask's name."""
+    if any(modifier.name == GRAMMAR_MASK for modifier in modifiers):
+        raise InvalidConfiguration(
+            f"two logit modifiers are named {GRAMMAR_MASK!r}, and payloads go by name; that name is reserved for the "
+            "grammar mask",
+            field="modifiers",
+        )
+
+
+def _faults(
+    states: Sequence[GrammarState | None], failed: Mapping[GrammarState, BaseException], bitmask: Bitmask
+) -> dict[int, Fault]:
+    """`Payload.faults`. The rows of what failed are opened, so that the draw stays finite."""
+    faults = {}
+    for i, state in enumerate(states):
+        if state is not None and state in failed:
+            bitmask[state.rows] = FULL
+            faults[i] = Fault.of(f"grammar.{state.candidate.name}", "fill", failed[state])
+    return faults

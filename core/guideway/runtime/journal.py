@@ -39,7 +39,7 @@ class Journal:
         """Forget the steps after the first `num_tokens` tokens, which must be where a step ended."""
         kept = 0 if num_tokens == 0 else self.step_ends.index(num_tokens) + 1
         del self.token_ids[num_tokens:], self.step_ends[kept:]
-        self.feedback = {step: heard for step, heard in self.feedback.items() if step < kept}
+        self.feedback = {step: emitted for step, emitted in self.feedback.items() if step < kept}
         if self.constraint_start is not None and self.constraint_start > num_tokens:
             self.constraint_start = None
 

@@ -1,41 +1,51 @@
-"""The modifiers a host runs, and the life of the states they keep for each sequence."""
+"""The modifiers a host runs and the states they keep for each sequence: every call guarded, and a failure while a
+sequence runs is that sequence's alone."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import index as index_of
+from typing import Any, TypeVar
 
-from guideway.api.modifier import LogitModifier
-from guideway.api.steps import GRAMMAR_MASK, Fault, Need, Stage
+from numpy.typing import NDArray
+
+from guideway.api.bitmask import num_words
+from guideway.api.modifier import LogitModifier, ModifierContext
+from guideway.api.steps import CONTINUE, Fault, Feedback, Need, Outcome, Payload, Stage, StepBatch, fail
 from guideway.api.types import Companion, Request, SamplingParams, SequenceInfo
 from guideway.errors import (
+    ConformanceError,
     InvalidConfiguration,
     InvalidRequest,
     PluginError,
     UnsupportedCapability,
+    blame,
     contain,
-    text_of,
 )
-from guideway.runtime.grammar_mask import GrammarMask, GrammarState
 from guideway.runtime.journal import Journal
+from guideway.runtime.rows import check_bitmask, check_payload
 
 __all__ = ["ActiveSequence", "ModifierSet"]
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class ActiveSequence:
     """What the runtime knows of one running sequence."""
 
-    __slots__ = ("companions", "fault", "journal", "listeners", "states", "unenforced")
+    __slots__ = ("companions", "fault", "journal", "stateful", "states", "unenforced")
 
-    def __init__(self, journal: Journal, states: list[Any], listeners: list[tuple[LogitModifier[Any], Any]]) -> None:
+    def __init__(self, journal: Journal, states: list[Any], stateful: list[tuple[LogitModifier[Any], Any]]) -> None:
         self.journal = journal
         self.states = states
         """Aligned with the modifiers; None where a modifier leaves the sequence alone."""
-        self.listeners = listeners
-        """The modifiers that hear its tokens, each with its state."""
+        self.stateful = stateful
+        """The modifiers that accept its tokens, each with its state: those that are not `derived`."""
         self.companions: Sequence[str] = ()
         """For each companion sequence, the modifier that asked for it."""
         self.unenforced: dict[str, None] = {}
@@ -44,88 +54,35 @@ class ActiveSequence:
 
 
 class ModifierSet:
-    """The grammar mask and the configured modifiers, in the order in which the pipeline applies them."""
+    """Modifiers in the order in which the pipeline applies them."""
 
-    def __init__(self, mask: GrammarMask, modifiers: Sequence[LogitModifier[Any]], offers: frozenset[Need]) -> None:
-        names = [modifier.name for modifier in (mask, *modifiers)]
+    def __init__(
+        self, modifiers: Sequence[LogitModifier[Any]], context: ModifierContext, offers: frozenset[Need]
+    ) -> None:
+        names = [modifier.name for modifier in modifiers]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            reserved = "; that name is reserved for the grammar mask" if twice == GRAMMAR_MASK else ""
             raise InvalidConfiguration(
-                f"two logit modifiers are named {twice!r}, and payloads go by name{reserved}", field="modifiers"
+                f"two logit modifiers are named {twice!r}, and payloads go by name", field="modifiers"
             )
         stages = list(Stage)
         self.all: tuple[LogitModifier[Any], ...] = tuple(
-            sorted([mask, *modifiers], key=lambda m: (stages.index(m.stage), m.order, m.name))
+            sorted(modifiers, key=lambda m: (stages.index(m.stage), m.order, m.name))
         )
-        self.mask = mask
-        self._mask_index = self.all.index(mask)
+        self.bitmasks = {m.name: m.transform.bitmask for m in self.all if m.transform.bitmask is not None}
+        """By modifier name the payload array that is a bitmask."""
+        self._words = num_words(context.vocabulary.logits_width)
         self._offers = offers
 
-    def begin(self, journal: Journal) -> ActiveSequence:
-        """States for a sequence from its start, brought up to date by its journal. Releases what it started if
-        anything fails. Raises `InvalidRequest` or `PluginError`."""
-        request, info = journal.request, journal.sequence
-        states: list[Any] = []
-        unenforced: dict[str, None] = {}
-        try:
-            for modifier in self.all:
-                states.append(None)  # so that a start that raises is released too
-                states[-1] = state = self._call(modifier, "start", request, info)
-                if state is None:
-                    if modifier.name in request.params.modifiers:
-                        unenforced[f"modifier.{modifier.name}"] = None
-                    continue
-                self.check_needs(modifier)
-            acting = [m for m, state in zip(self.all, states, strict=True) if state is not None]
-            self.check_owners(acting, request.params)
-            sequence = ActiveSequence(journal, states, self._listeners(states))
-            if (state := self.grammar_state(sequence)) is not None:
-                state.waits_for = journal.constraint_start
-            self._replay(sequence)
-        except BaseException:
-            self.release(states)
-            raise
-        if (state := self.grammar_state(sequence)) is not None:
-            unenforced |= dict.fromkeys(state.candidate.unenforced)
-        sequence.unenforced = unenforced | journal.overruled
-        return sequence
+    def state(self, sequence: ActiveSequence, modifier: LogitModifier[T]) -> T | None:
+        """What `modifier` keeps for a sequence; None if it leaves it alone."""
+        state: T | None = sequence.states[self.all.index(modifier)]
+        return state
 
-    def companions(self, request: Request) -> list[tuple[str, Companion]]:
-        """What each modifier wants to run beside each sequence of the request, with the modifier's name."""
-        found: list[tuple[str, Companion]] = []
-        for modifier in self.all:
-            if Need.COMPANIONS in modifier.needs:
-                companions = self._call(modifier, "companions", request)
-                if not isinstance(companions, list | tuple):
-                    plugin = self.id(modifier, None)
-                    raise PluginError(
-                        f"{plugin} failed in companions: it must return a list, not {type(companions).__name__}",
-                        plugin=plugin,
-                    )
-                found += [(modifier.name, companion) for companion in companions]
-        return found
+    def acting_on(self, sequence: ActiveSequence) -> list[tuple[LogitModifier[Any], Any]]:
+        """The modifiers that act on a sequence, each with its state."""
+        return [(m, state) for m, state in zip(self.all, sequence.states, strict=True) if state is not None]
 
-    def fork(self, parent: ActiveSequence, info: SequenceInfo) -> ActiveSequence:
-        """A second sequence with `parent`'s past. Raises `UnsupportedCapability` if a modifier cannot fork."""
-        states = list(parent.states)
-        forked: list[tuple[LogitModifier[Any], Any]] = []
-        try:
-            for i, (modifier, state) in enumerate(zip(self.all, parent.states, strict=True)):
-                if state is not None and not modifier.derived:
-                    forked.append((modifier, None))  # so that a fork that raises is released too
-                    states[i] = self._call(modifier, "fork", state)
-                    forked[-1] = (modifier, states[i])
-        except BaseException:
-            self._release(forked)
-            raise
-        child = ActiveSequence(parent.journal.fork(info), states, self._listeners(states))
-        child.companions = parent.companions
-        child.unenforced = dict(parent.unenforced)
-        return child
-
-    def release(self, states: list[Any]) -> None:
-        """Release the states of the first ``len(states)`` modifiers; one that raises keeps no other from it."""
-        self._release(list(zip(self.all, states, strict=False)))
+    # What a request needs
 
     def check_needs(self, modifier: LogitModifier[Any]) -> None:
         """Raise `UnsupportedCapability` if the host cannot give `modifier` what it declares to need."""
@@ -134,43 +91,6 @@ class ModifierSet:
                 f"modifier {modifier.name!r} needs {', '.join(missing)}, which this host does not offer",
                 field="modifiers",
             )
-
-    def grammar_state(self, sequence: ActiveSequence) -> GrammarState | None:
-        """The state of the sequence's matcher, if it has a constraint."""
-        state: GrammarState | None = sequence.states[self._mask_index]
-        return state
-
-    def with_states(self, sequence: ActiveSequence) -> list[tuple[LogitModifier[Any], Any]]:
-        """The modifiers that act on the sequence, each with its state."""
-        return [(m, state) for m, state in zip(self.all, sequence.states, strict=True) if state is not None]
-
-    def id(self, modifier: LogitModifier[Any], state: Any) -> str:
-        """``kind.name`` of the plugin behind a modifier's state: for the mask, the strategy."""
-        if isinstance(state, GrammarState):
-            return f"grammar.{state.candidate.name}"
-        return f"modifier.{modifier.name}"
-
-    def _release(self, states: list[tuple[LogitModifier[Any], Any]]) -> None:
-        for modifier, state in states:
-            try:
-                modifier.release(state)
-            except BaseException as error:
-                contain(error)
-                log.warning("%s failed in release; its sequence had ended", self.id(modifier, state), exc_info=True)
-
-    def _replay(self, sequence: ActiveSequence) -> None:
-        for token_ids, feedback in sequence.journal.steps():
-            for modifier, state in sequence.listeners:
-                outcome = self._call(modifier, "accept", state, token_ids, (feedback or {}).get(modifier.name))
-                if outcome.action == "fail":
-                    plugin = self.id(modifier, state)
-                    raise PluginError(
-                        f"{plugin} refused in replay what it had accepted before: {outcome.message}", plugin=plugin
-                    )
-
-    def _listeners(self, states: list[Any]) -> list[tuple[LogitModifier[Any], Any]]:
-        pairs = zip(self.all, states, strict=True)
-        return [(m, state) for m, state in pairs if state is not None and not m.derived]
 
     def check_owners(self, modifiers: Sequence[LogitModifier[Any]], params: SamplingParams) -> None:
         """Refuse a request for which two of `modifiers` own the draw, or one does that greedy decoding would ignore."""
@@ -187,15 +107,247 @@ class ModifierSet:
                 field="temperature",
             )
 
-    def _call(self, modifier: LogitModifier[Any], phase: str, *args: Any) -> Any:
-        """``modifier.phase(*args)``; all it may not raise becomes a `PluginError` that names modifier and phase."""
+    def companions(self, request: Request) -> list[tuple[str, Companion]]:
+        """What each modifier wants to run beside each sequence of the request, with the modifier's name."""
+        found: list[tuple[str, Companion]] = []
+        for modifier in self.all:
+            if Need.COMPANIONS in modifier.needs:
+                companions = self._call(modifier, None, "companions", request)
+                if not isinstance(companions, list | tuple):
+                    plugin = self._plugin(modifier, None)
+                    raise PluginError(
+                        f"{plugin} failed in companions: it must return a list, not {type(companions).__name__}",
+                        plugin=plugin,
+                    )
+                found += [(modifier.name, companion) for companion in companions]
+        return found
+
+    # The life of a sequence
+
+    def start(self, journal: Journal) -> ActiveSequence:
+        """States for a sequence at its start; `replay` brings them up to date. Releases what it started if anything
+        fails. Raises `InvalidRequest` or `PluginError`."""
+        request, info = journal.request, journal.sequence
+        states: list[Any] = []
+        unenforced: dict[str, None] = {}
         try:
-            return getattr(modifier, phase)(*args)
-        except (InvalidRequest, PluginError):
+            for modifier in self.all:
+                states.append(None)  # so that a start that raises is released too
+                states[-1] = state = self._call(modifier, None, "start", request, info)
+                if state is not None:
+                    self.check_needs(modifier)
+                    unenforced |= dict.fromkeys(self._call(modifier, state, "unenforced", state, read=read_names))
+                elif modifier.name in request.params.modifiers:
+                    unenforced[f"modifier.{modifier.name}"] = None
+            sequence = ActiveSequence(journal, states, self._stateful(states))
+            self.check_owners([modifier for modifier, _ in self.acting_on(sequence)], request.params)
+        except BaseException:
+            self.release(states)
             raise
-        except InvalidConfiguration as error:  # how `parse_options` speaks of a request's options
-            raise InvalidRequest(str(error), field=f"modifiers.{modifier.name}") from error
+        sequence.unenforced = unenforced | journal.overruled
+        return sequence
+
+    def replay(self, sequence: ActiveSequence) -> None:
+        """Bring the states of a sequence that was just started up to date by its journal."""
+        for token_ids, feedback in sequence.journal.steps():
+            for modifier, state in sequence.stateful:
+                args = (state, token_ids, (feedback or {}).get(modifier.name))
+                outcome = self._call(modifier, state, "accept", *args)
+                if outcome.action == "fail":
+                    plugin = self._plugin(modifier, state)
+                    raise PluginError(
+                        f"{plugin} refused in replay what it had accepted before: {outcome.message}", plugin=plugin
+                    )
+
+    def fork(self, parent: ActiveSequence, info: SequenceInfo) -> ActiveSequence:
+        """A second sequence with `parent`'s past. Raises `UnsupportedCapability` if a modifier cannot fork."""
+        states = list(parent.states)
+        forked: list[tuple[LogitModifier[Any], Any]] = []
+        try:
+            for i, (modifier, state) in enumerate(zip(self.all, parent.states, strict=True)):
+                if state is not None and not modifier.derived:
+                    forked.append((modifier, None))  # so that a fork that raises is released too
+                    states[i] = self._call(modifier, state, "fork", state)
+                    forked[-1] = (modifier, states[i])
+        except BaseException:
+            self._release(forked)
+            raise
+        child = ActiveSequence(parent.journal.fork(info), states, self._stateful(states))
+        child.companions = parent.companions
+        child.unenforced = dict(parent.unenforced)
+        return child
+
+    def release(self, states: list[Any]) -> None:
+        """Release the states of the first ``len(states)`` modifiers; one that raises keeps no other from it."""
+        self._release(list(zip(self.all, states, strict=False)))
+
+    # Steps: a failure becomes the sequence's `fault` and is not raised
+
+    def prepare(
+        self,
+        modifier: LogitModifier[Any],
+        batch: StepBatch,
+        states: list[Any],
+        sequences: list[ActiveSequence],
+        sequence_of_row: NDArray[Any] | None,
+    ) -> Payload | None:
+        """One modifier's payload for the sequences it does not fail for. `sequence_of_row` is None where each sequence
+        has one row."""
+
+        def attempt(some: list[Any]) -> Payload | None:
+            payload = check_payload(modifier.prepare(batch, some), batch, some, sequence_of_row)
+            if payload is not None and modifier.name in self.bitmasks:
+                check_bitmask(payload, self.bitmasks[modifier.name], self._words)
+            return payload
+
+        def settled(payload: Payload | None) -> Payload | None:
+            if payload is None or not payload.faults:
+                return payload
+            for i, fault in payload.faults.items():
+                sequences[i].fault = fault
+            return replace(payload, faults={}) if len(payload) else None
+
+        try:
+            return settled(attempt(states))
         except BaseException as error:
             contain(error)
-            plugin = self.id(modifier, args[0])
-            raise PluginError(f"{plugin} failed in {phase}: {text_of(error)}", plugin=plugin) from error
+        for i, state in enumerate(states):  # one by one, to learn whose it is
+            if state is not None:
+                try:
+                    attempt([state if j == i else None for j in range(len(states))])
+                except BaseException as error:
+                    contain(error)
+                    sequences[i].fault = Fault.of(self._plugin(modifier, state), "prepare", error)
+        healthy = [None if sequence.fault else state for state, sequence in zip(states, sequences, strict=True)]
+        try:
+            return settled(attempt(healthy)) if any(state is not None for state in healthy) else None
+        except BaseException as error:  # each works alone, but not together
+            contain(error)
+            for state, sequence in zip(healthy, sequences, strict=True):
+                if state is not None:
+                    sequence.fault = Fault.of(self._plugin(modifier, state), "prepare", error)
+            return None
+
+    def accept(self, sequence: ActiveSequence, ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> Outcome:
+        """Give everyone the final tokens of a step, note them in the journal, and gather what is to become of it."""
+        if sequence.fault is not None:
+            return fail(str(sequence.fault))
+        verdict = CONTINUE
+        for modifier, state in sequence.stateful:
+            try:
+                outcome = modifier.accept(state, ids, feedback.get(modifier.name) if feedback else None)
+                if outcome is CONTINUE:
+                    continue
+                if not isinstance(outcome, Outcome):
+                    raise ConformanceError(f"accept must return an Outcome, not {type(outcome).__name__}")
+            except BaseException as error:
+                contain(error)
+                sequence.fault = Fault.of(self._plugin(modifier, state), "accept", error)
+                return fail(str(sequence.fault))
+            if outcome.action == "fail":
+                sequence.fault = self._refusal(sequence, modifier, state, outcome)
+                return fail(str(sequence.fault))
+            if outcome.action == "finish":
+                verdict = outcome
+        sequence.journal.record(ids, feedback)
+        return verdict
+
+    def forced(self, sequence: ActiveSequence, limit: int) -> Sequence[int]:
+        """At most `limit` tokens that must come next, as all modifiers of the sequence agree."""
+        for modifier, state in self.acting_on(sequence):
+            ids = self._ask(sequence, modifier, state, "forced", limit, partial(read_ids, limit))
+            if ids:
+                return ids[: self.validate(sequence, ids)]
+        return ()
+
+    def validate(self, sequence: ActiveSequence, token_ids: Sequence[int]) -> int:
+        """How many of these drafts every modifier of the sequence would let pass."""
+        count = len(token_ids)
+        for modifier, state in self.acting_on(sequence):
+            ids = token_ids[:count]
+            count = self._ask(sequence, modifier, state, "validate", ids, partial(read_count, len(ids))) or 0
+        return count
+
+    # Parts
+
+    def _plugin(self, modifier: LogitModifier[Any], state: Any) -> str:
+        """``kind.name`` of the plugin behind a modifier's state."""
+        try:
+            return str(modifier.plugin_of(state))
+        except BaseException as error:
+            contain(error)
+            return f"modifier.{modifier.name}"
+
+    def _stateful(self, states: list[Any]) -> list[tuple[LogitModifier[Any], Any]]:
+        pairs = zip(self.all, states, strict=True)
+        return [(m, state) for m, state in pairs if state is not None and not m.derived]
+
+    def _release(self, states: list[tuple[LogitModifier[Any], Any]]) -> None:
+        for modifier, state in states:
+            try:
+                modifier.release(state)
+            except BaseException as error:
+                contain(error)
+                plugin = self._plugin(modifier, state)
+                log.warning("%s failed in release; its sequence had ended", plugin, exc_info=True)
+
+    def _refusal(self, sequence: ActiveSequence, modifier: LogitModifier[Any], state: Any, outcome: Outcome) -> Fault:
+        """Whose failure it is that `modifier` refused tokens: one that it had forbidden was made possible by what acted
+        later."""
+        late = [m for m, _ in self.acting_on(sequence) if m.stage in (Stage.POST_WARP, Stage.SAMPLE)]
+        if outcome.was_forbidden and late:
+            phase = "sample" if late[-1].stage is Stage.SAMPLE else "apply"
+            return Fault(f"modifier.{late[-1].name}", phase, outcome.message)
+        return Fault(self._plugin(modifier, state), "accept", outcome.message)
+
+    def _call(
+        self, modifier: LogitModifier[Any], state: Any, phase: str, *args: Any, read: Callable[[Any], Any] | None = None
+    ) -> Any:
+        """``modifier.phase(*args)``; all it may not raise becomes a `PluginError` that names plugin and phase."""
+        try:
+            with blame(
+                self._plugin(modifier, state), phase, passing=(InvalidRequest, InvalidConfiguration, PluginError)
+            ):
+                answer = getattr(modifier, phase)(*args)
+                return answer if read is None else read(answer)
+        except InvalidConfiguration as error:  # how `parse_options` speaks of a request's options
+            raise InvalidRequest(str(error), field=f"modifiers.{modifier.name}") from error
+
+    def _ask(
+        self,
+        sequence: ActiveSequence,
+        modifier: LogitModifier[Any],
+        state: Any,
+        phase: str,
+        argument: Any,
+        read: Callable[[Any], T],
+    ) -> T | None:
+        """``read(modifier.phase(state, argument))``; if that raises, the sequence has a fault and the answer is
+        None."""
+        try:
+            answer: T = read(getattr(modifier, phase)(state, argument))
+            return answer
+        except BaseException as error:
+            contain(error)
+            sequence.fault = Fault.of(self._plugin(modifier, state), phase, error)
+            return None
+
+
+def read_names(value: Any) -> list[str]:
+    """`value` as a list of names. Raises `ConformanceError`."""
+    if isinstance(value, str) or not all(isinstance(name, str) for name in value):
+        raise ConformanceError("it must return a sequence of names")
+    return list(value)
+
+
+def read_ids(limit: int, value: Any) -> list[int]:
+    """The first `limit` token ids of `value`."""
+    return [index_of(token_id) for token_id in value][:limit]
+
+
+def read_count(most: int, value: Any) -> int:
+    """`value` as a count from 0 to `most`. Raises `ConformanceError`."""
+    count = index_of(value)
+    if not 0 <= count <= most:
+        raise ConformanceError(f"it must return a count from 0 to {most}, not {count}")
+    return count

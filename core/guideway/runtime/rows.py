@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.steps import Feedback, Logprobs, Payload, StepBatch
+from guideway.api.steps import Fault, Feedback, Logprobs, Payload, StepBatch
 from guideway.api.types import TokenLogprobs
 from guideway.errors import ConformanceError
 
 __all__ = [
+    "check_bitmask",
     "check_payload",
     "companion_rows",
     "feedback_of",
@@ -69,9 +71,11 @@ def companion_rows(batch: StepBatch, owners: Sequence[Sequence[str]]) -> dict[st
     return found
 
 
-def check_payload(payload: object, batch: StepBatch, has_state: Sequence[bool]) -> Payload | None:
-    """`payload`, or `ConformanceError` if it is no payload for this batch: a modifier may speak only of rows of
-    sequences it has a state for."""
+def check_payload(
+    payload: object, batch: StepBatch, states: Sequence[object], sequence_of_row: NDArray[Any] | None
+) -> Payload | None:
+    """`payload`, or None if there is nothing in it, or `ConformanceError` if it is no payload for this batch: a
+    modifier may speak only of sequences it has a state for. `sequence_of_row` is None where each has one row."""
     if payload is None:
         return None
     if not isinstance(payload, Payload):
@@ -79,15 +83,19 @@ def check_payload(payload: object, batch: StepBatch, has_state: Sequence[bool]) 
     rows = payload.rows
     if not isinstance(rows, np.ndarray) or rows.dtype != np.int32 or rows.ndim != 1:
         raise ConformanceError("a payload's rows must be a NumPy array int32[m]")
+    for i, fault in payload.faults.items():
+        if not isinstance(fault, Fault) or i not in range(len(states)) or states[i] is None:
+            raise ConformanceError(f"a payload has {fault!r} as the fault of {i!r}, which is no sequence with a state")
     if len(rows) == 0:
-        return None
-    if rows.min() < 0 or rows.max() >= batch.num_rows:
-        raise ConformanceError(f"a payload speaks of rows outside 0..{batch.num_rows - 1}")
-    owned = np.zeros(batch.num_rows, dtype=np.int32)
-    owned[np.asarray(has_state)[sequence_of_row(batch)]] = 1
-    np.subtract.at(owned, rows, 1)
-    if owned.min() < 0:
-        raise ConformanceError("a payload names a row twice, or a row of a sequence the modifier has no state for")
+        return payload if payload.faults else None
+    listed = rows.tolist()
+    with_state = [i for i, state in enumerate(states) if state is not None]
+    if sequence_of_row is not None or listed != with_state:  # not what most payloads speak of
+        if min(listed) < 0 or max(listed) >= batch.num_rows:
+            raise ConformanceError(f"a payload speaks of rows outside 0..{batch.num_rows - 1}")
+        owners = listed if sequence_of_row is None else sequence_of_row[rows].tolist()
+        if len(set(listed)) < len(listed) or not set(owners) <= set(with_state):
+            raise ConformanceError("a payload names a row twice, or a row of a sequence the modifier has no state for")
     for name, array in [*payload.arrays.items(), *payload.shared.items()]:
         if not isinstance(array, np.ndarray):
             raise ConformanceError(f"payload array {name!r} must be a NumPy array, not {type(array).__name__}")
@@ -97,6 +105,16 @@ def check_payload(payload: object, batch: StepBatch, has_state: Sequence[bool]) 
                 f"payload array {name!r} has shape {array.shape}; its leading axis must be {len(rows)}"
             )
     return payload
+
+
+def check_bitmask(payload: Payload, name: str, words: int) -> None:
+    """Raise `ConformanceError` if the array `name` of a checked payload is no bitmask of so many words a row."""
+    bitmask = payload.arrays.get(name)
+    if bitmask is None or bitmask.dtype != np.int32 or bitmask.shape != (len(payload), words):
+        found = "is missing" if bitmask is None else f"is {bitmask.dtype}{list(bitmask.shape)}"
+        raise ConformanceError(
+            f"payload array {name!r} {found}; its transform declares it as a bitmask, int32[{len(payload)}, {words}]"
+        )
 
 
 def in_row_order(feedback: Mapping[str, Payload]) -> dict[str, Payload]:

@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +35,13 @@ from guideway.api.steps import (
     StepBatch,
     StepInput,
     StepOutput,
-    fail,
 )
 from guideway.api.types import Companion, Request, SequenceInfo
 from guideway.errors import GuidewayError, InvalidRequest, PluginError, contain, text_of
+from guideway.pipeline.context import combined_bitmask
 from guideway.runtime.admission import Validator, check_companions, checked, run_validators
 from guideway.runtime.compiler import Compilation, Compiler
-from guideway.runtime.grammar_mask import GrammarMask
+from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet
 from guideway.runtime.rows import (
@@ -51,12 +51,9 @@ from guideway.runtime.rows import (
     in_row_order,
     sequence_of_row,
 )
-from guideway.runtime.step_calls import StepCalls
 from guideway.runtime.warping import Warping, banned_by
 
 __all__ = ["Admission", "Runtime"]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +105,8 @@ class Runtime:
         self.context = context
         compiler = Compiler(cache_bytes=cache_bytes, num_threads=compile_threads)
         self._mask = self.grammar_host(strategies, compiler, context)
-        self._modifiers = ModifierSet(self._mask, modifiers, offers)
-        self._calls = StepCalls(self._modifiers)
+        check_names(modifiers)
+        self._modifiers = ModifierSet([self._mask, *modifiers], context, offers)
         self._by_name = {m.name: m for m in modifiers}
         self._validators = tuple(validators)
         self._validation = ValidationContext(
@@ -207,7 +204,7 @@ class Runtime:
             past = journal.fork(journal.sequence)
         else:
             raise ValueError(f"the journal is of request {journal.request.request_id!r}, not {request.request_id!r}")
-        sequence = self._modifiers.begin(past)
+        sequence = self._begin(past)
         sequence.companions = admission.companion_owners
         self._occupy(slot, sequence)
 
@@ -228,7 +225,7 @@ class Runtime:
         has a fault from then on."""
         old = self._sequence(slot)
         try:
-            sequence = self._modifiers.begin(old.journal)
+            sequence = self._begin(old.journal)
         except GuidewayError as error:
             plugin = error.plugin if isinstance(error, PluginError) else "runtime"
             old.fault = Fault.of(plugin, "rebuild", error)
@@ -248,8 +245,7 @@ class Runtime:
                 f"accepted, and it begins after {journal.constraint_start}"
             )
         journal.constraint_start = num_tokens
-        if (state := self._modifiers.grammar_state(sequence)) is not None:
-            state.waits_for = num_tokens - len(journal.token_ids)
+        self._mask.begin_after(self._modifiers.state(sequence, self._mask), num_tokens - len(journal.token_ids))
 
     def release(self, slot: int, *, ended: bool = True) -> None:
         """The sequence in `slot` has ended; the slot is free. Not `ended`: it is as if it had never started, and may be
@@ -267,13 +263,12 @@ class Runtime:
 
     def strategy(self, slot: int) -> str | None:
         """The grammar strategy that serves the sequence in `slot`."""
-        state = self._modifiers.grammar_state(self._sequence(slot))
-        return None if state is None else state.candidate.name
+        return self._mask.strategy(self._modifiers.state(self._sequence(slot), self._mask))
 
     def acting(self, slot: int) -> tuple[str, ...]:
-        """The modifiers that act on the sequence in `slot`, besides the grammar mask, in the order they act in."""
-        pairs = self._modifiers.with_states(self._sequence(slot))
-        return tuple(modifier.name for modifier, _ in pairs if modifier is not self._mask)
+        """The configured modifiers that act on the sequence in `slot`, in the order they act in."""
+        pairs = self._modifiers.acting_on(self._sequence(slot))
+        return tuple(modifier.name for modifier, _ in pairs if modifier.name in self._by_name)
 
     def unenforced(self, slot: int) -> tuple[str, ...]:
         """What was asked for the sequence in `slot` and is not enforced, by name."""
@@ -283,15 +278,7 @@ class Runtime:
         """Whether `text`, which the output in `slot` begins with, is all that its constraint asks for; True without
         one. For a host that may end an output where no stop token stands, as stop strings do."""
         sequence = self._sequence(slot)
-        state = self._modifiers.grammar_state(sequence)
-        if state is None:
-            return True
-        start = sequence.journal.constraint_start
-        if start is None:  # it has not begun
-            return False
-        tokens = self.context.vocabulary.tokens
-        before = sum(len(tokens[token_id]) for token_id in sequence.journal.token_ids[:start])
-        return self._mask.completes(state, text.encode()[before:])
+        return self._mask.completes(self._modifiers.state(sequence, self._mask), sequence.journal, text)
 
     def fault(self, slot: int) -> Fault | None:
         """Why the sequence in `slot` must end with an internal error."""
@@ -307,16 +294,17 @@ class Runtime:
     def prepare(self, batch: StepBatch) -> StepInput:
         """Everything the worker needs for `batch`. A modifier that fails costs the sequences it fails for: `accept`
         ends them."""
-        sequences = [self._sequence(slot) for slot in batch.slots.tolist()]
+        sequences = self._running(batch)
+        owners = None if batch.num_rows == batch.num_sequences else sequence_of_row(batch)
         payloads: dict[str, Payload] = {}
         acting = self._acting_modifiers()
         for i, modifier in enumerate(self._modifiers.all):
             if acting[i]:
                 states = [sequence.states[i] for sequence in sequences]
-                payload = self._calls.prepare(modifier, batch, states, sequences)
+                payload = self._modifiers.prepare(modifier, batch, states, sequences, owners)
                 if payload is not None:
                     payloads[modifier.name] = payload
-        per_row = batch.slots if batch.num_rows == batch.num_sequences else batch.slots[sequence_of_row(batch)]
+        per_row = batch.slots if owners is None else batch.slots[owners]
         return StepInput(
             batch,
             payloads,
@@ -332,50 +320,63 @@ class Runtime:
     def accept(
         self, batch: StepBatch, token_ids: Sequence[Sequence[int]], output: StepOutput | None = None
     ) -> list[Outcome]:
-        """Tell every modifier the final tokens of each sequence of `batch`, and hear what is to become of it.
+        """Give every modifier the final tokens of each sequence of `batch`; what is to become of each.
 
         `token_ids` ends at the first stop token and at the host's limits. A sequence whose outcome is ``fail`` has
         its `fault`, and its tokens of this step are not final.
         """
-        feedback = in_row_order(output.feedback) if output is not None else {}
-        return [
-            self._accept(slot, first_row, ids, output, feedback)
-            for slot, first_row, ids in zip(batch.slots.tolist(), batch.row_start.tolist(), token_ids, strict=False)
-        ]
+        return self._accept(self._running(batch), batch.row_start.tolist(), token_ids, output)
 
     def accept_one(
         self, slot: int, first_row: int, token_ids: Sequence[int], output: StepOutput | None = None
     ) -> Outcome:
         """What `accept` does, for one sequence and its first row of the step's batch: for a host that settles its
         sequences one by one."""
-        feedback = in_row_order(output.feedback) if output is not None and output.feedback else {}
-        return self._accept(slot, first_row, token_ids, output, feedback)
+        return self._accept([self._sequence(slot)], [first_row], [token_ids], output)[0]
 
     def forced(self, slot: int, limit: int) -> Sequence[int]:
         """At most `limit` tokens that must come next in `slot`, as all its modifiers agree."""
-        return self._calls.forced(self._sequence(slot), limit)
+        return self._modifiers.forced(self._sequence(slot), limit)
 
     def validate(self, slot: int, token_ids: Sequence[int]) -> int:
         """How many of these drafts every modifier of `slot` would let pass."""
-        return self._calls.validate(self._sequence(slot), token_ids)
+        return self._modifiers.validate(self._sequence(slot), token_ids)
+
+    def bitmask(self, step: StepInput) -> Payload | None:
+        """What the grammar mask, and whatever else of a step is a bitmask, allows, as the array ``bitmask``; for a host
+        that applies it by itself."""
+        return combined_bitmask(step.payloads, self._modifiers.bitmasks)
 
     # Parts
 
+    def _begin(self, journal: Journal) -> ActiveSequence:
+        sequence = self._modifiers.start(journal)
+        try:
+            self._mask.begin_after(self._modifiers.state(sequence, self._mask), journal.constraint_start)
+            self._modifiers.replay(sequence)
+        except BaseException:
+            self._modifiers.release(sequence.states)
+            raise
+        return sequence
+
     def _accept(
         self,
-        slot: int,
-        first_row: int,
-        token_ids: Sequence[int],
+        sequences: list[ActiveSequence],
+        first_rows: list[int],
+        token_ids: Sequence[Sequence[int]],
         output: StepOutput | None,
-        feedback: Mapping[str, Payload],
-    ) -> Outcome:
-        sequence = self._sequence(slot)
+    ) -> list[Outcome]:
+        accept = self._modifiers.accept
         if output is not None and (output.faults or output.overruled):
-            self._note(sequence, output, first_row, len(token_ids))
-        if sequence.fault is not None:
-            return fail(str(sequence.fault))
-        heard = feedback_of(feedback, first_row, len(token_ids)) if feedback else None
-        return self._calls.hear(sequence, token_ids, heard)
+            for sequence, first_row, ids in zip(sequences, first_rows, token_ids, strict=False):
+                self._note(sequence, output, first_row, len(ids))
+        if output is None or not output.feedback:
+            return [accept(sequence, ids, None) for sequence, ids in zip(sequences, token_ids, strict=False)]
+        feedback = in_row_order(output.feedback)
+        return [
+            accept(sequence, ids, feedback_of(feedback, first_row, len(ids)))
+            for sequence, first_row, ids in zip(sequences, first_rows, token_ids, strict=False)
+        ]
 
     def _note(self, sequence: ActiveSequence, output: StepOutput, first_row: int, num_tokens: int) -> None:
         """Faults and what was overruled in the rows whose tokens are final; a refused draft's rows never were."""
@@ -409,6 +410,12 @@ class Runtime:
             raise ValueError(f"there is no slot {slot}; slots run from 0 to {len(self._sequences) - 1}")
         if self._sequences[slot] is not None:
             raise ValueError(f"slot {slot} is taken")
+
+    def _running(self, batch: StepBatch) -> list[ActiveSequence]:
+        """The sequences of a step."""
+        slots = batch.slots.tolist()
+        found = [self._sequences[slot] for slot in slots]
+        return [self._sequence(slot) for slot in slots] if None in found else cast("list[ActiveSequence]", found)
 
     def _sequence(self, slot: int) -> ActiveSequence:
         sequence = self._sequences[slot]

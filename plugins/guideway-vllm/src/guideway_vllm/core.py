@@ -17,7 +17,6 @@ from typing import Any, cast
 import numpy as np
 from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch
 from guideway.api.bitmask import FULL, allow_only, num_words
-from guideway.api.steps import GRAMMAR_MASK
 from guideway.errors import passable, text_of
 from guideway.plugins import Plugins
 from guideway.runtime import Admission, Journal, Runtime
@@ -178,7 +177,7 @@ class Core:
             seat.in_flight += 1
         place = _rows_of(running, starts)
         rows, bitmask = np.empty(0, dtype=np.int32), np.empty((0, self._words), dtype=np.int32)
-        if (payload := step.payloads.get(GRAMMAR_MASK)) is not None:
+        if (payload := self.runtime.bitmask(step)) is not None:
             rows, bitmask = place[payload.rows], payload.arrays["bitmask"]
         faulty = {i for i, seat in enumerate(seats) if self._fault(seat) is not None}
         for i in faulty:  # tokens of this step are not final: nothing but an end
