@@ -18,11 +18,11 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.json_schema.prober import byte_vocabulary
+from guideway.plugins import Plugins
 from guideway_conformance.grammar import vocabularies
 from guideway_conformance.grammar.subject import GrammarSubject
 from guideway_conformance.registry import checks, plan
 from guideway_conformance.subjects import Settings
-from guideway_vllm.stock.backends import STRATEGIES
 from guideway_vllm.stock.probe import stand_in
 from guideway_vllm.stock.server import serving
 
@@ -121,12 +121,12 @@ def built(name: str, vocabulary: Vocabulary | None = None, **options: Any) -> An
     """A strategy outside vLLM, with as much of vLLM as the backend looks at."""
     vocabulary = vocabulary or byte_vocabulary()
     with serving(stand_in(vocabulary)):
-        return STRATEGIES[name](vocabulary, options)
+        return Plugins().load("grammar", name)(vocabulary, options)
 
 
 def test_outside_vllm_they_say_so() -> None:
     with pytest.raises(PluginUnavailable, match="runs inside vLLM only"):
-        STRATEGIES["vllm_xgrammar"](byte_vocabulary(), {})
+        Plugins().load("grammar", "vllm_xgrammar")(byte_vocabulary(), {})
 
 
 def test_lm_format_enforcer_is_refused_when_the_server_starts() -> None:
@@ -188,7 +188,7 @@ def test_the_rest_of_the_contract_is_kept(name: str, monkeypatch: pytest.MonkeyP
 
 
 def _failing(name: str) -> set[str]:
-    cls = STRATEGIES[name]
+    cls = Plugins().load("grammar", name)
     by_id = {check.id: check for check in checks("grammar") if check.tier == "core"}
     failing = set()
     for owed in plan("grammar", GrammarSubject.declared(cls), GrammarSubject.traits(cls), contract=CONTRACT):

@@ -126,7 +126,8 @@ def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
         yield
     except BaseException as cause:
         contain(cause)
-        first, *more = [*text_of(cause).removesuffix(": ").splitlines(), *getattr(cause, "__notes__", [])]
+        notes: list[str] = getattr(cause, "__notes__", [])
+        first, *more = [*text_of(cause).removesuffix(": ").splitlines(), *notes]
         lines = [
             f"{record.kind} {record.name!r} ({record.distribution} {record.version} at {record.location}) failed while "
             f"{phase}: {first}",

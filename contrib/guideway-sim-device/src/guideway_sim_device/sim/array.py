@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from guideway_sim_device.sim.errors import DeviceFault, HostAccess, UseAfterDonation
 from guideway_sim_device.sim.streams import Event
 
-if TYPE_CHECKING:
-    from guideway_sim_device.sim.machine import Machine
-
 __all__ = ["SimArray"]
+
+
+class Computes(Protocol):
+    """The machine that an array is of."""
+
+    def compute(self, name: str, work: Callable[..., Any], *operands: Any, **how: Any) -> SimArray: ...
 
 
 class SimArray:
@@ -30,7 +33,7 @@ class SimArray:
     __hash__ = None  # type: ignore[assignment]  # elementwise comparison, as for every array
 
     def __init__(
-        self, machine: Machine, shape: tuple[int, ...], dtype: np.dtype[Any], parent: SimArray | None = None
+        self, machine: Computes, shape: tuple[int, ...], dtype: np.dtype[Any], parent: SimArray | None = None
     ) -> None:
         self.shape = shape
         self.dtype = dtype
@@ -52,7 +55,7 @@ class SimArray:
 
     # what the machine does with it
 
-    def check(self, use: str, machine: Machine) -> None:
+    def check(self, use: str, machine: Computes) -> None:
         """Raises `UseAfterDonation`, or `HostAccess` for an array of another device."""
         if self._machine is not machine:
             raise HostAccess(f"{use} was given an array of another device, whose memory it cannot reach")

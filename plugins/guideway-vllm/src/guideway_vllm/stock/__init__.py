@@ -1,17 +1,6 @@
-"""vLLM's own structured-output backends as grammar strategies: per request, several in one batch, none latched."""
+"""vLLM's own structured-output backends as grammar strategies: per request, several in one batch, none latched.
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from guideway.api import hookimpl
-
-if TYPE_CHECKING:
-    from guideway.api import GrammarStrategy
-
-
-@hookimpl
-def guideway_grammar_strategy(name: str) -> type[GrammarStrategy]:
-    from guideway_vllm.stock.backends import STRATEGIES
-
-    return STRATEGIES[name]
+What vLLM itself would refuse for a backend is refused here, by vLLM's own functions and with their reason; the next
+strategy is then tried for that request, and only for that one. What vLLM would let pass and the backend drop is named,
+from a table of what it does. Where a backend falls short of the contract, its module says so.
+"""

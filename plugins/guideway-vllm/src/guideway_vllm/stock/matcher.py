@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
-
-    from guideway_vllm.stock.strategy import StockStrategy
 
 __all__ = ["Rows", "StockCompiled", "StockMatcher"]
 
@@ -30,10 +28,24 @@ class Rows:
     """The token by which the backend says that the output is complete."""
 
 
+class Backend(Protocol):
+    """What a matcher asks of its strategy; see `StockStrategy`."""
+
+    name: ClassVar[str]
+    capabilities: ClassVar[frozenset[str]]
+    max_rollback: ClassVar[int | None]
+
+    def copied(self, native: Any) -> Any: ...
+
+    def failure(self, native: Any) -> str | None: ...
+
+    def is_dead_end(self, failure: str) -> bool: ...
+
+
 class StockCompiled(CompiledGrammar):
     """A compiled grammar that never moves; matchers are copies of it."""
 
-    def __init__(self, strategy: StockStrategy, native: Any, rows: Rows, nbytes: int) -> None:
+    def __init__(self, strategy: Backend, native: Any, rows: Rows, nbytes: int) -> None:
         self.strategy = strategy
         self.rows = rows
         self._native = native

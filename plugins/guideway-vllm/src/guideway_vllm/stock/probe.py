@@ -1,10 +1,11 @@
-"""What vLLM's backends enforce, a table for each version of their libraries: ``python -m guideway_vllm.stock.probe``.
+"""What vLLM's backends enforce, a table for each version of their libraries: ``python -m guideway_vllm.stock``.
 
 They are judged as vLLM uses them, on a tokenizer of single bytes.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from guideway.json_schema.prober import SupportTable, Table, byte_vocabulary, pr
 
 from guideway_vllm.stock.server import Server, serving
 
-__all__ = ["TABLES", "stand_in"]
+__all__ = ["stand_in", "support_table"]
 
 
 def stand_in(vocabulary: Any) -> Server:
@@ -38,24 +39,14 @@ def stand_in(vocabulary: Any) -> Server:
     return Server(config, tokenizer)
 
 
-def _table(strategy: str, library: str) -> SupportTable:
-    def measure() -> Table:
-        from guideway_vllm.stock.backends import STRATEGIES
+@cache
+def support_table(strategy: Any) -> SupportTable:
+    """What the library of a `StockStrategy` enforces, as the file beside the strategy says or as it shows here. The
+    other libraries would take minutes for some of the schemas this is found out with."""
 
+    def measure() -> Table:
         vocabulary = byte_vocabulary()
         with serving(stand_in(vocabulary)):
-            return probe(STRATEGIES[strategy](vocabulary, {}))
+            return probe(strategy(vocabulary, {}))
 
-    return SupportTable(library, f"guideway_vllm.stock.tables.{strategy}", measure)
-
-
-TABLES = {
-    "vllm_guidance": _table("vllm_guidance", "llguidance"),
-    "vllm_xgrammar": _table("vllm_xgrammar", "xgrammar"),
-}
-"""By strategy. The other two take minutes of a compiler's time for some of the schemas this is found out with."""
-
-
-if __name__ == "__main__":
-    for table in TABLES.values():
-        table.write()
+    return SupportTable(strategy.library, strategy.__module__.rpartition(".")[0], measure)

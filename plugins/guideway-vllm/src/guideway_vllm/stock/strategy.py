@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
@@ -14,6 +14,8 @@ import numpy as np
 from guideway.api import (
     Constraint,
     DeadEnd,
+    Example,
+    Grammar,
     GrammarStrategy,
     InvalidConfiguration,
     InvalidGrammar,
@@ -28,10 +30,21 @@ from guideway.json_schema.prober import support
 from numpy.typing import NDArray
 
 from guideway_vllm.stock.matcher import Rows, StockCompiled
-from guideway_vllm.stock.probe import TABLES
+from guideway_vllm.stock.probe import support_table
 from guideway_vllm.stock.server import missing_server, server_for
 
-__all__ = ["StockStrategy"]
+__all__ = ["EXAMPLES", "GRAMMARS", "KINDS", "StockStrategy"]
+
+LISTS = {
+    "ebnf": 'root ::= "[" (number ("," number)*)? "]"\nnumber ::= [0-9]+',
+    "lark": 'start: "[" (NUMBER ("," NUMBER)*)? "]"\nNUMBER: /[0-9]+/',
+}
+EXAMPLES: Sequence[Example] = tuple(
+    Example(Grammar(text, dialect), (b"[]", b"[1,22,3]"), (b"[", b"[1,]", b"[01,x]", b""))
+    for dialect, text in LISTS.items()
+)
+KINDS = frozenset({"json_schema", "json_object", "regex", "choice"})
+GRAMMARS = frozenset({"grammar:ebnf", "grammar:lark", "structural_tag"})
 
 WITH_SPECIALS = ("grammar:", "structural_tag")
 """Kinds of constraints that may mean special tokens."""
@@ -54,6 +67,8 @@ class StockStrategy(GrammarStrategy):
 
     backend: ClassVar[str]
     """As ``--structured-outputs-config`` names it."""
+    library: ClassVar[str | None] = None
+    """What pip calls its library, if ``support.json`` beside the strategy says what that enforces."""
     enforced: ClassVar[frozenset[str]] = frozenset()
     """Keywords of JSON schemas known to be enforced by a backend that has no table of what it does."""
 
@@ -112,7 +127,7 @@ class StockStrategy(GrammarStrategy):
     def supports(self, constraint: Constraint) -> Support:
         if (reason := self._refusal(constraint)) is not None:
             return Support(reason=reason)
-        table = TABLES.get(self.name)
+        table = support_table(type(self)) if self.library else None
         if constraint.kind == "json_schema":
             schema = json.loads(constraint.source())
             if table is not None:

@@ -1,0 +1,17 @@
+"""The component ``grammar.vllm_lm_format_enforcer``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guideway.api import hookimpl
+
+if TYPE_CHECKING:
+    from guideway.api import GrammarStrategy
+
+
+@hookimpl
+def guideway_grammar_strategy() -> type[GrammarStrategy]:
+    from guideway_vllm.stock.lm_format_enforcer.backend import LmFormatEnforcer
+
+    return LmFormatEnforcer

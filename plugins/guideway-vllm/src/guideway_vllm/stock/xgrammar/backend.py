@@ -1,0 +1,52 @@
+"""vLLM's backend ``xgrammar``.
+
+It takes special tokens for the text of their names. In JSON, regular expressions and choices they are closed here; in
+grammars and structural tags, where they may be meant, they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from guideway.api import Example
+
+from guideway_vllm.stock.strategy import EXAMPLES, GRAMMARS, KINDS, StockStrategy
+
+__all__ = ["Xgrammar"]
+
+
+class Xgrammar(StockStrategy):
+    """vLLM's backend ``xgrammar``."""
+
+    name: ClassVar[str] = "vllm_xgrammar"
+    backend: ClassVar[str] = "xgrammar"
+    library: ClassVar[str | None] = "xgrammar"
+    kinds: ClassVar[frozenset[str]] = KINDS | GRAMMARS
+    capabilities: ClassVar[frozenset[str]] = frozenset({"fork"})
+    max_rollback: ClassVar[int | None] = None
+    examples: ClassVar[Sequence[Example]] = EXAMPLES
+
+    def make(self, vllm_config: Any, tokenizer: Any, vocab_size: int) -> Any:
+        from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
+
+        return XgrammarBackend(vllm_config, tokenizer=tokenizer, vocab_size=vocab_size)
+
+    def validate(self, params: Any, tokenizer: Any) -> None:
+        from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
+
+        validate_xgrammar_grammar(params)
+
+    def lacking(self, schema: Any) -> str | None:
+        from vllm.v1.structured_output.backend_xgrammar import has_xgrammar_unsupported_json_features
+
+        if has_xgrammar_unsupported_json_features(schema):
+            return "by vLLM's own account the schema has features xgrammar does not support"
+        return None
+
+    def copied(self, native: Any) -> Any:
+        return replace(native, matcher=native.matcher.fork())
+
+    def nbytes(self, native: Any, spec: str) -> int:
+        return int(native.ctx.memory_size_bytes)
