@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from guideway.api.options import short_repr
-from guideway.errors import InvalidRequest, contain
+from guideway.errors import InvalidRequest, contain, text_of
 from guideway.runtime.sampling import is_text
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ def tokenize(prompt: Prompt, tokenizer: PreTrainedTokenizerFast) -> list[int]:
         raise
     except BaseException as error:  # whatever a tokenizer, a template or a value of any type raises
         contain(error)
-        raise InvalidRequest(
-            f"the prompt cannot be tokenized: {type(error).__name__}: {error}", field="prompt"
-        ) from error
+        raise InvalidRequest(f"the prompt cannot be tokenized: {text_of(error)}", field="prompt") from error
 
 
 def conversations(messages: Any) -> list[Any]:
