@@ -9,6 +9,8 @@ from typing import Any
 
 import guideway
 import pytest
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
 
 from tests.repository.sources import CORE, ROOT, distributions
 
@@ -68,6 +70,19 @@ def test_a_distribution_is_complete(folder: Path) -> None:
     entries = project["entry-points"]["guideway.v1"]
     assert {name.split(".")[0] for name in entries} <= KINDS
     assert {value.split(":")[0].split(".")[0] for value in entries.values()} == {package.name}
+
+
+@pytest.mark.parametrize("folder", [ROOT, *distributions()], ids=lambda folder: folder.name)
+def test_a_wheel_holds_its_package_and_no_tests(folder: Path) -> None:
+    files = [Path(file.distribution_path) for file in WheelBuilder(str(folder)).recurse_included_files()]
+    assert {file.parts[0] for file in files} == {project_of(folder)["name"].replace("-", "_")}
+    assert not [file for file in files if {"tests", "saboteurs", "suite_support", "__pycache__"} & set(file.parts)]
+
+
+def test_the_source_of_the_library_holds_the_library() -> None:
+    files = {Path(file.distribution_path) for file in SdistBuilder(str(ROOT)).recurse_included_files()}
+    beside = {str(file) for file in files if file.parts[:2] != ("core", "guideway")}
+    assert beside == {"LICENSE", "README.md"}
 
 
 def test_the_library_is_typed_and_licensed() -> None:
