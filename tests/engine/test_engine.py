@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -684,3 +685,23 @@ def test_a_vocabulary_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> 
     AutoTokenizer.from_pretrained(DemoModel().path()).save_pretrained(tmp_path)
     with pytest.raises(InvalidConfiguration, match="does not belong to this model"):
         Engine(EngineConfig(model=str(tmp_path)))
+
+
+def test_one_line_is_logged_at_the_start_and_certification_is_not_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    config = EngineConfig(
+        model="demo",
+        grammar=("xgrammar", "llguidance"),
+        modifiers=("hello",),
+        plugins=PluginSettings(enable=("tenant_policy",)),
+    )
+    with caplog.at_level("INFO", logger="guideway"), Engine(config):
+        pass
+    (record,) = caplog.records
+    assert (record.levelname, record.name) == ("INFO", "guideway.engine")
+    assert re.fullmatch(
+        r"guideway \S+ in its own engine: "
+        r"strategies guideway-llguidance/grammar\.llguidance \S+, guideway-xgrammar/grammar\.xgrammar \S+; "
+        r"modifiers guideway-hello/modifier\.hello \S+; hooks guideway-tenant-policy/hooks\.tenant_policy \S+; "
+        r"fingerprint [0-9a-f]{64}",
+        record.message,
+    )

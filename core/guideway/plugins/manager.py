@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from guideway.api.errors import InvalidConfiguration, PluginUnavailable
 from guideway.plugins import loading
 from guideway.plugins.index import PluginIndex, PluginRecord
-from guideway.plugins.kinds import HOOKS, KINDS
+from guideway.plugins.kinds import HOOKS
 from guideway.plugins.lock import Lock, Standing, certifying_command
 from guideway.plugins.selection import PluginSettings, denial, resolve
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from guideway.plugins.plan import PluginPlan
 
 __all__ = ["Plugins"]
-
-log = logging.getLogger(__name__)
 
 State = Literal["discovered", "denied", "incompatible", "conflict", "failed", "loaded"]
 
@@ -111,20 +108,6 @@ class Plugins:
         records = [self.resolve(kind, address) for kind, address in selection]
         return PluginPlan.build([*records, *self._enabled()], self.settings, configuration)
 
-    def warn_of_unproven(self, selection: Iterable[tuple[str, str]]) -> None:
-        """One line in the log that names what of the selected (kind, address) pairs and the enabled hooks is not
-        certified, once per process; under ``require = "certified"`` it could not have been selected."""
-        if self.settings.require == "certified":
-            return
-        records = [*(self.resolve(kind, address) for kind, address in selection), *self._enabled()]
-        unproven = [
-            r.id for r in dict.fromkeys(records) if not KINDS[r.kind].provisional and not self.standing(r).accepted
-        ]
-        if self.lock_problem:
-            _warn(self.lock_problem)
-        elif unproven:
-            _warn(f"not certified: {', '.join(unproven)} (guideway conform PLUGIN --record certifies a plugin)")
-
     def _enabled(self) -> list[PluginRecord]:
         return list(dict.fromkeys(self.resolve(HOOKS, address) for address in self.settings.enable))
 
@@ -149,9 +132,3 @@ class Plugins:
             return (Lock.read(self.settings.lock) if Path(self.settings.lock).exists() else Lock({})), ""
         except InvalidConfiguration as error:
             return Lock({}), str(error)
-
-
-@cache
-def _warn(text: str) -> None:
-    """Log it, once."""
-    log.warning(text)
