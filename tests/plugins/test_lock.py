@@ -132,26 +132,6 @@ def test_a_verdict_is_recorded_for_the_files_it_is_about(installed: Path) -> Non
         Lock({}).certified(record, verdict)
 
 
-def test_what_is_unproven_is_named_once(installed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "guideway.lock"
-    index = PluginIndex.scan([str(installed)])
-    certify(Lock.of(index.records), "gwt-good/grammar.good").write(path)
-    selection = [("grammar", "good"), ("worker", "good")]
-    for _ in range(2):
-        Plugins(index, PluginSettings(lock=str(path))).warn_of_unproven(selection)
-    (told,) = caplog.messages
-    assert "gwt-good/worker.good" in told and "grammar.good" not in told and "\n" not in told
-
-    caplog.clear()
-    Plugins(index, PluginSettings(lock=str(tmp_path / "none"))).warn_of_unproven(selection[:1])
-    assert ["gwt-good/grammar.good" in message for message in caplog.messages] == [True]
-
-    caplog.clear()
-    path.write_text("{}")
-    Plugins(index, PluginSettings(lock=str(path))).warn_of_unproven(selection)
-    assert ["is not a lock file" in message for message in caplog.messages] == [True]
-
-
 def test_certified_refuses_what_changed_since(installed: Path, tmp_path: Path) -> None:
     path = tmp_path / "guideway.lock"
     records = PluginIndex.scan([str(installed)]).records

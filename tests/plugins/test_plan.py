@@ -55,6 +55,14 @@ def test_the_fingerprint_depends_on_everything_but_order(index: PluginIndex, pla
     assert len({*different, plan.fingerprint}) == len(different) + 1
 
 
+def test_its_summary_is_one_line_with_all_that_acts_on_requests(index: PluginIndex, plan: PluginPlan) -> None:
+    assert plan.summary("its own engine") == (
+        f"guideway {plan.guideway} in its own engine: strategies gwt-good/grammar.good 1.0; modifiers none; "
+        f"hooks gwt-hooks/hooks.second 1.0; fingerprint {plan.fingerprint}"
+    )
+    assert "strategies none; modifiers none; hooks none;" in Plugins(index).plan([], {}).summary("vLLM 0.32.0")
+
+
 def test_it_pickles(plan: PluginPlan) -> None:
     copy = pickle.loads(pickle.dumps(plan))
     assert copy == plan and copy.fingerprint == plan.fingerprint

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -119,6 +121,29 @@ def test_a_wrong_configuration_is_refused_by_the_front_end(
     register()
     with pytest.raises(kind, match=said):
         InputProcessor(configured(guideway))
+
+
+def test_one_line_is_logged_at_the_start_and_certification_is_not_mentioned(
+    configured: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import vllm
+    from guideway_vllm.frontend import FrontEnd
+
+    config = configured({"grammar": ["xgrammar", "llguidance"], "modifiers": ["hello"]})
+    # vLLM shows what goes to its own logger, and nothing else of level INFO
+    monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [caplog.handler])
+    with caplog.at_level("INFO", logger="vllm"):
+        front_end = FrontEnd.of(config)
+    assert front_end is not None
+    front_end.close()
+    (record,) = caplog.records
+    assert (record.levelname, record.name) == ("INFO", "vllm.guideway")
+    assert re.fullmatch(
+        rf"guideway \S+ in vLLM {re.escape(vllm.__version__)}: "
+        r"strategies guideway-llguidance/grammar\.llguidance \S+, guideway-xgrammar/grammar\.xgrammar \S+; "
+        r"modifiers guideway-hello/modifier\.hello \S+; hooks none; fingerprint [0-9a-f]{64}",
+        record.message,
+    )
 
 
 def test_what_only_a_worker_can_know_is_refused_there(configured: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,23 @@ def test_the_built_in_devices_agree() -> None:
         tokens[backend] = [result.token_ids for result in results]
     assert tokens["numpy"] == tokens["torch"]
     assert tokens["numpy"][2] != tokens["numpy"][3]  # something was drawn
+
+
+def test_one_line_is_logged_at_the_start_and_certification_is_not_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    config = EngineConfig(
+        model="demo",
+        grammar=("xgrammar", "llguidance"),
+        modifiers=("hello",),
+        plugins=PluginSettings(enable=("tenant_policy",)),
+    )
+    with caplog.at_level("INFO", logger="guideway_engine"), Engine(config):
+        pass
+    (record,) = caplog.records
+    assert (record.levelname, record.name) == ("INFO", "guideway_engine")
+    assert re.fullmatch(
+        r"guideway \S+ in its own engine: "
+        r"strategies guideway-llguidance/grammar\.llguidance \S+, guideway-xgrammar/grammar\.xgrammar \S+; "
+        r"modifiers guideway-hello/modifier\.hello \S+; hooks guideway-tenant-policy/hooks\.tenant_policy \S+; "
+        r"fingerprint [0-9a-f]{64}",
+        record.message,
+    )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from guideway.errors import InvalidConfiguration, PluginError, PluginUnavailable
 from guideway.plugins import loading
 from guideway.plugins.index import PluginIndex, PluginRecord
-from guideway.plugins.kinds import HOOKS, KINDS
+from guideway.plugins.kinds import HOOKS
 from guideway.plugins.lock import Certification, Lock, certifying_command
 from guideway.plugins.plan import PlannedPlugin, PluginPlan
 from guideway.plugins.selection import PluginSettings, denial, resolve
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from guideway.plugins.hooks import Hooks
 
 __all__ = ["Plugins", "bootstrap_worker"]
-
-log = logging.getLogger(__name__)
 
 State = Literal["discovered", "denied", "incompatible", "conflict", "failed", "loaded"]
 
@@ -110,20 +107,6 @@ class Plugins:
         _BOOTSTRAPPED[os.getpid(), plan.fingerprint] = self._limited_to(plan)
         return plan
 
-    def warn_of_unproven(self, selection: Iterable[tuple[str, str]]) -> None:
-        """One line in the log that names what of the selected (kind, address) pairs and the enabled hooks is not
-        certified, once per process; under ``require = "certified"`` it could not have been selected."""
-        if self.settings.require == "certified":
-            return
-        records = [*(self.resolve(kind, address) for kind, address in selection), *self._enabled()]
-        unproven = [
-            r.id for r in dict.fromkeys(records) if not KINDS[r.kind].provisional and not self.certification(r).accepted
-        ]
-        if self.lock_problem:
-            _warn(self.lock_problem)
-        elif unproven:
-            _warn(f"not certified: {', '.join(unproven)} (guideway conform PLUGIN --record certifies a plugin)")
-
     def _limited_to(self, plan: PluginPlan) -> Plugins:
         """These, but only those that `plan` has."""
         wanted = {plugin.id for plugin in plan.plugins}
@@ -186,9 +169,3 @@ def bootstrap_worker(plan: PluginPlan) -> Plugins:
             )
         _BOOTSTRAPPED[key] = here._limited_to(plan)
     return _BOOTSTRAPPED[key]
-
-
-@cache
-def _warn(text: str) -> None:
-    """Log it, once."""
-    log.warning(text)

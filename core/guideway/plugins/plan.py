@@ -12,6 +12,7 @@ from typing import Any
 from guideway.api import CONTRACT
 from guideway.errors import InvalidConfiguration
 from guideway.plugins.index import PluginRecord
+from guideway.plugins.kinds import HOOKS
 from guideway.plugins.selection import PluginSettings
 from guideway.version import __version__
 
@@ -69,6 +70,15 @@ class PluginPlan:
         same."""
         facts = asdict(replace(self, settings=replace(self.settings, lock=PluginSettings.lock)))
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def summary(self, host: str) -> str:
+        """The one line that `host` logs when it has started: what acts on its requests, and the fingerprint, which
+        is the same on every machine that does the same."""
+        told = []
+        for kind, what in (("grammar", "strategies"), ("modifier", "modifiers"), (HOOKS, "hooks")):
+            acting = [f"{p.id} {p.version}" for p in self.plugins if p.id.partition("/")[2].startswith(f"{kind}.")]
+            told.append(f"{what} {', '.join(acting) or 'none'}")
+        return f"guideway {self.guideway} in {host}: {'; '.join(told)}; fingerprint {self.fingerprint}"
 
     def differences(self, other: PluginPlan) -> tuple[str, ...]:
         """One row for each thing `other` has different; empty if the fingerprints are equal."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 __all__ = ["Parts", "assemble"]
+
+log = logging.getLogger("guideway_engine")
 
 OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.COMPANIONS, Need.UNIFORM, Need.FEEDBACK})
 """What this engine can give to modifiers."""
@@ -62,14 +65,6 @@ def assemble(config: EngineConfig) -> Parts:
     modifiers = [plugins.load("modifier", address) for address in config.modifiers]
     make_executor: type[Executor] = plugins.load("executor", config.executor)
     hooks = plugins.hooks()
-    plugins.warn_of_unproven(
-        [
-            ("device", config.device_backend),
-            *(("grammar", address) for address in config.grammar),
-            *(("modifier", address) for address in config.modifiers),
-            *(("worker", address) for address in config.worker_mixins),
-        ]
-    )
     tokenizer = load_tokenizer(spec.model)
 
     options = _options(config, "executor", make_executor.name)
@@ -108,6 +103,7 @@ def assemble(config: EngineConfig) -> Parts:
         executor.submit("load").result()
         executor.submit("start", settings).result()
 
+    log.info("%s", spec.plan.summary("its own engine"))
     return Parts(tokenizer, runtime, executor, cache, hooks, info, restart)
 
 
@@ -122,6 +118,7 @@ def _worker_spec(config: EngineConfig, plugins: Plugins) -> WorkerSpec:
             )
     mixins = [(address, plugins.resolve("worker", address)) for address in config.worker_mixins]
     selection = [("device", config.device_backend), ("runner", config.runner)]
+    selection += [("grammar", address) for address in config.grammar]
     selection += [("modifier", address) for address in config.modifiers]
     selection += [("worker", address) for address in config.worker_mixins]
     return WorkerSpec(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,10 +21,12 @@ from guideway.plugins import Plugins
 from guideway.runtime import Admission
 
 from guideway_vllm.config import GuestConfig
-from guideway_vllm.parts import build_runtime, fingerprint
+from guideway_vllm.parts import build_runtime
 from guideway_vllm.requests import CARRIER, GREEDY_BELOW, PREFIX, is_ours, request_of
 
 __all__ = ["FrontEnd"]
+
+log = logging.getLogger("vllm.guideway")
 
 NOT_BESIDE_DRAWS = ("logprobs", "logprob_token_ids", "bad_words", "allowed_token_ids", "thinking_token_budget")
 """Parameters only vLLM's own draw obeys, or reports of."""
@@ -33,17 +36,13 @@ class FrontEnd:
     """Admission for one ``InputProcessor``. Safe to call from several threads."""
 
     def __init__(self, config: GuestConfig, vllm_config: Any) -> None:
+        import vllm
+
         plugins = Plugins(settings=config.plugins)
-        plugins.warn_of_unproven(
-            [
-                *(("grammar", address) for address in config.grammar),
-                *(("modifier", address) for address in config.modifiers),
-                *(("worker", address) for address in config.worker_mixins),
-            ]
-        )
         self._config = config
         self._runtime = build_runtime(config, plugins, vllm_config, front_end=True)
-        self._fingerprint = fingerprint(config, plugins)
+        plan = config.plan(plugins)
+        self._fingerprint = plan.fingerprint
         self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
         self._judges_all = bool(config.modifiers or plugins.hooks().validate_request)
         self._drafts_on_cpu = (
@@ -55,6 +54,7 @@ class FrontEnd:
         self._runner = "V2" if getattr(vllm_config, "use_v2_model_runner", False) else "V1"
         self._numbers = itertools.count()
         self._lock = threading.Lock()
+        log.info("%s", plan.summary(f"vLLM {vllm.__version__}"))
 
     @classmethod
     def of(cls, vllm_config: Any) -> FrontEnd | None:
