@@ -20,7 +20,7 @@ from guideway.plugins.index import entries
 from guideway.plugins.kinds import normalize
 from guideway.plugins.sources import find_module
 
-__all__ = ["GROUP", "HELP", "Command", "installed"]
+__all__ = ["GROUP", "HELP", "OURS", "Command", "installed"]
 
 GROUP = "guideway.commands"
 HELP = "help"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from guideway.api import CONTRACT
-from guideway.command_line.commands import installed
+from guideway.command_line.commands import OURS, installed
 from guideway.plugins.index import PluginIndex, PluginRecord, Problem, distribution_of
 from guideway.plugins.kinds import KINDS, normalize
 from guideway.plugins.lock import LOCK_FILE, Certification, Lock, certifying_command
@@ -193,7 +193,7 @@ def _claimed_twice() -> list[Problem]:
             "conflict",
             f"command {command.name}",
             f"the command {command.name!r} is claimed by {' and by '.join(command.distributions)}",
-            "uninstall one of them",
+            f"uninstall {' or '.join(name for name in command.distributions if name != OURS)}",
         )
         for command in installed().values()
         if len(command.distributions) > 1
