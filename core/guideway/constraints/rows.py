@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.errors import ConformanceError
-from guideway.api.steps import Feedback, Logprobs, Payload, StepBatch
+from guideway.api.steps import Array, Feedback, Logprobs, Payload, StepBatch
 from guideway.api.types import TokenLogprobs
 
 __all__ = [
@@ -71,14 +72,15 @@ def companion_rows(batch: StepBatch, owners: Sequence[Sequence[str]]) -> dict[st
 
 def check_payload(payload: object, batch: StepBatch, has_state: Sequence[bool]) -> Payload | None:
     """`payload`, or `ConformanceError` if it is no payload for this batch: a modifier may speak only of rows of
-    sequences it has a state for."""
+    sequences it has a state for. What passes can be pickled: a step that cannot would cost all its sequences."""
     if payload is None:
         return None
-    if not isinstance(payload, Payload):
+    if type(payload) is not Payload:  # one of a class of its own is not known to pickle
         raise ConformanceError(f"prepare must return a Payload or None, not {type(payload).__name__}")
     rows = payload.rows
     if not isinstance(rows, np.ndarray) or rows.dtype != np.int32 or rows.ndim != 1:
         raise ConformanceError("a payload's rows must be a NumPy array int32[m]")
+    _check_plain("rows", rows)
     if len(rows) == 0:
         return None
     if rows.min() < 0 or rows.max() >= batch.num_rows:
@@ -88,15 +90,40 @@ def check_payload(payload: object, batch: StepBatch, has_state: Sequence[bool]) 
     np.subtract.at(owned, rows, 1)
     if owned.min() < 0:
         raise ConformanceError("a payload names a row twice, or a row of a sequence the modifier has no state for")
-    for name, array in [*payload.arrays.items(), *payload.shared.items()]:
+    arrays, shared = _in_a_dict(payload.arrays), _in_a_dict(payload.shared)
+    for name, array in [*arrays.items(), *shared.items()]:
+        if type(name) is not str:
+            raise ConformanceError(f"payload arrays must be named by strings, not by {type(name).__name__}")
         if not isinstance(array, np.ndarray):
             raise ConformanceError(f"payload array {name!r} must be a NumPy array, not {type(array).__name__}")
-    for name, array in payload.arrays.items():
+        _check_plain(name, array)
+    for name, array in arrays.items():
         if array.ndim == 0 or len(array) != len(rows):
             raise ConformanceError(
                 f"payload array {name!r} has shape {array.shape}; its leading axis must be {len(rows)}"
             )
-    return payload
+    if arrays is payload.arrays and shared is payload.shared:
+        return payload
+    return Payload(rows, arrays, shared)
+
+
+def _in_a_dict(arrays: object) -> dict[str, Array]:
+    """Other mappings, such as `types.MappingProxyType`, need not pickle."""
+    if type(arrays) is dict:
+        return arrays
+    if not isinstance(arrays, Mapping):
+        raise ConformanceError(f"a payload's arrays must be a mapping, not {type(arrays).__name__}")
+    return dict(arrays)
+
+
+def _check_plain(name: str, array: NDArray[Any]) -> None:
+    """Any other class, and what a dtype brings along, need not pickle."""
+    dtype = array.dtype
+    if type(array) is not np.ndarray or dtype.hasobject or dtype.names or dtype.metadata is not None:
+        raise ConformanceError(
+            f"payload array {name!r} cannot be pickled: it must be a plain NumPy array of numbers, not a "
+            f"{type(array).__name__} of {dtype!r}"
+        )
 
 
 def in_row_order(feedback: Mapping[str, Payload]) -> dict[str, Payload]:

@@ -83,6 +83,12 @@ class Pipeline:
                 f"{'a' if issubclass(transform, Sampler) else 'no'} Sampler",
                 field=f"modifiers.{cls.name}",
             )
+        objects = [name for name, (_, dtype) in transform.emits.items() if np.dtype(dtype).hasobject]
+        if objects:
+            raise InvalidConfiguration(
+                f"modifier {cls.name!r} emits {objects[0]!r} as Python objects, which need not pickle",
+                field=f"modifiers.{cls.name}",
+            )
         size = sum(
             np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64)) for shape, dtype in transform.emits.values()
         )

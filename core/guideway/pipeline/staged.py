@@ -345,7 +345,7 @@ class StagedStep:
             arrays = {}
             for key, (_, dtype) in self.pipeline.emits[name].items():
                 values = [host[f"feedback/{name}/{i}/{key}"][: len(rows)] for i, (rows, _) in enumerate(parts)]
-                arrays[key] = np.concatenate(values).astype(dtype)
+                arrays[key] = np.concatenate(values).astype(dtype, subok=False)
             feedback[name] = Payload(rows, arrays)
         return feedback
 
