@@ -105,6 +105,17 @@ def strange() -> Iterator[type[Strange]]:
     Strange.answers = {}
 
 
+class Subarray(np.ndarray[Any, Any]):
+    """What workers may not know."""
+
+
+class Subpayload(Payload):
+    """The same."""
+
+
+OBJECTS = np.array([lambda: 0])
+SPOILED = np.dtype(np.int32, metadata={"by": lambda: 0})
+
 STRANGE = SamplingParams(max_tokens=6, modifiers={"strange": {}})
 ROWS = np.array([0, 1], dtype=np.int32)
 
@@ -124,6 +135,16 @@ ROWS = np.array([0, 1], dtype=np.int32)
         ("prepare", lambda: Payload(ROWS[1:], {"ids": np.zeros(3)}), "leading axis must be 1"),
         ("prepare", lambda: Payload(ROWS[1:], {"ids": np.zeros(())}), "leading axis must be 1"),
         ("prepare", lambda: Payload(ROWS[1:], {}, {"ids": [1]}), "must be a NumPy array"),
+        ("prepare", lambda: Payload(ROWS[1:], {}, {"ids": OBJECTS}), "'ids' cannot be pickled"),
+        ("prepare", lambda: Payload(ROWS[1:], {"ids": OBJECTS}), "'ids' cannot be pickled"),
+        ("prepare", lambda: Payload(ROWS[1:], {"ids": ROWS[1:].astype([("a", SPOILED)])}), "'ids' cannot be pickled"),
+        ("prepare", lambda: Payload(ROWS[1:], {"ids": ROWS[1:].view(Subarray)}), "'ids' cannot be pickled"),
+        ("prepare", lambda: Payload(ROWS[1:], {"ids": ROWS[1:].astype(SPOILED)}), "'ids' cannot be pickled"),
+        ("prepare", lambda: Payload(ROWS[1:].view(Subarray)), "'rows' cannot be pickled"),
+        ("prepare", lambda: Payload(ROWS[1:].astype(SPOILED)), "'rows' cannot be pickled"),
+        ("prepare", lambda: Subpayload(ROWS[1:]), "a Payload or None, not Subpayload"),
+        ("prepare", lambda: Payload(ROWS[1:], {0: ROWS[1:]}), "named by strings, not by int"),  # type: ignore[dict-item]
+        ("prepare", lambda: Payload(ROWS[1:], [("ids", ROWS[1:])]), "must be a mapping, not list"),  # type: ignore[arg-type]
         ("prepare", lambda: Payload(np.array([1, 1], dtype=np.int32)), "twice"),
         ("prepare", lambda: Payload(np.array([99], dtype=np.int32)), "outside"),
         ("accept", raiser(Panic("rust")), "failed in accept: Panic: rust"),

@@ -265,6 +265,9 @@ def test_a_pipeline_refuses_what_could_not_work() -> None:
     with pytest.raises(InvalidConfiguration, match="limit is 4096"):
         emits = {"much": ((2000,), "float32")}
         host(type("B", (Ban,), {"transform": type("T", (BanTransform,), {"emits": emits})}))
+    with pytest.raises(InvalidConfiguration, match="'what' as Python objects"):
+        emits = {"what": ((), "object")}
+        host(type("B", (Ban,), {"transform": type("T", (BanTransform,), {"emits": emits})}))
 
 
 def test_a_need_of_the_step_must_be_declared() -> None:

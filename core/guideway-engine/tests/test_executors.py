@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,18 @@ def test_a_result_that_does_not_pickle_is_an_error(two: ProcessExecutor) -> None
 def test_an_argument_that_does_not_pickle_is_refused_at_once(two: ProcessExecutor) -> None:
     with pytest.raises(Exception, match="lambda"):
         two.submit("echo", lambda: None)
+    assert two.submit("echo", 1).result() == (1,)
+
+
+def test_an_argument_that_only_the_parent_knows_is_an_error(
+    two: ProcessExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = ModuleType("only_here")
+    here.Thing = type("Thing", (), {"__module__": "only_here"})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "only_here", here)
+    call = two.submit("echo", here.Thing())
+    with pytest.raises(GuidewayError, match="what was sent cannot be read in the worker's process: ModuleNotFound"):
+        call.result()
     assert two.submit("echo", 1).result() == (1,)
 
 

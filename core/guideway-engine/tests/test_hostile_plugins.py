@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -63,7 +65,8 @@ class Hostile(LogitModifier[str]):
     def prepare(self, batch: StepBatch, states: Sequence[str | None]) -> Payload | None:
         rows, sequences = batch.select(states)
         phases = [self.at("prepare", states[i] or "", states[i]) for i in sequences.tolist()]
-        return Payload(rows, {"wanted": np.array([phase == "apply" for phase in phases])})
+        wanted: Any = [(lambda: True) if phase == "pickle" else phase == "apply" for phase in phases]
+        return Payload(rows, {"wanted": np.array(wanted)}, MappingProxyType({"none": np.zeros(0)}))
 
     def accept(self, state: str, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         return self.at("accept", state, CONTINUE)
@@ -145,8 +148,8 @@ ELSEWHERE = {("grammar.hostile", "compile")}
 """What another thread runs than the engine's."""
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineConfig]:
+@pytest.fixture(scope="module", params=["local"])
+def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineConfig]:
     folder = tmp_path_factory.mktemp("plugins")
     here = "test_hostile_plugins"
     install(folder, "hostile", dict.fromkeys(PLUGINS, here) | {"hooks.hostile": f"{here}:hooks"})
@@ -159,6 +162,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineConfig]:
             plugins=PluginSettings(enable=("hostile",)),
             num_speculative_tokens=2,
             dtype="float64",
+            executor=request.param,
         )
 
 
@@ -259,3 +263,21 @@ def test_a_compilation_that_is_interrupted_keeps_nobody_waiting(
     assert failing.result is not None
     check("grammar.hostile", "compile", error, failing.result)
     assert other.result is not None and other.result.token_ids == alone[0].token_ids
+
+
+@pytest.mark.parametrize("config", ["process"], indirect=True)
+def test_in_a_workers_process_it_costs_one_request(engine: Engine, alone: list[GenerationResult]) -> None:
+    from tests.engine.test_hostile_plugins import Hostile
+
+    assert Hostile.error is KeyboardInterrupt
+    said = {
+        "apply": "modifier.hostile failed in apply: KeyboardInterrupt",
+        "pickle": "modifier.hostile failed in prepare: ConformanceError: payload array 'wanted' cannot be pickled",
+    }
+    for phase, message in said.items():
+        hostile, _ = bad("modifier.hostile", phase)
+        neighbors = [replace(good(i), modifiers={"hostile": {"phase": "none"}}) for i in range(2)]
+        first, failed, last = engine.generate([PROMPT] * 3, [neighbors[0], hostile, neighbors[1]])
+        assert isinstance(failed.error, PluginError) and str(failed.error).startswith(message)
+        assert failed.finish_reason is FinishReason.INTERNAL_ERROR
+        assert [first.token_ids, last.token_ids] == [result.token_ids for result in alone]

@@ -5,24 +5,37 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from engine_support.executor_workers import Worker as SmallWorker
 from guideway import Engine, EngineConfig, FinishReason, JsonObject, SamplingParams
 from guideway.api import (
     GuidewayError,
     InvalidConfiguration,
     InvalidRequest,
+    LogitModifier,
+    LogitTransform,
+    Payload,
     PluginError,
+    PluginLoadError,
     PluginNotFound,
+    Request,
+    SequenceInfo,
+    Stage,
+    StepBatch,
     UnsupportedCapability,
     WorkerLost,
 )
-from guideway.api.forward import Append, ForwardStep, Region, Score
+from guideway.api.forward import Append, ForwardStep, Region, RunnerLimits, Score
+from guideway_engine.assembly import _start as tell_workers
 from guideway_engine.assembly import assemble
+from guideway_engine.executors.process.executor import ProcessExecutor
+from guideway_engine.worker import WorkerSettings
 
 from tests.support.distributions import install
 
@@ -173,6 +186,39 @@ def test_closing_the_engine_closes_mixins(tmp_path: Path) -> None:
     made.close()
     made.close()
     assert (tmp_path / "closed").exists()
+
+
+class Sent(LogitModifier[None]):
+    name, stage, transform = "sent", Stage.PRE_WARP, LogitTransform
+
+    def start(self, request: Request, sequence: SequenceInfo) -> None:
+        return None
+
+    def prepare(self, batch: StepBatch, states: SequenceOf[None]) -> Payload | None:
+        return None
+
+
+def test_what_cannot_be_sent_to_workers_is_named() -> None:
+    class Local(Sent):
+        name = "local"
+
+    with pytest.raises(
+        InvalidConfiguration, match=r"the options of worker\.recorder cannot be sent .*lambda"
+    ) as caught:
+        engine("process", {"closed": lambda: 0})
+    assert caught.value.field == "options.worker.recorder"
+    executor = ProcessExecutor(SmallWorker, {})
+    try:
+        for modifier, options, error, message in (
+            (Local, {}, PluginLoadError, r"modifier\.local cannot be sent .* its class is not a module's own"),
+            (Sent, {"f": lambda: 0}, InvalidConfiguration, r"the options of modifier\.sent cannot be sent .*lambda"),
+        ):
+            limits = RunnerLimits(num_cells=1, max_length=1, max_num_tokens=1, max_num_rows=1)
+            settings = WorkerSettings(modifiers=[(Sent, {}), (modifier, options)], vocabulary_size=1, limits=limits)
+            with pytest.raises(error, match=message):
+                tell_workers(executor, settings)
+    finally:
+        executor.close()
 
 
 @pytest.mark.parametrize(

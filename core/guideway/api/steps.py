@@ -166,10 +166,10 @@ class StepBatch:
 class Payload:
     """One modifier's data for one step, from `LogitModifier.prepare` to `LogitTransform.apply`.
 
-    NumPy until a device uploads it; then the same shape with the device's arrays. A host may apply it in several
-    calls on disjoint rows (chunked verification, sharded sampling, fault isolation), so a transform must treat each
-    entry on its own. The arrays may be reused by the modifier from the second `prepare` after on: a host that keeps
-    a payload longer copies it.
+    Plain NumPy arrays of numbers, so that it pickles, until a device uploads it; then the same shape with the device's
+    arrays. A host may apply it in several calls on disjoint rows (chunked verification, sharded sampling, fault
+    isolation), so a transform must treat each entry on its own. The arrays may be reused by the modifier from the
+    second `prepare` after on: a host that keeps a payload longer copies it.
     """
 
     rows: NDArray[np.int32] | Array

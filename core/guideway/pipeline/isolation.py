@@ -95,7 +95,7 @@ class TransformRunner:
             arrays = {}
             for key, (_, dtype) in self._context.emits[name].items():
                 values = [host[f"feedback/{name}/{i}/{key}"][: len(rows)] for i, (rows, _) in enumerate(parts)]
-                arrays[key] = np.concatenate(values).astype(dtype)
+                arrays[key] = np.concatenate(values).astype(dtype, subok=False)
             feedback[name] = Payload(np.concatenate([rows for rows, _ in parts]), arrays)
         return feedback
 

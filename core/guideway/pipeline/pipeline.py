@@ -144,6 +144,9 @@ def _problem(cls: type[LogitModifier[Any]], device: DeviceBackend) -> str | None
         return f"acts at stage {cls.stage.value!r}, but its transform declares a bitmask, which is for stage 'mask'"
     if transform.emits and (transform.hard or transform.bitmask is not None):
         return f"emits feedback, but its transform declares {'a bitmask' if transform.bitmask else 'that it is hard'}"
+    objects = [name for name, (_, dtype) in transform.emits.items() if np.dtype(dtype).hasobject]
+    if objects:
+        return f"emits {objects[0]!r} as Python objects, which need not pickle"
     size = sum(np.dtype(dtype).itemsize * math.prod(shape) for shape, dtype in transform.emits.values())
     if size > MAX_FEEDBACK_BYTES_PER_ROW:
         return f"emits {size} bytes a row; the limit is {MAX_FEEDBACK_BYTES_PER_ROW}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.steps import Fault, Feedback, Logprobs, Payload, StepBatch
+from guideway.api.steps import Array, Fault, Feedback, Logprobs, Payload, StepBatch
 from guideway.api.types import TokenLogprobs
 from guideway.errors import ConformanceError
 
@@ -75,14 +76,16 @@ def check_payload(
     payload: object, batch: StepBatch, states: Sequence[object], sequence_of_row: NDArray[Any] | None
 ) -> Payload | None:
     """`payload`, or None if there is nothing in it, or `ConformanceError` if it is no payload for this batch: a
-    modifier may speak only of sequences it has a state for. `sequence_of_row` is None where each has one row."""
+    modifier may speak only of sequences it has a state for. `sequence_of_row` is None where each has one row. What
+    passes can be pickled: a step that cannot would cost all its sequences."""
     if payload is None:
         return None
-    if not isinstance(payload, Payload):
+    if type(payload) is not Payload:  # one of a class of its own is not known to pickle
         raise ConformanceError(f"prepare must return a Payload or None, not {type(payload).__name__}")
     rows = payload.rows
     if not isinstance(rows, np.ndarray) or rows.dtype != np.int32 or rows.ndim != 1:
         raise ConformanceError("a payload's rows must be a NumPy array int32[m]")
+    _check_plain("rows", rows)
     for i, fault in payload.faults.items():
         if not isinstance(fault, Fault) or i not in range(len(states)) or states[i] is None:
             raise ConformanceError(f"a payload has {fault!r} as the fault of {i!r}, which is no sequence with a state")
@@ -96,15 +99,37 @@ def check_payload(
         owners = listed if sequence_of_row is None else sequence_of_row[rows].tolist()
         if len(set(listed)) < len(listed) or not set(owners) <= set(with_state):
             raise ConformanceError("a payload names a row twice, or a row of a sequence the modifier has no state for")
+    if type(payload.arrays) is not dict or type(payload.shared) is not dict:
+        payload = replace(payload, arrays=_in_a_dict(payload.arrays), shared=_in_a_dict(payload.shared))
     for name, array in [*payload.arrays.items(), *payload.shared.items()]:
+        if type(name) is not str:
+            raise ConformanceError(f"payload arrays must be named by strings, not by {type(name).__name__}")
         if not isinstance(array, np.ndarray):
             raise ConformanceError(f"payload array {name!r} must be a NumPy array, not {type(array).__name__}")
+        _check_plain(name, array)
     for name, array in payload.arrays.items():
         if array.ndim == 0 or len(array) != len(rows):
             raise ConformanceError(
                 f"payload array {name!r} has shape {array.shape}; its leading axis must be {len(rows)}"
             )
     return payload
+
+
+def _in_a_dict(arrays: object) -> dict[str, Array]:
+    """Other mappings, such as `types.MappingProxyType`, need not pickle."""
+    if not isinstance(arrays, Mapping):
+        raise ConformanceError(f"a payload's arrays must be a mapping, not {type(arrays).__name__}")
+    return dict(arrays)
+
+
+def _check_plain(name: str, array: NDArray[Any]) -> None:
+    """Any other class, and what a dtype brings along, need not pickle."""
+    dtype = array.dtype
+    if type(array) is not np.ndarray or dtype.hasobject or dtype.names or dtype.metadata is not None:
+        raise ConformanceError(
+            f"payload array {name!r} cannot be pickled: it must be a plain NumPy array of numbers, not a "
+            f"{type(array).__name__} of {dtype!r}"
+        )
 
 
 def check_bitmask(payload: Payload, name: str, words: int) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,10 @@ from guideway.api.forward import ModelInfo, RunnerLimits
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.provisional import Executor
 from guideway.api.steps import Need
-from guideway.errors import InvalidConfiguration, PluginNotFound
+from guideway.errors import InvalidConfiguration, PluginLoadError, PluginNotFound, contain, text_of
 from guideway.plugins import Hooks, Plugins
 from guideway.plugins.building import build_modifiers, build_strategies, building, validators
+from guideway.plugins.configuration import component_name
 from guideway.runtime.runtime import Runtime
 from guideway.vocabulary import build_vocabulary
 
@@ -68,8 +70,15 @@ def assemble(config: EngineConfig) -> Parts:
     tokenizer = load_tokenizer(spec.model)
 
     options = _options(config, "executor", make_executor.name)
-    with building(f"executor.{make_executor.name}"):
-        executor = make_executor(spec, options)
+    executor_id = f"executor.{make_executor.name}"
+    try:
+        with building(executor_id):
+            executor = make_executor(spec, options)
+    except PluginLoadError as error:
+        if error.plugin == executor_id:  # perhaps because it could not send workers what they are made from
+            for address, its_own in spec.mixins:
+                _check_pickles(f"worker.{component_name('worker', address)}", its_own)
+        raise
     try:
         info: ModelInfo = executor.submit("load").result()
         max_length = _max_length(config, info)
@@ -90,7 +99,7 @@ def assemble(config: EngineConfig) -> Parts:
             ),
         )
         try:
-            executor.submit("start", settings).result()
+            _start(executor, settings)
         except BaseException:
             runtime.close()
             raise
@@ -105,6 +114,40 @@ def assemble(config: EngineConfig) -> Parts:
 
     log.info("%s", spec.plan.summary("its own engine"))
     return Parts(tokenizer, runtime, executor, cache, hooks, info, restart)
+
+
+def _start(executor: Executor, settings: WorkerSettings) -> None:
+    """Tell workers what the engine knows now. Raises what they raise, and `InvalidConfiguration` or `PluginLoadError`
+    for a modifier that cannot be sent to them."""
+    try:
+        started = executor.submit("start", settings)
+    except BaseException as error:  # whatever pickling raises; where nothing is pickled, nothing is raised here
+        contain(error)
+        for modifier, options in settings.modifiers:
+            _check_pickles(f"modifier.{modifier.name}", options, modifier)
+        raise
+    started.result()
+
+
+def _check_pickles(component: str, options: Mapping[str, Any], cls: type | None = None) -> None:
+    """Raise `PluginLoadError` if the class of a component, and `InvalidConfiguration` if its options cannot be sent to
+    another process."""
+    try:
+        pickle.dumps(cls)
+    except BaseException as error:
+        contain(error)
+        raise PluginLoadError(
+            f"{component} cannot be sent to the workers' processes: its class is not a module's own: {text_of(error)}",
+            plugin=component,
+        ) from error
+    try:
+        pickle.dumps(options)
+    except BaseException as error:
+        contain(error)
+        raise InvalidConfiguration(
+            f"the options of {component} cannot be sent to the workers' processes: {text_of(error)}",
+            field=f"options.{component}",
+        ) from error
 
 
 def _worker_spec(config: EngineConfig, plugins: Plugins) -> WorkerSpec:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from guideway.errors import GuidewayError
+from guideway.errors import GuidewayError, contain, text_of
 
 from guideway_engine.executors.process.blocks import BlockReader, BlockWriter
 from guideway_engine.executors.process.messages import pack, pack_error, unpack
@@ -64,7 +64,7 @@ def _serve(files: Files, rank: int, num_workers: int) -> None:
     for number, read, start, length in _commands(files.commands):
         writer.free(read)
         try:
-            command = unpack(reader.read(start, length))
+            command = _read(reader.read(start, length))
             if worker is None:
                 worker = command(rank, num_workers)
                 parts = pack(None)
@@ -84,11 +84,23 @@ def _serve(files: Files, rank: int, num_workers: int) -> None:
         close()
 
 
+def _read(parts: list[memoryview]) -> Any:
+    try:
+        return unpack(parts)
+    except BaseException as error:
+        contain(error)
+        raise GuidewayError(
+            f"what was sent cannot be read in the worker's process: {text_of(error)}; classes and functions in it have "
+            "to be those of a module that can be imported there"
+        ) from error
+
+
 def _result(worker: Any, method: str, args: tuple[Any, ...]) -> list[memoryview]:
     result = getattr(worker, method)(*args)
     try:
         return pack(result)
-    except Exception as error:
+    except BaseException as error:
+        contain(error)
         raise GuidewayError(f"a {type(result).__name__} cannot be sent to another process: {error}") from error
 
 
