@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
@@ -151,3 +153,69 @@ def test_defaults_are_not_shared() -> None:
 def test_any_mapping_is_a_schema() -> None:
     schema = MappingProxyType({"type": "object", "properties": MappingProxyType({"b": {}, "a": {}})})
     assert JsonSchema(schema).source() == '{"type":"object","properties":{"b":{},"a":{}}}'
+
+
+MAKERS = {
+    "schema": lambda given: JsonSchema(given),
+    "tag": lambda given: StructuralTag(given),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_json_text_is_read_once_and_what_is_learned_from_it_stays(make: Callable[[Any], Any]) -> None:
+    text = make('{"b": [1, {}], "a": {}}')
+    calls: list[Any] = []
+
+    def find(value: Any) -> int:
+        calls.append(value)
+        return len(calls)
+
+    assert text.parsed == {"b": [1, {}], "a": {}}
+    assert text.parsed is text.parsed
+    assert [text.cached(find), text.cached(find), text.cached(find, text.parsed["a"])] == [1, 1, 2]
+    assert [text.cached(find, text.parsed["a"]), text.cached(find, text.parsed["b"][1])] == [2, 3]
+    assert calls == [text.parsed, {}, {}]
+
+
+def test_a_mapping_is_read_anew_each_time_because_it_may_change() -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    constraint = JsonSchema(schema)
+    frozen = constraint.frozen()
+    assert [constraint.cached(len), constraint.parsed] == [1, schema]
+    assert constraint.parsed is not schema
+    schema["maxLength"] = 3
+    assert (constraint.cached(len), constraint.parsed, constraint.source()) == (
+        2,
+        schema,
+        json.dumps(schema, separators=(",", ":")),
+    )
+    assert (frozen.cached(len), frozen.parsed, frozen.source()) == (1, {"type": "string"}, '{"type":"string"}')
+
+
+def test_what_was_learned_is_no_part_of_the_value() -> None:
+    read, unread = JsonSchema('{"type": "string"}'), JsonSchema('{"type": "string"}')
+    assert read.cached(len) == 1
+    assert (read, hash(read), repr(read), pickle.dumps(read)) == (
+        unread,
+        hash(unread),
+        repr(unread),
+        pickle.dumps(unread),
+    )
+    assert pickle.loads(pickle.dumps(read)).parsed == {"type": "string"}
+
+
+@pytest.mark.parametrize("text", ["{", DEEP, '{"a": 1, "a": 2}', '{"minimum": NaN}'], ids=lambda text: text[:9])
+def test_parsed_refuses_what_source_refuses(text: str) -> None:
+    with pytest.raises(InvalidGrammar) as of_source:
+        JsonSchema(text).source()
+    with pytest.raises(InvalidGrammar) as of_parsed:
+        _ = JsonSchema(text).parsed
+    assert str(of_parsed.value) == str(of_source.value)
+
+
+def test_frozen_choices_are_out_of_reach() -> None:
+    words = ["yes", "no"]
+    frozen = Choice(words).frozen()
+    words.append("maybe")
+    assert frozen == Choice(("yes", "no"))
+    assert Regex("a").frozen() == Regex("a")

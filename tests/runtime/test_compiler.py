@@ -6,7 +6,8 @@ import threading
 
 import pytest
 from guideway.api import CompiledGrammar, Constraint, JsonSchema, Matcher, Regex, UnsupportedGrammar
-from guideway.runtime.compiler import Compilation, Compiler, choose
+from guideway.runtime.candidates import choose
+from guideway.runtime.compiler import Compilation, Compiler
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.vocabularies import tiny

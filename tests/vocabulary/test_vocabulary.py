@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tiktoken
 from guideway.api import Encoder, InvalidConfiguration, Vocabulary
-from guideway.vocabulary import build_vocabulary
+from guideway.vocabulary import build_vocabulary, families, register_family
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -362,6 +362,30 @@ def test_the_wrapper_of_mistral_common_is_the_same_vocabulary() -> None:
 
     wrapped = MistralTokenizer.from_file(samples.tekken_path())
     assert build_vocabulary(wrapped).fingerprint == build_vocabulary(samples.tekken()).fingerprint
+
+
+class Letters:
+    """A tokenizer of no library."""
+
+
+def read_letters(_: Any, logits_width: int, stop_token_ids: frozenset[int]) -> Vocabulary:
+    return Vocabulary([b"", b"a", b"b"], stop_token_ids | {0}, {0: "</s>"}, logits_width)
+
+
+def test_a_stranger_registers_a_family_as_ours_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "_FAMILIES", dict(families._FAMILIES))
+    register_family("letters", lambda tokenizer: isinstance(tokenizer, Letters), read_letters)
+    assert build_vocabulary(Letters(), logits_width=8).tokens == (b"", b"a", b"b")
+    with pytest.raises(InvalidConfiguration, match="a family of tokenizers 'letters' already"):
+        register_family("letters", lambda _: True, read_letters)
+    with pytest.raises(InvalidConfiguration, match=r"tekken tokenizers of mistral_common and letters$"):
+        build_vocabulary(object())
+
+
+def test_the_family_that_came_last_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "_FAMILIES", dict(families._FAMILIES))
+    register_family("all", lambda _: True, read_letters)
+    assert len(build_vocabulary(samples.demo())) == 3
 
 
 def test_no_tokenizer_library_is_imported() -> None:

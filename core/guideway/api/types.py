@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar, Self, TypeVar
 
 from guideway.api.options import known_fields_only
 from guideway.errors import GuidewayError, InvalidGrammar
@@ -34,6 +35,8 @@ __all__ = [
     "StructuralTag",
     "TokenLogprobs",
 ]
+
+T = TypeVar("T")
 
 
 class FinishReason(StrEnum):
@@ -66,9 +69,63 @@ class Constraint(ABC):
     def source(self) -> str:
         """The constraint as canonical text, part of its cache key. Raises `InvalidGrammar` if it is malformed."""
 
+    def frozen(self) -> Self:
+        """The constraint, out of reach of later changes to what it was made of. Text is taken as it is, unread; raises
+        `InvalidGrammar` where anything else is malformed."""
+        return self
+
+
+class _JsonConstraint(Constraint):
+    """A constraint that is JSON. What is learned from a text is kept beside the fields: it is no part of the value, and
+    stays behind when the constraint is pickled. Of a mapping, which may change, nothing is kept."""
+
+    _field: ClassVar[str]
+    _what: ClassVar[str]
+
+    def source(self) -> str:
+        given = getattr(self, self._field)
+        if isinstance(given, _CanonicalJson):
+            return given
+        return self._read[0] if isinstance(given, str) else _read_json(given, self._what)[0]
+
+    @property
+    def parsed(self) -> Any:
+        """The JSON value, whose parts are dicts and lists. It is shared: whoever needs another one copies it. Raises
+        `InvalidGrammar` as `source` does."""
+        return self._read[1] if isinstance(getattr(self, self._field), str) else json.loads(self.source())
+
+    def cached(self, find: Callable[[Any], T], part: Any = None) -> T:
+        """``find(parsed)``, or ``find(part)`` of a part of it, called once for as long as the constraint lives. `find`
+        is a function of its argument alone, and its result is shared. What it raises is not kept."""
+        value = self.parsed if part is None else part
+        if not isinstance(getattr(self, self._field), str):
+            return find(value)
+        key = (find, id(value))
+        if key not in self._found:
+            self._found[key] = find(value)
+        found: T = self._found[key]
+        return found
+
+    def frozen(self) -> Self:
+        if type(getattr(self, self._field)) in (str, _CanonicalJson):
+            return self
+        return replace(self, **{self._field: self.source()})
+
+    @cached_property
+    def _read(self) -> tuple[str, Any]:
+        """Source and value of a text."""
+        return _read_json(getattr(self, self._field), self._what)
+
+    @cached_property
+    def _found(self) -> dict[Any, Any]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
 
 @dataclass(frozen=True)
-class JsonSchema(Constraint):
+class JsonSchema(_JsonConstraint):
     """JSON that validates against a schema, given as a dict, a bool or JSON text.
 
     The order of keys is kept: it decides the order of properties in the output.
@@ -76,12 +133,12 @@ class JsonSchema(Constraint):
 
     schema: Mapping[str, Any] | bool | str
 
+    _field: ClassVar[str] = "schema"
+    _what: ClassVar[str] = "JSON schema"
+
     @property
     def kind(self) -> str:
         return "json_schema"
-
-    def source(self) -> str:
-        return _json_text(self.schema, "JSON schema")
 
 
 @dataclass(frozen=True)
@@ -127,6 +184,10 @@ class Choice(Constraint):
             _text(choice, "each choice")
         return json.dumps(list(self.choices), ensure_ascii=False)
 
+    def frozen(self) -> Self:
+        self.source()
+        return replace(self, choices=tuple(self.choices))
+
 
 @dataclass(frozen=True)
 class Grammar(Constraint):
@@ -147,40 +208,40 @@ class Grammar(Constraint):
 
 
 @dataclass(frozen=True)
-class StructuralTag(Constraint):
+class StructuralTag(_JsonConstraint):
     """Free text with tagged regions that obey a schema of their own, in the ``structural_tag`` JSON format of
     vLLM, SGLang and xgrammar; a dict or JSON text."""
 
     tag: Mapping[str, Any] | str
 
+    _field: ClassVar[str] = "tag"
+    _what: ClassVar[str] = "structural tag"
+
     @property
     def kind(self) -> str:
         return "structural_tag"
 
-    def source(self) -> str:
-        return _json_text(self.tag, "structural tag")
-
 
 class _CanonicalJson(str):
-    """What `_json_text` made, so that it need not be made again."""
+    """What `_read_json` made, so that it need not be made again."""
 
     __slots__ = ()
 
 
-def _json_text(value: object, what: str) -> str:
-    """`value`, or the value its text denotes, as compact JSON in its own key order."""
-    if isinstance(value, _CanonicalJson):
-        return value
+def _read_json(value: object, what: str) -> tuple[str, Any]:
+    """`value`, or the value its text denotes, as compact JSON in its own key order; and that value."""
     try:
+        if isinstance(value, _CanonicalJson):
+            return value, json.loads(value)
         parsed = json.loads(value, object_pairs_hook=_unique_keys) if isinstance(value, str) else value
-        text = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+        text = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_dict)
         text.encode()
         _check_keys(parsed)  # after the dump, which has found any circle
     except RecursionError as error:
         raise InvalidGrammar(f"{what} is nested too deeply") from error
     except Exception as error:  # besides json's own, whatever a stranger's mapping raises
         raise InvalidGrammar(f"{what} is not JSON: {error}") from error
-    return _CanonicalJson(text)
+    return _CanonicalJson(text), parsed
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -206,7 +267,7 @@ def _check_keys(value: object) -> None:
             stack += item
 
 
-def _plain(value: object) -> object:
+def _as_dict(value: object) -> object:
     """A mapping that is no dict, as a dict; `json` asks for what it cannot write itself."""
     if isinstance(value, Mapping):
         return dict(value)

@@ -1,25 +1,22 @@
 """JSON Schema for grammar strategies: what a schema says, before it is compiled.
 
+A schema is checked and walked without recursion and in time linear in its size, so that a hostile one costs no more
+than its length. `JsonSchema.parsed` and `JsonSchema.cached` spare a strategy what was done before.
+
 `guideway.json_schema.cases` has schemas with instances they allow and do not; `guideway.json_schema.prober` finds out
 with them what an engine enforces.
 """
 
 from __future__ import annotations
 
-from guideway.json_schema.schema import (
-    KEYWORDS,
-    Schema,
-    check_schema,
-    combine,
-    keywords,
-    misspelt_keywords,
-    pattern_details,
-    resolve,
-    subschemas,
-)
+from guideway.json_schema.assertions import KEYWORDS, TYPES, combine, keywords, pattern_details
+from guideway.json_schema.checking import check_schema, misspelt_keywords
+from guideway.json_schema.walking import Pointer, Schema, resolve, subschemas
 
 __all__ = [
     "KEYWORDS",
+    "TYPES",
+    "Pointer",
     "Schema",
     "check_schema",
     "combine",

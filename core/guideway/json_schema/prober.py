@@ -1,27 +1,27 @@
 """Find out what a grammar strategy does with each JSON Schema keyword, by letting it judge instances byte by byte.
 
-A plugin keeps what `probe` returns in a `SupportTable`, one per version of its library, and answers
-`GrammarStrategy.supports` from it with `support`.
+A plugin keeps what `probe` returns in a `SupportTable`, for each version of its library, and answers
+`GrammarStrategy.supports` from it.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
-from guideway.api.types import Constraint, JsonSchema
+from guideway.api.types import JsonSchema, StructuralTag
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidGrammar, UnsupportedGrammar
-from guideway.json_schema import Schema, keywords
+from guideway.json_schema import Schema, check_schema, keywords
 from guideway.json_schema.cases import cases
 
-__all__ = ["Status", "SupportTable", "Table", "byte_vocabulary", "probe", "probe_holders_apart", "support"]
+__all__ = ["Status", "SupportTable", "Table", "byte_vocabulary", "probe", "probe_holders_apart"]
 
 Status: TypeAlias = Literal["enforced", "narrow", "unenforced", "refused"]
 """``enforced``: exactly the right instances pass. ``narrow``: no wrong one passes, but not every right one.
@@ -43,27 +43,6 @@ def byte_vocabulary() -> Vocabulary:
     return Vocabulary([*(bytes([i]) for i in range(256)), b""], frozenset({STOP}), {STOP: "</s>"})
 
 
-def support(schema: Schema, table: Mapping[str, Status], library: str) -> Support:
-    """What `table` says of a checked schema."""
-    names = keywords(schema)
-    status = {name: _look_up(name, table) for name in names}
-    refused = sorted(name for name in names if status[name] == "refused")
-    if refused:
-        return Support(reason=f"{library} does not compile {', '.join(refused)}")
-    return Support(
-        enforced=frozenset(n for n in names if "+" not in n and status[n] in ("enforced", "narrow")),
-        unenforced=frozenset(n for n in names if status[n] == "unenforced"),
-    )
-
-
-def _look_up(name: str, table: Mapping[str, Status]) -> Status:
-    if name in table:
-        return table[name]
-    if "+" in name:
-        return "enforced"
-    return table["format:*"] if name.startswith("format:") else "unenforced"
-
-
 def probe(strategy: GrammarStrategy) -> Table:
     """What `strategy`, built for `byte_vocabulary`, does with every keyword and every two side by side."""
     return _probe(strategy.compile)
@@ -75,8 +54,8 @@ def probe_holders_apart(strategy: GrammarStrategy) -> Table:
     table = probe(strategy)
     ignored = {name for name, status in table.items() if status == "unenforced" and not _holds(name)}
 
-    def compile_holders(constraint: Constraint) -> CompiledGrammar:
-        names = keywords(json.loads(constraint.source()))
+    def compile_holders(constraint: JsonSchema) -> CompiledGrammar:
+        names = keywords(constraint.parsed)
         if names.isdisjoint(HOLDERS) or not names.isdisjoint(ignored):
             raise UnsupportedGrammar("not of interest", feature="probe")
         return strategy.compile(constraint)
@@ -90,7 +69,7 @@ def _holds(name: str) -> bool:
     return not HOLDERS.isdisjoint(name.split("+"))
 
 
-def _probe(compile_: Callable[[Constraint], CompiledGrammar]) -> Table:
+def _probe(compile_: Callable[[JsonSchema], CompiledGrammar]) -> Table:
     found: dict[str, list[Status]] = {}
     for name, schema, right, wrong in cases():
         found.setdefault(name, []).append(_judge(compile_, schema, right, wrong))
@@ -109,7 +88,7 @@ def _summary(statuses: list[Status]) -> Status:
 
 
 def _judge(
-    compile_: Callable[[Constraint], CompiledGrammar], schema: Schema, right: list[Any], wrong: list[Any]
+    compile_: Callable[[JsonSchema], CompiledGrammar], schema: Schema, right: list[Any], wrong: list[Any]
 ) -> Status:
     try:
         compiled = compile_(JsonSchema(schema))
@@ -151,6 +130,25 @@ class SupportTable:
         """The library with its version, as messages name it."""
         return f"{self.distribution} {version(self.distribution)}"
 
+    def support(self, constraint: JsonSchema | StructuralTag, schemas: Iterable[Schema] | None = None) -> Support:
+        """What the installed version enforces of a schema, or of the `schemas` in a structural tag, parts of
+        ``constraint.parsed``; a refusal where one is malformed."""
+        table = self.installed()
+        enforced: set[str] = set() if schemas is None else {constraint.kind}
+        unenforced: set[str] = set()
+        for schema in [constraint.parsed] if schemas is None else schemas:
+            try:
+                constraint.cached(check_schema, schema)
+            except InvalidGrammar as error:
+                return Support(reason=str(error))
+            status = {name: _look_up(name, table) for name in constraint.cached(keywords, schema)}
+            refused = sorted(name for name in status if status[name] == "refused")
+            if refused:
+                return Support(reason=f"{self.library} does not compile {', '.join(refused)}")
+            enforced |= {name for name in status if "+" not in name and status[name] in ("enforced", "narrow")}
+            unenforced |= {name for name in status if status[name] == "unenforced"}
+        return Support(enforced=frozenset(enforced - unenforced), unenforced=frozenset(unenforced))
+
     def committed(self) -> dict[str, Table]:
         """The tables that come with the plugin."""
         tables: dict[str, Table] = json.loads(files(self._package).joinpath("support.json").read_text("utf-8"))
@@ -170,3 +168,11 @@ class SupportTable:
         tables = self.committed() if path.exists() else {}
         tables[version(self.distribution)] = self.measure()
         path.write_text(json.dumps(dict(sorted(tables.items())), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _look_up(name: str, table: Mapping[str, Status]) -> Status:
+    if name in table:
+        return table[name]
+    if "+" in name:
+        return "enforced"
+    return table["format:*"] if name.startswith("format:") else "unenforced"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from guideway.api.hooks import ValidationContext
 from guideway.api.options import is_int, short_repr
-from guideway.api.types import Choice, Companion, Constraint, JsonSchema, Request, SamplingParams, StructuralTag
+from guideway.api.types import Companion, Constraint, JsonSchema, Request, SamplingParams
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import InvalidRequest, LimitExceeded, contain, text_of
+from guideway.errors import InvalidRequest, LimitExceeded, contain, did_you_mean, text_of
 from guideway.json_schema import check_schema
+from guideway.runtime.candidates import CandidateCache
 from guideway.runtime.sampling import is_text, python_number, validated
 
-__all__ = ["Validator", "check_companions", "checked", "run_validators"]
+__all__ = ["Validator", "check_companions", "run_validators", "validate_request"]
 
 Validator = Callable[[Request, ValidationContext], None]
 
@@ -23,16 +22,19 @@ MAX_TENANT_LENGTH = 256
 """Characters of `Request.tenant`: it is a name, and kept for as long as the host runs."""
 
 
-def checked(request: Request, vocabulary: Vocabulary, context: ValidationContext) -> Request:
-    """`request` with everything checked that needs no plugin, and frozen against later changes by its caller.
-    Raises `InvalidRequest`."""
-    prompt = _checked_ids(request.prompt_token_ids, "prompt", len(vocabulary), context)
+def validate_request(
+    request: Request, vocabulary: Vocabulary, context: ValidationContext, known: CandidateCache
+) -> Request:
+    """`request` with everything validated that needs no plugin, and frozen against later changes by its caller.
+    Constraints that are `known` to be well formed are not read. Raises `InvalidRequest`."""
+    prompt = _token_ids(request.prompt_token_ids, "prompt", len(vocabulary), context)
     if not is_text(request.tenant) or len(request.tenant) > MAX_TENANT_LENGTH:
         raise InvalidRequest(
             f"tenant must be a string of at most {MAX_TENANT_LENGTH} characters, not {short_repr(request.tenant)}",
             field="tenant",
         )
-    return replace(request, prompt_token_ids=prompt, params=_checked_params(request.params, vocabulary, context))
+    params = _params(request.params, vocabulary, context, known)
+    return replace(request, prompt_token_ids=prompt, params=params)
 
 
 def check_companions(
@@ -45,7 +47,7 @@ def check_companions(
                 f"modifier {name!r} asks for a companion that is a {type(companion).__name__}, no Companion",
                 field=f"modifiers.{name}",
             )
-        _checked_ids(companion.prompt_token_ids, f"modifiers.{name}", len(vocabulary), context)
+        _token_ids(companion.prompt_token_ids, f"modifiers.{name}", len(vocabulary), context)
     if len(companions) >= max_num_sequences:
         raise LimitExceeded(
             f"the request needs {len(companions)} companion sequences beside it, but only {max_num_sequences} "
@@ -70,7 +72,7 @@ def run_validators(validators: Sequence[tuple[str, Validator]], request: Request
             ) from error
 
 
-def _checked_ids(ids: object, field: str, num_tokens: int, context: ValidationContext) -> tuple[int, ...]:
+def _token_ids(ids: object, field: str, num_tokens: int, context: ValidationContext) -> tuple[int, ...]:
     what = "the prompt" if field == "prompt" else "the companion's prompt"
     if not isinstance(ids, list | tuple):
         raise InvalidRequest(f"{what} must be a list of token ids, not {type(ids).__name__}", field=field)
@@ -91,18 +93,20 @@ def _checked_ids(ids: object, field: str, num_tokens: int, context: ValidationCo
     return tuple(ids)
 
 
-def _checked_params(params: SamplingParams, vocabulary: Vocabulary, context: ValidationContext) -> SamplingParams:
+def _params(
+    params: SamplingParams, vocabulary: Vocabulary, context: ValidationContext, known: CandidateCache
+) -> SamplingParams:
     if not isinstance(params, SamplingParams):
         raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
     return replace(
         validated(params, len(vocabulary)),
-        stop_token_ids=_checked_stops(params, vocabulary),
-        modifiers=_checked_modifiers(params.modifiers, context),
-        constraint=None if params.constraint is None else _checked_constraint(params.constraint, context),
+        stop_token_ids=_stop_token_ids(params, vocabulary),
+        modifiers=_modifiers(params.modifiers, context),
+        constraint=None if params.constraint is None else _constraint(params.constraint, context, known),
     )
 
 
-def _checked_stops(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int, ...]:
+def _stop_token_ids(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int, ...]:
     given = () if params.stop_token_ids is None else params.stop_token_ids
     ids = tuple(map(python_number, given)) if isinstance(given, list | tuple | set | frozenset) else None
     if ids is None or not all(is_int(i) and 0 <= i < len(vocabulary) for i in ids):
@@ -120,7 +124,7 @@ def _checked_stops(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int,
     return ids
 
 
-def _checked_modifiers(modifiers: object, context: ValidationContext) -> dict[str, Mapping[str, object]]:
+def _modifiers(modifiers: object, context: ValidationContext) -> dict[str, Mapping[str, object]]:
     if modifiers is None:
         return {}
     if not isinstance(modifiers, Mapping):
@@ -130,11 +134,7 @@ def _checked_modifiers(modifiers: object, context: ValidationContext) -> dict[st
         )
     for name, options in modifiers.items():
         if name not in context.modifiers:
-            raise InvalidRequest(
-                f"no logit modifier {short_repr(name)} is configured{_close(name, context.modifiers)}; "
-                f"configured: {', '.join(context.modifiers) or 'none'}",
-                field="modifiers",
-            )
+            raise _not_configured("logit modifier", name, context.modifiers, "modifiers")
         if not isinstance(options, Mapping):
             raise InvalidRequest(
                 f"the options of modifier {name!r} must be a mapping, {{}} for none, not {short_repr(options)}",
@@ -150,8 +150,7 @@ def _copied(value: object) -> object:
     return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
-def _checked_constraint(constraint: Constraint, context: ValidationContext) -> Constraint:
-    """`constraint` with its text in place of whatever mutable value it was given as."""
+def _constraint(constraint: Constraint, context: ValidationContext, known: CandidateCache) -> Constraint:
     if not isinstance(constraint, Constraint):
         raise InvalidRequest(
             f"constraint must be a JsonSchema, JsonObject, Regex, Choice, Grammar or StructuralTag, not "
@@ -159,22 +158,17 @@ def _checked_constraint(constraint: Constraint, context: ValidationContext) -> C
             field="constraint",
         )
     if constraint.strategy is not None and constraint.strategy not in context.grammars:
-        raise InvalidRequest(
-            f"no grammar strategy {short_repr(constraint.strategy)} is configured"
-            f"{_close(constraint.strategy, context.grammars)}; configured: {', '.join(context.grammars) or 'none'}",
-            field="constraint.strategy",
-        )
-    source = constraint.source()
-    if isinstance(constraint, JsonSchema):
-        check_schema(json.loads(source))
-        return replace(constraint, schema=source)
-    if isinstance(constraint, StructuralTag):
-        return replace(constraint, tag=source)
-    if isinstance(constraint, Choice):
-        return replace(constraint, choices=tuple(constraint.choices))
+        raise _not_configured("grammar strategy", constraint.strategy, context.grammars, "constraint.strategy")
+    constraint = constraint.frozen()
+    if constraint not in known:
+        constraint.source()
+        if isinstance(constraint, JsonSchema):
+            constraint.cached(check_schema)
     return constraint
 
 
-def _close(name: object, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(name)[:80], list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+def _not_configured(what: str, name: object, configured: Iterable[str], field: str) -> InvalidRequest:
+    hint = did_you_mean(name, configured)
+    known = f"configured: {', '.join(configured) or 'none'}"
+    parts = (f"no {what} {short_repr(name)} is configured", hint, known)
+    return InvalidRequest("; ".join(part for part in parts if part), field=field)

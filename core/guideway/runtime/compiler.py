@@ -1,53 +1,25 @@
-"""Choosing a strategy for a constraint and compiling it: in threads, once for equal constraints, cached by bytes."""
+"""Compiling: in threads, once for equal constraints, cached by bytes."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import queue
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, TypeVar
 
-from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
-from guideway.api.types import Constraint, JsonSchema, StructuralTag
-from guideway.errors import (
-    ConformanceError,
-    GuidewayError,
-    InvalidGrammar,
-    PluginError,
-    UnsupportedGrammar,
-    contain,
-    text_of,
-)
-from guideway.json_schema import misspelt_keywords
+from guideway.api.grammar import CompiledGrammar
+from guideway.api.types import Constraint
+from guideway.errors import GuidewayError, InvalidGrammar, UnsupportedGrammar, blame
+from guideway.runtime.candidates import Candidate, Key
 
-__all__ = ["Candidate", "Choices", "Compilation", "Compiler", "choose"]
-
-T = TypeVar("T")
-Key: TypeAlias = tuple[str, str, str]
-"""Strategy, kind and source of a constraint. A compiler lives as long as its strategies, so vocabulary, options and
-versions need no place in it; the source keeps the key order of a schema, which decides the order of its output."""
+__all__ = ["Compilation", "Compiler"]
 
 STACK_BYTES = 64 << 20
 """Stack of a compile thread. Native compilers recurse over `$ref` and rule chains; at the usual 8 MiB they overflow
 from about 2,500 links on, which kills the process. Virtual memory only."""
-
-MAX_CHOICES = 4096
-"""Of so many constraints it is remembered which strategies take them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A strategy that will take a constraint, and what it would leave unenforced."""
-
-    name: str
-    strategy: GrammarStrategy
-    unenforced: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,85 +28,6 @@ class Compilation:
 
     candidate: Candidate
     grammar: CompiledGrammar
-
-
-def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) -> list[Candidate]:
-    """The strategies to try for `constraint`, best first.
-
-    `strategies` is in the operator's order of preference. One that would leave a keyword unenforced comes after all
-    that enforce everything. Raises `UnsupportedGrammar` if none will take it, with each one's reason.
-    """
-    names = list(strategies) if constraint.strategy is None else [constraint.strategy]
-    misspelt = _misspelt(constraint)
-    whole: list[Candidate] = []
-    partly: list[Candidate] = []
-    refusals, missing = [], []
-    for name in names:
-        strategy = strategies[name]
-        if constraint.kind not in strategy.kinds:
-            refusals.append(f"{name} compiles {', '.join(sorted(strategy.kinds))}")
-            missing.append(constraint.kind)
-            continue
-        support = _supports(name, strategy, constraint)
-        if support.refused:
-            refusals.append(f"{name}: {support.reason}")
-            continue
-        candidate = Candidate(name, strategy, tuple(sorted(support.unenforced | misspelt)))
-        (partly if support.unenforced else whole).append(candidate)
-    if not whole and not partly:
-        offered = "; ".join(refusals) or "no grammar strategy is configured"
-        raise UnsupportedGrammar(
-            f"no configured strategy can serve this {constraint.kind} constraint ({offered})",
-            feature=missing[0] if missing else constraint.kind,
-        )
-    return whole + partly
-
-
-class Choices:
-    """What `choose` said of the last constraints, which come again and again: reading a schema takes longer than many
-    a step."""
-
-    def __init__(self, strategies: Mapping[str, GrammarStrategy]) -> None:
-        self._strategies = strategies
-        self._known: OrderedDict[tuple[str | None, str, bytes], list[Candidate]] = OrderedDict()
-
-    def of(self, constraint: Constraint) -> list[Candidate]:
-        """The strategies to try, best first. Raises `UnsupportedGrammar`."""
-        digest = hashlib.sha256(constraint.source().encode()).digest()
-        key = (constraint.strategy, constraint.kind, digest)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = choose(constraint, self._strategies)
-            if len(self._known) > MAX_CHOICES:
-                self._known.popitem(last=False)
-        return found
-
-
-def _misspelt(constraint: Constraint) -> frozenset[str]:
-    """Keywords of a JSON schema that no strategy will enforce, because nobody knows them."""
-    if isinstance(constraint, JsonSchema):
-        return misspelt_keywords(json.loads(constraint.source()))
-    schemas = []
-    if isinstance(constraint, StructuralTag):
-        stack = [json.loads(constraint.source())]
-        while stack:
-            item = stack.pop()
-            if isinstance(item, dict):
-                for key, value in item.items():
-                    if key in ("schema", "json_schema") and isinstance(value, dict):
-                        schemas.append(value)
-                    else:
-                        stack.append(value)
-            elif isinstance(item, list):
-                stack += item
-    return misspelt_keywords(*schemas)
-
-
-def _supports(name: str, strategy: GrammarStrategy, constraint: Constraint) -> Support:
-    support = _guarded(name, "supports", lambda: strategy.supports(constraint), passing=())
-    if not isinstance(support, Support):
-        raise ConformanceError(f"grammar.{name}: supports must return a Support, not {type(support).__name__}")
-    return support
 
 
 class Compiler:
@@ -163,9 +56,9 @@ class Compiler:
         """Compile with the first candidate that can. The future fails with `InvalidGrammar`, with an
         `UnsupportedGrammar` that has every candidate's reason, or with a `PluginError` if a strategy broke: after an
         error nothing else is tried. After `close` it fails with a `GuidewayError`."""
-        outcome: Future[Compilation] = Future()
-        self._try(candidates, constraint, [], outcome)
-        return outcome
+        compilation: Future[Compilation] = Future()
+        self._try(candidates, constraint, [], compilation)
+        return compilation
 
     def close(self) -> None:
         """Compile nothing more; what is running ends in its own time, and what is queued fails."""
@@ -173,85 +66,84 @@ class Compiler:
         for _ in self._threads:
             self._queue.put(None)
         with self._lock:
-            waiting = list(self._in_flight.values())
-        for flight in waiting:
-            flight.cancel()
+            pending = list(self._in_flight.values())
+        for future in pending:
+            future.cancel()
 
     def _try(
         self,
         candidates: Sequence[Candidate],
         constraint: Constraint,
         refusals: list[str],
-        outcome: Future[Compilation],
+        compilation: Future[Compilation],
     ) -> None:
-        flight = self._flight(candidates[0], constraint)
-        flight.add_done_callback(partial(self._settle, candidates, constraint, refusals, outcome))
+        future = self._grammar(candidates[0], constraint)
+        future.add_done_callback(partial(self._end, candidates, constraint, refusals, compilation))
 
-    def _settle(
+    def _end(
         self,
         candidates: Sequence[Candidate],
         constraint: Constraint,
         refusals: list[str],
-        outcome: Future[Compilation],
-        flight: Future[CompiledGrammar],
+        compilation: Future[Compilation],
+        future: Future[CompiledGrammar],
     ) -> None:
-        closed = flight.cancelled() or self._closed
-        error = GuidewayError("closed before the constraint was compiled") if closed else flight.exception()
+        closed = future.cancelled() or self._closed
+        error = GuidewayError("closed before the constraint was compiled") if closed else future.exception()
         if isinstance(error, UnsupportedGrammar):
             refusals = [*refusals, f"{candidates[0].name}: {error}"]
-            if len(candidates) > 1 and not outcome.cancelled():
-                self._try(candidates[1:], constraint, refusals, outcome)
+            if len(candidates) > 1 and not compilation.cancelled():
+                self._try(candidates[1:], constraint, refusals, compilation)
                 return
             if len(refusals) > 1:
                 message = f"no strategy could compile it ({'; '.join(refusals)})"
                 error = UnsupportedGrammar(message, feature=error.feature)
-        if not outcome.set_running_or_notify_cancel():
+        if not compilation.set_running_or_notify_cancel():
             return
         if error is None:
-            outcome.set_result(Compilation(candidates[0], flight.result()))
+            compilation.set_result(Compilation(candidates[0], future.result()))
         else:
-            outcome.set_exception(error)
+            compilation.set_exception(error)
 
-    def _flight(self, candidate: Candidate, constraint: Constraint) -> Future[CompiledGrammar]:
+    def _grammar(self, candidate: Candidate, constraint: Constraint) -> Future[CompiledGrammar]:
         """The compilation by one candidate: cached, in flight, or begun."""
-        key = (candidate.name, constraint.kind, constraint.source())
+        key = candidate.key
         with self._lock:
             if key in self._in_flight:
                 return self._in_flight[key]
-            flight: Future[CompiledGrammar] = Future()
+            future: Future[CompiledGrammar] = Future()
             if key in self._cached:
                 self._cached.move_to_end(key)
-                flight.set_result(self._cached[key][0])
-                return flight
+                future.set_result(self._cached[key][0])
+                return future
             if self._closed:
-                flight.cancel()
-                return flight
+                future.cancel()
+                return future
             self._start_threads()
             # queued before it is known: what cannot be queued, or is interrupted here, leaves nothing to wait for
-            self._queue.put(lambda: self._compile(key, candidate, constraint, flight))
-            self._in_flight[key] = flight
-        return flight
+            self._queue.put(partial(self._compile, candidate, constraint, future))
+            self._in_flight[key] = future
+        return future
 
-    def _compile(self, key: Key, candidate: Candidate, constraint: Constraint, flight: Future[CompiledGrammar]) -> None:
-        if not flight.set_running_or_notify_cancel():
+    def _compile(self, candidate: Candidate, constraint: Constraint, future: Future[CompiledGrammar]) -> None:
+        if not future.set_running_or_notify_cancel():
             return
         error: BaseException | None = None
         try:
-            passing = (InvalidGrammar, UnsupportedGrammar)
-            grammar = _guarded(
-                candidate.name, "compile", lambda: candidate.strategy.compile(constraint), passing=passing
-            )
-            nbytes = _guarded(candidate.name, "nbytes", lambda: max(0, int(grammar.nbytes)), passing=())
+            with blame(f"grammar.{candidate.name}", "compile", passing=(InvalidGrammar, UnsupportedGrammar)):
+                grammar = candidate.strategy.compile(constraint)
+            with blame(f"grammar.{candidate.name}", "nbytes"):
+                nbytes = max(0, int(grammar.nbytes))
         except BaseException as raised:  # whatever it is, whoever waits must hear of it
             error = raised
         with self._lock:
-            self._in_flight.pop(key, None)
+            self._in_flight.pop(candidate.key, None)
             if error is None:
-                self._store(key, grammar, nbytes)
+                self._store(candidate.key, grammar, nbytes)
         if error is None:
-            flight.set_result(grammar)
+            future.set_result(grammar)
         else:
-            flight.set_exception(error)
+            future.set_exception(error)
 
     def _store(self, key: Key, grammar: CompiledGrammar, nbytes: int) -> None:
         if nbytes > self._cache_bytes:
@@ -281,15 +173,3 @@ class Compiler:
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
             job()
-
-
-def _guarded(name: str, phase: str, call: Callable[[], T], *, passing: tuple[type[Exception], ...]) -> T:
-    """`call`, with everything a strategy may not raise turned into a `PluginError` that names it."""
-    try:
-        return call()
-    except passing:
-        raise
-    except BaseException as error:
-        contain(error)
-        plugin = f"grammar.{name}"
-        raise PluginError(f"{plugin} failed in {phase}: {text_of(error)}", plugin=plugin) from error

@@ -32,7 +32,8 @@ from guideway.api.steps import (
 )
 from guideway.api.types import Constraint, Request, SequenceInfo
 from guideway.errors import ConformanceError, InvalidConfiguration, InvalidRequest, PluginError, blame, contain
-from guideway.runtime.compiler import Candidate, Choices, Compilation, Compiler
+from guideway.runtime.candidates import Candidate, CandidateCache
+from guideway.runtime.compiler import Compilation, Compiler
 from guideway.runtime.journal import Journal
 from guideway.runtime.replay import new_matcher
 
@@ -104,7 +105,8 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def __init__(self, strategies: Mapping[str, GrammarStrategy], compiler: Compiler, context: ModifierContext) -> None:
         super().__init__({}, context)
-        self._choices = Choices(strategies)
+        self.known = CandidateCache(strategies)
+        """The constraints that came last."""
         self._compiler = compiler
         self._compiled: dict[str, Future[Compilation]] = {}
         self._words = num_words(context.vocabulary.logits_width)
@@ -113,7 +115,7 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def compile(self, request: Request, constraint: Constraint) -> Future[Compilation]:
         """Start compiling. Raises `UnsupportedGrammar` at once if no strategy will take it."""
-        future = self._compiler.submit(self._choices.of(constraint), constraint)
+        future = self._compiler.submit(self.known.candidates(constraint), constraint)
         self._compiled[request.request_id] = future
         return future
 

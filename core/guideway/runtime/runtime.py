@@ -39,7 +39,7 @@ from guideway.api.steps import (
 from guideway.api.types import Companion, Request, SequenceInfo
 from guideway.errors import GuidewayError, InvalidRequest, PluginError, contain, text_of
 from guideway.pipeline.context import combined_bitmask
-from guideway.runtime.admission import Validator, check_companions, checked, run_validators
+from guideway.runtime.admission import Validator, check_companions, run_validators, validate_request
 from guideway.runtime.compiler import Compilation, Compiler
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
@@ -149,7 +149,7 @@ class Runtime:
             raise InvalidRequest(
                 f"a request {request.request_id!r} is already here; ids are unique", field="request_id"
             )
-        request = checked(request, self.context.vocabulary, self._validation)
+        request = validate_request(request, self.context.vocabulary, self._validation, self._mask.known)
         params = request.params
         chosen = [self._by_name[name] for name in params.modifiers]
         for modifier in chosen:

@@ -11,17 +11,18 @@ from typing import Any
 
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidConfiguration
-from guideway.vocabulary.byte_pair import from_tekken, from_tiktoken
-from guideway.vocabulary.huggingface import from_tokenizers
+from guideway.vocabulary import byte_pair, huggingface
+from guideway.vocabulary.families import reader_of, register_family
 
-__all__ = ["build_vocabulary"]
+__all__ = ["build_vocabulary", "register_family"]
 
 
 def build_vocabulary(
     tokenizer: Any, *, logits_width: int | None = None, stop_token_ids: Iterable[int] | None = None
 ) -> Vocabulary:
     """The vocabulary of a tokenizer: a fast one of ``transformers``, a ``tokenizers.Tokenizer``, a
-    ``tiktoken.Encoding``, or a ``mistral_common`` tokenizer with a tekken vocabulary.
+    ``tiktoken.Encoding``, a ``mistral_common`` tokenizer with a tekken vocabulary, or one of a family that
+    `register_family` added.
 
     Token bytes are what a token appends to running text. What a tokenizer does to the start of a whole text only,
     such as the space SentencePiece puts there, belongs to prompts and is no part of any token.
@@ -37,33 +38,7 @@ def build_vocabulary(
     width = 0 if logits_width is None else logits_width
     if logits_width is not None and logits_width < 1:
         raise InvalidConfiguration(f"logits_width must be at least 1, not {logits_width}", field="logits_width")
-    # transformers' own wrapper around mistral_common, then mistral_common's wrapper around the vocabulary
-    if _is_a(tokenizer, "transformers", "MistralCommonBackend"):
-        tokenizer = tokenizer.tokenizer
-    if _is_a(tokenizer, "mistral_common", "MistralTokenizer"):
-        tokenizer = tokenizer.instruct_tokenizer.tokenizer
-
-    if _is_a(tokenizer, "mistral_common", "Tekkenizer"):
-        vocabulary = from_tekken(tokenizer, width, stops)
-    elif _is_a(tokenizer, "tiktoken", "Encoding"):
-        vocabulary = from_tiktoken(tokenizer, width, stops)
-    elif _is_a(tokenizer, "tokenizers", "Tokenizer"):
-        vocabulary = from_tokenizers(tokenizer, width, stops)
-    elif _is_a(tokenizer, "transformers", "PreTrainedTokenizerBase") and hasattr(tokenizer, "backend_tokenizer"):
-        eos = tokenizer.eos_token_id
-        vocabulary = from_tokenizers(
-            tokenizer.backend_tokenizer,
-            width,
-            stops if eos is None else stops | {eos},
-            also_special=frozenset(tokenizer.all_special_ids),
-        )
-    else:
-        raise InvalidConfiguration(
-            f"no exact token bytes are known for a {type(tokenizer).__module__}.{type(tokenizer).__qualname__}; "
-            "accepted are fast tokenizers of transformers, tokenizers.Tokenizer, tiktoken.Encoding and tekken "
-            "tokenizers of mistral_common",
-            field="tokenizer",
-        )
+    vocabulary = reader_of(tokenizer)(tokenizer, width, stops)
     if not vocabulary.stop_token_ids:
         raise InvalidConfiguration(
             "the tokenizer names no end-of-text token, so no generation could ever stop; pass stop_token_ids",
@@ -72,9 +47,7 @@ def build_vocabulary(
     return vocabulary
 
 
-def _is_a(value: object, library: str, name: str) -> bool:
-    """Whether `value` is an instance of `library`'s class `name`, told without importing the library."""
-    return any(
-        cls.__name__ == name and (cls.__module__ == library or cls.__module__.startswith(f"{library}."))
-        for cls in type(value).__mro__
-    )
+register_family("fast tokenizers of transformers", huggingface.is_fast, huggingface.from_transformers)
+register_family("tokenizers.Tokenizer", huggingface.is_tokenizer, huggingface.from_tokenizers)
+register_family("tiktoken.Encoding", byte_pair.is_tiktoken, byte_pair.from_tiktoken)
+register_family("tekken tokenizers of mistral_common", byte_pair.is_tekken, byte_pair.from_tekken)

@@ -9,8 +9,9 @@ from typing import Any
 
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidConfiguration
+from guideway.vocabulary.families import is_a
 
-__all__ = ["BytePairEncoder", "from_tekken", "from_tiktoken"]
+__all__ = ["BytePairEncoder", "from_tekken", "from_tiktoken", "is_tekken", "is_tiktoken"]
 
 
 class BytePairEncoder:
@@ -57,6 +58,11 @@ class BytePairEncoder:
         return [i + self._first_id for i in ids] if self._first_id else list(ids)
 
 
+def is_tiktoken(tokenizer: Any) -> bool:
+    """Whether it is a ``tiktoken.Encoding``."""
+    return is_a(tokenizer, "tiktoken", "Encoding")
+
+
 def from_tiktoken(encoding: Any, logits_width: int, stop_token_ids: frozenset[int]) -> Vocabulary:
     """The vocabulary of a ``tiktoken.Encoding``; its end-of-text token, if it has one, is a stop token."""
     special = {encoding.encode_single_token(name): name for name in encoding.special_tokens_set}
@@ -64,12 +70,27 @@ def from_tiktoken(encoding: Any, logits_width: int, stop_token_ids: frozenset[in
     return _vocabulary(encoding, encoding.n_vocab, 0, special, logits_width, stop_token_ids | end)
 
 
+def is_tekken(tokenizer: Any) -> bool:
+    """Whether it is a ``Tekkenizer`` of ``mistral_common``, or a wrapper around one."""
+    return is_a(_unwrapped(tokenizer), "mistral_common", "Tekkenizer")
+
+
 def from_tekken(tokenizer: Any, logits_width: int, stop_token_ids: frozenset[int]) -> Vocabulary:
-    """The vocabulary of a ``mistral_common`` ``Tekkenizer``: special tokens first, then the ranks in order."""
+    """The vocabulary of a ``Tekkenizer``: special tokens first, then the ranks in order."""
+    tokenizer = _unwrapped(tokenizer)
     first_id = tokenizer.num_special_tokens
     special = {token_id: tokenizer.id_to_piece(token_id) for token_id in range(first_id)}
     stops = stop_token_ids | {tokenizer.eos_id}
     return _vocabulary(tokenizer._model, tokenizer.n_words, first_id, special, logits_width, stops)
+
+
+def _unwrapped(tokenizer: Any) -> Any:
+    """What is inside transformers' own wrapper around mistral_common, and mistral_common's around the vocabulary."""
+    if is_a(tokenizer, "transformers", "MistralCommonBackend"):
+        tokenizer = tokenizer.tokenizer
+    if is_a(tokenizer, "mistral_common", "MistralTokenizer"):
+        tokenizer = tokenizer.instruct_tokenizer.tokenizer
+    return tokenizer
 
 
 def _vocabulary(

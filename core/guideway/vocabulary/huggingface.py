@@ -19,10 +19,32 @@ from typing import Any
 
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidConfiguration
+from guideway.vocabulary.families import is_a
 
-__all__ = ["TokenizersEncoder", "from_tokenizers"]
+__all__ = ["TokenizersEncoder", "from_tokenizers", "from_transformers", "is_fast", "is_tokenizer"]
 
 BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+
+def is_fast(tokenizer: Any) -> bool:
+    """Whether it is a fast tokenizer of ``transformers``."""
+    return is_a(tokenizer, "transformers", "PreTrainedTokenizerBase") and hasattr(tokenizer, "backend_tokenizer")
+
+
+def from_transformers(tokenizer: Any, logits_width: int, stop_token_ids: frozenset[int]) -> Vocabulary:
+    """The vocabulary of a fast tokenizer of ``transformers``, whose end-of-text token is a stop token."""
+    eos = tokenizer.eos_token_id
+    return from_tokenizers(
+        tokenizer.backend_tokenizer,
+        logits_width,
+        stop_token_ids if eos is None else stop_token_ids | {eos},
+        also_special=frozenset(tokenizer.all_special_ids),
+    )
+
+
+def is_tokenizer(tokenizer: Any) -> bool:
+    """Whether it is a ``tokenizers.Tokenizer``."""
+    return is_a(tokenizer, "tokenizers", "Tokenizer")
 
 
 def from_tokenizers(

@@ -22,7 +22,7 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate
 from guideway.json_schema.prober import SupportTable
-from guideway_llguidance.support import SUPPORT
+from guideway_llguidance.strategy import SUPPORT
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]
 Ids = Callable[[str], list[int]]

@@ -27,7 +27,7 @@ from guideway.json_schema.prober import STOP, byte_vocabulary
 from guideway_lmfe import guideway_grammar_strategy
 from guideway_lmfe.places import decoded, span
 from guideway_lmfe.schema import rewritten
-from guideway_lmfe.support import SUPPORT
+from guideway_lmfe.strategy import SUPPORT
 
 Accepts = Callable[[Constraint, str], bool]
 WORDS = ["é", "aé", "true", '",', '":', '"a', 'a"', "\\n", 'a\\"', "[[", "]]", "1.", "12", "abcdefgh", 'abc",', '", "']

@@ -24,7 +24,7 @@ from guideway.api import (
 from guideway.api.bitmask import allocate, unpack
 from guideway.json_schema.prober import STOP, byte_vocabulary
 from guideway_outlines import constraint, guideway_grammar_strategy
-from guideway_outlines.support import SUPPORT
+from guideway_outlines.strategy import SUPPORT
 from pydantic import BaseModel
 
 

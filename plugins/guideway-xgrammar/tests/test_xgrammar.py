@@ -19,7 +19,7 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.json_schema.prober import SupportTable, byte_vocabulary
-from guideway_xgrammar.support import SUPPORT
+from guideway_xgrammar.strategy import SUPPORT
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]
 Ids = Callable[[str], list[int]]

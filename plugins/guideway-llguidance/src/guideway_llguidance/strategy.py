@@ -10,23 +10,27 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from guideway.api import (
+    Choice,
     Constraint,
     Example,
     Grammar,
     GrammarStrategy,
     InvalidGrammar,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    StructuralTag,
     Support,
     UnsupportedGrammar,
     Vocabulary,
     parse_options,
 )
-from guideway.json_schema.prober import support
+from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe
 from llguidance import LLMatcher, LLParserLimits
 
 from guideway_llguidance import json_content
 from guideway_llguidance.matcher import MAX_MESSAGE, LlguidanceCompiled, is_dead_end
 from guideway_llguidance.structural_tag import SpecialTokens, translate
-from guideway_llguidance.support import SUPPORT
 from guideway_llguidance.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:
@@ -90,13 +94,11 @@ class Strategy(GrammarStrategy):
 
     def supports(self, constraint: Constraint) -> Support:
         try:
-            match constraint.kind:
-                case "json_schema":
-                    schema = json.loads(constraint.source())
-                    json_content.check(schema)
-                    return support(schema, SUPPORT.installed(), SUPPORT.library)
-                case "structural_tag":
-                    return _tag_support(self._translate(constraint.source())[1])
+            if isinstance(constraint, JsonSchema):
+                json_content.check(constraint, constraint.parsed)
+                return SUPPORT.support(constraint)
+            if isinstance(constraint, StructuralTag):
+                return SUPPORT.support(constraint, self._translate(constraint)[1])
         except (InvalidGrammar, UnsupportedGrammar) as error:
             return Support(reason=str(error))
         return Support(enforced=frozenset({constraint.kind}))
@@ -105,8 +107,7 @@ class Strategy(GrammarStrategy):
         kind = constraint.kind
         if kind not in self.kinds:
             raise UnsupportedGrammar(f"{SUPPORT.library} has no constraints of kind {kind}", feature=kind)
-        source = constraint.source()
-        grammar = self._lark(kind, source)
+        grammar = self._lark(constraint)
         nbytes = BASE_NBYTES + 64 * len(grammar)
         parse = partial(self._parse, kind, grammar)
         return LlguidanceCompiled(parse, self._tokenizer, self.vocabulary, self._eos_token_id, nbytes)
@@ -119,39 +120,26 @@ class Strategy(GrammarStrategy):
             _refuse(kind, native)
         return native
 
-    def _lark(self, kind: str, source: str) -> str:
-        match kind:
-            case "json_schema":
-                schema = json.loads(source)
-                json_content.check(schema)
-                grammar = "start: " + json_content.to_lark(schema, self._json_options)
-            case "json_object":
+    def _lark(self, constraint: Constraint) -> str:
+        source = constraint.source()
+        match constraint:
+            case JsonSchema():
+                json_content.check(constraint, constraint.parsed)
+                grammar = "start: " + json_content.to_lark(constraint.parsed, self._json_options)
+            case JsonObject():
                 grammar = "start: " + json_content.to_lark({"type": "object"}, self._json_options)
-            case "structural_tag":
-                grammar = self._translate(source)[0]
-            case "regex":
+            case StructuralTag():
+                grammar = self._translate(constraint)[0]
+            case Regex():
                 grammar = json.loads(LLMatcher.grammar_from_regex(source))["grammars"][0]["lark_grammar"]
-            case "choice":
+            case Choice():
                 grammar = "start: " + " | ".join(map(json.dumps, json.loads(source)))
             case _:
                 grammar = source
         return f"{grammar}\n{NO_FORCING}\n"
 
-    def _translate(self, source: str) -> tuple[str, list[Schema]]:
-        return translate(json.loads(source), self._specials, self._json_options)
-
-
-def _tag_support(schemas: Sequence[Schema]) -> Support:
-    """The keywords of all schemas in a structural tag."""
-    enforced: set[str] = {"structural_tag"}
-    unenforced: set[str] = set()
-    for schema in schemas:
-        found = support(schema, SUPPORT.installed(), SUPPORT.library)
-        if found.refused:
-            return found
-        enforced |= found.enforced
-        unenforced |= found.unenforced
-    return Support(enforced=frozenset(enforced - unenforced), unenforced=frozenset(unenforced))
+    def _translate(self, constraint: StructuralTag) -> tuple[str, list[Schema]]:
+        return translate(constraint, self._specials, self._json_options)
 
 
 def _refuse(kind: str, native: LLMatcher) -> NoReturn:
@@ -174,3 +162,7 @@ def _readable(kind: str, error: str) -> str:
     if not kind.startswith("grammar"):
         text = _PLACE.sub("", text)
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
+
+
+SUPPORT = SupportTable("llguidance", "guideway_llguidance", lambda: probe(Strategy(byte_vocabulary(), {})))
+"""What the installed llguidance enforces: a table per version, by ``python -m guideway_llguidance.probe``."""

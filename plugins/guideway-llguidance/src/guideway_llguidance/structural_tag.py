@@ -35,7 +35,7 @@ from guideway_llguidance.parts import (
 )
 
 if TYPE_CHECKING:
-    from guideway.api import Vocabulary
+    from guideway.api import StructuralTag, Vocabulary
     from guideway.json_schema import Schema
     from llguidance._lib import JsonCompileOptions
 
@@ -81,19 +81,22 @@ class _Tag:
     path: str
 
 
-def translate(tag: Any, specials: SpecialTokens, options: JsonCompileOptions) -> tuple[str, list[Schema]]:
-    """`tag`, a parsed JSON value in either form, as a Lark grammar, and the schemas in it.
+def translate(
+    constraint: StructuralTag, specials: SpecialTokens, options: JsonCompileOptions
+) -> tuple[str, list[Schema]]:
+    """A tag in either form as a Lark grammar, and the schemas in it.
 
     Raises `InvalidGrammar` where it is malformed and `UnsupportedGrammar` where it, or a schema in it, cannot be
     served; both name the field.
     """
-    translator = _Translator(specials, options)
-    start = translator.top(tag)
+    translator = _Translator(constraint, specials, options)
+    start = translator.top(constraint.parsed)
     return "\n".join([f"start: {start.lark or EMPTY}", *translator.rules, *TERMINALS]), translator.schemas
 
 
 class _Translator:
-    def __init__(self, specials: SpecialTokens, options: JsonCompileOptions) -> None:
+    def __init__(self, constraint: StructuralTag, specials: SpecialTokens, options: JsonCompileOptions) -> None:
+        self._constraint = constraint
         self._specials = specials
         self._options = options
         self._depth = 0
@@ -157,7 +160,7 @@ class _Translator:
         here = join(path, field)
         schema = _get(node, field, path, (dict, bool))
         try:
-            json_content.check(schema)
+            json_content.check(self._constraint, schema)
         except InvalidGrammar as error:
             raise InvalidGrammar(f"{named(here)}: {error}", field=field_of(here)) from error
         except UnsupportedGrammar as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guideway_lmfe.support import SUPPORT
+from guideway_lmfe.strategy import SUPPORT
 
 if __name__ == "__main__":
     SUPPORT.write()

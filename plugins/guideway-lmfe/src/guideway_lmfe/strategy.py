@@ -12,19 +12,19 @@ from guideway.api import (
     GrammarStrategy,
     InvalidConfiguration,
     InvalidGrammar,
+    JsonSchema,
     Support,
     UnsupportedGrammar,
     Vocabulary,
     parse_options,
 )
 from guideway.json_schema import check_schema
-from guideway.json_schema.prober import support
+from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe_holders_apart
 
 from guideway_lmfe.json_language import json_language, legal_tokens
 from guideway_lmfe.matcher import LmfeCompiled
 from guideway_lmfe.places import Language
 from guideway_lmfe.regex_language import choice_language, regex_language
-from guideway_lmfe.support import SUPPORT
 from guideway_lmfe.tokens import JsonTokens
 
 
@@ -60,22 +60,16 @@ class Strategy(GrammarStrategy):
         self._tokens = JsonTokens(vocabulary)
 
     def supports(self, constraint: Constraint) -> Support:
-        if constraint.kind != "json_schema":
-            return Support(enforced=frozenset({constraint.kind}))
-        try:
-            schema = json.loads(constraint.source())
-            check_schema(schema)
-        except InvalidGrammar as error:
-            return Support(reason=str(error))
-        return support(schema, SUPPORT.installed(), SUPPORT.library)
+        if isinstance(constraint, JsonSchema):
+            return SUPPORT.support(constraint)
+        return Support(enforced=frozenset({constraint.kind}))
 
     def compile(self, constraint: Constraint) -> LmfeCompiled:
         kind = constraint.kind
         if kind not in self.kinds:
             raise UnsupportedGrammar(f"{SUPPORT.library} has no constraints of kind {kind}", feature=kind)
-        source = constraint.source()
         try:
-            language = self._language(kind, source)
+            language = self._language(constraint)
         except RecursionError as error:
             raise UnsupportedGrammar("the constraint is nested too deeply", feature="depth") from error
         find = legal_tokens if kind in ("json_schema", "json_object") else None
@@ -84,23 +78,28 @@ class Strategy(GrammarStrategy):
             language,
             self.vocabulary,
             lambda place: find(language, place, tokens) if find else tokens.all.legal(language, place),
-            BASE_NBYTES + NBYTES_PER_CHARACTER * len(source),
+            BASE_NBYTES + NBYTES_PER_CHARACTER * len(constraint.source()),
         )
         if not language.ends(language.start) and not compiled.mask(language.start).any():
             raise InvalidGrammar("no text of this vocabulary matches the constraint")
         return compiled
 
-    def _language(self, kind: str, source: str) -> Language:
-        match kind:
-            case "json_schema":
-                schema = json.loads(source)
-                check_schema(schema)
-                if schema is False:
-                    raise InvalidGrammar("the schema `false` allows nothing")
-                return json_language(schema, source, self._max_whitespace)
+    def _language(self, constraint: Constraint) -> Language:
+        source = constraint.source()
+        if isinstance(constraint, JsonSchema):
+            constraint.cached(check_schema)
+            if constraint.parsed is False:
+                raise InvalidGrammar("the schema `false` allows nothing")
+            return json_language(constraint.parsed, source, self._max_whitespace)
+        match constraint.kind:
             case "json_object":
                 return json_language({"type": "object"}, source, self._max_whitespace)
             case "choice":
                 return choice_language(json.loads(source))
-            case _:
-                return regex_language(source)
+        return regex_language(source)
+
+
+SUPPORT = SupportTable(
+    "lm-format-enforcer", "guideway_lmfe", lambda: probe_holders_apart(Strategy(byte_vocabulary(), {}))
+)
+"""What the installed lm-format-enforcer enforces: a table per version, by ``python -m guideway_lmfe.probe``."""

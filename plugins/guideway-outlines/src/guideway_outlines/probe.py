@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guideway_outlines.support import SUPPORT
+from guideway_outlines.strategy import SUPPORT
 
 if __name__ == "__main__":
     SUPPORT.write()

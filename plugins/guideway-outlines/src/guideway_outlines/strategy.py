@@ -12,13 +12,14 @@ from guideway.api import (
     GrammarStrategy,
     InvalidConfiguration,
     InvalidGrammar,
+    JsonSchema,
     Support,
     UnsupportedGrammar,
     Vocabulary,
     parse_options,
 )
 from guideway.json_schema import check_schema
-from guideway.json_schema.prober import support
+from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe_holders_apart
 from outlines_core import Index  # type: ignore[import-untyped]
 from outlines_core import Vocabulary as NativeVocabulary
 
@@ -26,7 +27,6 @@ from guideway_outlines import schema as schemas
 from guideway_outlines.matcher import OutlinesCompiled
 from guideway_outlines.regular import NEVER, Either, Node, literal, parse, simplified, to_rust
 from guideway_outlines.size import check_size, first_bytes
-from guideway_outlines.support import SUPPORT
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,16 @@ class Strategy(GrammarStrategy):
         self._first_bytes = first_bytes(vocabulary.tokens)
 
     def supports(self, constraint: Constraint) -> Support:
-        if constraint.kind != "json_schema":
-            return Support(enforced=frozenset({constraint.kind}))
-        try:
-            schema = json.loads(constraint.source())
-            check_schema(schema)
-        except InvalidGrammar as error:
-            return Support(reason=str(error))
-        return support(schema, SUPPORT.installed(), SUPPORT.library)
+        if isinstance(constraint, JsonSchema):
+            return SUPPORT.support(constraint)
+        return Support(enforced=frozenset({constraint.kind}))
 
     def compile(self, constraint: Constraint) -> OutlinesCompiled:
         kind = constraint.kind
         if kind not in self.kinds:
             raise UnsupportedGrammar(f"{SUPPORT.library} has no constraints of kind {kind}", feature=kind)
         try:
-            node = simplified(self._node(kind, constraint.source()))
+            node = simplified(self._node(constraint))
             if node == NEVER:
                 raise InvalidGrammar("no text matches the constraint")
             check_size(node, self._first_bytes, self._options.max_entries)
@@ -115,15 +110,20 @@ class Strategy(GrammarStrategy):
         start = index.get_next_state(index.get_initial_state(), self._start_id)
         return OutlinesCompiled(index, start, len(self.vocabulary), index.__reduce__()[1][0])
 
-    def _node(self, kind: str, source: str) -> Node:
-        match kind:
-            case "json_schema":
-                schema = json.loads(source)
-                check_schema(schema)
-                if schema is False:
-                    raise InvalidGrammar("the schema `false` allows nothing")
-                return schemas.to_node(schema, _WHITESPACE[self._options.whitespace])
-            case "choice":
-                return Either(tuple(map(literal, json.loads(source))))
-            case _:
-                return parse(source)
+    def _node(self, constraint: Constraint) -> Node:
+        if isinstance(constraint, JsonSchema):
+            constraint.cached(check_schema)
+            if constraint.parsed is False:
+                raise InvalidGrammar("the schema `false` allows nothing")
+            return schemas.to_node(constraint.parsed, _WHITESPACE[self._options.whitespace])
+        if constraint.kind == "choice":
+            return Either(tuple(map(literal, json.loads(constraint.source()))))
+        return parse(constraint.source())
+
+
+SUPPORT = SupportTable(
+    "outlines-core",
+    "guideway_outlines",
+    lambda: probe_holders_apart(Strategy(byte_vocabulary(), {"whitespace": "compact"})),
+)
+"""What the installed outlines-core enforces: a table per version, by ``python -m guideway_outlines.probe``."""

@@ -12,7 +12,6 @@ from guideway.errors import contain
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.core import Core
-from guideway_vllm.seams import constraint_bounds
 from guideway_vllm.steps import ATTRIBUTE
 
 __all__ = ["with_guest"]
@@ -186,3 +185,16 @@ class GuestManager:
             contain(error)
             self.guest.fail(request.request_id, Fault.of("vllm.reasoning_parser", "is_reasoning_end", error))
             return len(token_ids) + 1, len(token_ids) + 1
+
+
+def constraint_bounds(
+    manager: Any, request: Any, token_ids: Sequence[int], *, committed: bool = False
+) -> tuple[int, int]:
+    """Where in these tokens, which are drafts or `committed`, the reasoning ends, as vLLM's manager knows it: the first
+    token the grammar hears, and the first row it masks. Past their end: it has not ended. vLLM before 0.32 has one
+    number for both."""
+    if hasattr(manager, "_get_constraint_bounds"):
+        start, masked = manager._get_constraint_bounds(request, token_ids, spec_tokens_committed=committed)
+    else:
+        start = masked = manager._get_constraint_start(request, token_ids, spec_tokens_committed=committed)
+    return start, masked

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
 from typing import Any
 
 from guideway.api import PluginUnavailable
 
-__all__ = ["constraint_bounds", "install", "missing_seams"]
+__all__ = ["install", "missing_seams"]
 
 REASONING = ("request", "spec_tokens", "spec_tokens_committed")
 
@@ -85,19 +85,6 @@ def missing_seams() -> list[str]:
         if lacking := [name for name in parameters if name not in has]:
             missing.append(f"{path} takes no {', '.join(lacking)}")
     return missing
-
-
-def constraint_bounds(
-    manager: Any, request: Any, token_ids: Sequence[int], *, committed: bool = False
-) -> tuple[int, int]:
-    """Where in these tokens, which are drafts or `committed`, the reasoning ends, as vLLM's manager knows it: the first
-    token the grammar hears, and the first row it masks. Past their end: it has not ended. vLLM before 0.32 has one
-    number for both."""
-    if hasattr(manager, "_get_constraint_bounds"):
-        start, masked = manager._get_constraint_bounds(request, token_ids, spec_tokens_committed=committed)
-    else:
-        start = masked = manager._get_constraint_start(request, token_ids, spec_tokens_committed=committed)
-    return start, masked
 
 
 def _known(path: str) -> Callable[..., Any] | None:

@@ -19,6 +19,8 @@ from guideway.api import (
     GrammarStrategy,
     InvalidConfiguration,
     InvalidGrammar,
+    JsonSchema,
+    StructuralTag,
     Support,
     UnsupportedGrammar,
     Vocabulary,
@@ -26,10 +28,9 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate, num_words
 from guideway.json_schema import check_schema, pattern_details
-from guideway.json_schema.prober import support
+from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe
 
 from guideway_xgrammar.matcher import NO_TOKEN, XgrammarCompiled, XgrammarMatcher
-from guideway_xgrammar.support import SUPPORT
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
@@ -103,15 +104,11 @@ class Strategy(GrammarStrategy):
         )
 
     def supports(self, constraint: Constraint) -> Support:
+        if isinstance(constraint, JsonSchema):
+            return SUPPORT.support(constraint)
+        if isinstance(constraint, StructuralTag):
+            return self._tag_support(constraint)
         source = constraint.source()
-        try:
-            match constraint.kind:
-                case "json_schema":
-                    return _schema_support(json.loads(source))
-                case "structural_tag":
-                    return self._tag_support(json.loads(source))
-        except InvalidGrammar as error:
-            return Support(reason=str(error))
         unenforced: set[str] = set()
         if constraint.kind == "regex":
             unenforced = {
@@ -121,10 +118,16 @@ class Strategy(GrammarStrategy):
             unenforced = {"%json"}  # its schema is not looked at
         return Support(enforced=frozenset({constraint.kind}), unenforced=frozenset(unenforced))
 
-    def _tag_support(self, tag: Any) -> Support:
-        found = _tag_support(tag)
+    def _tag_support(self, constraint: StructuralTag) -> Support:
+        """The keywords of all schemas in a structural tag."""
+        tag = constraint.parsed
+        for node in _nodes(tag):
+            if (kind := node.get("type")) in ("token", "exclude_token", "any_tokens", "token_triggered_tags"):
+                return Support(reason=f"structural tags of type {kind} are not supported: a grammar has no tokens")
+        schemas = _schemas(tag)
+        found = SUPPORT.support(constraint, schemas)
         # xgrammar compiles structural tags without options
-        if self._options.whitespace == "any" or found.refused or not _schemas(tag):
+        if self._options.whitespace == "any" or found.refused or not schemas:
             return found
         return replace(found, unenforced=found.unenforced | {"whitespace"})
 
@@ -133,17 +136,16 @@ class Strategy(GrammarStrategy):
         if kind not in self.kinds:
             raise UnsupportedGrammar(f"{SUPPORT.library} has no constraints of kind {kind}", feature=kind)
         source = constraint.source()
-        if kind == "json_schema":
-            schema = json.loads(source)
-            check_schema(schema)
-            if schema is False:
+        if isinstance(constraint, JsonSchema):
+            constraint.cached(check_schema)
+            if constraint.parsed is False:
                 raise InvalidGrammar("the schema `false` allows nothing")
-        elif kind == "structural_tag":
-            tag = _modern(json.loads(source))
-            refused = _tag_support(tag).reason
-            if refused is not None:
-                raise UnsupportedGrammar(refused, feature="structural_tag")
-            source = json.dumps(tag)
+        elif isinstance(constraint, StructuralTag):
+            for schema in _schemas(constraint.parsed):
+                constraint.cached(check_schema, schema)
+            if (reason := self._tag_support(constraint).reason) is not None:
+                raise UnsupportedGrammar(reason, feature=kind)
+            source = json.dumps(_modern(constraint.parsed))
         compiler = self._json if kind in JSON_KINDS else self._plain
         try:
             native = self._compile(compiler.native, kind, source)
@@ -228,27 +230,6 @@ def _refuse(kind: str, error: Exception) -> NoReturn:
     raise InvalidGrammar(message) from error
 
 
-def _schema_support(schema: Any) -> Support:
-    check_schema(schema)
-    return support(schema, SUPPORT.installed(), SUPPORT.library)
-
-
-def _tag_support(tag: Any) -> Support:
-    """The keywords of all schemas in a structural tag."""
-    enforced: set[str] = {"structural_tag"}
-    unenforced: set[str] = set()
-    for node in _nodes(tag):
-        if node.get("type") in ("token", "exclude_token", "any_tokens", "token_triggered_tags"):
-            return Support(reason=f"structural tags of type {node['type']} are not supported: a grammar has no tokens")
-    for schema in _schemas(tag):
-        found = _schema_support(schema)
-        if found.refused:
-            return found
-        enforced |= found.enforced
-        unenforced |= found.unenforced
-    return Support(enforced=frozenset(enforced - unenforced), unenforced=frozenset(unenforced))
-
-
 def _schemas(tag: Any) -> list[dict[str, Any] | bool]:
     """The schemas in a structural tag of either form."""
     found = (node.get("json_schema", node.get("schema") if "begin" in node else None) for node in _nodes(tag))
@@ -286,3 +267,7 @@ def _modern(tag: Any) -> Any:
 
 def _ebnf_literal(text: str) -> str:
     return '"' + "".join(f"\\U{ord(c):08x}" for c in text) + '"'
+
+
+SUPPORT = SupportTable("xgrammar", "guideway_xgrammar", lambda: probe(Strategy(byte_vocabulary(), {})))
+"""What the installed xgrammar enforces: a table per version, by ``python -m guideway_xgrammar.probe``."""

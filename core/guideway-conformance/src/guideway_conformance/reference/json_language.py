@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from guideway.errors import InvalidGrammar, UnsupportedGrammar
-from guideway.json_schema.schema import TYPES, Schema, resolve
+from guideway.json_schema import TYPES, Schema, resolve
 
 from guideway_conformance.reference.expressions import Expression, Language
 from guideway_conformance.reference.regex import Ranges, characters, intersect, parse_regex, without

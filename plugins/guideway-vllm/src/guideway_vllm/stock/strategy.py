@@ -19,6 +19,7 @@ from guideway.api import (
     GrammarStrategy,
     InvalidConfiguration,
     InvalidGrammar,
+    JsonSchema,
     Support,
     UnsupportedGrammar,
     Vocabulary,
@@ -26,7 +27,6 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate
 from guideway.json_schema import check_schema, keywords, pattern_details
-from guideway.json_schema.prober import support
 from numpy.typing import NDArray
 
 from guideway_vllm.stock.matcher import Rows, StockCompiled
@@ -128,11 +128,10 @@ class StockStrategy(GrammarStrategy):
         if (reason := self._refusal(constraint)) is not None:
             return Support(reason=reason)
         table = support_table(type(self)) if self.library else None
-        if constraint.kind == "json_schema":
-            schema = json.loads(constraint.source())
+        if isinstance(constraint, JsonSchema):
             if table is not None:
-                return support(schema, table.installed(), table.library)
-            names = frozenset(name for name in keywords(schema) if "+" not in name)
+                return table.support(constraint)
+            names = frozenset(name for name in constraint.cached(keywords) if "+" not in name)
             return Support(enforced=names & self.enforced, unenforced=names - self.enforced)
         unenforced: set[str] = set()
         if constraint.kind == "regex" and table is not None:
@@ -161,14 +160,14 @@ class StockStrategy(GrammarStrategy):
 
     def _refusal(self, constraint: Constraint) -> str | None:
         """Why vLLM would not take the constraint to this backend, as far as that shows without compiling it."""
-        if (reason := self.lacking_tokenizer(self._server.tokenizer)) is not None or constraint.kind != "json_schema":
+        reason = self.lacking_tokenizer(self._server.tokenizer)
+        if reason is not None or not isinstance(constraint, JsonSchema):
             return reason
-        schema = json.loads(constraint.source())
         try:
-            check_schema(schema)
+            constraint.cached(check_schema)
         except InvalidGrammar as error:
             return str(error)
-        return self.lacking(schema)
+        return self.lacking(constraint.parsed)
 
     def _params(self, constraint: Constraint) -> Any:
         """``SamplingParams`` with the constraint in vLLM's terms."""
@@ -177,14 +176,13 @@ class StockStrategy(GrammarStrategy):
 
         kind, source = constraint.kind, constraint.source()
         given: dict[str, Any]
+        if isinstance(constraint, JsonSchema):
+            constraint.cached(check_schema)
+            if constraint.parsed is False:
+                raise InvalidGrammar("the schema `false` allows nothing")
         match kind:
-            case "json_schema":
-                schema = json.loads(source)
-                check_schema(schema)
-                if schema is False:
-                    raise InvalidGrammar("the schema `false` allows nothing")
-                # vLLM knows no schema that is a bool
-                given = {"json": "{}" if schema is True else source}
+            case "json_schema":  # vLLM knows no schema that is a bool
+                given = {"json": "{}" if source == "true" else source}
             case "json_object":
                 given = {"json_object": True}
             case "choice":

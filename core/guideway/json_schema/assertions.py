@@ -1,0 +1,143 @@
+"""What a JSON Schema asserts, by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from itertools import combinations
+from typing import Any
+
+from guideway.json_schema.walking import Schema, walk
+
+__all__ = ["KEYWORDS", "TYPES", "combine", "keywords", "pattern_details"]
+
+TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
+
+KEYWORDS: tuple[str, ...] = (
+    *("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"),
+    *("format", "pattern", "minLength", "maxLength"),
+    *("multipleOf", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"),
+    *("properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"),
+    *("required", "dependentRequired", "dependentSchemas", "dependencies", "minProperties", "maxProperties"),
+    *("prefixItems", "items", "additionalItems", "unevaluatedItems", "contains", "minContains", "maxContains"),
+    *("minItems", "maxItems", "uniqueItems"),
+)
+"""The keywords that can make an instance invalid, besides ``type``. Combinations are named in this order. ``then``
+and ``else`` count as ``if``."""
+
+_ORDER = {keyword: i for i, keyword in enumerate(KEYWORDS)}
+
+
+def keywords(schema: Schema) -> frozenset[str]:
+    """What a checked schema asserts, by name. Of each subschema:
+
+    - its keywords that can make an instance invalid (`KEYWORDS`, ``type``), where they stand beside what they need;
+      ``false`` for one that refuses all;
+    - every two of them that stand side by side, ``pattern+maxLength``, because engines lose one beside the other;
+    - how they stand with ``type``: ``anyOf+type`` where both are there (``$ref`` to ``const`` in `KEYWORDS`, which
+      need none), and for the others ``minLength+types`` beside a list of types, ``minLength+untyped`` without any;
+    - in place of the plain name, where it matters: ``format:date``; ``$ref:remote`` out of the document and
+      ``$ref:anchor``; ``allOf:several``; ``oneOf:disjoint`` where no two
+      branches have the same type; ``multipleOf:number`` unless the type is ``integer``;
+      ``required:undeclared`` for names that are not in ``properties``; ``minProperties:optional`` beside properties
+      that are not required; ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
+    - ``pattern:lookaround`` and the like (`pattern_details`).
+    """
+    found: set[str] = set()
+    seen: set[frozenset[str]] = set()
+    for _, subschema in walk(schema):
+        if isinstance(subschema, bool):
+            found |= set() if subschema else {"false"}
+            continue
+        own = {_name(k, subschema) for k in KEYWORDS if k in subschema and _asserts(k, subschema)}
+        details = {f"pattern:{detail}" for detail in pattern_details(subschema.get("pattern", ""))}
+        typed = subschema.get("type")
+        key = frozenset(own | details | {str(typed)})
+        if key in seen:
+            continue
+        seen.add(key)
+        found |= own | details
+        if typed is not None:
+            found.add("type")
+        found.update(_combinations(own))
+        found |= {how for name in own if (how := _beside_type(name, typed)) is not None}
+    return frozenset(found)
+
+
+def combine(first: str, second: str) -> str:
+    """The name of two keywords side by side; all formats count as one there."""
+    (both,) = _combinations((first, second))
+    return both
+
+
+def _combinations(names: Iterable[str]) -> Iterable[str]:
+    names = ("format" if name.startswith("format:") else name for name in names)
+    return map("+".join, combinations(sorted(names, key=lambda name: _ORDER[name.partition(":")[0]]), 2))
+
+
+def pattern_details(pattern: str) -> frozenset[str]:
+    """What a regular expression uses that engines may lack: ``lookaround``, ``backreference``, ``boundary``,
+    ``property``. Errs on the side of naming too much."""
+    return frozenset(detail for detail, search in _PATTERN_DETAILS.items() if search(pattern))
+
+
+def _asserts(keyword: str, schema: Mapping[str, Any]) -> bool:
+    """Whether `keyword` says anything where it stands."""
+    match keyword:
+        case "format":
+            return "type" not in schema or "string" in schema["type"]
+        case "additionalItems":
+            return isinstance(schema.get("items"), list)
+        case "minContains" | "maxContains":
+            return "contains" in schema
+        case "if":
+            return "then" in schema or "else" in schema
+    return True
+
+
+def _beside_type(name: str, typed: object) -> str | None:
+    if name.partition(":")[0] in _NEED_NO_TYPE:
+        return None if typed is None else f"{name}+type"
+    name = "format" if name.startswith("format:") else name
+    return None if isinstance(typed, str) else f"{name}+{'untyped' if typed is None else 'types'}"
+
+
+def _name(keyword: str, schema: Mapping[str, Any]) -> str:
+    value = schema[keyword]
+    declared = schema.get("properties", {})
+    match keyword:
+        case "format":
+            return f"format:{value}"
+        case "$ref" if value != "#" and not value.startswith("#/"):
+            return "$ref:anchor" if value.startswith("#") else "$ref:remote"
+        case "allOf" if len(value) > 1:
+            return "allOf:several"
+        case "oneOf" if _are_of_different_types(value):
+            return "oneOf:disjoint"
+        case "multipleOf" if schema.get("type") != "integer":
+            return "multipleOf:number"
+        case "required" if not all(name in declared for name in value):
+            return "required:undeclared"
+        case "minProperties" | "maxProperties" if not declared.keys() <= set(schema.get("required", ())):
+            return f"{keyword}:optional"
+        case "items" if isinstance(value, list):
+            return "items:list"
+        case "exclusiveMinimum" | "exclusiveMaximum" if isinstance(value, bool):
+            return f"{keyword}:draft4"
+    return keyword
+
+
+def _are_of_different_types(schemas: list[Any]) -> bool:
+    types = [schema.get("type") if isinstance(schema, Mapping) else None for schema in schemas]
+    names = {"number" if name == "integer" else name for name in types if isinstance(name, str)}
+    return len(names) == len(schemas)
+
+
+_NEED_NO_TYPE = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})
+
+_PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
+    "lookaround": re.compile(r"\(\?<?[=!]").search,
+    "backreference": re.compile(r"\\[1-9]|\\k<").search,
+    "boundary": re.compile(r"\\[bB]").search,
+    "property": re.compile(r"\\[pP]").search,
+}

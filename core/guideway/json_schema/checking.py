@@ -1,0 +1,131 @@
+"""Whether a JSON value is a JSON Schema."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from guideway.json_schema.assertions import KEYWORDS, TYPES
+from guideway.json_schema.walking import SCHEMA_LISTS, Chain, refuse, resolve, walk
+
+__all__ = ["check_schema", "misspelt_keywords"]
+
+_KNOWN = frozenset(
+    {*KEYWORDS, "type", "then", "else", "$id", "id", "$schema", "$anchor", "$dynamicAnchor", "$recursiveAnchor"}
+    | {"$recursiveRef", "$vocabulary", "$comment", "$defs", "definitions", "title", "description", "default"}
+    | {"examples", "example", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType"}
+    | {"contentSchema", "nullable", "discriminator", "xml", "externalDocs", "enumNames", "links", "media"}
+)
+MAX_UNKNOWN_KEYS = 100
+"""How many unknown keys are looked at for misspellings: a hostile constraint has no end of them."""
+
+
+def check_schema(schema: object) -> frozenset[str]:
+    """Raise `InvalidGrammar` unless `schema`, a parsed JSON value, is a JSON Schema. The message says where it is
+    wrong, as a JSON pointer, and what would be accepted. Whether anything satisfies it is not asked.
+
+    Returns keys of subschemas that JSON Schema does not know, for `misspelt_keywords`.
+    """
+    if not isinstance(schema, Mapping | bool):
+        refuse(None, "a JSON Schema", "an object or a boolean", schema)
+    nested_ids = False
+    local_references: list[tuple[Chain, str]] = []
+    unknown: set[str] = set()
+    for pointer, subschema in walk(schema):
+        if isinstance(subschema, bool):
+            continue
+        for keyword, value in subschema.items():
+            check = _CHECKS.get(keyword)
+            if check is not None:
+                check((pointer, keyword), keyword, value)
+        if len(unknown) <= MAX_UNKNOWN_KEYS:
+            unknown |= subschema.keys() - _KNOWN
+        nested_ids |= pointer is not None and "$id" in subschema
+        if str(subschema.get("$ref", "")).partition("/")[0] == "#":
+            local_references.append(((pointer, "$ref"), subschema["$ref"]))
+    for pointer, reference in () if nested_ids else local_references:  # else relative to the nearest of these ids
+        if not isinstance(resolve(schema, reference), Mapping | bool):
+            refuse(pointer, "`$ref`", "a reference to a schema that exists in this document", reference)
+    return frozenset(unknown)
+
+
+def misspelt_keywords(unknown: Iterable[str]) -> frozenset[str]:
+    """Which of the keys that JSON Schema does not know look like a keyword that asserts something, such as ``patern``
+    or ``maxLenght``. (All others are annotations, as the specification has it.)"""
+    return frozenset(key for key in sorted(unknown)[:MAX_UNKNOWN_KEYS] if _looks_like_a_keyword(key))
+
+
+@lru_cache(maxsize=1024)
+def _looks_like_a_keyword(key: str) -> bool:
+    return len(key) < 30 and bool(difflib.get_close_matches(key, ("type", *KEYWORDS), n=1, cutoff=0.84))
+
+
+_Check: TypeAlias = Callable[[Chain, str, object], None]
+
+
+def _expect(accepted: str, accepts: Callable[[Any], bool]) -> _Check:
+    def check(pointer: Chain, keyword: str, value: object) -> None:
+        if not accepts(value):
+            refuse(pointer, f"`{keyword}`", accepted, value)
+
+    return check
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)
+
+
+def _is_strings(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_types(value: object) -> bool:
+    if isinstance(value, str):
+        return value in TYPES
+    return isinstance(value, list) and bool(value) and all(isinstance(v, str) and v in TYPES for v in value)
+
+
+def _build_checks() -> dict[str, _Check]:
+    types = f"one of {', '.join(TYPES)} or a list of these"
+    groups: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+        ("type", types, _is_types),
+        ("enum", "a list of at least one value", lambda v: isinstance(v, list) and bool(v)),
+        ("$ref $dynamicRef $id $anchor format pattern", "a string", lambda v: isinstance(v, str)),
+        (
+            "minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains",
+            "a non-negative integer",
+            _is_count,
+        ),
+        ("minimum maximum", "a number", _is_number),
+        # draft 4 wrote booleans
+        ("exclusiveMinimum exclusiveMaximum", "a number", lambda v: _is_number(v) or isinstance(v, bool)),
+        ("multipleOf", "a number above 0", lambda v: _is_number(v) and v > 0),
+        ("uniqueItems", "true or false", lambda v: isinstance(v, bool)),
+        ("required", "a list of strings", _is_strings),
+        (
+            "dependentRequired",
+            "an object of lists of strings",
+            lambda v: isinstance(v, Mapping) and all(map(_is_strings, v.values())),
+        ),
+        (
+            "dependencies",
+            "an object of schemas and lists of strings",
+            lambda v: isinstance(v, Mapping) and all(not isinstance(c, list) or _is_strings(c) for c in v.values()),
+        ),
+        (
+            "$defs definitions dependentSchemas patternProperties properties",
+            "an object of schemas",
+            lambda v: isinstance(v, Mapping),
+        ),
+        (" ".join(SCHEMA_LISTS), "a list of at least one schema", lambda v: isinstance(v, list) and bool(v)),
+    )
+    return {name: _expect(accepted, accepts) for names, accepted, accepts in groups for name in names.split()}
+
+
+_CHECKS = _build_checks()

@@ -1,0 +1,111 @@
+"""The subschemas of a JSON Schema: one by one, without recursion, so that depth costs no stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
+from urllib.parse import unquote
+
+from guideway.errors import InvalidGrammar
+
+__all__ = ["Chain", "Pointer", "Schema", "refuse", "resolve", "subschemas", "walk"]
+
+Schema: TypeAlias = Mapping[str, Any] | bool
+
+ONE_SCHEMA = frozenset(
+    {"additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then"}
+    | {"unevaluatedItems", "unevaluatedProperties"}
+)
+SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+SCHEMA_MAPS = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
+
+Chain: TypeAlias = "tuple[Chain, str | int] | None"
+"""A JSON pointer as pairs of what leads to it and its last part."""
+
+
+class Pointer:
+    """A JSON pointer. It becomes text, such as ``#/properties/a``, when `str` asks for it: all texts together would
+    be as long as the schema's depth times its size, and few are read."""
+
+    __slots__ = ("_chain",)
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+
+    def __str__(self) -> str:
+        parts, chain = [], self._chain
+        while chain is not None:
+            chain, part = chain
+            parts.append(str(part).replace("~", "~0").replace("/", "~1"))
+        return "/".join(["#", *reversed(parts)])
+
+
+def subschemas(schema: Schema) -> Iterator[tuple[Pointer, Schema]]:
+    """Every subschema of a checked schema with its JSON pointer, itself first (``#``), ``$defs`` and whatever local
+    references reach included, each once. A boolean that is a keyword's whole value (``additionalProperties: false``)
+    belongs to that keyword and is not listed."""
+    for pointer, subschema in walk(schema):
+        yield Pointer(pointer), subschema
+
+
+def resolve(schema: object, reference: str) -> Any:
+    """What the local reference `reference` (``#`` or ``#/...``) points to in `schema`; None if there is nothing."""
+    for part in reference.split("/")[1:]:
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, Mapping):
+            schema = schema.get(key)
+        elif isinstance(schema, Sequence) and not isinstance(schema, str) and _is_index(key, len(schema)):
+            schema = schema[int(key)]
+        else:
+            return None
+    return schema
+
+
+def _is_index(key: str, length: int) -> bool:
+    # as many digits as `int` refuses to read, or takes long over, are no index of anything
+    return key.isdecimal() and len(key) <= len(str(length)) and int(key) < length
+
+
+def walk(schema: Schema) -> Iterator[tuple[Chain, Schema]]:
+    """Every subschema, breadth of a node before its depth; also of what is not yet checked."""
+    pending: list[tuple[Chain, Any]] = [(None, schema)]
+    seen: set[int] = set()
+    while pending:
+        pointer, node = pending.pop()
+        if isinstance(node, bool):
+            yield pointer, node
+            continue
+        if not isinstance(node, Mapping):
+            refuse(pointer, "a subschema", "an object or a boolean", node)
+        if id(node) in seen:  # a reference into it, or one object used twice by the caller
+            continue
+        seen.add(id(node))
+        yield pointer, node
+        pending.extend(reversed(list(_children(pointer, node, schema))))
+
+
+def _children(pointer: Chain, node: Mapping[str, Any], root: Schema) -> Iterator[tuple[Chain, Any]]:
+    for keyword, value in node.items():
+        here: Chain = (pointer, keyword)
+        if keyword in SCHEMA_MAPS and isinstance(value, Mapping):
+            for name, child in value.items():
+                if keyword != "dependencies" or not isinstance(child, list):
+                    yield (here, name), child
+        elif isinstance(value, list) and (keyword in SCHEMA_LISTS or keyword == "items"):
+            for i, child in enumerate(value):
+                yield (here, i), child
+        elif keyword in ONE_SCHEMA and not isinstance(value, bool):
+            yield here, value
+        elif keyword == "$ref" and isinstance(value, str) and value.startswith("#/"):
+            target = resolve(root, value)
+            if isinstance(target, Mapping | bool):
+                chain: Chain = None
+                for part in value.split("/")[1:]:
+                    chain = (chain, unquote(part).replace("~1", "/").replace("~0", "~"))
+                yield chain, target
+
+
+def refuse(pointer: Chain, what: str, accepted: str, value: object) -> NoReturn:
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    raise InvalidGrammar(f"{Pointer(pointer)}: {what} must be {accepted}, not {shown}", field="constraint.schema")

@@ -1,0 +1,130 @@
+"""Which strategies take a constraint, best first; remembered of constraints that come again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from guideway.api.grammar import GrammarStrategy, Support
+from guideway.api.types import Constraint, JsonSchema, StructuralTag
+from guideway.errors import ConformanceError, InvalidGrammar, UnsupportedGrammar, blame
+from guideway.json_schema import check_schema, misspelt_keywords
+
+__all__ = ["Candidate", "CandidateCache", "Key", "choose"]
+
+Key: TypeAlias = tuple[str, str, bytes]
+"""Strategy, kind and digest of the source of a constraint. A compiler lives as long as its strategies, so vocabulary,
+options and versions need no place in it; the source keeps the key order of a schema, which decides the order of its
+output."""
+
+MAX_CONSTRAINTS = 4096
+"""Of so many constraints it is remembered which strategies take them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A strategy that will take a constraint, and what it would leave unenforced. Equal constraints compiled by one
+    strategy have one `key`."""
+
+    name: str
+    strategy: GrammarStrategy
+    unenforced: tuple[str, ...]
+    key: Key
+
+
+def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) -> list[Candidate]:
+    """The strategies to try for `constraint`, best first.
+
+    `strategies` is in the operator's order of preference. One that would leave a keyword unenforced comes after all
+    that enforce everything. Raises `UnsupportedGrammar` if none will take it, with each one's reason.
+    """
+    names = list(strategies) if constraint.strategy is None else [constraint.strategy]
+    kind, digest = constraint.kind, hashlib.sha256(constraint.source().encode()).digest()
+    misspelt = _misspelt(constraint)
+    full: list[Candidate] = []
+    partial: list[Candidate] = []
+    refusals, missing = [], []
+    for name in names:
+        strategy = strategies[name]
+        if kind not in strategy.kinds:
+            refusals.append(f"{name} compiles {', '.join(sorted(strategy.kinds))}")
+            missing.append(kind)
+            continue
+        with blame(f"grammar.{name}", "supports"):
+            support = strategy.supports(constraint)
+        if not isinstance(support, Support):
+            raise ConformanceError(f"grammar.{name}: supports must return a Support, not {type(support).__name__}")
+        if support.refused:
+            refusals.append(f"{name}: {support.reason}")
+            continue
+        unenforced = tuple(sorted(support.unenforced | misspelt))
+        (partial if support.unenforced else full).append(Candidate(name, strategy, unenforced, (name, kind, digest)))
+    if not full and not partial:
+        offered = "; ".join(refusals) or "no grammar strategy is configured"
+        raise UnsupportedGrammar(
+            f"no configured strategy can serve this {kind} constraint ({offered})",
+            feature=missing[0] if missing else kind,
+        )
+    return full + partial
+
+
+class CandidateCache:
+    """What `choose` said of the last constraints, which come again and again: reading a schema takes longer than many
+    a step."""
+
+    def __init__(self, strategies: Mapping[str, GrammarStrategy]) -> None:
+        self._strategies = strategies
+        self._known: OrderedDict[tuple[str | None, str, bytes], list[Candidate]] = OrderedDict()
+
+    def __contains__(self, constraint: Constraint) -> bool:
+        """Whether it came before, and was well formed. Raises `InvalidGrammar`."""
+        return _key(constraint) in self._known
+
+    def candidates(self, constraint: Constraint) -> list[Candidate]:
+        """The strategies to try, best first. Raises `UnsupportedGrammar`."""
+        key = _key(constraint)
+        found = self._known.get(key)
+        if found is None:
+            found = choose(constraint, self._strategies)
+            _, kind, digest = found[0].key
+            self._known[key] = self._known[constraint.strategy, kind, digest] = found
+            while len(self._known) > MAX_CONSTRAINTS:
+                self._known.popitem(last=False)
+        return found
+
+
+def _key(constraint: Constraint) -> tuple[str | None, str, bytes]:
+    """What a constraint is known by: its source, and JSON text also as it was given, for whose source it would have to
+    be read. Raises `InvalidGrammar`."""
+    text: object = None
+    if isinstance(constraint, JsonSchema):
+        text = constraint.schema
+    elif isinstance(constraint, StructuralTag):
+        text = constraint.tag
+    given = text if isinstance(text, str) else constraint.source()
+    return constraint.strategy, constraint.kind, hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
+
+
+def _misspelt(constraint: Constraint) -> frozenset[str]:
+    """Keywords of a JSON schema that no strategy will enforce, because nobody knows them."""
+    if isinstance(constraint, JsonSchema):
+        return misspelt_keywords(constraint.cached(check_schema))
+    unknown: set[str] = set()
+    if isinstance(constraint, StructuralTag):
+        stack = [constraint.parsed]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, dict):
+                for key, value in item.items():
+                    if key in ("schema", "json_schema") and isinstance(value, dict):
+                        with suppress(InvalidGrammar):  # a strategy says so, and where in the tag it is
+                            unknown |= constraint.cached(check_schema, value)
+                    else:
+                        stack.append(value)
+            elif isinstance(item, list):
+                stack += item
+    return misspelt_keywords(unknown)

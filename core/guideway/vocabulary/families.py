@@ -1,0 +1,47 @@
+"""The families of tokenizers a vocabulary can be built from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from guideway.api.vocabulary import Vocabulary
+from guideway.errors import InvalidConfiguration
+
+__all__ = ["Reader", "is_a", "reader_of", "register_family"]
+
+Reader: TypeAlias = Callable[[Any, int, frozenset[int]], Vocabulary]
+"""Builds the vocabulary of a tokenizer for a logits width (0: the number of token ids), with stop token ids besides the
+tokenizer's own. Raises `InvalidConfiguration` for a tokenizer whose tokens have no exact bytes."""
+
+_FAMILIES: dict[str, tuple[Callable[[Any], bool], Reader]] = {}
+
+
+def register_family(name: str, owns: Callable[[Any], bool], read: Reader) -> None:
+    """Add a family of tokenizers, from now on and in this process. `name` says in messages what is accepted; `owns`
+    tells whether an object is one of them. Who came last is asked first. Raises `InvalidConfiguration` if the name is
+    taken."""
+    if name in _FAMILIES:
+        raise InvalidConfiguration(f"there is a family of tokenizers {name!r} already", field="tokenizer")
+    _FAMILIES[name] = owns, read
+
+
+def reader_of(tokenizer: Any) -> Reader:
+    """How the family of `tokenizer` reads it. Raises `InvalidConfiguration` if no family owns it."""
+    for owns, read in reversed(_FAMILIES.values()):
+        if owns(tokenizer):
+            return read
+    *names, last = _FAMILIES
+    raise InvalidConfiguration(
+        f"no exact token bytes are known for a {type(tokenizer).__module__}.{type(tokenizer).__qualname__}; "
+        f"accepted are {', '.join(names)} and {last}",
+        field="tokenizer",
+    )
+
+
+def is_a(value: object, library: str, name: str) -> bool:
+    """Whether `value` is an instance of `library`'s class `name`, told without importing the library."""
+    return any(
+        cls.__name__ == name and (cls.__module__ == library or cls.__module__.startswith(f"{library}."))
+        for cls in type(value).__mro__
+    )
