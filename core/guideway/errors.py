@@ -6,7 +6,6 @@ A refused token is a return value, never an exception.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from functools import partial
 from signal import SIGINT, SIGTERM, default_int_handler, getsignal
@@ -204,6 +203,8 @@ class blame:  # noqa: N801 - used as a function is
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """``did you mean 'this'?``, with the known word that is closest to `word`; empty if none is close."""
+    import difflib  # for the rare word that is wrong
+
     close = difflib.get_close_matches(str(word)[:80], list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else ""
 

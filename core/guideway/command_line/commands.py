@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import ast
 from argparse import _SubParsersAction
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import importlib_metadata
 
 from guideway.errors import PluginConflict, PluginLoadError, blame
-from guideway.plugins.index import entries
+from guideway.plugins.index import entries, headers
 from guideway.plugins.kinds import normalize
 from guideway.plugins.sources import find_module
 
-__all__ = ["GROUP", "HELP", "OURS", "Command", "installed"]
+__all__ = ["GROUP", "HELP", "OURS", "Command", "find", "installed"]
 
 GROUP = "guideway.commands"
 HELP = "help"
@@ -61,17 +62,27 @@ class Command:
         return " ".join(text.partition("\n\n")[0].split()).partition(". ")[0].removesuffix(".")
 
 
+def find(name: str) -> Command | None:
+    """The command of that name; None if none is installed."""
+    # those of our own distribution are found without a look at all others
+    return _found(importlib_metadata.distributions(name=OURS)).get(name) or installed().get(name)
+
+
 def installed() -> dict[str, Command]:
     """Every command of this environment, by name, in alphabetical order. A distribution whose metadata cannot be read
     brings none; ``guideway plugins doctor`` tells of it."""
+    return _found(importlib_metadata.distributions())
+
+
+def _found(distributions: Iterable[Any]) -> dict[str, Command]:
     found: dict[str, dict[str, str]] = {HELP: {OURS: ""}}
-    for dist in importlib_metadata.distributions():
+    for dist in distributions:
         try:
             text = dist.read_text("entry_points.txt")
             if text and GROUP in text:  # few distributions have any
                 for group, name, value in entries(text):
                     if group == GROUP:
-                        found.setdefault(name, {}).setdefault(normalize(dist.name), value)
+                        found.setdefault(name, {}).setdefault(normalize(headers(dist)["name"][0]), value)
         except Exception:
             continue
     return {

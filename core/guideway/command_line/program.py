@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from guideway.command_line.commands import HELP, Command, installed
+from guideway.command_line.commands import HELP, Command, find, installed
 from guideway.errors import GuidewayError, PluginError, did_you_mean
 from guideway.version import __version__
 
@@ -88,19 +88,19 @@ def _run(argv: list[str]) -> int:
     try:
         head = parser.parse_args(argv)
         if head.command == HELP:  # `help plugins list` is `plugins list --help`
-            words = [word for word in head.rest if not word.startswith("-")]
+            words = [word for word in head.rest if not word.startswith("-") and word != HELP]
             head.command, *head.rest = [*words, "--help"] if words else [None]
             head.help = not words
         plugins, by_flag = _enabled(head.enable_plugin)
-        commands = installed()
         if head.help or head.command is None:
-            _help(commands).print_help(sys.stdout if head.help else sys.stderr)
+            _help(installed()).print_help(sys.stdout if head.help else sys.stderr)
             return 0 if head.help else 2
         full = _parser()
         subparsers = full.add_subparsers(metavar="COMMAND", required=True)
-        if head.command not in commands:
-            return _unknown(head.command, list(commands))
-        commands[head.command].add_to(subparsers)
+        command = find(head.command)
+        if command is None:
+            return _unknown(head.command, list(installed()))
+        command.add_to(subparsers)
         args = full.parse_args([head.command, *head.rest])
     except SystemExit as done:  # argparse has printed help, a version or a usage error
         return done.code if isinstance(done.code, int) else 2

@@ -8,13 +8,12 @@ other libraries have versions of their own. So has the contract, ``guideway.api`
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
 from guideway.plugins.sources import find_module, module_files, references
 
-__all__ = ["Digests"]
+__all__ = ["Digests", "sha256"]
 
 CONTRACT = ("guideway.api.", "guideway.errors.")
 """What begins so is of the contract, which is compared by its version."""
@@ -47,8 +46,7 @@ class Digests:
         package is in the folder or zip `location` or else wherever Python finds it; ``missing`` if it is nowhere."""
         if (value, location) not in self._digests:
             lines = [f"{path}\0{file.digest}\n" for path, file in sorted(self.covered(value, location).items())]
-            digest = hashlib.sha256("".join(lines).encode()).hexdigest()
-            self._digests[value, location] = f"sha256:{digest}" if lines else MISSING
+            self._digests[value, location] = f"sha256:{sha256(''.join(lines).encode())}" if lines else MISSING
         return self._digests[value, location]
 
     def covered(self, value: str, location: str | None) -> dict[str, _File]:
@@ -91,8 +89,15 @@ class Digests:
             else:
                 package = path.rpartition("/")[0].replace("/", ".")
                 names = references(content, package) if path.endswith(".py") else ()
-                self._files[str(place)] = _File(hashlib.sha256(content).hexdigest(), *names)
+                self._files[str(place)] = _File(sha256(content), *names)
         return self._files[str(place)]
+
+
+def sha256(data: bytes) -> str:
+    """In hexadecimal digits."""
+    import hashlib  # which loads OpenSSL: a look at what is installed does without
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def _top(name: str) -> str:

@@ -16,7 +16,7 @@ from guideway.errors import PluginError
 from guideway.plugins.digest import Digests
 from guideway.plugins.kinds import GROUP, GROUP_PREFIX, KINDS, NAME, normalize
 
-__all__ = ["PluginIndex", "PluginRecord", "Problem", "distribution_of", "entries", "project_folder"]
+__all__ = ["PluginIndex", "PluginRecord", "Problem", "distribution_of", "entries", "headers", "project_folder"]
 
 _VALUE = re.compile(r"[\w.]+(\s*:\s*[\w.]+)?")
 _KIND_ORDER = {name: i for i, name in enumerate(KINDS)}
@@ -183,19 +183,13 @@ class _Copy:
     does not say what it is."""
 
     def __init__(self, dist: Any, entry_points: str, digests: Digests) -> None:
-        # an e-mail parser, which is what importlib_metadata uses, would take longer than the rest of the scan
-        text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or ""
-        headers: dict[str, list[str]] = {}
-        for line in text.partition("\n\n")[0].splitlines():
-            key, colon, value = line.partition(": ")
-            if colon:
-                headers.setdefault(key.lower(), []).append(value.strip())
-        self.name, self.version = normalize(headers["name"][0]), headers["version"][0]
+        facts = headers(dist)
+        self.name, self.version = normalize(facts["name"][0]), facts["version"][0]
         self.location = _location(dist)
         self.records: list[PluginRecord] = []
         self.problems: list[Problem] = []
         editable = project_folder(dist)
-        requires = tuple(headers.get("requires-dist") or _egg_requires(dist))
+        requires = tuple(facts.get("requires-dist") or _egg_requires(dist))
         seen = set()
         for group, name, value in entries(entry_points):
             if not group.startswith(GROUP_PREFIX):
@@ -206,8 +200,8 @@ class _Copy:
                 complaint = ("malformed-entry", "is written twice", "its author has to remove one")
             seen.add((group, name))
             if complaint is None:
-                facts = (self.name, self.version, self.location, editable, requires, group)
-                self.records.append(PluginRecord(kind, component, value, *facts, digests))
+                of = (self.name, self.version, self.location, editable, requires, group)
+                self.records.append(PluginRecord(kind, component, value, *of, digests))
                 digests.packages.add(re.split(r"[.\s:]", value)[0])
             else:
                 code, what, fix = complaint
@@ -234,6 +228,18 @@ def _order(record: PluginRecord) -> tuple[Any, ...]:
     # entries of another major may have kinds of their own: they come last
     rank = _KIND_ORDER.get(record.kind, len(_KIND_ORDER))
     return (rank, record.kind, record.name, record.distribution, record.group, record.location)
+
+
+def headers(dist: Any) -> dict[str, list[str]]:
+    """The metadata of a distribution: values by lower-case name."""
+    # an e-mail parser, which is what importlib_metadata uses, would take longer than the rest of the scan
+    text = dist.read_text("METADATA") or dist.read_text("PKG-INFO") or ""
+    found: dict[str, list[str]] = {}
+    for line in text.partition("\n\n")[0].splitlines():
+        key, colon, value = line.partition(": ")
+        if colon:
+            found.setdefault(key.lower(), []).append(value.strip())
+    return found
 
 
 def entries(text: str) -> Iterator[tuple[str, str, str]]:

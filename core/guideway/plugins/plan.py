@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any
 
 from guideway.api import CONTRACT
 from guideway.errors import InvalidConfiguration
+from guideway.plugins.digest import sha256
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import HOOKS
 from guideway.plugins.selection import PluginSettings
@@ -62,14 +62,14 @@ class PluginPlan:
                 f"the configuration must be made of plain JSON values: {error}", field="configuration"
             ) from error
         planned = sorted({PlannedPlugin.of(record) for record in records})
-        return PluginPlan(tuple(planned), settings, hashlib.sha256(text.encode()).hexdigest())
+        return PluginPlan(tuple(planned), settings, sha256(text.encode()))
 
     @cached_property
     def fingerprint(self) -> str:
         """sha256 (hex) over all of it, but for where the lock file lies: equal on two machines that will do the
         same."""
         facts = asdict(replace(self, settings=replace(self.settings, lock=PluginSettings.lock)))
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        return sha256(json.dumps(facts, sort_keys=True).encode())
 
     def summary(self, host: str) -> str:
         """The one line that `host` logs when it has started: what acts on its requests, and the fingerprint, which

@@ -26,6 +26,11 @@ _EXTRA = re.compile(r'\bextra == "([^"]+)"')
 
 def version_conflict(requires: Iterable[str], distribution: str, version: str) -> str | None:
     """The first requirement on `distribution` that `version` does not satisfy, or None."""
+    name = normalize(distribution)
+    # a name alone is satisfied by any version, and then there is nothing to import packaging for
+    concerning = [text for text in requires if normalize(text.strip()).startswith(name) and normalize(text) != name]
+    if not concerning:
+        return None
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -33,8 +38,8 @@ def version_conflict(requires: Iterable[str], distribution: str, version: str) -
     except InvalidVersion:
         return None
     versions = (here, Version(here.base_version))
-    for text, requirement in _parsed(requires):
-        if normalize(requirement.name) == normalize(distribution) and _applies(requirement):
+    for text, requirement in _parsed(concerning):
+        if normalize(requirement.name) == name and _applies(requirement):
             clauses = requirement.specifier
             if not all(any(clause.contains(v, prereleases=True) for v in versions) for clause in clauses):
                 return text
