@@ -27,7 +27,7 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModifierContext:
-    """What the scheduler side tells a modifier when it is built."""
+    """What a modifier is built with."""
 
     vocabulary: Vocabulary
     max_num_sequences: int
@@ -36,7 +36,7 @@ class ModifierContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
-    """What the worker tells a transform when it is built."""
+    """What a transform is built with."""
 
     device: DeviceBackend
     vocabulary_size: int

@@ -64,9 +64,9 @@ class PipelineContext:
         """What the bitmasks of a step allow together, as `combined_bitmask` has it."""
         return combined_bitmask(step.payloads, self._bitmasks)
 
-    def undrawable(self, step: StepInput, row: int, best: float) -> Fault:
-        """Why `row`, whose largest value is `best`, cannot be drawn."""
-        if np.isnan(best):
+    def undrawable(self, step: StepInput, row: int, largest: float) -> Fault:
+        """Why `row`, whose largest value is `largest`, cannot be drawn."""
+        if np.isnan(largest):
             return self.blame_for(step, row, "the logits are not numbers (NaN)")
         mask = self.bitmask(step)
         emptied = mask is not None and row in mask.rows and not mask.arrays["bitmask"][mask.rows == row].any()

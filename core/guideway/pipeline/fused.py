@@ -50,11 +50,11 @@ class FusedStep:
         if mask is None or padding is not None:
             mask = _padded(mask, size if padding is not None else 1, num_words(width))
         try:
-            ids, best = self._draw(logits, mask, padded_step(self.step, size))
+            ids, largest = self._draw(logits, mask, padded_step(self.step, size))
         except BaseException as error:
             contain(error)
             return self._row_by_row(logits, mask, logprobs)
-        downloads = {"ids": ids, "best": best}
+        downloads = {"ids": ids, "largest": largest}
         if logprobs is not None:
             logprobs.choose(np.arange(num_rows, dtype=np.int32), ids)
             downloads |= logprobs.downloads
@@ -63,7 +63,7 @@ class FusedStep:
         except BaseException as error:  # what failed on the device without anybody waiting
             contain(error)
             return failed_output(self.step, Fault.of(f"device.{self.device.name}", self.operation, error))
-        token_ids = self._checked(np.array(host["ids"][:num_rows], dtype=np.int64), host["best"][:num_rows])
+        token_ids = self._checked(np.array(host["ids"][:num_rows], dtype=np.int64), host["largest"][:num_rows])
         return self._output(token_ids, logprobs, host)
 
     def _draw(self, logits: Array, mask: Payload, step: StepInput) -> tuple[Array, Array]:
@@ -85,19 +85,19 @@ class FusedStep:
     def _row_by_row(self, logits: Array, mask: Payload, logprobs: RawLogprobs | None) -> StepOutput:
         """Each row by itself, so that those are left that it did not fail for."""
         num_rows = self.step.batch.num_rows
-        token_ids, best = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.float32)
+        token_ids, largest = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.float32)
         for row in range(num_rows):
             index = np.array([row], dtype=np.int32)
             alone = mask.take(index)
             alone = _padded(Payload(alone.rows - row, alone.arrays), 1, mask.arrays["bitmask"].shape[1])
             try:
                 drawn = self._draw(self.ops.gather(logits, self.ops.asarray(index)), alone, _only(self.step, row))
-                host = self.device.download(dict(zip(("ids", "best"), drawn, strict=True))).result()
-                token_ids[row], best[row] = host["ids"][0], host["best"][0]
+                host = self.device.download(dict(zip(("ids", "largest"), drawn, strict=True))).result()
+                token_ids[row], largest[row] = host["ids"][0], host["largest"][0]
             except BaseException as error:
                 contain(error)
                 self.faults[row] = Fault.of(f"device.{self.device.name}", self.operation, error)
-        checked = self._checked(token_ids, best)
+        checked = self._checked(token_ids, largest)
         if logprobs is not None:
             logprobs.choose(np.arange(num_rows, dtype=np.int32), self.ops.asarray(checked))
         return self._output(checked, logprobs, self.device.download(logprobs.downloads if logprobs else {}).result())
@@ -107,16 +107,16 @@ class FusedStep:
     ) -> StepOutput:
         return StepOutput(token_ids, faults=self.faults, logprobs=None if logprobs is None else logprobs.result(host))
 
-    def _checked(self, token_ids: NDArray[np.int64], best: NDArray[np.float32]) -> NDArray[np.int32]:
+    def _checked(self, token_ids: NDArray[np.int64], largest: NDArray[np.float32]) -> NDArray[np.int32]:
         """`token_ids` with a fault for each row that could not be drawn, or was drawn wrongly."""
         num_tokens = self.context.num_tokens
         outside = (token_ids < 0) | (token_ids >= num_tokens)
-        for row in np.flatnonzero(~(best > -np.inf) | outside).tolist():
-            if best[row] > -np.inf:
+        for row in np.flatnonzero(~(largest > -np.inf) | outside).tolist():
+            if largest[row] > -np.inf:
                 message = f"it drew a token id outside 0..{num_tokens - 1}"
                 fault = Fault(f"device.{self.device.name}", self.operation, message)
             else:
-                fault = self.context.undrawable(self.step, row, float(best[row]))
+                fault = self.context.undrawable(self.step, row, float(largest[row]))
             self.faults.setdefault(row, fault)
         if self.faults:
             token_ids[list(self.faults)] = 0

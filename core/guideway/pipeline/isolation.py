@@ -113,7 +113,7 @@ class TransformRunner:
                 f"{describe(modified)}"
             )
         if self._device.donates:
-            modified[:1]  # raises now, and names the culprit, if it returned what it gave away
+            modified[:1]  # raises now, where the plugin is known, if it returned what it gave away
         if view is not None:
             self._keep_emitted(entry, payload, view, type(logits))
         return modified

@@ -78,8 +78,8 @@ class Pipeline:
             if hidden_states is not None:
                 hidden_states = self._device.from_logits(hidden_states)
             staged = StagedStep(self._context, step, len(logits), hidden_states)
-            if staged.post_warp or staged.owners:
-                late = (*staged.post_warp, *staged.owners)
+            if staged.post_warp or staged.samplers:
+                late = (*staged.post_warp, *staged.samplers)
                 raise ValueError(f"{', '.join(entry.name for entry, _ in late)} would act after the mask")
             try:
                 return staged.mask_only(logits)

@@ -23,7 +23,7 @@ BANS = ("min_tokens", "logit_bias")
 
 
 class StepFailed(Exception):
-    """The logits of a step are gone, and nobody can say whose failure it is: every row has `fault`."""
+    """The logits of a step are gone, and which plugin is to blame is unknown: every row has `fault`."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(str(fault))
@@ -38,7 +38,7 @@ class StagedStep:
         self.device = context.device
         self.ops = context.ops
         self.num_rows = step.batch.num_rows
-        self.pre_warp, self.mask, self.post_warp, self.owners = (context.acting(stage, step) for stage in Stage)
+        self.pre_warp, self.mask, self.post_warp, self.samplers = (context.acting(stage, step) for stage in Stage)
         self.padding: Padding | None = None
         if self.device.static_shapes:
             self.padding = Padding(size, context.width)
@@ -62,36 +62,36 @@ class StagedStep:
             logits = self._with_scratch(logits)
         drawn = self._drawn()
         logits = self._warped(logits, drawn)
-        if len(drawn) or self.post_warp or self.owners:
+        if len(drawn) or self.post_warp or self.samplers:
             logits = self._distribution(logits, len(drawn) > 0)
         if self.post_warp:
             logits = self._modified(logits, self.post_warp)
-            if self.owners:
+            if self.samplers:
                 logits = ops.log_softmax(logits)
         greedy = self._most_likely(logits)
         self.downloads["greedy"] = greedy
-        self.downloads["best"] = ops.gather(logits, self.all_rows, greedy[:, None])[:, 0]
+        self.downloads["largest"] = ops.gather(logits, self.all_rows, greedy[:, None])[:, 0]
         chosen: list[tuple[NDArray[np.int32], Array]] = [(np.arange(self.num_rows, dtype=np.int32), greedy)]
         if len(drawn):
             ids = self._draw(logits, ops.asarray(drawn))
             if self.padding is not None:  # of every row, those that are not drawn among them
-                cold = ops.asarray(self.step.temperatures <= 0)
-                ids = ops.where_rows(ids[:, None], self.all_rows, cold[:, None], greedy[:, None])[:, 0]
+                is_greedy = ops.asarray(self.step.temperatures <= 0)
+                ids = ops.where_rows(ids[:, None], self.all_rows, is_greedy[:, None], greedy[:, None])[:, 0]
                 drawn = drawn[: self.num_rows]
             self.downloads["drawn"] = ids
             chosen.append((drawn, ids))
-        owned: list[tuple[Entry, NDArray[np.int32]]] = []
-        for entry, payload in self.owners:
-            for owned_rows, ids in self.transforms.sample(entry, payload, logits):
-                self.downloads[f"owned/{len(owned)}"] = ids
-                owned.append((entry, owned_rows))
-                chosen.append((owned_rows, ids))
+        sampled: list[tuple[Entry, NDArray[np.int32]]] = []
+        for entry, payload in self.samplers:
+            for its_rows, ids in self.transforms.sample(entry, payload, logits):
+                self.downloads[f"sampled/{len(sampled)}"] = ids
+                sampled.append((entry, its_rows))
+                chosen.append((its_rows, ids))
         if logprobs is not None:
             for some_rows, ids in chosen:
                 logprobs.choose(some_rows, ids)
             self.downloads |= logprobs.downloads
         host = self._downloaded()
-        token_ids = self._token_ids(host, drawn, owned)
+        token_ids = self._token_ids(host, drawn, sampled)
         return StepOutput(
             token_ids,
             self.transforms.feedback(host),
@@ -101,14 +101,14 @@ class StagedStep:
         )
 
     def mask_only(self, logits: Array) -> tuple[Array, StepOutput]:
-        """The stages up to the mask: the logits, and what is to be said of them."""
+        """The stages up to the mask: the logits, and what came of it."""
         size = len(logits)
         if self.padding is not None:
             logits = self._with_scratch(logits)
         logits = self._modified(logits, [*self.pre_warp, *self.mask])[:size]
-        self.downloads["best"] = self.ops.gather(logits, self.all_rows, self._most_likely(logits)[:, None])[:, 0]
+        self.downloads["largest"] = self.ops.gather(logits, self.all_rows, self._most_likely(logits)[:, None])[:, 0]
         host = self._downloaded()
-        self._check_drawable(host["best"][: self.num_rows])
+        self._check_drawable(host["largest"][: self.num_rows])
         no_tokens = np.zeros(self.num_rows, dtype=np.int32)
         return logits, StepOutput(no_tokens, self.transforms.feedback(host), self.faults, self._overruled(host))
 
@@ -143,13 +143,13 @@ class StagedStep:
     def _warped(self, logits: Array, drawn: NDArray[np.int32]) -> Array:
         """`logits` under every mask, with penalties, bias and temperature."""
         temperatures = self.step.temperatures[drawn]
-        warm = drawn[(temperatures > 0) & (temperatures != 1)]
-        if self._in_one_pass(warm):
+        tempered = drawn[(temperatures > 0) & (temperatures != 1)]
+        if self._in_one_pass(tempered):
             return self._warp_masked(logits)
         logits = self._penalized(self._modified(logits, [*self.pre_warp, *self.mask]))
-        if not len(warm):
+        if not len(tempered):
             return logits
-        rows = warm if self.padding is None else drawn
+        rows = tempered if self.padding is None else drawn
         factors = self._factors(rows)
         return self.ops.scale_rows(widened(self.ops, logits), self.ops.asarray(rows), self.ops.asarray(factors))
 
@@ -158,7 +158,7 @@ class StagedStep:
         temperatures = self.step.temperatures[rows]
         return (1 / np.where(temperatures > 0, temperatures, 1)).astype(np.float32)
 
-    def _in_one_pass(self, warm: NDArray[np.int32]) -> bool:
+    def _in_one_pass(self, tempered: NDArray[np.int32]) -> bool:
         """Whether `warp_masked` does all there is to do between raw logits and filters, and more than the mask."""
         warp = self.step.warp
         added = None if warp is None else warp.added
@@ -169,7 +169,7 @@ class StagedStep:
             and all(entry.name in self.context.hard_bitmasks for entry, _ in self.mask)
             and (warp is None or warp.repeated is None)
             and (added is None or not np.isneginf(added[2]).any())
-            and (added is not None or len(warm) > 0)
+            and (added is not None or len(tempered) > 0)
         )
 
     def _warp_masked(self, logits: Array) -> Array:
@@ -222,7 +222,7 @@ class StagedStep:
         return pairs if self.padding is None else self.padding.pairs(pairs)
 
     def _distribution(self, logits: Array, drawn: bool) -> Array:
-        """`logits` through the filters: log-probabilities, where somebody looks at them."""
+        """`logits` through the filters: log-probabilities, where something reads them."""
         ops, warp = self.ops, self.step.warp
         logits = ops.log_softmax(logits)
         if warp is None or not drawn:
@@ -230,7 +230,7 @@ class StagedStep:
         chosen = filters(warp, self.step.temperatures[: self.num_rows] > 0, self.context.width)
         for one in chosen:
             logits = filtered(ops, logits, one if self.padding is None else self.padding.filter(one))
-        if chosen and (self.post_warp or self.owners):
+        if chosen and (self.post_warp or self.samplers):
             logits = ops.log_softmax(logits)
         return logits
 
@@ -252,29 +252,29 @@ class StagedStep:
     def _rescue_empty_rows(self, x: Array, otherwise: Array, by: list[tuple[Entry, Payload]]) -> Array:
         """`x` with its rows of -inf alone taken from `otherwise`, which has sampled rows only."""
         rows = self.all_rows
-        best = self.ops.gather(x, rows, self.ops.argmax(x)[: len(rows), None])
-        empty = best == -np.inf
+        largest = self.ops.gather(x, rows, self.ops.argmax(x)[: len(rows), None])
+        empty = largest == -np.inf
         name = f"empty/{len(self.rescued)}"
         self.downloads[name], self.rescued[name] = empty[:, 0], by
         return self.ops.where_rows(x, rows, empty, otherwise)
 
     def _token_ids(
-        self, host: Mapping[str, NDArray[Any]], drawn: NDArray[np.int32], owned: list[tuple[Entry, NDArray[np.int32]]]
+        self, host: Mapping[str, NDArray[Any]], drawn: NDArray[np.int32], sampled: list[tuple[Entry, NDArray[np.int32]]]
     ) -> NDArray[np.int32]:
         num_tokens = self.context.num_tokens
         token_ids = np.array(host["greedy"][: self.num_rows], dtype=np.int64)
         if len(drawn):
             token_ids[drawn] = host["drawn"][: len(drawn)]
-        owner: dict[int, str] = {}
-        for i, (entry, rows) in enumerate(owned):
-            token_ids[rows] = host[f"owned/{i}"][: len(rows)]
-            owner |= dict.fromkeys(rows.tolist(), entry.name)
-        self._check_drawable(host["best"][: self.num_rows])
+        sampler: dict[int, str] = {}
+        for i, (entry, rows) in enumerate(sampled):
+            token_ids[rows] = host[f"sampled/{i}"][: len(rows)]
+            sampler |= dict.fromkeys(rows.tolist(), entry.name)
+        self._check_drawable(host["largest"][: self.num_rows])
         outside = (token_ids < 0) | (token_ids >= num_tokens)
         for row in np.flatnonzero(outside).tolist():
             message = f"it drew a token id outside 0..{num_tokens - 1}"
-            owned_by = owner.get(row)
-            fault = Fault(f"modifier.{owned_by}", "sample", message) if owned_by else None
+            sampled_by = sampler.get(row)
+            fault = Fault(f"modifier.{sampled_by}", "sample", message) if sampled_by else None
             self.faults.setdefault(row, fault or self.context.blame_for(self.step, row, message))
         if self.faults:
             token_ids[list(self.faults)] = 0
@@ -284,10 +284,10 @@ class StagedStep:
         """The most likely token of each sampled row; in one that has NaN, the first of these."""
         return self.ops.argmax(logits)[: len(self.all_rows)]
 
-    def _check_drawable(self, best: NDArray[Any]) -> None:
-        """A row has a fault whose best value, of `best`, is none to draw."""
-        for row in np.flatnonzero(~(best > -np.inf)).tolist():  # true for NaN
-            self.faults.setdefault(row, self.context.undrawable(self.step, row, float(best[row])))
+    def _check_drawable(self, largest: NDArray[Any]) -> None:
+        """A row has a fault whose value in `largest` is none to draw."""
+        for row in np.flatnonzero(~(largest > -np.inf)).tolist():  # true for NaN
+            self.faults.setdefault(row, self.context.undrawable(self.step, row, float(largest[row])))
 
     def _overruled(self, host: Mapping[str, NDArray[Any]]) -> dict[int, tuple[str, ...]]:
         overruled: dict[int, tuple[str, ...]] = {}

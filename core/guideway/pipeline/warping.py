@@ -1,6 +1,6 @@
 """Penalties, bias and filters where the logits live, with `ArrayOps` alone, so that they run on every device.
 
-A filter keeps every token at least as likely as its last one: of equally likely tokens at the border either all stay
+A filter keeps every token at least as likely as its last one: of equally likely tokens at the threshold either all stay
 or none, so that all devices keep the same tokens in whatever order they sort equals.
 """
 
@@ -110,51 +110,51 @@ class _Part:
         self.every = ops.asarray(np.arange(self.num_rows, dtype=np.int32))
         is_sorted = chosen.top_k is not None or chosen.top_p is not None
         self.candidates = ops.topk(x, chosen.num_candidates)[0] if is_sorted else x
-        self.best = ops.gather(self.candidates, self.every, ops.argmax(self.candidates)[:, None])
-        self.border = self.best - np.inf
+        self.largest = ops.gather(self.candidates, self.every, ops.argmax(self.candidates)[:, None])
+        self.threshold = self.largest - np.inf
         """The least likely token that stays, ``[rows, 1]``."""
 
     def unlikely(self) -> Array:
         """What top-k, then top-p, then min-p filter out, as ``bool[rows, width]``."""
         ops, chosen = self.ops, self.chosen
         if chosen.top_k is not None:
-            self.border = ops.gather(self.candidates, self.every, ops.asarray(chosen.top_k[:, None] - 1))
+            self.threshold = ops.gather(self.candidates, self.every, ops.asarray(chosen.top_k[:, None] - 1))
         if chosen.top_p is not None:
-            self.border = self._reaching(self.candidates, self._weights(), chosen.top_p)
+            self.threshold = self._reaching(self.candidates, self._weights(), chosen.top_p)
         if chosen.min_p is not None:
             with np.errstate(divide="ignore"):
-                lowest = self.best + ops.asarray(np.log(chosen.min_p)[:, None])
-            self.border = ops.where_rows(self.border, self.every, self.border < lowest, lowest)
-        return self.x < self.border
+                lowest = self.largest + ops.asarray(np.log(chosen.min_p)[:, None])
+            self.threshold = ops.where_rows(self.threshold, self.every, self.threshold < lowest, lowest)
+        return self.x < self.threshold
 
     def untypical(self, mass: NDArray[np.float32]) -> Array:
         """What typical-p filters out of what `unlikely` left. A token's information differs from the expected one by as
         much as its logit from the mean logit; what is filtered out already is farther away than the least likely
         token that is left, and weighs nothing."""
         ops, weights = self.ops, self._weights()
-        mean = (weights * self._below_best(weights == 0)).sum(axis=1) / weights.sum(axis=1)
-        mean = self.best + mean[:, None]
+        mean = (weights * self._below_largest(weights == 0)).sum(axis=1) / weights.sum(axis=1)
+        mean = self.largest + mean[:, None]
         distances = self._absolute(self.candidates - mean)
         nearest, columns = ops.topk(0 - distances, self.candidates.shape[1])
         reach = 0 - self._reaching(nearest, ops.gather(weights, self.every, columns), mass)
         return self._absolute(self.x - mean) > reach
 
     def _weights(self) -> Array:
-        """What each candidate weighs, up to a factor per row. Those at the border bear the weight of equals that are
+        """What each candidate weighs, up to a factor per row. Those at the threshold bear the weight of equals that are
         no candidates."""
-        ops, border = self.ops, self.border
-        weights = ops.exp(self._below_best(self.candidates < border))
-        weights = ops.where_rows(weights, self.every, self.candidates < border, 0.0)
+        ops, threshold = self.ops, self.threshold
+        weights = ops.exp(self._below_largest(self.candidates < threshold))
+        weights = ops.where_rows(weights, self.every, self.candidates < threshold, 0.0)
         if self.candidates.shape[1] == self.width:
             return weights
-        at_border = self.candidates == border
+        at_border = self.candidates == threshold
         inside = at_border.sum(axis=1)[:, None]
-        outside = (self.x == border).sum(axis=1)[:, None] - inside
+        outside = (self.x == threshold).sum(axis=1)[:, None] - inside
         return weights + weights * at_border * outside / (inside + (inside == 0))
 
-    def _below_best(self, ignored: Array) -> Array:
-        """How far each candidate is below the best; 0 where `ignored`."""
-        return self.ops.where_rows(self.candidates - self.best, self.every, ignored, 0.0)
+    def _below_largest(self, ignored: Array) -> Array:
+        """How far each candidate is below the largest; 0 where `ignored`."""
+        return self.ops.where_rows(self.candidates - self.largest, self.every, ignored, 0.0)
 
     def _reaching(self, values: Array, weights: Array, mass: NDArray[np.float32]) -> Array:
         """The value, of those in their order, with which the sum of weights reaches `mass` of its total."""

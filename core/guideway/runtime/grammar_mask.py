@@ -84,7 +84,7 @@ class GrammarState:
         """How many of the last step's rows came before the constraint was known to begin."""
         self.terminated = False
         self.begins_in: int | None = 0
-        """How many tokens are still to come before the constraint begins; None: nobody knows yet."""
+        """How many tokens are still to come before the constraint begins; None: not known yet."""
 
     @property
     def rows(self) -> slice:
@@ -111,7 +111,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         self._compiled: dict[str, Future[Compilation]] = {}
         self._words = num_words(context.vocabulary.logits_width)
         self._buffers = [self._allocate(0) for _ in range(2)]
-        """They grow with the batches: how many may run says little of how many do."""
+        """They grow with the batches: far fewer sequences may run than could."""
 
     def compile(self, request: Request, constraint: Constraint) -> Future[Compilation]:
         """Start compiling. Raises `UnsupportedGrammar` at once if no strategy will take it."""
@@ -140,7 +140,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids)
 
     def begin_after(self, state: GrammarState | None, num_tokens: int | None) -> None:
-        """The constraint begins after so many more tokens; None: nobody knows yet."""
+        """The constraint begins after so many more tokens; None: not known yet."""
         if state is not None:
             state.begins_in = num_tokens
 

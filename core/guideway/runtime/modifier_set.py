@@ -92,7 +92,7 @@ class ModifierSet:
                 field="modifiers",
             )
 
-    def check_owners(self, modifiers: Sequence[LogitModifier[Any]], params: SamplingParams) -> None:
+    def check_samplers(self, modifiers: Sequence[LogitModifier[Any]], params: SamplingParams) -> None:
         """Refuse a request for which two of `modifiers` own the draw, or one does that greedy decoding would ignore."""
         owners = [modifier.name for modifier in modifiers if modifier.stage is Stage.SAMPLE]
         if len(owners) > 1:
@@ -140,7 +140,7 @@ class ModifierSet:
                 elif modifier.name in request.params.modifiers:
                     unenforced[f"modifier.{modifier.name}"] = None
             sequence = ActiveSequence(journal, states, self._stateful(states))
-            self.check_owners([modifier for modifier, _ in self.acting_on(sequence)], request.params)
+            self.check_samplers([modifier for modifier, _ in self.acting_on(sequence)], request.params)
         except BaseException:
             self.release(states)
             raise
@@ -211,7 +211,7 @@ class ModifierSet:
             return settled(attempt(states))
         except BaseException as error:
             contain(error)
-        for i, state in enumerate(states):  # one by one, to learn whose it is
+        for i, state in enumerate(states):  # one by one, to find out whose failure it is
             if state is not None:
                 try:
                     attempt([state if j == i else None for j in range(len(states))])
@@ -229,7 +229,7 @@ class ModifierSet:
             return None
 
     def accept(self, sequence: ActiveSequence, ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> Outcome:
-        """Give everyone the final tokens of a step, note them in the journal, and gather what is to become of it."""
+        """Give every modifier the final tokens of a step and record them; what is to become of the sequence."""
         if sequence.fault is not None:
             return fail(str(sequence.fault))
         verdict = CONTINUE

@@ -1,4 +1,4 @@
-"""Arrays over rows that the runtime derives from its sequences, and the check of what a modifier says about rows."""
+"""Arrays over rows that the runtime derives from its sequences, and the check of payloads."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class Runtime:
         self._sequences: list[ActiveSequence | None] = [None] * context.max_num_sequences
         self._acting: list[bool] | None = None
         """Whether any running sequence has a state of each modifier; None where that has to be found out anew."""
-        self._left: dict[str, int] = {}
+        self._num_open: dict[str, int] = {}
         """How many sequences of each request have not ended, those that have not started included."""
         self._temperatures = np.zeros(context.max_num_sequences, dtype=np.float32)
         self._seeds = np.zeros(context.max_num_sequences, dtype=np.int64)
@@ -145,7 +145,7 @@ class Runtime:
             raise InvalidRequest(f"the request cannot be read: {text_of(error)}") from error
 
     def _admit(self, request: Request) -> Admission:
-        if request.request_id in self._left:
+        if request.request_id in self._num_open:
             raise InvalidRequest(
                 f"a request {request.request_id!r} is already here; ids are unique", field="request_id"
             )
@@ -154,13 +154,13 @@ class Runtime:
         chosen = [self._by_name[name] for name in params.modifiers]
         for modifier in chosen:
             self._modifiers.check_needs(modifier)
-        self._modifiers.check_owners(chosen, params)
+        self._modifiers.check_samplers(chosen, params)
         run_validators(self._validators, request, self._validation)
         request = replace(request, seed=secrets.randbits(63) if params.seed is None else params.seed)
         companions = self._modifiers.companions(request)
         check_companions(companions, self.context.vocabulary, self._validation, self.context.max_num_sequences)
         compilation = None if params.constraint is None else self._mask.compile(request, params.constraint)
-        self._left[request.request_id] = request.params.num_sequences
+        self._num_open[request.request_id] = request.params.num_sequences
         return Admission(
             request,
             compilation,
@@ -171,7 +171,7 @@ class Runtime:
     def abandon(self, admission: Admission) -> None:
         """One of the sequences of a request will never be started. Each of its `SamplingParams.num_sequences`, and
         each fork, ends with `release` or, if it was not started, with this."""
-        self._leave(admission.request)
+        self._sequence_ended(admission.request)
 
     def close(self) -> None:
         """Stop compiling."""
@@ -217,7 +217,7 @@ class Runtime:
         request = parent.journal.request
         info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
         child = self._modifiers.fork(parent, info)
-        self._left[request.request_id] += 1
+        self._num_open[request.request_id] += 1
         self._occupy(new_slot, child)
 
     def rebuild(self, slot: int) -> None:
@@ -255,7 +255,7 @@ class Runtime:
             self._vacate(slot)
         finally:  # also if it was interrupted
             if ended:
-                self._leave(request)
+                self._sequence_ended(request)
 
     def journal(self, slot: int) -> Journal:
         """What happened to the sequence in `slot`; `start` rebuilds it from this, here or in another process."""
@@ -446,10 +446,10 @@ class Runtime:
         self._modifiers.release(sequence.states)
         return sequence
 
-    def _leave(self, request: Request) -> None:
+    def _sequence_ended(self, request: Request) -> None:
         """One sequence fewer; with the last one the request is over."""
-        left = self._left.pop(request.request_id, 0) - 1
+        left = self._num_open.pop(request.request_id, 0) - 1
         if left > 0:
-            self._left[request.request_id] = left
+            self._num_open[request.request_id] = left
         else:
             self._mask.forget(request)

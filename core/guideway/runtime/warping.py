@@ -51,7 +51,7 @@ class Warping:
             self._top_k[slot] = params.top_k if params.top_k < self._vocabulary_size else 0
             self._top_p[slot], self._min_p[slot] = params.top_p, params.min_p
             self._typical_p[slot] = params.typical_p
-        unasked = -1 if params.best_of is None else 0  # the best are told by their log-probabilities
+        unasked = -1 if params.best_of is None else 0  # the best are those of the highest log-probabilities
         self._num_logprobs[slot] = unasked if params.logprobs is None else params.logprobs
         stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._stop_token_ids)
         tables = _Tables(journal, stops)
@@ -148,7 +148,7 @@ class _Tables:
         self._build()
 
     def catch_up(self) -> None:
-        """Hear what the journal has of new tokens."""
+        """Take in what the journal has of new tokens."""
         token_ids = self._journal.token_ids
         if len(token_ids) == self._num_tokens:
             return
