@@ -333,15 +333,16 @@ def test_every_request_of_a_generate_is_ended_though_ending_one_is_interrupted(e
     assert ended == [FinishReason.LENGTH, *[FinishReason.ABORT] * 11]
 
 
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, GeneratorExit])
 def test_a_step_that_fails_ends_its_requests_and_not_the_engine(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: type[BaseException], engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cause = RuntimeError("out of memory")
+    cause = error("out of memory")
     streamed = engine.submit(prompt(), KINDS["greedy-schema"])
     stream = iter(streamed)
     next(stream)
     once(monkeypatch, engine._executor._worker, "forward", cause, after=False)
-    with pytest.raises(GuidewayError, match="step failed: RuntimeError: out of memory") as caught:
+    with pytest.raises(GuidewayError, match=f"step failed: {error.__name__}: out of memory") as caught:
         list(stream)
     assert caught.value.__cause__ is cause
     assert streamed.result is not None
