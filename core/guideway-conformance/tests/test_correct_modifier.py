@@ -347,6 +347,7 @@ def test_a_correct_modifier_is_certified(modifier: type[LogitModifier[Any]]) -> 
     [
         *(references.Repetition, references.Watermark, references.Ban, references.Draw, references.Mass),
         references.Guide,
+        references.Allow,
     ],
 )
 def test_what_saboteurs_are_made_of_is_correct(modifier: type[LogitModifier[Any]]) -> None:

@@ -1,7 +1,8 @@
 """The host-neutral runtime: admission, compilation, masking, per-sequence states, journal and replay."""
 
+from guideway.runtime.admission import Admission
 from guideway.runtime.journal import Journal
-from guideway.runtime.runtime import Admission, Runtime
+from guideway.runtime.runtime import Runtime
 from guideway.vocabulary import build_vocabulary
 
 __all__ = ["Admission", "Journal", "Runtime", "build_vocabulary"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
 
 from guideway.api.hooks import ValidationContext
 from guideway.api.options import is_int, short_repr
@@ -12,14 +13,38 @@ from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidRequest, LimitExceeded, contain, did_you_mean, text_of
 from guideway.json_schema import check_schema
 from guideway.runtime.candidates import CandidateCache
+from guideway.runtime.compiler import Compilation
 from guideway.runtime.sampling import is_text, python_number, validated
 
-__all__ = ["Validator", "check_companions", "run_validators", "validate_request"]
+__all__ = ["Admission", "Validator", "check_companions", "run_validators", "validate_request"]
 
 Validator = Callable[[Request, ValidationContext], None]
 
 MAX_TENANT_LENGTH = 256
 """Characters of `Request.tenant`: it is a name, and kept for as long as the host runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request that was let in; its constraint may still be compiling."""
+
+    request: Request
+    compilation: Future[Compilation] | None
+    companions: tuple[Companion, ...]
+    """Sequences to run beside each sequence of the request. Their logits follow the sampled rows, sequence by
+    sequence and companion by companion, as many rows as the sequence has."""
+    companion_owners: tuple[str, ...]
+    """For each companion, the modifier that asked for it."""
+
+    def ready(self) -> bool:
+        """Whether it can be started (which may still raise what the compilation raised)."""
+        return self.compilation is None or self.compilation.done()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait at most `timeout` seconds for `ready`, and return it."""
+        if self.compilation is not None:
+            wait([self.compilation], timeout)
+        return self.ready()
 
 
 def validate_request(

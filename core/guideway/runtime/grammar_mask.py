@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -53,38 +54,24 @@ class MaskTransform(LogitTransform):
         return self.context.device.apply_bitmask(logits, payload.arrays["bitmask"], payload.rows)
 
 
+@dataclass(slots=True, eq=False)
 class GrammarState:
     """One sequence's matcher."""
 
-    __slots__ = (
-        "accepted",
-        "begins_in",
-        "candidate",
-        "grammar",
-        "job",
-        "num_live_drafts",
-        "num_open_rows",
-        "stop_token_ids",
-        "terminated",
-    )
-
-    def __init__(
-        self, candidate: Candidate, grammar: CompiledGrammar, job: FillJob, stop_token_ids: frozenset[int]
-    ) -> None:
-        self.candidate = candidate
-        self.grammar = grammar
-        self.job = job
-        """Holds the matcher."""
-        self.stop_token_ids = stop_token_ids
-        self.accepted: list[int] = []
-        """Every token the matcher accepted."""
-        self.num_live_drafts = 0
-        """How many of the last step's drafts led to a state with a legal token, or to the end."""
-        self.num_open_rows = 0
-        """How many of the last step's rows came before the constraint was known to begin."""
-        self.terminated = False
-        self.begins_in: int | None = 0
-        """How many tokens are still to come before the constraint begins; None: not known yet."""
+    candidate: Candidate
+    grammar: CompiledGrammar
+    job: FillJob
+    """Holds the matcher."""
+    stop_token_ids: frozenset[int]
+    accepted: list[int] = field(default_factory=list)
+    """Every token the matcher accepted."""
+    num_live_drafts: int = 0
+    """How many of the last step's drafts led to a state with a legal token, or to the end."""
+    num_open_rows: int = 0
+    """How many of the last step's rows came before the constraint was known to begin."""
+    terminated: bool = False
+    begins_in: int | None = 0
+    """How many tokens are still to come before the constraint begins; None: not known yet."""
 
     @property
     def rows(self) -> slice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import index as index_of
 from typing import Any, TypeVar
@@ -35,22 +35,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class ActiveSequence:
     """What the runtime knows of one running sequence."""
 
-    __slots__ = ("companions", "fault", "journal", "stateful", "states", "unenforced")
-
-    def __init__(self, journal: Journal, states: list[Any], stateful: list[tuple[LogitModifier[Any], Any]]) -> None:
-        self.journal = journal
-        self.states = states
-        """Aligned with the modifiers; None where a modifier leaves the sequence alone."""
-        self.stateful = stateful
-        """The modifiers that accept its tokens, each with its state: those that are not `derived`."""
-        self.companions: Sequence[str] = ()
-        """For each companion sequence, the modifier that asked for it."""
-        self.unenforced: dict[str, None] = {}
-        """What was asked for and is not enforced; a dict for its order."""
-        self.fault: Fault | None = None
+    journal: Journal
+    states: list[Any]
+    """Aligned with the modifiers; None where a modifier leaves the sequence alone."""
+    acting: list[tuple[LogitModifier[Any], Any]]
+    """The modifiers that act on it, each with its state."""
+    stateful: list[tuple[LogitModifier[Any], Any]]
+    """Those of them that accept its tokens: all that are not `derived`."""
+    unenforced: dict[str, None]
+    """What was asked for and is not enforced; a dict for its order."""
+    companions: Sequence[str] = ()
+    """For each companion sequence, the modifier that asked for it."""
+    fault: Fault | None = None
 
 
 class ModifierSet:
@@ -77,10 +77,6 @@ class ModifierSet:
         """What `modifier` keeps for a sequence; None if it leaves it alone."""
         state: T | None = sequence.states[self.all.index(modifier)]
         return state
-
-    def acting_on(self, sequence: ActiveSequence) -> list[tuple[LogitModifier[Any], Any]]:
-        """The modifiers that act on a sequence, each with its state."""
-        return [(m, state) for m, state in zip(self.all, sequence.states, strict=True) if state is not None]
 
     # What a request needs
 
@@ -139,12 +135,11 @@ class ModifierSet:
                     unenforced |= dict.fromkeys(self._call(modifier, state, "unenforced", state, read=read_names))
                 elif modifier.name in request.params.modifiers:
                     unenforced[f"modifier.{modifier.name}"] = None
-            sequence = ActiveSequence(journal, states, self._stateful(states))
-            self.check_samplers([modifier for modifier, _ in self.acting_on(sequence)], request.params)
+            sequence = self._sequence(journal, states, unenforced | journal.overruled)
+            self.check_samplers([modifier for modifier, _ in sequence.acting], request.params)
         except BaseException:
             self.release(states)
             raise
-        sequence.unenforced = unenforced | journal.overruled
         return sequence
 
     def replay(self, sequence: ActiveSequence) -> None:
@@ -172,9 +167,8 @@ class ModifierSet:
         except BaseException:
             self._release(forked)
             raise
-        child = ActiveSequence(parent.journal.fork(info), states, self._stateful(states))
+        child = self._sequence(parent.journal.fork(info), states, dict(parent.unenforced))
         child.companions = parent.companions
-        child.unenforced = dict(parent.unenforced)
         return child
 
     def release(self, states: list[Any]) -> None:
@@ -254,7 +248,7 @@ class ModifierSet:
 
     def forced(self, sequence: ActiveSequence, limit: int) -> Sequence[int]:
         """At most `limit` tokens that must come next, as all modifiers of the sequence agree."""
-        for modifier, state in self.acting_on(sequence):
+        for modifier, state in sequence.acting:
             ids = self._ask(sequence, modifier, state, "forced", limit, partial(read_ids, limit))
             if ids:
                 return ids[: self.validate(sequence, ids)]
@@ -263,7 +257,7 @@ class ModifierSet:
     def validate(self, sequence: ActiveSequence, token_ids: Sequence[int]) -> int:
         """How many of these drafts every modifier of the sequence would let pass."""
         count = len(token_ids)
-        for modifier, state in self.acting_on(sequence):
+        for modifier, state in sequence.acting:
             ids = token_ids[:count]
             count = self._ask(sequence, modifier, state, "validate", ids, partial(read_count, len(ids))) or 0
         return count
@@ -278,9 +272,9 @@ class ModifierSet:
             contain(error)
             return f"modifier.{modifier.name}"
 
-    def _stateful(self, states: list[Any]) -> list[tuple[LogitModifier[Any], Any]]:
-        pairs = zip(self.all, states, strict=True)
-        return [(m, state) for m, state in pairs if state is not None and not m.derived]
+    def _sequence(self, journal: Journal, states: list[Any], unenforced: dict[str, None]) -> ActiveSequence:
+        acting = [(m, state) for m, state in zip(self.all, states, strict=True) if state is not None]
+        return ActiveSequence(journal, states, acting, [pair for pair in acting if not pair[0].derived], unenforced)
 
     def _release(self, states: list[tuple[LogitModifier[Any], Any]]) -> None:
         for modifier, state in states:
@@ -294,7 +288,7 @@ class ModifierSet:
     def _refusal(self, sequence: ActiveSequence, modifier: LogitModifier[Any], state: Any, outcome: Outcome) -> Fault:
         """Whose failure it is that `modifier` refused tokens: one that it had forbidden was made possible by what acted
         later."""
-        late = [m for m, _ in self.acting_on(sequence) if m.stage in (Stage.POST_WARP, Stage.SAMPLE)]
+        late = [m for m, _ in sequence.acting if m.stage in (Stage.POST_WARP, Stage.SAMPLE)]
         if outcome.was_forbidden and late:
             phase = "sample" if late[-1].stage is Stage.SAMPLE else "apply"
             return Fault(f"modifier.{late[-1].name}", phase, outcome.message)

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -27,56 +26,19 @@ from numpy.typing import NDArray
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import LogitModifier, ModifierContext
-from guideway.api.steps import (
-    Fault,
-    Need,
-    Outcome,
-    Payload,
-    StepBatch,
-    StepInput,
-    StepOutput,
-)
-from guideway.api.types import Companion, Request, SequenceInfo
+from guideway.api.steps import Fault, Need, Outcome, Payload, StepBatch, StepInput, StepOutput
+from guideway.api.types import Request, SequenceInfo
 from guideway.errors import GuidewayError, InvalidRequest, PluginError, contain, text_of
 from guideway.pipeline.context import combined_bitmask
-from guideway.runtime.admission import Validator, check_companions, run_validators, validate_request
-from guideway.runtime.compiler import Compilation, Compiler
+from guideway.runtime.admission import Admission, Validator, check_companions, run_validators, validate_request
+from guideway.runtime.compiler import Compiler
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet
-from guideway.runtime.rows import (
-    companion_rows,
-    feedback_of,
-    history_rows,
-    in_row_order,
-    sequence_of_row,
-)
+from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
 from guideway.runtime.warping import Warping, banned_by
 
-__all__ = ["Admission", "Runtime"]
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """A request that was let in; its constraint may still be compiling."""
-
-    request: Request
-    compilation: Future[Compilation] | None
-    companions: tuple[Companion, ...]
-    """Sequences to run beside each sequence of the request. Their logits follow the sampled rows, sequence by
-    sequence and companion by companion, as many rows as the sequence has."""
-    companion_owners: tuple[str, ...]
-    """For each companion, the modifier that asked for it."""
-
-    def ready(self) -> bool:
-        """Whether it can be started (which may still raise what the compilation raised)."""
-        return self.compilation is None or self.compilation.done()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait at most `timeout` seconds for `ready`, and return it."""
-        if self.compilation is not None:
-            wait([self.compilation], timeout)
-        return self.ready()
+__all__ = ["Runtime"]
 
 
 class Runtime:
@@ -162,10 +124,7 @@ class Runtime:
         compilation = None if params.constraint is None else self._mask.compile(request, params.constraint)
         self._num_open[request.request_id] = request.params.num_sequences
         return Admission(
-            request,
-            compilation,
-            tuple(companion for _, companion in companions),
-            tuple(name for name, _ in companions),
+            request, compilation, tuple(companion for _, companion in companions), tuple(name for name, _ in companions)
         )
 
     def abandon(self, admission: Admission) -> None:
@@ -267,8 +226,7 @@ class Runtime:
 
     def acting(self, slot: int) -> tuple[str, ...]:
         """The configured modifiers that act on the sequence in `slot`, in the order they act in."""
-        pairs = self._modifiers.acting_on(self._sequence(slot))
-        return tuple(modifier.name for modifier, _ in pairs if modifier.name in self._by_name)
+        return tuple(m.name for m, _ in self._sequence(slot).acting if m.name in self._by_name)
 
     def unenforced(self, slot: int) -> tuple[str, ...]:
         """What was asked for the sequence in `slot` and is not enforced, by name."""

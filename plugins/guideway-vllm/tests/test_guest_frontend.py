@@ -108,4 +108,4 @@ def test_a_plugin_that_raises_what_ends_a_program_refuses_its_request(
         on_the_event_loop(lambda: front_end._tried(bad))
     good = Request(request_id="good", prompt_token_ids=(0,), params=SamplingParams(constraint=Choice(["ab", "ba"])))
     assert on_the_event_loop(lambda: front_end._tried(good)) == []
-    assert front_end._runtime._left == {}
+    assert front_end._runtime._num_open == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from guideway.api.modifier import ModifierContext
 from guideway.api.types import GenerationResult, SamplingParams
 from guideway.errors import LimitExceeded
-from guideway.runtime.runtime import Admission
+from guideway.runtime.admission import Admission
 from guideway.runtime.sampling import python_number
 
 from guideway_engine.scheduling.sequence import SequenceGroup

@@ -104,3 +104,25 @@ def history_has_a_length(subject: ModifierSubject) -> None:
     """A transform whose modifier needs the history says how many earlier token ids it holds."""
     length: Any = subject.transform_class().history_length
     expect(isinstance(length, int) and length > 0, f"its modifier needs the history, but history_length is {length}")
+
+
+@check("modifier")
+def masks_say_what_they_are(subject: ModifierSubject) -> None:
+    """`bitmask` names an array, at Stage.MASK; a transform with one, or that is `hard`, emits nothing."""
+    transform: Any = subject.transform_class()
+    expect(
+        transform.bitmask is None or isinstance(transform.bitmask, str),
+        f"`bitmask` is {transform.bitmask!r}, neither None nor the name of an array",
+    )
+    for name in ("hard", "idempotent"):
+        value = getattr(transform, name)
+        expect(isinstance(value, bool), f"`{name}` is {value!r}, neither True nor False")
+    stage = subject.cls.stage
+    expect(
+        transform.bitmask is None or stage is Stage.MASK,
+        f"it acts at stage {stage.value!r}, and its transform {transform.__name__} declares a bitmask",
+    )
+    expect(
+        not transform.emits or not (transform.hard or transform.bitmask),
+        f"it emits {', '.join(sorted(transform.emits))}, and may be applied twice in a step or not be called",
+    )

@@ -37,9 +37,9 @@ class ModifierSubject(Subject):
 
     @classmethod
     def traits(cls, component: Any) -> frozenset[str]:
-        """``derived`` or ``stateful``, ``sampler`` or ``logits``, ``ops``, ``stage:...``, ``need:...``,
-        ``raw`` for logits of the model's own type, and ``forecasts``: what rows after drafts get waits for no feedback.
-        """
+        """``derived`` or ``stateful``, ``sampler`` or ``logits``, ``ops``, ``bitmask``, ``idempotent``, ``stage:...``,
+        ``need:...``, ``raw`` for logits of the model's own type, and ``forecasts``: what rows after drafts get waits
+        for no feedback."""
         transform = getattr(component, "transform", None)
         is_class = isinstance(transform, type)
         stage, needs = getattr(component, "stage", None), getattr(component, "needs", ())
@@ -53,6 +53,7 @@ class ModifierSubject(Subject):
             found |= {f"need:{need.value}" for need in needs if isinstance(need, Need)}
         if "need:feedback" not in found:
             found.add("forecasts")
+        found |= {name for name in ("bitmask", "idempotent") if getattr(transform, name, None)}
         if not getattr(transform, "arrays", None):
             found.add("ops")
         else:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 from guideway.api import Payload, Stage
+from guideway.api.bitmask import num_words
+from guideway.devices.numpy.device import NumpyDevice
 from numpy.typing import NDArray
 
 from guideway_conformance.modifier.bench import Bench
@@ -76,6 +78,33 @@ def a_mask_only_forbids(subject: ModifierSubject) -> None:
         after = bench.apply(work, payload).logits
         changed = (after != work.logits) & ~np.isneginf(after)
         expect(not changed.any(), f"it changed {int(changed.sum())} logits without forbidding them")
+
+
+@check("modifier", trait="bitmask")
+def a_bitmask_is_all_it_applies(subject: ModifierSubject) -> None:
+    """A transform with a `bitmask` forbids what that array of its payload forbids, no more and no less."""
+    for bench, work, payload in Bench.stages(subject):
+        name = str(bench.transform.bitmask)
+        bitmask = payload.arrays.get(name)
+        shape = (len(payload), num_words(bench.vocabulary.logits_width))
+        expect(
+            bitmask is not None and bitmask.dtype == np.int32 and bitmask.shape == shape,
+            f"the array {name!r} of its payload is not int32{list(shape)}, a bitmask",
+        )
+        wanted = NumpyDevice().apply_bitmask(work.logits.copy(), bitmask, payload.rows)
+        wrong = bench.apply(work, payload).logits != wanted
+        expect(not wrong.any(), f"it left {int(wrong.sum())} logits other than its bitmask does")
+
+
+@check("modifier", trait="idempotent")
+def applied_again_it_changes_nothing(subject: ModifierSubject) -> None:
+    """Where a transform is `idempotent`, rows it was applied to become, applied to again, what one call gives."""
+    for bench, work, payload in Bench.stages(subject):
+        once = bench.apply(work, payload).logits
+        for piece in (payload, payload.take(payload.rows[::2])):
+            before = bench.apply(work, piece).logits
+            again = bench.apply(work, payload, logits=before).logits
+            expect(bits(again) == bits(once), f"after rows {piece.rows.tolist()} it gave something else")
 
 
 @check("modifier")

@@ -9,6 +9,7 @@ from guideway.api import Array, InvalidRequest, LogitTransform, Payload, Request
 
 from saboteurs import saboteur
 from saboteurs.modifier.references import (
+    Allow,
     Draw,
     DrawSampler,
     Mass,
@@ -157,5 +158,24 @@ class SecretNoise(Draw):
             if len(payload) == 1:
                 return step.ops.argmax(step.ops.gather(logprobs, payload.rows))
             return super().sample(logprobs, payload, step)
+
+    transform = Transform
+
+
+@saboteur("modifier.masks_say_what_they_are")
+class BitmaskTooEarly(Allow):
+    """Declares a bitmask at a stage where others still raise what it forbids."""
+
+    stage = Stage.PRE_WARP
+
+
+@saboteur("modifier.masks_say_what_they_are")
+class HardAndEmits(Mass):
+    """Emits, and may be applied twice in a step."""
+
+    class Transform(MassTransform):
+        """Claims to be hard."""
+
+        hard = True
 
     transform = Transform

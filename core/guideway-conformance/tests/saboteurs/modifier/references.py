@@ -24,6 +24,7 @@ from guideway.api import (
     Step,
     StepBatch,
 )
+from guideway.api.bitmask import pack
 
 __all__ = [
     "Ban",
@@ -130,6 +131,8 @@ class Watermark(LogitModifier[Any]):
 class BanTransform(LogitTransform):
     """Forbids tokens."""
 
+    idempotent = True
+
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         return step.ops.where_rows(
             logits, payload.rows, step.ops.gather(payload.shared["banned"], 0 * payload.rows), -np.inf
@@ -147,6 +150,26 @@ class Ban(LogitModifier[bool]):
     def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
         banned = np.arange(self.context.vocabulary.logits_width) % 3 == 0
         return Payload(batch.select(states)[0], shared={"banned": banned[None]})
+
+
+class AllowTransform(LogitTransform):
+    """Forbids by a bitmask."""
+
+    bitmask, hard, idempotent = "allowed", True, True
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        return self.context.device.apply_bitmask(logits, payload.arrays["allowed"], payload.rows)
+
+
+class Allow(Ban):
+    """Forbids every third token by a bitmask, and is correct."""
+
+    name, transform = "allow", AllowTransform
+
+    def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
+        rows, _ = batch.select(states)
+        allowed = np.arange(self.context.vocabulary.logits_width) % 3 != 0
+        return Payload(rows, {"allowed": np.repeat(pack(allowed[None]), len(rows), axis=0)})
 
 
 class DrawSampler(Sampler):

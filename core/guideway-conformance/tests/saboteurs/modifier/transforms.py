@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from guideway.api import Array, Payload, Stage, Step, WorkerContext
+from guideway.api import Array, Payload, Stage, Step, StepBatch, WorkerContext
 
 from saboteurs import saboteur
 from saboteurs.modifier.references import (
+    Allow,
+    AllowTransform,
     Ban,
     BanTransform,
     Mass,
@@ -252,5 +256,41 @@ class EmitsShares(Mass):
         def mass(self, logits: Array, payload: Payload, step: Step) -> Array:
             mass = super().mass(logits, payload, step)
             return mass / mass.sum()
+
+    transform = Transform
+
+
+@saboteur("modifier.a_bitmask_is_all_it_applies")
+class ForbidsMoreThanItsBitmask(Allow):
+    """Forbids the first token too."""
+
+    class Transform(AllowTransform):
+        """Adds to the bitmask."""
+
+        def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+            first = step.ops.asarray(np.arange(self.context.logits_width)[None] < 2)
+            logits = super().apply(logits, payload, step)
+            return step.ops.where_rows(logits, payload.rows, step.ops.gather(first, 0 * payload.rows), -np.inf)
+
+    transform = Transform
+
+
+@saboteur("modifier.a_bitmask_is_all_it_applies")
+class BitmaskOfWideWords(Allow):
+    """Packs its bits into words of another size."""
+
+    def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
+        payload = super().prepare(batch, states)
+        return payload and replace(payload, arrays={"allowed": payload.arrays["allowed"].astype(np.int64)})
+
+
+@saboteur("modifier.applied_again_it_changes_nothing")
+class AddsAgain(Watermark):
+    """Adds its number a second time."""
+
+    class Transform(WatermarkTransform):
+        """Claims that this is no harm."""
+
+        idempotent = True
 
     transform = Transform

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from guideway.api.types import Completion, FinishReason, GenerationResult, Request, TokenLogprobs
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import GuidewayError, InvalidRequest
-from guideway.runtime.runtime import Admission
+from guideway.runtime.admission import Admission
 
 from guideway_engine.scheduling.drafter import PromptLookup
 from guideway_engine.scheduling.text_stream import TextStream
