@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["extra_with", "missing_distributions", "version_conflict"]
 
+_NAME = re.compile(r"\s*([\w.-]+)\s*")
 _EXTRA = re.compile(r'\bextra == "([^"]+)"')
 
 
 def version_conflict(requires: Iterable[str], distribution: str, version: str) -> str | None:
     """The first requirement on `distribution` that `version` does not satisfy, or None."""
     name = normalize(distribution)
-    # a name alone is satisfied by any version, and then there is nothing to import packaging for
-    concerning = [text for text in requires if normalize(text.strip()).startswith(name) and normalize(text) != name]
+    # any version satisfies a name alone, and other names do not matter: then there is nothing to import packaging for
+    written = [(text, match) for text in requires if (match := _NAME.match(text)) and normalize(match[1]) == name]
+    concerning = [text for text, match in written if text[match.end() :]]
     if not concerning:
         return None
     from packaging.version import InvalidVersion, Version
