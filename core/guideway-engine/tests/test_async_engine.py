@@ -121,8 +121,8 @@ def test_steps_that_let_nobody_in_do_not_look_for_whose_turn_it_is(monkeypatch: 
     async def main() -> None:
         async with AsyncEngine(EngineConfig(**OPTIONS | {"max_waiting": 2})) as engine:
             looked: list[int] = []
-            next_ = engine._backlog.next
-            monkeypatch.setattr(engine._backlog, "next", lambda counts: looked.append(1) or next_(counts))
+            in_turn = engine._backlog.in_turn
+            monkeypatch.setattr(engine._backlog, "in_turn", lambda load: looked.append(1) or in_turn(load))
             await asyncio.gather(*(engine.generate(prompt(i), params(i, max_tokens=30)) for i in range(20)))
             assert len(looked) == 20
 

@@ -262,7 +262,7 @@ def test_one_output_may_fail_without_the_others(engine: Engine, monkeypatch: pyt
     while not all(s.slots for s in generation._group.sequences):
         engine.step()
     second = generation._group.sequences[1]
-    engine._scheduler.end(second, FinishReason.INTERNAL_ERROR, InvalidRequest("broken"))
+    engine._scheduler._table.end(second, FinishReason.INTERNAL_ERROR, InvalidRequest("broken"))
     result = generation.wait()
     reasons = [output.finish_reason for output in result.outputs]
     assert reasons == [FinishReason.LENGTH, FinishReason.INTERNAL_ERROR, FinishReason.LENGTH]

@@ -285,13 +285,7 @@ def test_a_sequence_interrupted_while_it_ends_has_ended(engine: Engine, monkeypa
     params = KINDS["countdown"]
     (alone,) = engine.generate([prompt()], params)
     generation = engine.submit(prompt(), params)
-    end = engine._scheduler.end
-
-    def interrupt(*_: Any) -> None:
-        monkeypatch.setattr(engine._scheduler, "end", end)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(engine._scheduler, "end", interrupt)
+    once(monkeypatch, engine._scheduler._table, "end", KeyboardInterrupt(), after=False)
     with pytest.raises(KeyboardInterrupt):
         generation.wait()
     assert generation.result is None
@@ -432,7 +426,7 @@ def test_a_hook_may_submit_but_not_step(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("part", ["runtime", "cache", "waiting"])
+@pytest.mark.parametrize("part", ["runtime", "cache", "waiting", "served"])
 def test_observers_hear_of_a_request_whose_end_was_interrupted(
     part: str, after: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,11 +436,13 @@ def test_observers_hear_of_a_request_whose_end_was_interrupted(
     owner, name = {
         "runtime": (scheduler._runtime, "release"),
         "cache": (scheduler._cache, "release"),
-        "waiting": (scheduler._waiting, "leave"),
+        "waiting": (scheduler._table.waiting, "discard"),
+        "served": (scheduler._table.served, "leave"),
     }[part]
     heard: list[GenerationResult] = []
     watcher.act = heard.append
     generation = engine.submit(prompt(), KINDS["countdown"])
+    engine.step()  # it has started
     once(monkeypatch, owner, name, KeyboardInterrupt(), after=after)
     with pytest.raises(KeyboardInterrupt):
         generation.wait()

@@ -457,7 +457,7 @@ def test_a_tenant_with_a_pause_between_requests_takes_no_more_than_its_share() -
 
 def test_an_interrupted_fork_never_was(monkeypatch: pytest.MonkeyPatch) -> None:
     with engine() as built:
-        for owner, name in ((built._runtime, "fork"), (built._scheduler, "_allocate")):
+        for owner, name in ((built._runtime, "fork"), (built._scheduler._table, "_allocate")):
             generation = built.submit(tokens(1, 40), SamplingParams(max_tokens=12, ignore_eos=True))
             steps_until(built, generation, "decoding")
             work = getattr(owner, name)

@@ -174,7 +174,7 @@ def test_outputs_in_a_storm_are_those_of_a_run_alone(
         assert scheduler._cache.capacity() == scheduler._cache.num_slots
         assert not scheduler._running
         assert scheduler.num_waiting == 0
-        assert not scheduler._waiting._busy
+        assert not scheduler._table.served._busy
         assert not runtime._num_open
         assert not any(runtime._acting_modifiers())
         kept = sum(holder.region.size for holder in scheduler._cache._kept.values() if holder.region is not None)

@@ -59,7 +59,7 @@ def make_group(
 
 
 def demand(params: object) -> tuple[int, int]:
-    """Priority and number of sequences of a request whose parameters nobody has looked at yet; what is wrong with them
+    """Priority and number of sequences of a request whose parameters have not been checked yet; what is wrong with them
     counts as 0 and 1 until it is refused."""
     if not isinstance(params, SamplingParams):
         return 0, 1

@@ -242,10 +242,10 @@ class AsyncEngine:
 
     def _admit(self) -> None:
         """Let in what there is room for, in the backlog's order. Whose turn it is may need many sequences; while it is,
-        nobody goes before it."""
+        no other goes before it."""
         under_way: Counter[str] | None = None
         while self._backlog and self._engine.has_room(SamplingParams(priority=self._backlog.best_priority())):
-            if under_way is None:  # in most steps nobody is let in, so it is counted here
+            if under_way is None:  # in most steps none is let in, so it is counted here
                 under_way = Counter(waiting.tenant for waiting in self._admitted)
             waiting = next(self._backlog.in_turn(under_way.__getitem__))
             if not self._engine.has_room(waiting.params):
@@ -280,7 +280,7 @@ class AsyncEngine:
     def _call_in(self, loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
         try:
             loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:  # that loop is closed: nobody will read what it asked for
+        except RuntimeError:  # that loop is closed: its requests have no reader
             for waiting in [waiting for waiting in self._admitted if waiting.loop is loop]:
                 self._end(waiting)
 

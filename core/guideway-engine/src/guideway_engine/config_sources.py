@@ -174,7 +174,7 @@ def _from_environment(environ: Mapping[str, str]) -> Layer:
 
 
 def _check_foreign(variables: list[str]) -> None:
-    """Refuse variables that nobody reads. Components of kind ``hooks`` take no options, so that those whose names begin
+    """Refuse variables that are not read. Components of kind ``hooks`` take no options, so that those whose names begin
     with theirs may be their own; of other components none is."""
     records = PluginIndex.scan().records
     known = [name.removeprefix(PREFIX) for name in (*VARIABLES, FILE_VARIABLE, OPTIONS_VARIABLE)]

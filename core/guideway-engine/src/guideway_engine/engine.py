@@ -59,7 +59,7 @@ class QueueFull(GuidewayError):
 
 
 def _by_one_thread(method: Callable[Concatenate[Engine, P], R]) -> Callable[Concatenate[Engine, P], R]:
-    """Let `method` be called by one thread at a time, which may call others inside. Nobody waits: two threads that took
+    """Let `method` be called by one thread at a time, which may call others inside. None waits: two threads that took
     turns here would each drive the other's requests."""
 
     @wraps(method)
@@ -133,7 +133,7 @@ class Engine:
 
         `params` and `tenants` are one for all or one per prompt. `on_result` is called with the index and result of
         each prompt as it ends. What is wrong with one prompt, or its own item of `params` or `tenants`, is in its
-        result. Raises `InvalidRequest` where an argument is wrong as such, and no prompt could be told apart by it:
+        result. Raises `InvalidRequest` where an argument is wrong as such, for all prompts:
         `prompts` that are no list, `params` that are neither `SamplingParams` nor a list, `tenants` that are neither
         a string nor a list, a list of another length. Raises `EngineClosed` and `EngineBusy` too.
         """
@@ -382,7 +382,7 @@ class Engine:
         self._observe(self._hooks.request_finished, request=group.request, result=result)
 
     def _observe(self, hooks: Sequence[Hook], **arguments: object) -> None:
-        """Tell observers; one that raises stops neither the request nor the others."""
+        """Call observers; one that raises stops neither the request nor the others."""
         for hook in hooks:
             try:
                 hook(**arguments)

@@ -29,7 +29,7 @@ class Chunk:
 
 
 def check_streamable(params: SamplingParams, *, mixed: bool = True) -> None:
-    """Raise `UnsupportedCapability` with ``best_of``, where nobody knows which outputs will be returned before all
+    """Raise `UnsupportedCapability` with ``best_of``, where it is not known which outputs will be returned before all
     have ended, and with several outputs unless they may come `mixed`."""
     if params.best_of is not None:
         raise UnsupportedCapability(

@@ -25,7 +25,7 @@ __all__ = ["Worker", "WorkerOutput", "WorkerSettings", "WorkerSpec"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What a worker is told once the engine knows the model."""
+    """What a worker needs to start, known once the model is loaded."""
 
     modifiers: Sequence[tuple[type[LogitModifier[Any]], Mapping[str, Any]]]
     """Classes and options, the grammar mask first: what `Pipeline` takes."""
@@ -98,7 +98,7 @@ class Worker:
         return info
 
     def start(self, settings: WorkerSettings) -> None:
-        """Make room for keys and values, build the pipeline, tell the mixins, and run whatever steps have to be run
+        """Make room for keys and values, build the pipeline, call the mixins, and run whatever steps have to be run
         before the first request. Raises `InvalidConfiguration` and `PluginError`."""
         self._runner.start(settings.limits)
         context = WorkerContext(

@@ -146,7 +146,7 @@ def _installed_strategies(settings: PluginSettings) -> tuple[str, ...]:
 
 
 def _can_run(plugins: Plugins, record: PluginRecord) -> bool:
-    """Whether a strategy can be built here. One that is broken counts: it is to be heard of."""
+    """Whether a strategy can be built here. One that is broken counts: its error is to be seen."""
     try:
         return plugins.load("grammar", f"{record.distribution}/{record.name}").available() is None
     except PluginError:

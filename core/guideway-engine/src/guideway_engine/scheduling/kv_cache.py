@@ -6,7 +6,7 @@ for the tensors is said in moves, which a worker does in order before its next f
 sequence may be kept: a later one that begins with the same tokens need not compute them again.
 
 While there is plenty of room, regions have the size of a fair share of it: then few sequences outgrow theirs, and
-attention finds most of them alike. The part that is not used yet goes to whoever needs it.
+attention finds most of them alike. The part that is not used yet goes to the sequence that needs it.
 
 Once all moves are done, free cells hold zeros, and cells of a region beyond its sequence's length hold zeros or
 remains of that sequence, never another's.
@@ -152,7 +152,7 @@ class KVCache:
         return region
 
     def append(self, slot: int, token_ids: Sequence[int], num_rows: int) -> Append:
-        """What a worker is told of `token_ids` that it is to compute in reserved room, with `num_rows` rows of
+        """What a worker needs to know of `token_ids` that it is to compute in reserved room, with `num_rows` rows of
         logits. Raises `KVCacheError` if no room was reserved."""
         return Append(self.region(slot), self.length(slot), token_ids, num_rows)
 

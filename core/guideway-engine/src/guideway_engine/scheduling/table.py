@@ -151,8 +151,8 @@ class SequenceTable:
         """Take out one that has ended. Calling it twice is fine."""
         if sequence.group.conclude() is not None:
             self._ended.append(sequence.group)
-        self.waiting.discard(sequence)
         self.served.leave(sequence)
+        self.waiting.discard(sequence)
         self.running.pop(sequence, None)
 
     def _report_ended(self) -> None:

@@ -82,8 +82,8 @@ class WaitingQueue(Generic[T]):
 class ServedTokens:
     """How much each tenant has been served, in tokens through the model, prompts and generated ones alike.
 
-    A tenant that comes back after a pause has at least as much as the least served of the busy ones, so nobody saves up
-    by waiting, and nobody is forgiven by going away. When nobody is busy, all counts are dropped. (Virtual token
+    A tenant that comes back after a pause has at least as much as the least served of the busy ones, so none saves up
+    by waiting, and none is forgiven by going away. When none is busy, all counts are dropped. (Virtual token
     counter; Sheng et al., Fairness in serving large language models, OSDI'24.)
     """
 

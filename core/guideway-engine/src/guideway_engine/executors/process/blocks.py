@@ -1,7 +1,7 @@
 """Blocks of bytes from one process to others, through shared memory.
 
 The memory is a file without a name, which the processes have open: it is gone with the last of them, however they
-end. One process writes; it keeps a block until it hears that the readers have taken it. A block is::
+end. One process writes; it keeps a block until the readers have acknowledged it. A block is::
 
     int64 number of parts | int64 size of each part | the parts, each from a multiple of 64 bytes on
 """

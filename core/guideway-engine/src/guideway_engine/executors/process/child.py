@@ -41,8 +41,8 @@ class Files:
     command_memory: int
     replies: int
     reply_memory: int
-    lifeline: int
-    """A pipe nobody writes to; it closes when the parent is gone."""
+    parent_pipe: int
+    """A pipe without data, which closes when the parent is gone."""
 
 
 def main(files: Files, rank: int, num_workers: int) -> NoReturn:
@@ -58,7 +58,7 @@ def main(files: Files, rank: int, num_workers: int) -> NoReturn:
 def _serve(files: Files, rank: int, num_workers: int) -> None:
     # Ctrl-C goes to every process of a terminal; the parent says what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(files.lifeline,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(files.parent_pipe,), daemon=True).start()
     reader, writer = BlockReader(files.command_memory), BlockWriter(files.reply_memory)
     worker: Any = None
     for number, read, start, length in _commands(files.commands):
@@ -113,8 +113,8 @@ def _commands(pipe: int) -> Iterator[tuple[int, int, int, int]]:
             yield number, read, start, length
 
 
-def _end_with_parent(lifeline: int) -> None:
+def _end_with_parent(parent_pipe: int) -> None:
     """End this process some time after its parent, whatever it is busy with."""
-    os.read(lifeline, 1)
+    os.read(parent_pipe, 1)
     time.sleep(GRACE_SECONDS)
     os._exit(1)

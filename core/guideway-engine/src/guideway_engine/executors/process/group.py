@@ -2,7 +2,7 @@
 
 Python raises KeyboardInterrupt between any two instructions. So whatever is done here can be done again: a command
 that may have been sent is sent once more, and the worker drops the second; a reply leaves its pipe and enters a list
-in one instruction, and stays there until it has been dealt with. What nobody waits for any more is dropped.
+in one instruction, and stays there until it has been dealt with. A reply that no caller waits for is dropped.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from guideway_engine.executors.process.child import Files, main
 main(Files{files}, {rank}, {num_workers})
 """
 
-LOOK_SECONDS = 1.0
-"""How often to look whether a process lives whose pipe is still open: a child of its own may have inherited that."""
+CHECK_SECONDS = 1.0
+"""How often to check whether a process whose pipe is open still runs: a child of its own may have inherited it."""
 
 STRAGGLER_SECONDS = 10.0
 """How long the other workers may take once one has failed; they may be waiting for that one for ever."""
@@ -47,7 +47,7 @@ CLOSE_SECONDS = 10.0
 """How long workers may take to close."""
 
 END_SECONDS = 2.0
-"""How long a process may take to end once it has been told to, or has closed its pipe."""
+"""How long a process may take to end after SIGTERM, or after it has closed its pipe."""
 
 
 class PendingCall:
@@ -71,7 +71,7 @@ class PendingCall:
 
 
 class WorkerGroup:
-    """Workers of equal standing: each gets every command. One that is lost takes the others with it."""
+    """Workers that each get every command. If one is lost, all are ended."""
 
     def __init__(self, num_workers: int) -> None:
         self.timeout: float | None = None
@@ -80,7 +80,7 @@ class WorkerGroup:
         """Why the group is of no more use."""
         self._number = -1
         self._calls: dict[int, weakref.ref[PendingCall]] = {}
-        """By number, those not answered by all. Only their callers hold them: what nobody asks for is not read."""
+        """By number, those not answered by all. Only their callers hold them: a reply without a caller is not read."""
         self._unsent: deque[tuple[_Process, bytes]] = deque()
         self._processes: list[_Process] = []
         self._poll = select.poll()
@@ -119,8 +119,8 @@ class WorkerGroup:
             if self._lost is not None:
                 raise WorkerLost(self._lost)
             self._send()
-            left = LOOK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-            self._receive(min(left, LOOK_SECONDS))
+            left = CHECK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+            self._receive(min(left, CHECK_SECONDS))
             if not failed and not all(well for well, _ in call.replies.values()):
                 failed = True
                 straggling = time.monotonic() + STRAGGLER_SECONDS
@@ -158,7 +158,7 @@ class WorkerGroup:
     def _send(self) -> None:
         while self._unsent:
             process, frame = self._unsent[0]
-            with suppress(BrokenPipeError):  # it is lost; who waits for it will see
+            with suppress(BrokenPipeError):  # it is lost, which `wait` finds
                 os.write(process.commands, frame)
             self._unsent.popleft()
 
@@ -194,7 +194,7 @@ class WorkerGroup:
         """`process` has closed its pipe, which none does before its end."""
         with suppress(subprocess.TimeoutExpired):
             process.popen.wait(END_SECONDS)
-        self.kill(process.obituary())
+        self.kill(process.exit_reason())
 
 
 class _Process:
@@ -206,10 +206,10 @@ class _Process:
         self.arrived: deque[bytes] = deque()
         commands, self.commands = os.pipe()
         self.replies, replies = os.pipe()
-        lifeline, self._lifeline = os.pipe()
+        parent_pipe, self._parent_pipe = os.pipe()
         memory = anonymous_file()
         self.reader = BlockReader(memory)
-        files = (commands, command_memory, replies, memory, lifeline)
+        files = (commands, command_memory, replies, memory, parent_pipe)
         program = PROGRAM.format(
             path=[str(Path(entry).absolute()) for entry in sys.path], files=files, rank=rank, num_workers=num_workers
         )
@@ -221,13 +221,13 @@ class _Process:
                 env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)} if num_workers > 1 else environment,
             )
         finally:
-            for end in (commands, replies, lifeline):
+            for end in (commands, replies, parent_pipe):
                 os.close(end)
 
     def __str__(self) -> str:
         return f"worker {self.rank} (process {self.popen.pid})"
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         """How it ended."""
         status = self.popen.poll()
         if status is None:
@@ -244,7 +244,7 @@ class _Process:
 
     def release(self) -> None:
         self.close_commands()
-        for end in (self.replies, self._lifeline):
+        for end in (self.replies, self._parent_pipe):
             os.close(end)
         self.reader.close()
 

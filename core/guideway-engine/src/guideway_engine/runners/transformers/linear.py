@@ -27,9 +27,9 @@ BATCH_SIZE = 16
 
 
 def use_onednn(model: torch.nn.Module) -> None:
-    """From now on each linear layer of `model` decides by the size of its input who multiplies. The weights stay what
-    they are, and may be changed: by assignment, or in place; once the layer has been used not through ``.data``, which
-    torch keeps no count of. Without effect where this torch has no such operator."""
+    """From now on each linear layer of `model` decides by the size of its input which library multiplies. The weights
+    stay what they are, and may be changed: by assignment, or in place; once the layer has been used not through
+    ``.data``, which torch keeps no count of. Without effect where this torch has no such operator."""
     operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if operator is None:
         return
