@@ -16,9 +16,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import importlib_metadata
+
 from guideway.api import CONTRACT
 from guideway.command_line.commands import OURS, installed
-from guideway.plugins.index import PluginIndex, PluginRecord, Problem, distribution_of
+from guideway.plugins.index import PluginIndex, PluginRecord, Problem
 from guideway.plugins.kinds import KINDS, normalize
 from guideway.plugins.lock import LOCK_FILE, Certification, Lock, certifying_command
 from guideway.plugins.manager import Plugins
@@ -95,10 +97,9 @@ def _sentence(summary: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
+    if not 0 < float(text) < float("inf"):
         raise ValueError
-    return value
+    return float(text)
 
 
 def _list(args: Namespace) -> int:
@@ -143,7 +144,7 @@ def _show(args: Namespace) -> int:
     for i, facts in enumerate(found):
         if i:
             print()
-        facts["conformance"] = _in_full(plugins.certification(records[i]))
+        facts["conformance"] = "{state}: {reason}".format_map(facts["conformance"])
         rows = {key: _lines(value) for key, value in facts.items()}
         width = max(len(key) for key, lines in rows.items() if lines)
         for key, lines in rows.items():
@@ -311,19 +312,14 @@ def _facts(plugins: Plugins, record: PluginRecord) -> dict[str, Any]:
     }
 
 
-def _conformance(certification: Certification) -> str:
-    if certification.state == "certified":
-        return certification.reason.replace(", ", "+")
-    return certification.state
-
-
-def _in_full(certification: Certification) -> str:
-    return f"{certification.state}: {certification.reason}"
+def _conformance(found: Certification) -> str:
+    return found.reason.replace(", ", "+") if found.state == "certified" else found.state
 
 
 def _about(record: PluginRecord) -> dict[str, str | None]:
     """What its distribution says of itself; None for what it leaves out."""
-    metadata = distribution_of(record).metadata
+    (dist, *_) = importlib_metadata.distributions(name=record.distribution, path=[record.location])
+    metadata = dist.metadata
     authors = [text for key in ("Author", "Author-email") for text in metadata.get_all(key, ())]
     classified = [text for text in metadata.get_all("Classifier", ()) if text.startswith("License ::")]
     # older metadata may hold the whole text of the license

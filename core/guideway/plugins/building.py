@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guideway.errors import GuidewayError, PluginLoadError, PluginUnavailable, blame
@@ -67,7 +66,11 @@ def build_modifiers(
 
 def validators(hooks: Hooks) -> list[tuple[str, Callable[[Request, ValidationContext], None]]]:
     """The hooks that validate requests, each with the id of its plugin."""
-    return [(hook.plugin, partial(_validate, hook)) for hook in hooks.validate_request]
+
+    def calling(hook: Hook) -> Callable[[Request, ValidationContext], None]:
+        return lambda request, context: hook(request=request, context=context)
+
+    return [(hook.plugin, calling(hook)) for hook in hooks.validate_request]
 
 
 def _check_available(plugin: str, component: type[DeviceBackend] | type[GrammarStrategy]) -> None:
@@ -76,7 +79,3 @@ def _check_available(plugin: str, component: type[DeviceBackend] | type[GrammarS
     if reason is not None:
         kind, _, name = plugin.partition(".")
         raise PluginUnavailable(f"{kind} {name!r} cannot run here: {reason}", plugin=plugin)
-
-
-def _validate(hook: Hook, request: Request, context: ValidationContext) -> None:
-    hook(request=request, context=context)

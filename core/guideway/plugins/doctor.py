@@ -52,16 +52,14 @@ def _other_contracts(index: PluginIndex) -> Iterator[Problem]:
 
 def _requirements(index: PluginIndex) -> Iterator[Problem]:
     for distribution, record in {record.distribution: record for record in index.records}.items():
-        reason = incompatibility(record)
-        if reason:
+        if reason := incompatibility(record):
             yield Problem(
                 "incompatible",
                 distribution,
                 f"{distribution} {record.version} does not fit: {reason}",
                 "install versions of the two that fit together",
             )
-        missing = missing_distributions(record.requires)
-        if missing:
+        if missing := missing_distributions(record.requires):
             yield Problem(
                 "missing-dependency",
                 distribution,

@@ -12,11 +12,10 @@ from urllib.parse import unquote, urlsplit
 
 import importlib_metadata
 
-from guideway.errors import PluginError
 from guideway.plugins.digest import Digests
 from guideway.plugins.kinds import GROUP, GROUP_PREFIX, KINDS, NAME, normalize
 
-__all__ = ["PluginIndex", "PluginRecord", "Problem", "distribution_of", "entries", "headers", "project_folder"]
+__all__ = ["PluginIndex", "PluginRecord", "Problem", "entries", "headers", "project_folder"]
 
 _VALUE = re.compile(r"[\w.]+(\s*:\s*[\w.]+)?")
 _KIND_ORDER = {name: i for i, name in enumerate(KINDS)}
@@ -280,14 +279,6 @@ def _egg_requires(dist: Any) -> Iterator[str]:
 
 def _location(dist: Any) -> str:
     return str(dist.locate_file(""))
-
-
-def distribution_of(record: PluginRecord) -> Any:
-    """The distribution `record` was read from, as importlib_metadata has it. Raises `PluginError` if it is gone."""
-    for dist in importlib_metadata.distributions(name=record.distribution, path=[record.location]):
-        if dist.version == record.version:
-            return dist
-    raise PluginError(f"{record} is no longer installed there: it changed while we looked", plugin=record.id)
 
 
 def project_folder(dist: Any) -> str | None:

@@ -133,15 +133,14 @@ def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
             f"{phase}: {first}",
             *more,
         ]
-        if isinstance(cause, ImportError) and not isinstance(cause, _Unmet):
+        if isinstance(cause, ImportError) and not isinstance(cause, MissingDistribution | IncompatibleVersion):
             lines.append(f"hint: {_import_hint(record, cause)}")
         lines.append(f"hint: guideway plugins doctor --import {record.id} tries it in a process of its own")
         raise PluginLoadError("\n  ".join(lines), plugin=record.id) from cause
 
 
 def _import_hint(record: PluginRecord, cause: ImportError) -> str:
-    install = missing_extra(record, cause)
-    if install:
+    if install := missing_extra(record, cause):
         return f"pip install '{install}'"
     module = record.value.partition(":")[0].strip()
     if isinstance(cause, ModuleNotFoundError) and f"{module}.".startswith(f"{cause.name}."):
@@ -161,15 +160,11 @@ def missing_extra(record: PluginRecord, cause: BaseException | None) -> str | No
     return extra and f"{record.distribution}[{extra}]"
 
 
-class _Unmet(ImportError):
-    """A requirement that is not met."""
-
-
-class MissingDistribution(_Unmet):
+class MissingDistribution(ImportError):
     """A required distribution is not installed."""
 
 
-class IncompatibleVersion(_Unmet):
+class IncompatibleVersion(ImportError):
     """The plugin is written for other versions of guideway."""
 
 
@@ -178,11 +173,9 @@ class ContractViolation(TypeError):
 
 
 def _check_requirements(record: PluginRecord) -> None:
-    conflict = incompatibility(record)
-    if conflict:
+    if conflict := incompatibility(record):
         raise IncompatibleVersion(f"{conflict}\nhint: install versions of the two that fit together")
-    missing = missing_distributions(record.requires)
-    if missing:
+    if missing := missing_distributions(record.requires):
         names = " ".join(missing)
         raise MissingDistribution(f"it requires {names}, not installed here\nhint: pip install {names}")
 

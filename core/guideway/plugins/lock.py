@@ -79,7 +79,7 @@ class Lock:
         for record in records:
             plugin = PlannedPlugin.of(record)
             verdict = earlier.plugins[plugin.id].verdict if earlier and plugin.id in earlier.plugins else None
-            plugins[plugin.id] = Locked(plugin, verdict if verdict and _holds(verdict, plugin) else None)
+            plugins[plugin.id] = Locked(plugin, verdict if verdict and verdict.digest == plugin.digest else None)
         return Lock(plugins)
 
     @staticmethod
@@ -129,7 +129,7 @@ class Lock:
         """This lock, with `verdict` on `record` as it is installed now, accepted with it. Raises `PluginUnavailable` if
         the verdict is about other files."""
         plugin = PlannedPlugin.of(record)
-        if not _holds(verdict, plugin):
+        if verdict.digest != plugin.digest:
             raise PluginUnavailable(
                 f"{record} is not certified: its files changed while it was tested; test it again", plugin=record.id
             )
@@ -154,17 +154,13 @@ class Lock:
             return Certification(
                 "stale", f"it was certified for contract {verdict.contract}, and this guideway has {CONTRACT}"
             )
-        if not _holds(verdict, PlannedPlugin.of(record)):
+        if verdict.digest != record.digest:
             return Certification("stale", "its files changed after it was certified")
         if "core" not in verdict.levels:
             return Certification(
                 "unproven", f"it was certified at {', '.join(verdict.levels) or 'no level'}, not at core"
             )
         return Certification("certified", ", ".join(level for level in verdict.levels if level != "smoke"))
-
-
-def _holds(verdict: Verdict, plugin: PlannedPlugin) -> bool:
-    return verdict.digest == plugin.digest
 
 
 def _locked(plugin_id: str, line: dict[str, Any]) -> Locked:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from guideway.errors import InvalidConfiguration, PluginError, PluginUnavailable
 from guideway.plugins import loading
+from guideway.plugins.hooks import Hooks
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS
 from guideway.plugins.lock import Certification, Lock, certifying_command
@@ -19,7 +20,6 @@ from guideway.plugins.selection import PluginSettings, denial, resolve
 
 if TYPE_CHECKING:
     from guideway.api import DeviceBackend, GrammarStrategy, LogitModifier, Model, WorkerMixin
-    from guideway.plugins.hooks import Hooks
 
 __all__ = ["Plugins", "bootstrap_worker"]
 
@@ -36,6 +36,7 @@ class Plugins:
         self.index = PluginIndex.scan() if index is None else index
         self.settings = settings or PluginSettings()
         self._resolved: dict[tuple[str, str], PluginRecord] = {}
+        self._hooks: Hooks | None = None
 
     def resolve(self, kind: str, address: str) -> PluginRecord:
         """The record `address` (``name`` or ``distribution/name``) means. Raises `PluginNotFound`, `PluginConflict`,
@@ -69,11 +70,9 @@ class Plugins:
 
     def hooks(self) -> Hooks:
         """Validators and observers of the enabled ``hooks`` components. Taken once: the same object each time."""
+        if self._hooks is None:
+            self._hooks = Hooks.of([loading.load(record) for record in self._enabled()])
         return self._hooks
-
-    def record(self, plugin_id: str) -> PluginRecord:
-        """The record with that id. Raises KeyError if there is none."""
-        return {record.id: record for record in self.index.records}[plugin_id]
 
     def state(self, record: PluginRecord) -> tuple[State, str]:
         """Where `record` stands in this process, and why where that is not obvious. Imports nothing."""
@@ -83,7 +82,7 @@ class Plugins:
             return "denied", reason
         if reason := loading.incompatibility(record):
             return "incompatible", reason
-        others = [r.distribution for r in self._rivals.get(record, ()) if r != record]
+        others = [r.distribution for r in self._claims.get(record, ()) if r != record]
         if others:
             return "conflict", f"also claimed by {', '.join(others)}; write '{record.distribution}/{record.name}'"
         return "discovered", ""
@@ -119,14 +118,8 @@ class Plugins:
         return list(dict.fromkeys(self.resolve(HOOKS, address) for address in self.settings.enable))
 
     @cached_property
-    def _rivals(self) -> dict[PluginRecord, tuple[PluginRecord, ...]]:
+    def _claims(self) -> dict[PluginRecord, tuple[PluginRecord, ...]]:
         return {record: group for group in self.index.conflicts() for record in group}
-
-    @cached_property
-    def _hooks(self) -> Hooks:
-        from guideway.plugins.hooks import Hooks
-
-        return Hooks.of([loading.load(record) for record in self._enabled()])
 
     @cached_property
     def _lock(self) -> Lock:
