@@ -410,8 +410,8 @@ def test_workers_do_not_outlive_their_parent(call: str, end: str) -> None:
     [
         ("local", {"num_workers": 2}, "unknown option 'num_workers' of executor.local"),
         ("process", {"num_worker": 2}, "did you mean 'num_workers'"),
-        ("process", {"num_workers": 0}, "'num_workers' of executor.process must be positive"),
-        ("process", {"timeout": 0}, "'timeout' of executor.process must be positive"),
+        ("process", {"num_workers": 0}, "'num_workers' of executor.process must be a whole number of at least 1"),
+        ("process", {"timeout": 0}, "'timeout' of executor.process must be a number above 0"),
         ("process", {"timeout": "1"}, "'timeout' of executor.process must be"),
     ],
 )

@@ -1,36 +1,20 @@
-"""Who runs when: chunks of prompts, priorities, preemption, shared beginnings, fair shares, bounded queues."""
+"""Which sequences run when: chunked prompts, priorities, preemption, shared beginnings, fair shares, bounded queues."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_support.engines import engine, tokens
 from guideway import Engine, EngineConfig, FinishReason, QueueFull, Regex, SamplingParams
-from guideway.api import LimitExceeded, UnsupportedCapability, WorkerLost
+from guideway.api import LimitExceeded, UnsupportedCapability
 from guideway_engine.generation import Generation
 
 from tests.support.distributions import install
 
 GUIDED = {"guidance": {"scale": 2.0, "negative_prompt": [4, 100, 200]}}
-
-
-def tokens(seed: int, count: int) -> list[int]:
-    """A prompt of `count` tokens."""
-    return [5 + (seed * 7919 + i * i * 31 + i) % 1500 for i in range(count)]
-
-
-@contextmanager
-def engine(**options: Any) -> Iterator[Engine]:
-    with Engine(EngineConfig(model="demo", **options)) as built:
-        yield built
-        scheduler = built._scheduler
-        assert not scheduler._running
-        assert scheduler.num_waiting == 0
-        assert scheduler._cache.capacity() == scheduler._cache.num_slots
 
 
 @pytest.fixture(scope="module")
@@ -268,132 +252,6 @@ def test_a_fork_goes_on_from_where_it_was_made() -> None:
             generation.fork()
         with pytest.raises(ValueError, match="no output 7"):
             generation.fork(7)
-
-
-def lose_workers(built: Engine, monkeypatch: pytest.MonkeyPatch, times: list[int]) -> list[int]:
-    """The calls of ``sample`` with these numbers find the workers gone; restarts are counted."""
-    submit, restart = built._executor.submit, built._scheduler._recovery._restart
-    count, restarts = 0, []
-
-    class Lost:
-        def result(self) -> Any:
-            raise WorkerLost("worker 0 is gone")
-
-    def watched(method: str, *args: Any) -> Any:
-        nonlocal count
-        if method == "sample":
-            count += 1
-            if count in times:
-                return Lost()
-        return submit(method, *args)
-
-    def counted() -> None:
-        restarts.append(count)
-        restart()
-
-    monkeypatch.setattr(built._executor, "submit", watched)
-    monkeypatch.setattr(built._scheduler._recovery, "_restart", counted)
-    return restarts
-
-
-def test_lost_workers_lose_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    prompts = [tokens(i, 30) for i in range(3)]
-    params = [
-        SamplingParams(max_tokens=20, temperature=0.9, seed=1, constraint=Regex("[a-z]{9}[0-9]{9}")),
-        SamplingParams(max_tokens=20),
-        SamplingParams(max_tokens=20, temperature=0.9, seed=2, repetition_penalty=1.3),
-    ]
-    with engine(grammar=("llguidance",), dtype="float64") as built:
-        expected = [r.token_ids for r in built.generate(prompts, params)]
-        restarts = lose_workers(built, monkeypatch, [1, 8, 15])
-        assert [r.token_ids for r in built.generate(prompts, params)] == expected
-        assert restarts == [1, 8, 15]
-        assert "restarting" in caplog.text
-
-
-def test_who_costs_the_workers_their_lives_is_found_and_costs_nobody_else(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    prompts = [tokens(i, 10) for i in range(4)]
-    with engine(dtype="float64") as built:
-        expected = [r.token_ids for r in built.generate(prompts, SamplingParams(max_tokens=8))]
-        submit = built._executor.submit
-        generations = [built.submit(prompt, SamplingParams(max_tokens=8)) for prompt in prompts]
-        killer = generations[2]._group.sequences[0]
-
-        class Lost:
-            def result(self) -> Any:
-                raise WorkerLost("worker 0 is gone")
-
-        def watched(method: str, *args: Any) -> Any:
-            alive = method != "sample" or args[0] is None or len(killer.output) < 3 or not killer.slots
-            return submit(method, *args) if alive or killer.slots[0] not in args[0].batch.slots else Lost()
-
-        monkeypatch.setattr(built._executor, "submit", watched)
-        results = [generation.wait() for generation in generations]
-        assert isinstance(results[2].error, WorkerLost)
-        assert results[2].token_ids == expected[2][:3]
-        assert [r.token_ids for i, r in enumerate(results) if i != 2] == [e for i, e in enumerate(expected) if i != 2]
-        assert caplog.text.count("restarting") == 2
-
-
-@pytest.mark.parametrize("event", ["aborted", "preempted"])
-def test_a_suspect_that_does_not_go_on_keeps_nobody_waiting(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = SamplingParams(max_tokens=8, ignore_eos=True)
-    with engine(max_num_seqs=2) as built:
-        restarts = lose_workers(built, monkeypatch, [3])
-        generations = [built.submit(tokens(i, 10), params) for i in range(2)]
-        while not restarts:
-            built.step()
-        if event == "aborted":
-            generations[0].abort()
-        else:
-            generations += [built.submit(tokens(i, 10), replace(params, priority=-1)) for i in range(2)]
-        for _ in range(40):
-            built.step()
-        assert [g.result.finish_reason for g in generations if g.result] == [
-            FinishReason.ABORT if event == "aborted" and i == 0 else FinishReason.LENGTH
-            for i in range(len(generations))
-        ]
-
-
-def test_an_interrupted_restart_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    with engine() as built:
-        (expected,) = built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))
-        lose_workers(built, monkeypatch, [3])
-        generation = built.submit(tokens(1, 10), SamplingParams(max_tokens=8))
-        restart, calls = built._scheduler._recovery._restart, 0
-
-        def interrupted() -> None:
-            nonlocal calls
-            calls += 1
-            if calls == 1:
-                built._executor.restart()  # a worker without a model
-                raise KeyboardInterrupt
-            restart()
-
-        monkeypatch.setattr(built._scheduler._recovery, "_restart", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            generation.wait()
-        assert generation.wait().token_ids == expected.token_ids
-        assert calls == 2
-
-
-def test_workers_that_cannot_be_restarted_end_what_there_is(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with engine() as built:
-        lose_workers(built, monkeypatch, [2])
-        restart = built._scheduler._recovery._restart
-
-        def broken() -> None:
-            monkeypatch.setattr(built._scheduler._recovery, "_restart", restart)
-            raise RuntimeError("no memory")
-
-        monkeypatch.setattr(built._scheduler._recovery, "_restart", broken)
-        (failed,) = built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))
-        assert "could not be restarted: RuntimeError: no memory" in str(failed.error)
-        assert built.generate([tokens(1, 10)], SamplingParams(max_tokens=8))[0].error is None
 
 
 def test_preempted_sequences_that_hold_all_slots_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

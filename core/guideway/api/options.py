@@ -136,11 +136,12 @@ def parse_options(cls: type[Options], options: Mapping[str, Any], *, where: str)
     return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
 
 
-def check_fields(instance: DataclassInstance) -> None:
-    """Raise `InvalidConfiguration` for the first field of `instance` that is not of its type."""
+def check_fields(instance: DataclassInstance, *, table: str = "") -> None:
+    """Raise `InvalidConfiguration` for the first field of `instance` that is not of its type. `table` names the part of
+    the configuration that it is."""
     for name, hint in _hints(type(instance)).items():
-        if wrong := mismatch(name, getattr(instance, name), hint):
-            raise InvalidConfiguration(wrong, field=name)
+        if wrong := mismatch(f"[{table}] {name}" if table else name, getattr(instance, name), hint):
+            raise InvalidConfiguration(wrong, field=f"{table}.{name}" if table else name)
 
 
 def known_fields_only(cls: Class) -> Class:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Annotated, Literal
 
 from guideway.api import CONTRACT
-from guideway.api.options import known_fields_only
+from guideway.api.options import Range, check_fields, known_fields_only
 from guideway.errors import InvalidConfiguration, PluginConflict, PluginNotFound, PluginUnavailable, did_you_mean
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS, normalize
@@ -32,17 +32,13 @@ class PluginSettings:
     """Components that match one of these may not, whatever `allow` says."""
     require: Literal["installed", "certified"] = "installed"
     """``certified``: refuse whatever the lock file records no passed conformance report for; ``installed``: warn."""
-    lock: str = "guideway.lock"
+    lock: Annotated[str, Range(1), "the path of a lock file"] = "guideway.lock"
     """The lock file. It has to be there if `require` is ``certified``."""
 
     def __post_init__(self) -> None:
+        check_fields(self, table="plugins")
         for option in ("enable", "allow", "deny"):
-            value = getattr(self, option)
-            if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-                raise InvalidConfiguration(
-                    f"[plugins] {option} must be a list of strings, not {value!r}", field=f"plugins.{option}"
-                )
-            object.__setattr__(self, option, tuple(value))
+            object.__setattr__(self, option, tuple(getattr(self, option)))
         for option in ("allow", "deny"):
             for glob in getattr(self, option):
                 if glob != "*" and "/" not in glob:
@@ -51,14 +47,6 @@ class PluginSettings:
                         f"'distribution/kind.name'; write '*/{glob}' or '{glob}/*'",
                         field=f"plugins.{option}",
                     )
-        if self.require not in ("installed", "certified"):
-            raise InvalidConfiguration(
-                f"[plugins] require must be 'installed' or 'certified', not {self.require!r}", field="plugins.require"
-            )
-        if not isinstance(self.lock, str) or not self.lock:
-            raise InvalidConfiguration(
-                f"[plugins] lock must be the path of a lock file, not {self.lock!r}", field="plugins.lock"
-            )
 
 
 def denial(settings: PluginSettings, record: PluginRecord) -> str | None:
