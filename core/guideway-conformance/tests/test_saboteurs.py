@@ -23,7 +23,8 @@ def test_every_check_has_a_saboteur(kind: str) -> None:
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    with Nursery(*{saboteur.component.__module__ for saboteur in ALL}, "torch") as found:
+    slow_to_import = ("torch", "transformers.models.llama.modeling_llama")
+    with Nursery(*{saboteur.component.__module__ for saboteur in ALL}, *slow_to_import) as found:
         yield found
 
 
