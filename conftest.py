@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,3 +22,21 @@ settings.load_profile("guideway")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--corpora", metavar="FOLDER", help="where the corpora for the tests marked `corpora` lie")
+
+
+LARGE = {"guideway-cpu/device.cpu", "guideway-legacy/modifier.legacy", "guideway-lmfe/grammar.lmfe"}
+"""Plugins of which even the conformance tests of the tier ``core`` take half a minute."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every day a plugin is tested up to the tier ``core``, those above up to ``smoke``; the rest is slow."""
+    for item in items:
+        properties: dict[str, Any] = dict(item.user_properties)
+        if "guideway_conformance" in properties:
+            from guideway_conformance.registry import TIERS, checks
+
+            plugin, _, check, _ = properties["guideway_conformance"]
+            (tier,) = [known.tier for known in checks(check.partition(".")[0]) if known.id == check]
+            if TIERS.index(tier) > TIERS.index("smoke" if plugin in LARGE else "core"):
+                item.add_marker(pytest.mark.slow)

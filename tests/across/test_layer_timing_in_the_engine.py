@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from guideway import Engine, EngineConfig, SamplingParams
 
+from tests.support.stages import everyday
 
-@pytest.mark.parametrize("executor", ["local", "process"])
+
+@pytest.mark.parametrize("executor", everyday(["local", "process"], "local"))
 def test_a_report_for_each_worker(executor: str) -> None:
     with Engine(EngineConfig(model="demo", worker_mixins=("layer_timing",), executor=executor)) as engine:
         engine.generate([[5, 6, 7, 8]], SamplingParams(max_tokens=10, ignore_eos=True))

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorLis
 from transformers import generation as hf
 
 from tests.across.legacy_processors import Countdown, favored
+from tests.support.stages import everyday
 
 HERE = "tests.across.legacy_processors"
 PROMPTS = ["Extract name, age. Meet Zoë Garcia. Age: 31.", "Liam Morris, 52 years old.", "one one one two two two"]
@@ -63,7 +64,7 @@ CASES: list[list[tuple[str, dict[str, Any]]]] = [
 
 @pytest.mark.parametrize(
     ("case", "num_speculative_tokens"),
-    [*((case, 0) for case in CASES), (CASES[0], 4), (CASES[-1], 4)],
+    everyday([*((case, 0) for case in CASES), (CASES[0], 4), (CASES[-1], 4)], (CASES[0], 0), (CASES[-1], 4)),
     ids=lambda value: str(value) if isinstance(value, int) else "+".join(name[:12] for name, _ in value),
 )
 def test_transformers_processors_give_what_generate_gives(
@@ -259,7 +260,7 @@ def test_devices_without_tensors_are_refused() -> None:
         engine(own("callable", "favor"), device_backend="numpy")
 
 
-@pytest.mark.parametrize("executor", ["local", "process"])
+@pytest.mark.parametrize("executor", everyday(["local", "process"], "local"))
 def test_several_outputs_of_a_request_keep_their_own_state_wherever_the_worker_is(executor: str) -> None:
     processors = [own("callable", "Countdown", per_sequence=True), own("vllm", "PerRequest")]
     with engine(*processors, executor=executor) as e:

@@ -223,6 +223,7 @@ def test_everything_is_as_on_torch(num_speculative_tokens: int, on_torch: list[G
     compare(run("sim", num_speculative_tokens=num_speculative_tokens), on_torch)
 
 
+@pytest.mark.slow
 def test_everything_is_as_with_fused_operations_elsewhere(on_torch: list[GenerationResult]) -> None:
     """As on a device of plain arrays that has these operations as the contract builds them from the others."""
     wanted = run("fused", "guidance")

@@ -28,6 +28,7 @@ def test_the_finished_files_are_those_of_the_package() -> None:
         assert code == (HELLO / title).read_text("utf-8"), f"the tutorial's last {title} is not the package's"
 
 
+@pytest.mark.slow
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     reader, output = Reader(tmp_path), ""
     for block in fenced(PAGE):

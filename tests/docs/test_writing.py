@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import ROOT, Reader, fenced, matches
+from tests.support.stages import everyday
 
 PAGES = {kind: f"docs/writing/{kind}.md" for kind in ("grammar", "device", "modifier", "worker", "hooks")}
 
@@ -32,8 +33,7 @@ def test_its_blocks_are_programs_files_and_outputs(page: str) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    # a device of jax compiles anew in each check's process; modifiers and workers are run a dozen times
-    [pytest.param(kind, marks=pytest.mark.slow if kind in ("device", "modifier", "worker") else ()) for kind in PAGES],
+    everyday(PAGES, "hooks"),
 )
 def test_a_reader_ends_with_a_certified_plugin(kind: str, tmp_path: Path) -> None:
     page, reader, output, everything = PAGES[kind], Reader(tmp_path), "", ""

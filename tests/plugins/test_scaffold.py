@@ -13,6 +13,7 @@ from guideway.errors import InvalidConfiguration
 from guideway.plugins.scaffold import KINDS_TO_WRITE, new_package
 
 from tests.support.environments import BUILD
+from tests.support.stages import everyday
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def guideway(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS_TO_WRITE)
+@pytest.mark.parametrize("kind", everyday(KINDS_TO_WRITE, "device", "hooks"))
 def test_a_new_package_is_certified(site: Path, kind: str) -> None:
     done = guideway(site, "conform", f"{kind}.my-{kind}")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -46,6 +46,7 @@ from transformers import (
 
 from tests.support.devices import StaticNumpy
 from tests.support.jax_device import JaxDevice
+from tests.support.stages import everyday
 
 DEVICES = {"numpy": NumpyDevice("cpu"), "torch": TorchDevice("cpu"), "jax": JaxDevice("cpu"), "static": StaticNumpy()}
 
@@ -194,7 +195,7 @@ def noise(seed: int, rows: int, width: int) -> NDArray[np.float32]:
     return (np.random.default_rng(seed).normal(size=(rows, width)) * 3).astype(np.float32)
 
 
-@pytest.mark.parametrize("device", ["numpy", "torch"])
+@pytest.mark.parametrize("device", everyday(["numpy", "torch"], "torch"))
 @given(case=batches())
 @settings(max_examples=250, deadline=None, derandomize=True)
 def test_warping_equals_the_processors(device: str, case: tuple[int, list[Row], int]) -> None:
@@ -215,7 +216,7 @@ def test_bfloat16_is_widened_first_and_equals_stay_together(case: tuple[int, lis
 EVERYTHING = Row(0.7, 9, 0.9, 0.02, 0.8, 1.3, (3, 4, 5), ((4, 2.0), (6, -1.5)), (7, 8))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", everyday([torch.float32, torch.bfloat16], torch.bfloat16))
 def test_arrays_that_cannot_change_give_the_same(dtype: torch.dtype) -> None:
     """One batch, because jax compiles every operation for every shape."""
     rows = [EVERYTHING, Row(), replace(EVERYTHING, top_k=31, top_p=0.4, temperature=1.5)]

@@ -44,7 +44,14 @@ def test_the_same_seed_gives_the_same_samples() -> None:
     assert texts(3, 1, 50) == texts(3, 1, 50) != texts(3, 2, 50)
 
 
-@pytest.mark.parametrize(("values", "templates"), [("train", "train"), ("test", "train"), ("test", "test")])
+@pytest.mark.parametrize(
+    ("values", "templates"),
+    [
+        pytest.param("train", "train", marks=pytest.mark.slow),
+        pytest.param("test", "train", marks=pytest.mark.slow),
+        ("test", "test"),
+    ],
+)
 def test_every_answer_is_valid_and_said_in_its_prompt(values: Any, templates: Any) -> None:
     kinds = set()
     for sample in drawn(values=values, templates=templates, noise=0.1):

@@ -138,6 +138,7 @@ def test_an_editable_install_brings_its_file_unless_there_is_one_here(site: Path
     assert command._preferences(target).settings("device.mine").device == "here"
 
 
+@pytest.mark.slow
 def test_absent_hardware_grants_no_level_and_blames_nobody(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     install(site, f"{GOOD}\nDevice.available = classmethod(lambda cls: 'there is no such chip here')\n")
     assert main([*CORE, "--report", "r.json", "--record"]) == 2
@@ -207,6 +208,7 @@ def test_a_plugin_that_changes_while_it_is_tested_is_not_recorded(
     assert "changed while it was tested" in capsys.readouterr().err and not Path("guideway.lock").exists()
 
 
+@pytest.mark.slow
 def test_recording_keeps_what_else_the_lock_file_has(site: Path) -> None:
     assert main(["plugins", "lock", "--file", "my.lock", "device.numpy"]) == 0
     assert main([*CORE, "--record", "--lock", "my.lock"]) == 0

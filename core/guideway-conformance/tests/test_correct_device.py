@@ -16,7 +16,7 @@ from guideway.devices.torch.device import TorchDevice
 from guideway_conformance.device import oracles
 from guideway_conformance.device.golden import GOLDEN
 from guideway_conformance.isolation import Host
-from guideway_conformance.registry import Obligation, checks
+from guideway_conformance.registry import TIERS, Obligation, Tier, checks
 from guideway_conformance.runner import run
 from guideway_conformance.subjects import Settings
 from guideway_conformance.target import Target
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from saboteurs.device.base import Fused, Sabotaged, SabotagedTensors
 
 from tests.support.jax_device import JaxDevice
+from tests.support.stages import everyday
 
 # A device whose arrays nobody can write to. It shares no code with the reference, computes in float64 where it may,
 # gives indices as it likes, orders equals as it likes, and is found by its own default device.
@@ -277,14 +278,14 @@ class Absent(Abacus):
         return "there is no abacus in this room"
 
 
-def failures(cls: type, settings: Settings | None = None) -> list[str]:
-    report = run(Target.of_class(cls, settings))
+def failures(cls: type, settings: Settings | None = None, up_to: Tier = TIERS[-1]) -> list[str]:
+    report = run(Target.of_class(cls, settings), up_to=up_to)
     found = [f"{r.obligation.check}: {r.outcome}: {r.detail}" for r in report.results if r.outcome != "pass"]
     assert (report.verdict == "certified") == (not found)
     return found
 
 
-@pytest.mark.parametrize("cls", [Abacus, Shelved, Sheets, Sabotaged, SabotagedTensors, Fused])
+@pytest.mark.parametrize("cls", everyday((Abacus, Shelved, Sheets, Sabotaged, SabotagedTensors, Fused), Abacus, Fused))
 def test_correct_backends_are_certified(cls: type) -> None:
     assert not failures(cls)
 
@@ -323,9 +324,7 @@ for cls in (FusedAbacus, FusedSheets, FusedTensors, FusedJax):
         setattr(cls, name, by_default(name))
 
 
-@pytest.mark.parametrize(
-    "cls", [FusedAbacus, FusedSheets, FusedTensors, pytest.param(FusedJax, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("cls", everyday((FusedAbacus, FusedSheets, FusedTensors, FusedJax), FusedAbacus))
 def test_default_operations_are_certified(cls: type) -> None:
     of_fused = [check for check in checks("device") if check.capability or check.trait == "fused"]
     fused = [check.id for check in of_fused if check.tier != "stress"]
@@ -335,7 +334,7 @@ def test_default_operations_are_certified(cls: type) -> None:
 
 
 def test_a_device_is_taken_from_the_settings() -> None:
-    assert not failures(Elsewhere, Settings(device="abacus:7"))
+    assert not failures(Elsewhere, Settings(device="abacus:7"), "core")
 
 
 def test_a_device_nobody_can_guess_has_to_be_named() -> None:
@@ -345,7 +344,7 @@ def test_a_device_nobody_can_guess_has_to_be_named() -> None:
 
 
 def test_nothing_is_certified_without_the_hardware() -> None:
-    report = run(Target.of_class(Absent))
+    report = run(Target.of_class(Absent), up_to="core")
     met = {result.obligation.check for result in report.results if result.outcome == "pass"}
     of_the_class = {result.obligation.check for result in report.results if result.obligation.mode == "refusal"}
     assert met == of_the_class | {"device.says_whether_it_can_run", "device.declares_what_it_fuses"}

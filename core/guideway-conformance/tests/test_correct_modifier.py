@@ -35,6 +35,7 @@ from guideway_conformance.target import Target
 from saboteurs.modifier import references
 
 from tests.support.probes import Aligned, GreenList, Guidance, Gumbel
+from tests.support.stages import everyday
 
 
 class LengthTransform(LogitTransform):
@@ -330,10 +331,7 @@ REQUESTS: dict[type, tuple[Mapping[str, Any], ...]] = {
 
 @pytest.mark.parametrize(
     "modifier",
-    [
-        *(Length, Budget, Surprise, Greedy, Follow, Probe),
-        *(GreenList, Gumbel, Guidance, Aligned),
-    ],
+    everyday((Length, Budget, Surprise, Greedy, Follow, Probe, GreenList, Gumbel, Guidance, Aligned), Probe, Gumbel),
 )
 def test_a_correct_modifier_is_certified(modifier: type[LogitModifier[Any]]) -> None:
     settings = Settings(requests=REQUESTS.get(modifier, ()))
@@ -344,11 +342,16 @@ def test_a_correct_modifier_is_certified(modifier: type[LogitModifier[Any]]) -> 
 
 @pytest.mark.parametrize(
     "modifier",
-    [
-        *(references.Repetition, references.Watermark, references.Ban, references.Draw, references.Mass),
-        references.Guide,
+    everyday(
+        (
+            *(references.Repetition, references.Watermark, references.Ban, references.Draw, references.Mass),
+            references.Guide,
+            references.Allow,
+        ),
+        references.Watermark,
+        references.Draw,
         references.Allow,
-    ],
+    ),
 )
 def test_what_saboteurs_are_made_of_is_correct(modifier: type[LogitModifier[Any]]) -> None:
     known = {check.id: check for check in checks("modifier")}

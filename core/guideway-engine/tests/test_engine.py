@@ -34,6 +34,8 @@ from guideway.api import (
 from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
+from tests.support.stages import everyday
+
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
@@ -276,7 +278,7 @@ def gpt2_folder(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+@pytest.mark.parametrize("architecture", everyday(["llama", "gpt2"], "gpt2"))
 def test_greedy_tokens_equal_those_of_generate_with_random_joins_and_leaves(architecture: str, tmp_path: Path) -> None:
     rng = random.Random(5)
     folder = DemoModel().path() if architecture == "llama" else gpt2_folder(tmp_path)

@@ -22,6 +22,7 @@ from guideway.command_line.program import main
 from guideway_engine.command_line import config, jobs
 
 from tests.support.distributions import install
+from tests.support.stages import everyday
 
 SCHEMA = {
     "type": "object",
@@ -124,7 +125,7 @@ def test_a_line_ends_at_a_line_feed_and_nowhere_else(tmp_path: Path, capsys: pyt
     assert [json.loads(line)["id"] for line in out.rstrip("\n").split("\n")] == [entry["id"] for entry in entries]
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+@pytest.mark.parametrize("encoding", everyday(["ascii", "utf-8"], "ascii"))
 def test_json_lines_are_json_in_any_encoding(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"prompt": "x", "id": "Zoë", "regex": "ë|日本"}), encoding="utf-8")
@@ -138,6 +139,7 @@ def test_json_lines_are_json_in_any_encoding(encoding: str, tmp_path: Path) -> N
     assert (b"\\u" in done.stdout) == (encoding == "ascii")
 
 
+@pytest.mark.slow
 def test_a_terminal_is_shown_what_it_can_show(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     environment = os.environ | {"COLUMNS": "120", "TERM": "xterm", "PYTHONIOENCODING": "ascii"}

@@ -12,6 +12,8 @@ from engine_support.models import FACTORIES, VOCABULARY_SIZE
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from tests.support.stages import everyday
+
 PROMPT_LENGTHS = (1, 2, 5, 11, 17, 24, 38, 50)
 PROMPTS_PER_LENGTH = 8  # of one length, so that generate takes them as a batch without padding
 NUM_SLOTS = 12
@@ -81,7 +83,7 @@ def tokens_and_leads(model: PreTrainedModel, prompts: list[list[int]], num_token
     return output.sequences[:, token_ids.shape[1] :], top[..., 0] - top[..., 1]
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", everyday(["llama", "gpt2"], "llama"))
 def test_greedy_tokens_equal_those_of_generate(name: str) -> None:
     rng = random.Random(2)
     sequences = sequences_of_random_prompts(rng)

@@ -32,6 +32,7 @@ from guideway.plugins.selection import PluginSettings
 from guideway_engine.engine import EngineBusy, EngineClosed
 
 from tests.support.distributions import install
+from tests.support.stages import everyday
 
 PERSON = {
     "type": "object",
@@ -196,7 +197,7 @@ def owner_of(engine: Engine, phase: str) -> Any:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("phase", ["forward", "prepare", "sample", "accept"])
-@pytest.mark.parametrize("num_steps", [0, 2])
+@pytest.mark.parametrize("num_steps", everyday([0, 2], 2))
 def test_an_interrupted_step_is_done_again(
     num_steps: int, phase: str, after: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +215,7 @@ def test_an_interrupted_step_is_done_again(
         assert (result.finish_reason, result.error) == (alone.finish_reason, None)
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("after", everyday([False, True], True), ids=["before", "after"])
 @pytest.mark.parametrize("phase", ["forward", "prepare", "sample", "accept"])
 def test_an_interrupted_generate_disturbs_no_stream(
     phase: str, after: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch

@@ -21,6 +21,7 @@ from guideway_engine.generation import Generation
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from tests.support.distributions import install
+from tests.support.stages import everyday
 
 MAX_NUM_SEQS = 32
 MAX_MODEL_LEN = 128
@@ -155,7 +156,7 @@ def alone(engine: Engine, plan: Plan) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize(
     ("count", "num_speculative_tokens"),
-    [(60, 0), (60, 3), pytest.param(2000, 0, marks=pytest.mark.slow), pytest.param(2000, 3, marks=pytest.mark.slow)],
+    everyday([(60, 0), (60, 3), (2000, 0), (2000, 3)], (60, 3)),
 )
 def test_outputs_in_a_storm_are_those_of_a_run_alone(
     count: int, num_speculative_tokens: int, config: dict[str, Any]

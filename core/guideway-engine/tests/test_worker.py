@@ -154,6 +154,7 @@ def test_a_worker_killed_in_the_midst_costs_nobody_a_token(in_process: Engine, e
     assert second != first
 
 
+@pytest.mark.slow
 def test_a_loss_that_a_call_finds_is_made_good_by_the_next_and_costs_nobody_a_token(
     in_process: Engine, expected: list[Any]
 ) -> None:

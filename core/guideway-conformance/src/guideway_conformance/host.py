@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy.random  # noqa: F401 - NumPy imports it when it is first used, which would be in every child
 from guideway.errors import InvalidConfiguration, PluginError
 
 from guideway_conformance.registry import Check, checks
@@ -93,6 +94,7 @@ class _Host:
         if known is None:
             send(self.channel, {"number": number, "outcome": "error", "detail": f"there is no check {check}"})
             return
+        self.subject.prepare_for(known)
         noise = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the child has ended
         reader, writer = os.pipe()
         pid = os.fork()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+if TYPE_CHECKING:
+    from guideway_conformance.registry import Check
 
 __all__ = ["HardwareAbsent", "Settings", "Subject", "expect", "subject_class"]
 
@@ -38,6 +41,10 @@ class Subject:
     @classmethod
     def prepare(cls) -> None:
         """Import what every check needs, once, before children are forked. Starts no thread."""
+
+    @classmethod
+    def prepare_for(cls, check: Check) -> None:
+        """The same for what `check` needs and others do not."""
 
     @classmethod
     def declared(cls, component: Any) -> frozenset[str]:  # noqa: ARG003

@@ -11,6 +11,7 @@ from guideway.api import DeviceBackend
 from guideway.api.device import FUSED_OPERATIONS
 
 from guideway_conformance.device.bench import BFLOAT16, Bench
+from guideway_conformance.registry import Check
 from guideway_conformance.subjects import HardwareAbsent, Settings, Subject
 
 __all__ = ["DeviceSubject"]
@@ -48,6 +49,11 @@ class DeviceSubject(Subject):
         found = {cls.bfloat16} if getattr(component, "arrays", None) in BFLOAT16 else set()
         found |= {cls.fused} if cls.declared(component) else set()
         return frozenset(found | ({cls.torch} if find_spec("torch") else set()))
+
+    @classmethod
+    def prepare_for(cls, check: Check) -> None:
+        if check.trait == cls.torch:
+            import torch  # noqa: F401 - slow to import
 
     @property
     def floats(self) -> tuple[str, ...]:

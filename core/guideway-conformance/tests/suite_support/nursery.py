@@ -1,0 +1,90 @@
+"""Many plugins under test, each in a process of its own, none of which begins with the imports of the others.
+
+What `guideway_conformance.isolation.Host` starts imports the plugin and its libraries anew, a second or two each time.
+Here one process imports the modules of all, and each plugin gets a fork of it, in which the same
+`guideway_conformance.host.main` goes on. Run as ``python -m suite_support.nursery MODULE...``, this is that process.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import socket
+import subprocess
+import sys
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Self
+
+from guideway_conformance.host import main
+from guideway_conformance.isolation import HOST_VARIABLE, MEMORY
+from guideway_conformance.outcomes import Result
+from guideway_conformance.registry import Obligation, plan
+from guideway_conformance.target import Target
+
+__all__ = ["Nursery"]
+
+
+class Nursery:
+    """The process, with `modules` imported. Use it as a context manager."""
+
+    def __init__(self, *modules: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "suite_support.nursery", *modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "0", HOST_VARIABLE: "1"},
+        )
+
+    def perform(self, target: Target, obligation: Obligation) -> Result:
+        """What comes of `obligation`, which `target` must owe."""
+        opening = {"target": target.to_json(), "path": sys.path, "memory": MEMORY}
+        command = {"number": 0, "check": obligation.check, "mode": obligation.mode, "seconds": None}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([opening, command]).encode() + b"\n")
+        self._process.stdin.flush()
+        first, answer = json.loads(self._process.stdout.readline())
+        about = first["about"]
+        assert obligation in plan(target.kind, about["declared"], about["traits"]), "the check does not concern it"
+        return Result(obligation, answer["outcome"], answer["detail"], answer["seconds"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdout is not None
+        self._process.communicate()  # the end of its input ends it
+
+
+def _in_a_fork(opening: dict[str, Any], command: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a process of `guideway_conformance.host` answers to its first two messages."""
+    here, there = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        here.close()
+        os.dup2(there.fileno(), 0)
+        os.dup2(there.fileno(), 1)
+        there.close()
+        main()  # does not return
+    there.close()
+    answers = []
+    with here, here.makefile("rwb") as stream:
+        for message in (opening, command):
+            stream.write(json.dumps(message).encode() + b"\n")
+            stream.flush()
+            answers.append(json.loads(stream.readline()))
+    os.waitpid(pid, 0)
+    return answers
+
+
+if __name__ == "__main__":
+    for module in sys.argv[1:]:
+        import_module(module)
+    gc.collect()
+    gc.freeze()  # forks then share what is there
+    for line in sys.stdin.buffer:
+        print(json.dumps(_in_a_fork(*json.loads(line))), flush=True)
