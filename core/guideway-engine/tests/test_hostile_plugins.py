@@ -256,8 +256,8 @@ def test_in_an_engine_it_costs_one_request_or_is_an_interrupt(
 def test_a_compilation_that_is_interrupted_keeps_nobody_waiting(
     engine: Engine, alone: list[GenerationResult], error: type[BaseException]
 ) -> None:
-    failing = engine.enqueue(PROMPT, bad("grammar.hostile", "compile")[0])
-    other = engine.enqueue(PROMPT, good(0))
+    failing = engine.submit(PROMPT, bad("grammar.hostile", "compile")[0], wait=False)
+    other = engine.submit(PROMPT, good(0), wait=False)
     while engine.has_work():
         engine.step()
     assert failing.result is not None
@@ -267,7 +267,7 @@ def test_a_compilation_that_is_interrupted_keeps_nobody_waiting(
 
 @pytest.mark.parametrize("config", ["process"], indirect=True)
 def test_in_a_workers_process_it_costs_one_request(engine: Engine, alone: list[GenerationResult]) -> None:
-    from tests.engine.test_hostile_plugins import Hostile
+    from test_hostile_plugins import Hostile
 
     assert Hostile.error is KeyboardInterrupt
     said = {
