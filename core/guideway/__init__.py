@@ -2,6 +2,7 @@
 
 Names are imported on first use, so that ``import guideway`` is light.
 """
+# ruff: noqa: F403, F405 - what is exported is said once, in `__all__`
 
 from __future__ import annotations
 
@@ -11,26 +12,14 @@ from typing import TYPE_CHECKING, Any
 from guideway.version import __version__
 
 if TYPE_CHECKING:
-    from guideway_engine.async_engine import AsyncEngine, AsyncGeneration
-    from guideway_engine.config import EngineConfig
-    from guideway_engine.engine import Engine, EngineBusy, EngineClosed, QueueFull
-    from guideway_engine.generation import Chunk, Generation
+    from guideway_engine.async_engine import *
+    from guideway_engine.config import *
+    from guideway_engine.engine import *
+    from guideway_engine.generation import *
 
-    from guideway.api.types import (
-        Choice,
-        Completion,
-        FinishReason,
-        GenerationResult,
-        Grammar,
-        JsonObject,
-        JsonSchema,
-        Regex,
-        SamplingParams,
-        StructuralTag,
-        TokenLogprobs,
-    )
-    from guideway.errors import GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
-    from guideway.plugins.selection import PluginSettings
+    from guideway.api.types import *
+    from guideway.errors import *
+    from guideway.plugins.selection import *
 
 __all__ = [
     "AsyncEngine",
@@ -61,29 +50,18 @@ __all__ = [
     "__version__",
 ]
 
-_HOME_OF = {
-    "AsyncEngine": "guideway_engine.async_engine",
-    "AsyncGeneration": "guideway_engine.async_engine",
-    "Chunk": "guideway_engine.generation",
-    "Engine": "guideway_engine.engine",
-    "EngineBusy": "guideway_engine.engine",
-    "EngineClosed": "guideway_engine.engine",
-    "EngineConfig": "guideway_engine.config",
-    "Generation": "guideway_engine.generation",
-    "GuidewayError": "guideway.errors",
-    "InvalidConfiguration": "guideway.errors",
-    "InvalidRequest": "guideway.errors",
-    "PluginError": "guideway.errors",
-    "PluginSettings": "guideway.plugins.selection",
-    "QueueFull": "guideway_engine.engine",
-}
+_MODULES = (
+    *("guideway.errors", "guideway.api.types", "guideway.plugins.selection", "guideway_engine.config"),
+    *("guideway_engine.generation", "guideway_engine.engine", "guideway_engine.async_engine"),
+)
+"""Where the names come from, each from the first that lists it; the lighter ones stand first."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        module = import_module(_HOME_OF.get(name, "guideway.api.types"))
+        module = next(module for module in map(import_module, _MODULES) if name in module.__all__)
     except ModuleNotFoundError as error:
         if error.name == "guideway_engine":
             message = f"guideway.{name} is of guideway's engine, which is not installed: pip install 'guideway[engine]'"

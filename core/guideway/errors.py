@@ -7,6 +7,7 @@ A refused token is a return value, never an exception.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from signal import SIGINT, SIGTERM, default_int_handler, getsignal
 from threading import current_thread, main_thread
@@ -164,6 +165,7 @@ def contain(error: BaseException) -> None:
         raise error
 
 
+@dataclass(slots=True)
 class blame:  # noqa: N801 - used as a function is
     """``with blame(plugin, phase):`` around a call into a plugin: whatever the call raises becomes an error that names
     the plugin and says in which phase it failed.
@@ -173,20 +175,10 @@ class blame:  # noqa: N801 - used as a function is
     wish to stop (`contain`).
     """
 
-    __slots__ = ("_error", "_passing", "_phase", "_plugin")
-
-    def __init__(
-        self,
-        plugin: str,
-        phase: str,
-        *,
-        error: type[PluginError] = PluginError,
-        passing: tuple[type[BaseException], ...] = (),
-    ) -> None:
-        self._plugin = plugin
-        self._phase = phase
-        self._error = error
-        self._passing = passing
+    plugin: str
+    phase: str
+    error: type[PluginError] = field(default=PluginError, kw_only=True)
+    passing: tuple[type[BaseException], ...] = field(default=(), kw_only=True)
 
     def __enter__(self) -> None:
         return None
@@ -194,11 +186,11 @@ class blame:  # noqa: N801 - used as a function is
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or isinstance(error, self._passing):
+        if error is None or isinstance(error, self.passing):
             return
         contain(error)
-        phase = self._phase if " " in self._phase else f"in {self._phase}"
-        raise self._error(f"{self._plugin} failed {phase}: {text_of(error)}", plugin=self._plugin) from error
+        phase = self.phase if " " in self.phase else f"in {self.phase}"
+        raise self.error(f"{self.plugin} failed {phase}: {text_of(error)}", plugin=self.plugin) from error
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
@@ -227,23 +219,21 @@ def passable(text: str) -> str:
 
 def text_of(error: BaseException) -> str:
     """``Type: message``, `passable`, whatever a stranger's class makes of its message."""
+    return passable(f"{type(error).__name__}: {_message(error)}")
+
+
+def _message(error: BaseException) -> str:
     try:
-        text = f"{type(error).__name__}: {error}"
-    except BaseException as unprintable:
+        return str(error)
+    except BaseException as unprintable:  # of a stranger's class
         contain(unprintable)
-        text = f"{type(error).__name__}: its message cannot be printed"
-    return passable(text)
+        return "its message cannot be printed"
 
 
 def _in_words(error: BaseException, cause: RemoteError | None) -> RemoteError:
     if isinstance(error, RemoteError):
         return error
-    name = type(error).__qualname__
-    try:
-        text = str(error)
-    except BaseException as unprintable:  # of a stranger's class
-        contain(unprintable)
-        text = "its message cannot be printed"
+    name, text = type(error).__qualname__, _message(error)
     remote = RemoteError(f"{name}: {text}" if text else name, type_name=name)
     for note in getattr(error, "__notes__", ()):
         remote.add_note(str(note))

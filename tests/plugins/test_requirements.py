@@ -47,12 +47,12 @@ from hypothesis import strategies as st
     ],
 )
 def test_version_conflict(requirement: str, version: str, fits: bool) -> None:
-    assert version_conflict([requirement], "guideway", version) == (None if fits else requirement)
+    assert version_conflict((requirement,), "guideway", version) == (None if fits else requirement)
 
 
 @given(st.text(), st.text())
 def test_it_never_raises(requirement: str, version: str) -> None:
-    version_conflict([requirement, f"guideway{requirement}"], "guideway", version)
+    version_conflict((requirement, f"guideway{requirement}"), "guideway", version)
     extra_with([requirement, f"guideway{requirement}"], "guideway")
 
 

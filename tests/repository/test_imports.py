@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import guideway
@@ -63,7 +64,7 @@ def part_of(module: str) -> str:
         return "__init__"
     part = module.split(".")[1]
     if part in guideway.__all__:
-        home = guideway._HOME_OF.get(part, "guideway.api")
+        home = next((m for m in guideway._MODULES if part in import_module(m).__all__), "guideway.api")
         return home.split(".")[1] if home.startswith("guideway.") else home.partition(".")[0]
     return part
 

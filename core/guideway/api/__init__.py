@@ -2,6 +2,7 @@
 
 Names are imported on first use, so that a program which only looks at plugins pays for none of it.
 """
+# ruff: noqa: F403, F405 - what is exported is said once, in `__all__`
 
 from __future__ import annotations
 
@@ -9,68 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from guideway.api.bitmask import TokenLists
-    from guideway.api.device import ArrayOps, DeviceBackend, Download, Draw, padded_size
-    from guideway.api.forward import ForwardOutput, ForwardStep, ModelInfo, ModelRunner, RunnerLimits
-    from guideway.api.grammar import CompiledGrammar, Example, FillJob, GrammarStrategy, Matcher, Support
-    from guideway.api.hooks import ValidationContext
-    from guideway.api.hookspecs import hookimpl, hookspec
-    from guideway.api.modifier import LogitModifier, LogitTransform, ModifierContext, Sampler, Step, WorkerContext
-    from guideway.api.options import parse_options
-    from guideway.api.provisional import AttentionBackend, Call, Executor, Model, Workflow
-    from guideway.api.steps import (
-        CONTINUE,
-        FINISH,
-        Array,
-        Fault,
-        Feedback,
-        Logprobs,
-        Need,
-        Outcome,
-        Payload,
-        Stage,
-        StepBatch,
-        StepInput,
-        StepOutput,
-        Warp,
-        fail,
-    )
-    from guideway.api.types import (
-        Choice,
-        Companion,
-        Completion,
-        Constraint,
-        FinishReason,
-        GenerationResult,
-        Grammar,
-        JsonObject,
-        JsonSchema,
-        Regex,
-        Request,
-        SamplingParams,
-        SequenceInfo,
-        StructuralTag,
-        TokenLogprobs,
-    )
-    from guideway.api.vocabulary import Encoder, Vocabulary
-    from guideway.api.worker import Worker, WorkerMixin, WorkerStep
-    from guideway.errors import (
-        ConformanceError,
-        DeadEnd,
-        GuidewayError,
-        InvalidConfiguration,
-        InvalidGrammar,
-        InvalidRequest,
-        LimitExceeded,
-        PluginConflict,
-        PluginError,
-        PluginLoadError,
-        PluginNotFound,
-        PluginUnavailable,
-        UnsupportedCapability,
-        UnsupportedGrammar,
-        WorkerLost,
-    )
+    from guideway.api.bitmask import *
+    from guideway.api.device import *
+    from guideway.api.forward import *
+    from guideway.api.grammar import *
+    from guideway.api.hooks import *
+    from guideway.api.hookspecs import *
+    from guideway.api.modifier import *
+    from guideway.api.options import *
+    from guideway.api.provisional import *
+    from guideway.api.steps import *
+    from guideway.api.types import *
+    from guideway.api.vocabulary import *
+    from guideway.api.worker import *
+    from guideway.errors import *
 
 CONTRACT = "1.0"
 """The contract this core implements. A class that declares a newer minor version is refused."""

@@ -155,6 +155,7 @@ def _show(args: Namespace) -> int:
 
 def _doctor(args: Namespace) -> int:
     from guideway.plugins.doctor import examine
+    from guideway.plugins.probe import probe
 
     if args.plugin and not args.imports:
         print("guideway plugins doctor: naming plugins has an effect only with --import", file=sys.stderr)
@@ -162,13 +163,17 @@ def _doctor(args: Namespace) -> int:
     index = PluginIndex.scan()
     problems = [] if args.plugin else [*examine(index), *_claimed_twice()]
     plugins = Plugins(index, PluginSettings(lock=args.lock))
-    certifications = {record.id: plugins.certification(record) for record in _chosen(index, args.plugin)}
+    chosen = _chosen(index, args.plugin)
+    certifications = {record.id: plugins.certification(record) for record in chosen}
     if plugins.lock_problem:
         fix = f"remove {args.lock}, then lock and certify plugins anew"
         problems.append(Problem("unreadable-lock", args.lock, plugins.lock_problem, fix, "error"))
     problems += _stale(index, certifications, args.lock)
-    if args.imports:
-        problems += _import_all(_chosen(index, args.plugin), args.timeout, quiet=args.json)
+    for i, record in enumerate(chosen if args.imports else (), 1):
+        if not args.json and sys.stderr.isatty():
+            print(f"importing {i}/{len(chosen)} {record.id}", file=sys.stderr)
+        if problem := probe(record, args.timeout):
+            problems.append(problem)
     failed = any(problem.severity == "error" for problem in problems)
     if args.json:
         found = {plugin_id: asdict(each) for plugin_id, each in certifications.items()}
@@ -176,7 +181,7 @@ def _doctor(args: Namespace) -> int:
         return int(failed)
     _print_problems(index, problems)
     serious = sum(problem.severity != "note" for problem in problems)
-    checked = _count(len(_chosen(index, args.plugin)), "plugin")
+    checked = _count(len(chosen), "plugin")
     how = (
         "imported, each in a process of its own" if args.imports else "not imported; --import also tries to import them"
     )
@@ -226,19 +231,6 @@ def _print_problems(index: PluginIndex, problems: Sequence[Problem]) -> None:
     for problem in problems:
         message = at_usual.sub("", problem.message) if usual else problem.message
         print(f"{problem.severity}: {message} [{problem.code}]\n  {problem.fix}")
-
-
-def _import_all(records: Sequence[PluginRecord], timeout: float, *, quiet: bool) -> list[Problem]:
-    from guideway.plugins.probe import probe
-
-    problems = []
-    for i, record in enumerate(records, 1):
-        if not quiet and sys.stderr.isatty():
-            print(f"importing {i}/{len(records)} {record.id}", file=sys.stderr)
-        problem = probe(record, timeout)
-        if problem:
-            problems.append(problem)
-    return problems
 
 
 def _lock(args: Namespace) -> int:

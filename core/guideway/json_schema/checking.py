@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 from guideway.json_schema.assertions import KEYWORDS, TYPES
 from guideway.json_schema.walking import SCHEMA_LISTS, Chain, refuse, resolve, walk
@@ -37,9 +37,8 @@ def check_schema(schema: object) -> frozenset[str]:
         if isinstance(subschema, bool):
             continue
         for keyword, value in subschema.items():
-            check = _CHECKS.get(keyword)
-            if check is not None:
-                check((pointer, keyword), keyword, value)
+            if (check := _CHECKS.get(keyword)) and not check[1](value):
+                refuse((pointer, keyword), f"`{keyword}`", check[0], value)
         if len(unknown) <= MAX_UNKNOWN_KEYS:
             unknown |= subschema.keys() - _KNOWN
         nested_ids |= pointer is not None and "$id" in subschema
@@ -62,17 +61,6 @@ def _looks_like_a_keyword(key: str) -> bool:
     return len(key) < 30 and bool(difflib.get_close_matches(key, ("type", *KEYWORDS), n=1, cutoff=0.84))
 
 
-_Check: TypeAlias = Callable[[Chain, str, object], None]
-
-
-def _expect(accepted: str, accepts: Callable[[Any], bool]) -> _Check:
-    def check(pointer: Chain, keyword: str, value: object) -> None:
-        if not accepts(value):
-            refuse(pointer, f"`{keyword}`", accepted, value)
-
-    return check
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -91,41 +79,36 @@ def _is_types(value: object) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(v, str) and v in TYPES for v in value)
 
 
-def _build_checks() -> dict[str, _Check]:
-    types = f"one of {', '.join(TYPES)} or a list of these"
-    groups: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-        ("type", types, _is_types),
-        ("enum", "a list of at least one value", lambda v: isinstance(v, list) and bool(v)),
-        ("$ref $dynamicRef $id $anchor format pattern", "a string", lambda v: isinstance(v, str)),
-        (
-            "minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains",
-            "a non-negative integer",
-            _is_count,
-        ),
-        ("minimum maximum", "a number", _is_number),
-        # draft 4 wrote booleans
-        ("exclusiveMinimum exclusiveMaximum", "a number", lambda v: _is_number(v) or isinstance(v, bool)),
-        ("multipleOf", "a number above 0", lambda v: _is_number(v) and v > 0),
-        ("uniqueItems", "true or false", lambda v: isinstance(v, bool)),
-        ("required", "a list of strings", _is_strings),
-        (
-            "dependentRequired",
-            "an object of lists of strings",
-            lambda v: isinstance(v, Mapping) and all(map(_is_strings, v.values())),
-        ),
-        (
-            "dependencies",
-            "an object of schemas and lists of strings",
-            lambda v: isinstance(v, Mapping) and all(not isinstance(c, list) or _is_strings(c) for c in v.values()),
-        ),
-        (
-            "$defs definitions dependentSchemas patternProperties properties",
-            "an object of schemas",
-            lambda v: isinstance(v, Mapping),
-        ),
-        (" ".join(SCHEMA_LISTS), "a list of at least one schema", lambda v: isinstance(v, list) and bool(v)),
-    )
-    return {name: _expect(accepted, accepts) for names, accepted, accepts in groups for name in names.split()}
-
-
-_CHECKS = _build_checks()
+_GROUPS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("type", f"one of {', '.join(TYPES)} or a list of these", _is_types),
+    ("enum", "a list of at least one value", lambda v: isinstance(v, list) and bool(v)),
+    ("$ref $dynamicRef $id $anchor format pattern", "a string", lambda v: isinstance(v, str)),
+    (
+        "minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains",
+        "a non-negative integer",
+        _is_count,
+    ),
+    ("minimum maximum", "a number", _is_number),
+    # draft 4 wrote booleans
+    ("exclusiveMinimum exclusiveMaximum", "a number", lambda v: _is_number(v) or isinstance(v, bool)),
+    ("multipleOf", "a number above 0", lambda v: _is_number(v) and v > 0),
+    ("uniqueItems", "true or false", lambda v: isinstance(v, bool)),
+    ("required", "a list of strings", _is_strings),
+    (
+        "dependentRequired",
+        "an object of lists of strings",
+        lambda v: isinstance(v, Mapping) and all(map(_is_strings, v.values())),
+    ),
+    (
+        "dependencies",
+        "an object of schemas and lists of strings",
+        lambda v: isinstance(v, Mapping) and all(not isinstance(c, list) or _is_strings(c) for c in v.values()),
+    ),
+    (
+        "$defs definitions dependentSchemas patternProperties properties",
+        "an object of schemas",
+        lambda v: isinstance(v, Mapping),
+    ),
+    (" ".join(SCHEMA_LISTS), "a list of at least one schema", lambda v: isinstance(v, list) and bool(v)),
+)
+_CHECKS = {name: (accepted, accepts) for names, accepted, accepts in _GROUPS for name in names.split()}

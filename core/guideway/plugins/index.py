@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -94,10 +95,8 @@ class PluginIndex:
 
     def conflicts(self) -> Iterator[tuple[PluginRecord, ...]]:
         """Each group of records that claim the same kind and name."""
-        claims: dict[tuple[str, str], list[PluginRecord]] = {}
-        for record in self.records:
-            claims.setdefault((record.kind, record.name), []).append(record)
-        return (tuple(group) for group in claims.values() if len(group) > 1)
+        groups = (tuple(group) for _, group in groupby(self.records, key=lambda r: (r.kind, r.name)))
+        return (group for group in groups if len(group) > 1)
 
 
 class _Scan:

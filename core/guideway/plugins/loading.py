@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import reduce
 from importlib import import_module
 from typing import Any
 
@@ -66,13 +66,8 @@ def outcome(record: PluginRecord) -> Loaded | PluginLoadError | None:
 
 def incompatibility(record: PluginRecord) -> str | None:
     """Why `record` could not work with this guideway, by its requirements; None if nothing speaks against it."""
-    requirement = _conflicting(record.requires)
+    requirement = version_conflict(record.requires, "guideway", __version__)
     return requirement and f"it requires {requirement!r}, and this is guideway {__version__}"
-
-
-@cache
-def _conflicting(requires: tuple[str, ...]) -> str | None:
-    return version_conflict(requires, "guideway", __version__)
 
 
 def _load(record: PluginRecord) -> Loaded:

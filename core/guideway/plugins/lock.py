@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from guideway.api import CONTRACT
 from guideway.errors import InvalidConfiguration, PluginUnavailable
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import KINDS
-from guideway.plugins.plan import PlannedPlugin
+from guideway.plugins.plan import PlannedPlugin, differing
 
 __all__ = ["LOCK_FILE", "Certification", "Lock", "Locked", "Verdict", "certifying_command"]
 
@@ -118,11 +118,8 @@ class Lock:
                 rows.append(f"{plugin_id}: locked {locked.plugin.version}, not installed now")
                 continue
             now = PlannedPlugin.of(installed[plugin_id])
-            rows += [
-                f"{plugin_id} {f.name}: locked {getattr(locked.plugin, f.name)}, now {getattr(now, f.name)}"
-                for f in fields(PlannedPlugin)
-                if getattr(locked.plugin, f.name) != getattr(now, f.name)
-            ]
+            for name, was, is_ in differing(locked.plugin, now, "version", "value", "digest"):
+                rows.append(f"{plugin_id} {name}: locked {was}, now {is_}")
         return tuple(rows)
 
     def certified(self, record: PluginRecord, verdict: Verdict) -> Lock:

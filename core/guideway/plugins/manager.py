@@ -82,7 +82,7 @@ class Plugins:
             return "denied", reason
         if reason := loading.incompatibility(record):
             return "incompatible", reason
-        others = [r.distribution for r in self._claims.get(record, ()) if r != record]
+        others = [r.distribution for r in self.index.named(record.kind, record.name) if r != record]
         if others:
             return "conflict", f"also claimed by {', '.join(others)}; write '{record.distribution}/{record.name}'"
         return "discovered", ""
@@ -116,10 +116,6 @@ class Plugins:
 
     def _enabled(self) -> list[PluginRecord]:
         return list(dict.fromkeys(self.resolve(HOOKS, address) for address in self.settings.enable))
-
-    @cached_property
-    def _claims(self) -> dict[PluginRecord, tuple[PluginRecord, ...]]:
-        return {record: group for group in self.index.conflicts() for record in group}
 
     @cached_property
     def _lock(self) -> Lock:

@@ -16,7 +16,7 @@ from guideway.plugins.kinds import HOOKS
 from guideway.plugins.selection import PluginSettings
 from guideway.version import __version__
 
-__all__ = ["PlannedPlugin", "PluginPlan"]
+__all__ = ["PlannedPlugin", "PluginPlan", "differing"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -85,13 +85,9 @@ class PluginPlan:
         return tuple(f"{what}: want {want}, have {have}" for what, want, have in self._rows(other))
 
     def _rows(self, other: PluginPlan) -> Iterator[tuple[str, str, str]]:
-        for name in ("guideway", "contract", "configuration"):
-            if getattr(self, name) != getattr(other, name):
-                yield name, getattr(self, name), getattr(other, name)
-        for option in ("enable", "allow", "deny", "require"):
-            want, have = getattr(self.settings, option), getattr(other.settings, option)
-            if want != have:
-                yield f"plugins.{option}", repr(want), repr(have)
+        yield from differing(self, other, "guideway", "contract", "configuration")
+        for option, want, have in differing(self.settings, other.settings, "enable", "allow", "deny", "require"):
+            yield f"plugins.{option}", repr(want), repr(have)
         mine, theirs = ({plugin.id: plugin for plugin in plan.plugins} for plan in (self, other))
         for plugin_id in sorted(mine.keys() | theirs.keys()):
             if plugin_id not in theirs:
@@ -99,7 +95,13 @@ class PluginPlan:
             elif plugin_id not in mine:
                 yield plugin_id, "nothing", theirs[plugin_id].version
             else:
-                for name in ("version", "value", "digest"):
-                    want, have = getattr(mine[plugin_id], name), getattr(theirs[plugin_id], name)
-                    if want != have:
-                        yield f"{plugin_id} {name}", want, have
+                for name, want, have in differing(mine[plugin_id], theirs[plugin_id], "version", "value", "digest"):
+                    yield f"{plugin_id} {name}", want, have
+
+
+def differing(one: object, other: object, *names: str) -> Iterator[tuple[str, Any, Any]]:
+    """Those attributes that are not equal, with both values."""
+    for name in names:
+        want, have = getattr(one, name), getattr(other, name)
+        if want != have:
+            yield name, want, have

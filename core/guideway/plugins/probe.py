@@ -49,20 +49,14 @@ def probe(record: PluginRecord, timeout: float) -> Problem | None:
         out.seek(0)
         err.seek(0)
         answer, noise = out.read(), err.read().decode(errors="replace").strip()
-    if status < 0:
-        name = signal.Signals(-status).name if -status in set(signal.Signals) else str(-status)
-        return Problem(
-            "import-crashed", record.id, f"{record} kills the process that imports it, by {name}", _last_words(noise)
-        )
-    try:
-        result = json.loads(answer)
-    except ValueError:
-        return Problem(
-            "import-crashed",
-            record.id,
-            f"{record} ends the process that imports it, with status {status}",
-            _last_words(noise),
-        )
+    if status or not answer:
+        how = f"ends the process that imports it, with status {status}"
+        if status < 0:
+            name = signal.Signals(-status).name if -status in set(signal.Signals) else -status
+            how = f"kills the process that imports it, by {name}"
+        last_words = f"; it last said: {noise.splitlines()[-1]}" if noise else ""
+        return Problem("import-crashed", record.id, f"{record} {how}", f"report it to its author{last_words}")
+    result = json.loads(answer)
     if result["missing"]:
         module, install = result["missing"]
         return Problem(
@@ -93,10 +87,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     else:
         process.kill()
     process.wait()
-
-
-def _last_words(noise: str) -> str:
-    return f"report it to its author; it last said: {noise.splitlines()[-1]}" if noise else "report it to its author"
 
 
 def _main(plugin_id: str) -> None:

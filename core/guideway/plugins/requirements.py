@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 import importlib_metadata
@@ -25,7 +26,8 @@ _NAME = re.compile(r"\s*([\w.-]+)\s*")
 _EXTRA = re.compile(r'\bextra == "([^"]+)"')
 
 
-def version_conflict(requires: Iterable[str], distribution: str, version: str) -> str | None:
+@cache
+def version_conflict(requires: tuple[str, ...], distribution: str, version: str) -> str | None:
     """The first requirement on `distribution` that `version` does not satisfy, or None."""
     name = normalize(distribution)
     # any version satisfies a name alone, and other names do not matter: then there is nothing to import packaging for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
@@ -98,19 +98,13 @@ def resolve(index: PluginIndex, settings: PluginSettings, kind: str, address: st
             f"{kind} {name!r} ({record}) is installed but may not run: {denials[record]}", plugin=record.id
         )
     if len(permitted) > 1:
-        raise conflict(permitted)
+        raise PluginConflict(
+            f"{kind} {name!r} is claimed by {len(permitted)} distributions: "
+            + " and ".join(f"{r.distribution} ({r.version} at {r.location})" for r in permitted)
+            + f". Write {' or '.join(repr(f'{r.distribution}/{r.name}') for r in permitted)}, or uninstall one of them",
+            plugin=f"{kind}.{name}",
+        )
     return permitted[0]
-
-
-def conflict(records: Sequence[PluginRecord]) -> PluginConflict:
-    """The error for a name that several distributions claim."""
-    first = records[0]
-    return PluginConflict(
-        f"{first.kind} {first.name!r} is claimed by {len(records)} distributions: "
-        + " and ".join(f"{r.distribution} ({r.version} at {r.location})" for r in records)
-        + f". Write {' or '.join(repr(f'{r.distribution}/{r.name}') for r in records)}, or uninstall one of them",
-        plugin=f"{first.kind}.{first.name}",
-    )
 
 
 def _is_of(record: PluginRecord, distribution: str) -> bool:
