@@ -50,7 +50,7 @@ class FusedStep:
             mask = Payload(np.empty(0, dtype=np.int32), {"bitmask": np.empty((0, num_words(width)), dtype=np.int32)})
         mask = _padded(mask, 1 if padding is None else size)
         step = padded_step(self.step, size)
-        draw = {
+        draw: dict[str, NDArray[Any]] = {
             "temperatures": step.temperatures,
             "seeds": step.seeds,
             "sequences": step.sequence_indices,
@@ -112,11 +112,10 @@ class FusedStep:
 
     def _checked(self, token_ids: NDArray[np.int64], largest: NDArray[np.float32]) -> NDArray[np.int32]:
         """`token_ids` with a fault for each row that could not be drawn, or was drawn wrongly."""
-
-        def blamed(row: int, message: str) -> Fault:
-            return Fault(f"device.{self.device.name}", self.operation, message)
-
-        return self.context.checked(self.step, token_ids, largest, self.faults, blamed)
+        plugin = f"device.{self.device.name}"
+        return self.context.checked(
+            self.step, token_ids, largest, self.faults, lambda _, message: Fault(plugin, self.operation, message)
+        )
 
 
 def _padded(mask: Payload, size: int) -> Payload:

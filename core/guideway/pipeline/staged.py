@@ -194,9 +194,6 @@ class StagedStep:
         mask = self.context.bitmask(self.step)
         return mask if mask is None or self.padding is None else self.padding.payload(mask)
 
-    def _rows(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
-        return rows if self.padding is None else self.padding.rows(rows)
-
     def _penalized(self, logits: Array) -> Array:
         """`logits` with penalties, bias and bans. Where bans leave a row empty, it has penalties and bias alone."""
         ops, warp = self.ops, self.step.warp
@@ -215,7 +212,8 @@ class StagedStep:
         if bans.any():
             self.banned = np.unique(rows[bans])
             places = self._pairs((rows[bans], columns[bans], values[bans]))
-            logits, self.downloads["banned"] = banned(ops, logits, *places[:2], self._rows(self.banned))
+            concerned = self.banned if self.padding is None else self.padding.rows(self.banned)
+            logits, self.downloads["banned"] = banned(ops, logits, *places[:2], concerned)
         return logits
 
     def _pairs(self, pairs: Pairs) -> Pairs:
