@@ -93,9 +93,7 @@ class Host:
 
     def sequences(self, pipeline: Pipeline | None = None) -> int:
         """How many sequences the worker keeps processors for."""
-        (entry,) = [
-            e for stage in (pipeline or self.pipeline)._context._by_stage.values() for e in stage if e.name != "grammar"
-        ]
+        (entry,) = [e for stage in (pipeline or self.pipeline)._context._by_stage for e in stage if e.name != "grammar"]
         return len(entry.transform._sequences)  # type: ignore[attr-defined]
 
 

@@ -342,7 +342,7 @@ def core_of(llm: Any) -> Any:
 def check_nothing_left(llm: Any) -> None:
     """Raise AssertionError if guideway still holds anything of any request."""
     core = core_of(llm)
-    assert core._seats == {}
+    assert core._states == {}
     assert sorted(core._free) == list(range(core.runtime.context.max_num_sequences))
     assert core.finished == {}
     for runtime in (core.runtime, llm.llm_engine.input_processor.guideway._runtime):

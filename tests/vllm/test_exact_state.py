@@ -148,7 +148,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Watched]:
 
     def watched(llm: Any) -> Watched:
         core, seen = core_of(llm), Watched()
-        vacated, started = core._vacated, core.runtime.start
+        vacated, started = core._preempted_slot, core.runtime.start
 
         def vacate(*args: Any) -> int:
             seen.num_parked += 1
@@ -158,7 +158,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Watched]:
             seen.num_resumed += journal is not None
             started(*args, journal=journal, **kwargs)
 
-        monkeypatch.setattr(core, "_vacated", vacate)
+        monkeypatch.setattr(core, "_preempted_slot", vacate)
         monkeypatch.setattr(core.runtime, "start", begin)
         return seen
 

@@ -215,11 +215,11 @@ def without(llm: Any, plugin: str, num_tokens: int) -> list[tuple[int, ...]]:
 
 
 def assert_nothing_is_left(llm: Any) -> None:
-    """No seat, slot or state of a request, in front end or engine core; and the engine serves."""
+    """No slot or state of a request, in front end or engine core; and the engine serves."""
     core = llm.llm_engine.engine_core.engine_core.scheduler.guest
-    assert core._seats == {}
+    assert core._states == {}
     assert len(core._free) == MAX_NUM_SEQS
-    assert (core._heard, core.finished) == ({}, {})
+    assert (core._outputs, core.finished) == ({}, {})
     for runtime in (core.runtime, llm.llm_engine.input_processor.guideway._runtime):
         assert not any(runtime._sequences)
         assert runtime._num_open == {}

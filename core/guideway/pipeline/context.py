@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ class PipelineContext:
         self.num_tokens = worker.vocabulary_size
         self.width = worker.logits_width
         ordered = sorted(entries, key=lambda e: (STAGES.index(e.modifier.stage), e.modifier.order, e.name))
-        self._by_stage = {stage: [e for e in ordered if e.modifier.stage is stage] for stage in Stage}
+        self._by_stage = [[e for e in ordered if e.modifier.stage is stage] for stage in Stage]
         self.emits = {e.name: e.transform.emits for e in ordered}
         self._bitmasks = {e.name: e.transform.bitmask for e in ordered if e.transform.bitmask is not None}
         self.hard_bitmasks = {
@@ -53,31 +53,49 @@ class PipelineContext:
         device may do all there is to do in one operation."""
         self._all_rows: dict[int, Array] = {}
 
-    def acting(self, stage: Stage, step: StepInput) -> list[tuple[Entry, Payload]]:
-        """The modifiers of `stage` that have something to do in this step, in order."""
+    def acting(self, step: StepInput) -> list[list[tuple[Entry, Payload]]]:
+        """By stage the modifiers that have something to do in this step, in order."""
         payloads = step.payloads
-        if not payloads:
-            return []
-        return [(entry, payloads[entry.name]) for entry in self._by_stage[stage] if entry.name in payloads]
+        return [[(e, payloads[e.name]) for e in entries if e.name in payloads] for entries in self._by_stage]
 
     def bitmask(self, step: StepInput) -> Payload | None:
         """What the bitmasks of a step allow together, as `combined_bitmask` has it."""
         return combined_bitmask(step.payloads, self._bitmasks)
 
-    def undrawable(self, step: StepInput, row: int, largest: float) -> Fault:
-        """Why `row`, whose largest value is `largest`, cannot be drawn."""
-        if np.isnan(largest):
-            return self.blame_for(step, row, "the logits are not numbers (NaN)")
-        mask = self.bitmask(step)
-        emptied = mask is not None and row in mask.rows and not mask.arrays["bitmask"][mask.rows == row].any()
-        return self.blame_for(step, row, "no token has a probability", bitmasks=emptied)
+    def check_drawable(self, step: StepInput, largest: NDArray[Any], faults: dict[int, Fault]) -> None:
+        """Add to `faults` the rows whose value in `largest`, their largest, is none to draw."""
+        for row in np.flatnonzero(~(largest > -np.inf)).tolist():  # true for NaN
+            if np.isnan(largest[row]):
+                fault = self.blame_for(step, row, "the logits are not numbers (NaN)")
+            else:
+                mask = self.bitmask(step)
+                emptied = mask is not None and row in mask.rows and not mask.arrays["bitmask"][mask.rows == row].any()
+                fault = self.blame_for(step, row, "no token has a probability", bitmasks=emptied)
+            faults.setdefault(row, fault)
+
+    def checked(
+        self,
+        step: StepInput,
+        token_ids: NDArray[np.int64],
+        largest: NDArray[Any],
+        faults: dict[int, Fault],
+        blamed: Callable[[int, str], Fault],
+    ) -> NDArray[np.int32]:
+        """`token_ids`, 0 where a row has a fault: those that cannot be drawn are added to `faults`, and those drawn
+        wrongly, for which `blamed` says whose failure it is, given the row and the message."""
+        self.check_drawable(step, largest, faults)
+        for row in np.flatnonzero((token_ids < 0) | (token_ids >= self.num_tokens)).tolist():
+            faults.setdefault(row, blamed(row, f"it drew a token id outside 0..{self.num_tokens - 1}"))
+        if faults:
+            token_ids[list(faults)] = 0
+        return token_ids.astype(np.int32)
 
     def blame_for(self, step: StepInput, row: int, message: str, *, bitmasks: bool = False) -> Fault:
         """The failure of the last modifier that acted on `row`, or of the model. Those with a bitmask count only if
         asked for: what a bitmask does is known."""
-        stages = (Stage.PRE_WARP, Stage.MASK, Stage.POST_WARP)
-        acted = [(e.name, payload.rows) for stage in stages for e, payload in self.acting(stage, step)]
-        names = [name for name, rows in acted if row in rows and (bitmasks or name not in self._bitmasks)]
+        *stages, _ = self.acting(step)  # a sampler leaves the logits alone
+        names = [e.name for acting in stages for e, payload in acting if row in payload.rows]
+        names = [name for name in names if bitmasks or name not in self._bitmasks]
         return Fault(f"modifier.{names[-1]}", "apply", message) if names else Fault("model", "forward", message)
 
     def raw_logprobs(

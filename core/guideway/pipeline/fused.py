@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,13 +46,21 @@ class FusedStep:
         padding = Padding(size, width) if self.device.static_shapes else None
         logprobs = self.context.raw_logprobs(logits, self.step.num_logprobs, padding)
         mask = self.context.bitmask(self.step)
-        if mask is None or padding is not None:
-            mask = _padded(mask, size if padding is not None else 1, num_words(width))
+        if mask is None:
+            mask = Payload(np.empty(0, dtype=np.int32), {"bitmask": np.empty((0, num_words(width)), dtype=np.int32)})
+        mask = _padded(mask, 1 if padding is None else size)
+        step = padded_step(self.step, size)
+        draw: dict[str, NDArray[Any]] = {
+            "temperatures": step.temperatures,
+            "seeds": step.seeds,
+            "sequences": step.sequence_indices,
+            "positions": step.batch.positions,
+        }
         try:
-            ids, largest = self._draw(logits, mask, padded_step(self.step, size))
+            ids, largest = self._draw(logits, mask, draw)
         except BaseException as error:
             contain(error)
-            return self._row_by_row(logits, mask, logprobs)
+            return self._row_by_row(logits, mask, draw, logprobs)
         downloads = {"ids": ids, "largest": largest}
         if logprobs is not None:
             logprobs.choose(np.arange(num_rows, dtype=np.int32), ids)
@@ -66,32 +73,28 @@ class FusedStep:
         token_ids = self._checked(np.array(host["ids"][:num_rows], dtype=np.int64), host["largest"][:num_rows])
         return self._output(token_ids, logprobs, host)
 
-    def _draw(self, logits: Array, mask: Payload, step: StepInput) -> tuple[Array, Array]:
+    def _draw(self, logits: Array, mask: Payload, draw: Mapping[str, NDArray[Any]]) -> tuple[Array, Array]:
         uploaded = self.device.upload(mask)
         bitmask, rows = uploaded.arrays["bitmask"], uploaded.rows
         num_tokens = self.context.num_tokens
         if not self.drawn:
             return self.device.masked_argmax(logits, bitmask, rows, num_tokens)
-        asarray = self.ops.asarray
-        draw = Draw(
-            temperatures=asarray(step.temperatures),
-            seeds=asarray(step.seeds),
-            sequences=asarray(step.sequence_indices),
-            positions=asarray(step.batch.positions),
-            purpose=DRAW,
-        )
-        return self.device.masked_sample(logits, bitmask, rows, num_tokens, draw)
+        drawing = Draw(**{name: self.ops.asarray(array) for name, array in draw.items()}, purpose=DRAW)
+        return self.device.masked_sample(logits, bitmask, rows, num_tokens, drawing)
 
-    def _row_by_row(self, logits: Array, mask: Payload, logprobs: RawLogprobs | None) -> StepOutput:
+    def _row_by_row(
+        self, logits: Array, mask: Payload, draw: Mapping[str, NDArray[Any]], logprobs: RawLogprobs | None
+    ) -> StepOutput:
         """Each row by itself, so that those are left that it did not fail for."""
         num_rows = self.step.batch.num_rows
         token_ids, largest = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.float32)
         for row in range(num_rows):
             index = np.array([row], dtype=np.int32)
             alone = mask.take(index)
-            alone = _padded(Payload(alone.rows - row, alone.arrays), 1, mask.arrays["bitmask"].shape[1])
+            alone = _padded(Payload(alone.rows - row, alone.arrays), 1)
+            only = {name: array[index] for name, array in draw.items()}
             try:
-                drawn = self._draw(self.ops.gather(logits, self.ops.asarray(index)), alone, _only(self.step, row))
+                drawn = self._draw(self.ops.gather(logits, self.ops.asarray(index)), alone, only)
                 host = self.device.download(dict(zip(("ids", "largest"), drawn, strict=True))).result()
                 token_ids[row], largest[row] = host["ids"][0], host["largest"][0]
             except BaseException as error:
@@ -109,24 +112,14 @@ class FusedStep:
 
     def _checked(self, token_ids: NDArray[np.int64], largest: NDArray[np.float32]) -> NDArray[np.int32]:
         """`token_ids` with a fault for each row that could not be drawn, or was drawn wrongly."""
-        num_tokens = self.context.num_tokens
-        outside = (token_ids < 0) | (token_ids >= num_tokens)
-        for row in np.flatnonzero(~(largest > -np.inf) | outside).tolist():
-            if largest[row] > -np.inf:
-                message = f"it drew a token id outside 0..{num_tokens - 1}"
-                fault = Fault(f"device.{self.device.name}", self.operation, message)
-            else:
-                fault = self.context.undrawable(self.step, row, float(largest[row]))
-            self.faults.setdefault(row, fault)
-        if self.faults:
-            token_ids[list(self.faults)] = 0
-        return token_ids.astype(np.int32)
+        plugin = f"device.{self.device.name}"
+        return self.context.checked(
+            self.step, token_ids, largest, self.faults, lambda _, message: Fault(plugin, self.operation, message)
+        )
 
 
-def _padded(mask: Payload | None, size: int, words: int) -> Payload:
+def _padded(mask: Payload, size: int) -> Payload:
     """`mask` with at least `size` entries, those added of no row."""
-    if mask is None:
-        mask = Payload(np.empty(0, dtype=np.int32), {"bitmask": np.empty((0, words), dtype=np.int32)})
     missing = size - len(mask)
     if missing <= 0:
         return mask
@@ -134,15 +127,3 @@ def _padded(mask: Payload | None, size: int, words: int) -> Payload:
     full = np.full((missing, packed.shape[1]), FULL, dtype=np.int32)
     rows = np.concatenate([mask.rows, np.full(missing, -1, dtype=np.int32)])
     return Payload(rows, {"bitmask": np.concatenate([packed, full])})
-
-
-def _only(step: StepInput, row: int) -> StepInput:
-    """What `FusedStep` reads of `step`, of one row."""
-    one = slice(row, row + 1)
-    return replace(
-        step,
-        batch=replace(step.batch, positions=step.batch.positions[one]),
-        temperatures=step.temperatures[one],
-        seeds=step.seeds[one],
-        sequence_indices=step.sequence_indices[one],
-    )

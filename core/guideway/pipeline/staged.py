@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.steps import Array, Fault, Payload, Stage, StepInput, StepOutput
+from guideway.api.steps import Array, Fault, Payload, StepInput, StepOutput
 from guideway.errors import contain
 from guideway.pipeline.context import Entry, PipelineContext
 from guideway.pipeline.isolation import TransformRunner
@@ -38,7 +38,7 @@ class StagedStep:
         self.device = context.device
         self.ops = context.ops
         self.num_rows = step.batch.num_rows
-        self.pre_warp, self.mask, self.post_warp, self.samplers = (context.acting(stage, step) for stage in Stage)
+        self.pre_warp, self.mask, self.post_warp, self.samplers = context.acting(step)
         self.padding: Padding | None = None
         if self.device.static_shapes:
             self.padding = Padding(size, context.width)
@@ -108,7 +108,7 @@ class StagedStep:
         logits = self._modified(logits, [*self.pre_warp, *self.mask])[:size]
         self.downloads["largest"] = self.ops.gather(logits, self.all_rows, self._most_likely(logits)[:, None])[:, 0]
         host = self._downloaded()
-        self._check_drawable(host["largest"][: self.num_rows])
+        self.context.check_drawable(self.step, host["largest"][: self.num_rows], self.faults)
         no_tokens = np.zeros(self.num_rows, dtype=np.int32)
         return logits, StepOutput(no_tokens, self.transforms.feedback(host), self.faults, self._overruled(host))
 
@@ -194,9 +194,6 @@ class StagedStep:
         mask = self.context.bitmask(self.step)
         return mask if mask is None or self.padding is None else self.padding.payload(mask)
 
-    def _rows(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
-        return rows if self.padding is None else self.padding.rows(rows)
-
     def _penalized(self, logits: Array) -> Array:
         """`logits` with penalties, bias and bans. Where bans leave a row empty, it has penalties and bias alone."""
         ops, warp = self.ops, self.step.warp
@@ -215,7 +212,8 @@ class StagedStep:
         if bans.any():
             self.banned = np.unique(rows[bans])
             places = self._pairs((rows[bans], columns[bans], values[bans]))
-            logits, self.downloads["banned"] = banned(ops, logits, *places[:2], self._rows(self.banned))
+            concerned = self.banned if self.padding is None else self.padding.rows(self.banned)
+            logits, self.downloads["banned"] = banned(ops, logits, *places[:2], concerned)
         return logits
 
     def _pairs(self, pairs: Pairs) -> Pairs:
@@ -261,7 +259,6 @@ class StagedStep:
     def _token_ids(
         self, host: Mapping[str, NDArray[Any]], drawn: NDArray[np.int32], sampled: list[tuple[Entry, NDArray[np.int32]]]
     ) -> NDArray[np.int32]:
-        num_tokens = self.context.num_tokens
         token_ids = np.array(host["greedy"][: self.num_rows], dtype=np.int64)
         if len(drawn):
             token_ids[drawn] = host["drawn"][: len(drawn)]
@@ -269,25 +266,17 @@ class StagedStep:
         for i, (entry, rows) in enumerate(sampled):
             token_ids[rows] = host[f"sampled/{i}"][: len(rows)]
             sampler |= dict.fromkeys(rows.tolist(), entry.name)
-        self._check_drawable(host["largest"][: self.num_rows])
-        outside = (token_ids < 0) | (token_ids >= num_tokens)
-        for row in np.flatnonzero(outside).tolist():
-            message = f"it drew a token id outside 0..{num_tokens - 1}"
-            sampled_by = sampler.get(row)
-            fault = Fault(f"modifier.{sampled_by}", "sample", message) if sampled_by else None
-            self.faults.setdefault(row, fault or self.context.blame_for(self.step, row, message))
-        if self.faults:
-            token_ids[list(self.faults)] = 0
-        return token_ids.astype(np.int32)
+
+        def blamed(row: int, message: str) -> Fault:
+            if row in sampler:
+                return Fault(f"modifier.{sampler[row]}", "sample", message)
+            return self.context.blame_for(self.step, row, message)
+
+        return self.context.checked(self.step, token_ids, host["largest"][: self.num_rows], self.faults, blamed)
 
     def _most_likely(self, logits: Array) -> Array:
         """The most likely token of each sampled row; in one that has NaN, the first of these."""
         return self.ops.argmax(logits)[: len(self.all_rows)]
-
-    def _check_drawable(self, largest: NDArray[Any]) -> None:
-        """A row has a fault whose value in `largest` is none to draw."""
-        for row in np.flatnonzero(~(largest > -np.inf)).tolist():  # true for NaN
-            self.faults.setdefault(row, self.context.undrawable(self.step, row, float(largest[row])))
 
     def _overruled(self, host: Mapping[str, NDArray[Any]]) -> dict[int, tuple[str, ...]]:
         overruled: dict[int, tuple[str, ...]] = {}

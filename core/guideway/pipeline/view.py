@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,12 +43,6 @@ class StepData:
     def positions(self) -> Array:
         return self._cached("positions", self.step.batch.positions)
 
-    def seeds(self) -> Array:
-        return self._cached("seeds", self.step.seeds)
-
-    def sequence_indices(self) -> Array:
-        return self._cached("sequence_indices", self.step.sequence_indices)
-
     def allowed(self, rows: Array) -> Array:
         """``bool[len(rows), width]`` from the bitmasks; a row without one allows everything."""
         if "bitmask" not in self._cache:
@@ -66,9 +60,9 @@ class StepData:
 
     def uniform(self, purpose: int, rows: Array, width: int) -> Array:
         """The random numbers of `Step.uniform`."""
-        return self.ops.uniform(
-            self.seeds()[rows], self.sequence_indices()[rows], self.positions()[rows], purpose, width
-        )
+        seeds = self._cached("seeds", self.step.seeds)
+        sequences = self._cached("sequence_indices", self.step.sequence_indices)
+        return self.ops.uniform(seeds[rows], sequences[rows], self.positions()[rows], purpose, width)
 
     def _cached(self, name: str, array: NDArray[Any]) -> Array:
         if name not in self._cache:
@@ -99,10 +93,8 @@ class StepView:
     @property
     def companion_rows(self) -> Array:
         self._check(Need.COMPANIONS)
-        rows: Mapping[str, Array] = self._data.step.companion_rows
-        if self._modifier.name not in rows:
-            return self.ops.asarray(np.full((self._data.step.batch.num_rows, 1), -1, dtype=np.int32))
-        return self.ops.asarray(rows[self._modifier.name])
+        none = np.full((self._data.step.batch.num_rows, 1), -1, dtype=np.int32)
+        return self.ops.asarray(self._data.step.companion_rows.get(self._modifier.name, none))
 
     def hidden_states(self, rows: Array) -> Array:
         self._check(Need.HIDDEN_STATES)

@@ -6,8 +6,9 @@ or none, so that all devices keep the same tokens in whatever order they sort eq
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,40 +55,35 @@ class Filter:
     rows: NDArray[np.int32]
     num_candidates: int
     """How many of a row's most likely tokens have to be looked at."""
-    top_k: NDArray[np.int32] | None
-    top_p: NDArray[np.float32] | None
-    min_p: NDArray[np.float32] | None
-    typical_p: NDArray[np.float32] | None
+    top_k: NDArray[np.int32] | None = None
+    top_p: NDArray[np.float32] | None = None
+    min_p: NDArray[np.float32] | None = None
+    typical_p: NDArray[np.float32] | None = None
+
+
+USES: dict[str, Callable[[NDArray[Any], int], NDArray[np.bool_]]] = {
+    "top_k": lambda values, width: (values > 0) & (values < width),
+    "top_p": lambda values, _: values < 1,
+    "typical_p": lambda values, _: values < 1,
+    "min_p": lambda values, _: values > 0,
+}
+"""Where a filter changes anything, given its values and the width of the logits."""
 
 
 def filters(warp: Warp, drawn: NDArray[np.bool_], width: int) -> list[Filter]:
     """The filters of a step, by rows that use the same ones; rows that are not drawn are taken greedily, which no
     filter changes. `width` is that of the logits."""
-    num_rows = len(drawn)
-    uses = np.zeros((4, num_rows), dtype=np.bool_)
-    if warp.top_k is not None:
-        uses[0] = (warp.top_k > 0) & (warp.top_k < width)
-    if warp.top_p is not None:
-        uses[1] = warp.top_p < 1
-    if warp.typical_p is not None:
-        uses[2] = warp.typical_p < 1
-    if warp.min_p is not None:
-        uses[3] = warp.min_p > 0
-    kinds = (np.array([1, 2, 4, 8]) @ uses) * drawn
+    values: dict[str, NDArray[Any]] = {}
+    kinds = np.zeros(len(drawn), dtype=np.int64)
+    for i, (name, uses) in enumerate(USES.items()):
+        if (array := getattr(warp, name)) is not None:
+            values[name] = array
+            kinds += (uses(array, width) & drawn) * (1 << i)
     found = []
     for kind in np.unique(kinds[kinds > 0]).tolist():
         rows = np.flatnonzero(kinds == kind).astype(np.int32)
-        top_k = warp.top_k[rows] if warp.top_k is not None and kind & 1 else None
-        found.append(
-            Filter(
-                rows,
-                width if top_k is None else int(top_k.max()),
-                top_k,
-                warp.top_p[rows] if warp.top_p is not None and kind & 2 else None,
-                warp.min_p[rows] if warp.min_p is not None and kind & 8 else None,
-                warp.typical_p[rows] if warp.typical_p is not None and kind & 4 else None,
-            )
-        )
+        used = {name: values[name][rows] for i, name in enumerate(USES) if kind >> i & 1}
+        found.append(Filter(rows, int(used["top_k"].max()) if "top_k" in used else width, **used))
     return found
 
 

@@ -77,33 +77,25 @@ class Compiler:
         refusals: list[str],
         compilation: Future[Compilation],
     ) -> None:
-        future = self._grammar(candidates[0], constraint)
-        future.add_done_callback(partial(self._end, candidates, constraint, refusals, compilation))
-
-    def _end(
-        self,
-        candidates: Sequence[Candidate],
-        constraint: Constraint,
-        refusals: list[str],
-        compilation: Future[Compilation],
-        future: Future[CompiledGrammar],
-    ) -> None:
-        closed = future.cancelled() or self._closed
-        error = GuidewayError("closed before the constraint was compiled") if closed else future.exception()
-        if isinstance(error, UnsupportedGrammar):
-            refusals = [*refusals, f"{candidates[0].name}: {error}"]
-            if len(candidates) > 1 and not compilation.cancelled():
-                self._try(candidates[1:], constraint, refusals, compilation)
+        def end(future: Future[CompiledGrammar]) -> None:
+            closed = future.cancelled() or self._closed
+            error = GuidewayError("closed before the constraint was compiled") if closed else future.exception()
+            if isinstance(error, UnsupportedGrammar):
+                refusals.append(f"{candidates[0].name}: {error}")
+                if len(candidates) > 1 and not compilation.cancelled():
+                    self._try(candidates[1:], constraint, refusals, compilation)
+                    return
+                if len(refusals) > 1:
+                    message = f"no strategy could compile it ({'; '.join(refusals)})"
+                    error = UnsupportedGrammar(message, feature=error.feature)
+            if not compilation.set_running_or_notify_cancel():
                 return
-            if len(refusals) > 1:
-                message = f"no strategy could compile it ({'; '.join(refusals)})"
-                error = UnsupportedGrammar(message, feature=error.feature)
-        if not compilation.set_running_or_notify_cancel():
-            return
-        if error is None:
-            compilation.set_result(Compilation(candidates[0], future.result()))
-        else:
-            compilation.set_exception(error)
+            if error is None:
+                compilation.set_result(Compilation(candidates[0], future.result()))
+            else:
+                compilation.set_exception(error)
+
+        self._grammar(candidates[0], constraint).add_done_callback(end)
 
     def _grammar(self, candidate: Candidate, constraint: Constraint) -> Future[CompiledGrammar]:
         """The compilation by one candidate: cached, in flight, or begun."""
@@ -128,22 +120,20 @@ class Compiler:
     def _compile(self, candidate: Candidate, constraint: Constraint, future: Future[CompiledGrammar]) -> None:
         if not future.set_running_or_notify_cancel():
             return
-        error: BaseException | None = None
         try:
             with blame(f"grammar.{candidate.name}", "compile", passing=(InvalidGrammar, UnsupportedGrammar)):
                 grammar = candidate.strategy.compile(constraint)
             with blame(f"grammar.{candidate.name}", "nbytes"):
                 nbytes = max(0, int(grammar.nbytes))
-        except BaseException as raised:  # whatever it is, whoever waits must hear of it
-            error = raised
+        except BaseException as error:  # whatever it is, whoever waits must hear of it
+            with self._lock:
+                self._in_flight.pop(candidate.key, None)
+            future.set_exception(error)
+            return
         with self._lock:
             self._in_flight.pop(candidate.key, None)
-            if error is None:
-                self._store(candidate.key, grammar, nbytes)
-        if error is None:
-            future.set_result(grammar)
-        else:
-            future.set_exception(error)
+            self._store(candidate.key, grammar, nbytes)
+        future.set_result(grammar)
 
     def _store(self, key: Key, grammar: CompiledGrammar, nbytes: int) -> None:
         if nbytes > self._cache_bytes:

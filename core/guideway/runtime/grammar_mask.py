@@ -316,10 +316,9 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def _forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
         """Whether the last step's mask forbade one of these tokens, all that were drawn then."""
-        rows = range(state.job.first_row, state.job.first_row + 1 + len(state.job.draft_token_ids))
-        mask = self._buffers[0]
-        masked = token_ids[state.num_open_rows :]
-        return any(not is_allowed(mask, row, token_id) for row, token_id in zip(rows, masked, strict=False))
+        bitmask, masked = self._buffers[0][state.rows], token_ids[state.num_open_rows :]
+        pairs = zip(range(len(bitmask)), masked, strict=False)
+        return any(not is_allowed(bitmask, row, token_id) for row, token_id in pairs)
 
     def _refusal(self, state: GrammarState, token_ids: Sequence[int], count: int) -> Outcome:
         """Why the token after the first `count` of a step was refused."""

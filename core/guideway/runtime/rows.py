@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -56,10 +57,9 @@ def companion_rows(batch: StepBatch, owners: Sequence[Sequence[str]]) -> dict[st
     `num_rows` sampled rows the logits hold, sequence by sequence and companion by companion, as many rows as the
     sequence has.
     """
-    widths: dict[str, int] = {}
+    widths: Counter[str] = Counter()
     for names in owners:
-        for name in set(names):
-            widths[name] = max(widths.get(name, 0), list(names).count(name))
+        widths |= Counter(names)  # the larger of the two counts
     found = {name: np.full((batch.num_rows, width), -1, dtype=np.int32) for name, width in widths.items()}
     next_row = batch.num_rows
     for i, names in enumerate(owners):

@@ -209,12 +209,15 @@ class Runtime:
     def release(self, slot: int, *, ended: bool = True) -> None:
         """The sequence in `slot` has ended; the slot is free. Not `ended`: it is as if it had never started, and may be
         started anew."""
-        request = self._sequence(slot).journal.request
+        sequence = self._sequence(slot)
         try:
-            self._vacate(slot)
+            self._acting = None
+            self._sequences[slot] = None
+            self._warping.end(slot)
+            self._modifiers.release(sequence.states)
         finally:  # also if it was interrupted
             if ended:
-                self._sequence_ended(request)
+                self._sequence_ended(sequence.journal.request)
 
     def journal(self, slot: int) -> Journal:
         """What happened to the sequence in `slot`; `start` rebuilds it from this, here or in another process."""
@@ -263,6 +266,7 @@ class Runtime:
                 if payload is not None:
                     payloads[modifier.name] = payload
         per_row = batch.slots if owners is None else batch.slots[owners]
+        companions = [sequence.companions for sequence in sequences]
         return StepInput(
             batch,
             payloads,
@@ -270,7 +274,7 @@ class Runtime:
             self._seeds[per_row],
             self._indices[per_row],
             self._history(batch, payloads, sequences),
-            self._companion_rows(batch, sequences),
+            companion_rows(batch, companions) if any(companions) else {},
             self._warping.warp(batch, per_row),
             self._warping.num_logprobs(per_row),
         )
@@ -350,18 +354,12 @@ class Runtime:
     def _history(
         self, batch: StepBatch, payloads: Mapping[str, Payload], sequences: list[ActiveSequence]
     ) -> NDArray[np.int32] | None:
-        lengths = [
-            m.transform.history_length for m in self._modifiers.all if m.name in payloads and Need.HISTORY in m.needs
-        ]
-        if not lengths or max(lengths) == 0:
+        reading = [m.transform for m in self._modifiers.all if m.name in payloads and Need.HISTORY in m.needs]
+        length = max((transform.history_length for transform in reading), default=0)
+        if length == 0:
             return None
         past = [(s.journal.sequence.prompt_token_ids, s.journal.token_ids) for s in sequences]
-        return history_rows(batch, past, max(lengths))
-
-    def _companion_rows(self, batch: StepBatch, sequences: list[ActiveSequence]) -> Mapping[str, NDArray[np.int32]]:
-        if not any(sequence.companions for sequence in sequences):
-            return {}
-        return companion_rows(batch, [sequence.companions for sequence in sequences])
+        return history_rows(batch, past, length)
 
     def _check_free(self, slot: int) -> None:
         if not 0 <= slot < len(self._sequences):
@@ -395,14 +393,6 @@ class Runtime:
             running = [sequence.states for sequence in self._sequences if sequence is not None]
             self._acting = [any(states[i] is not None for states in running) for i in range(len(self._modifiers.all))]
         return self._acting
-
-    def _vacate(self, slot: int) -> ActiveSequence:
-        sequence = self._sequence(slot)
-        self._acting = None
-        self._sequences[slot] = None
-        self._warping.end(slot)
-        self._modifiers.release(sequence.states)
-        return sequence
 
     def _sequence_ended(self, request: Request) -> None:
         """One sequence fewer; with the last one the request is over."""

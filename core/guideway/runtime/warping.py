@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ __all__ = ["Warping", "banned_by"]
 
 Ids: TypeAlias = NDArray[np.int32]
 Values: TypeAlias = NDArray[np.float32]
+Entry: TypeAlias = tuple[int, Ids, Values]
+"""A row, and columns and values in it."""
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -30,16 +32,19 @@ def banned_by(params: SamplingParams, num_tokens: int) -> set[str]:
     return names | {"logit_bias"} if -np.inf in params.logit_bias.values() else names
 
 
+NEUTRAL = {"top_k": np.int32(0), "top_p": np.float32(1), "min_p": np.float32(0), "typical_p": np.float32(1)}
+"""By filter the value with which it changes nothing."""
+
+
 class Warping:
     """The sampling parameters of every running sequence, by slot, and what each step needs of them."""
 
     def __init__(self, num_slots: int, vocabulary_size: int, stop_token_ids: frozenset[int]) -> None:
         self._vocabulary_size = vocabulary_size
         self._stop_token_ids = stop_token_ids
-        self._top_k = np.zeros(num_slots, dtype=np.int32)
-        self._top_p = np.ones(num_slots, dtype=np.float32)
-        self._min_p = np.zeros(num_slots, dtype=np.float32)
-        self._typical_p = np.ones(num_slots, dtype=np.float32)
+        self._filters: dict[str, NDArray[Any]] = {
+            name: np.full(num_slots, value, value.dtype) for name, value in NEUTRAL.items()
+        }
         self._num_logprobs = np.full(num_slots, -1, dtype=np.int32)
         self._tables: dict[int, _Tables] = {}
         self._note_uses()
@@ -48,9 +53,10 @@ class Warping:
         """A sequence begins or goes on in `slot`."""
         params = journal.request.params
         if params.temperature > 0:  # a greedy draw is the same with filters as without
-            self._top_k[slot] = params.top_k if params.top_k < self._vocabulary_size else 0
-            self._top_p[slot], self._min_p[slot] = params.top_p, params.min_p
-            self._typical_p[slot] = params.typical_p
+            for name, values in self._filters.items():
+                values[slot] = getattr(params, name)
+            if params.top_k >= self._vocabulary_size:
+                self._filters["top_k"][slot] = 0
         unasked = -1 if params.best_of is None else 0  # the best are those of the highest log-probabilities
         self._num_logprobs[slot] = unasked if params.logprobs is None else params.logprobs
         stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._stop_token_ids)
@@ -62,7 +68,8 @@ class Warping:
 
     def end(self, slot: int) -> None:
         """The sequence in `slot` is gone."""
-        self._top_k[slot], self._top_p[slot], self._min_p[slot], self._typical_p[slot] = 0, 1, 0, 1
+        for name, values in self._filters.items():
+            values[slot] = NEUTRAL[name]
         self._num_logprobs[slot] = -1
         self._tables.pop(slot, None)
         self._note_uses()
@@ -72,16 +79,9 @@ class Warping:
         if not self._uses_any:
             return None
         repeated, added = self._pairs(batch) if self._tables else (None, None)
-        if repeated is None and added is None and not any(self._uses):
+        if repeated is None and added is None and not self._used:
             return None
-        return Warp(
-            repeated,
-            added,
-            self._top_k[per_row] if self._uses[0] else None,
-            self._top_p[per_row] if self._uses[1] else None,
-            self._min_p[per_row] if self._uses[2] else None,
-            self._typical_p[per_row] if self._uses[3] else None,
-        )
+        return Warp(repeated, added, **{name: self._filters[name][per_row] for name in self._used})
 
     def num_logprobs(self, per_row: NDArray[np.int32]) -> NDArray[np.int32] | None:
         """`StepInput.num_logprobs`."""
@@ -89,17 +89,13 @@ class Warping:
 
     def _note_uses(self) -> None:
         """Once per start and end rather than per step."""
-        self._uses = (
-            bool(self._top_k.any()),
-            bool((self._top_p < 1).any()),
-            bool(self._min_p.any()),
-            bool((self._typical_p < 1).any()),
-        )
+        self._used = [name for name, values in self._filters.items() if (values != NEUTRAL[name]).any()]
         self._uses_logprobs = bool((self._num_logprobs >= 0).any())
-        self._uses_any = bool(self._tables) or any(self._uses)
+        self._uses_any = bool(self._tables or self._used)
 
     def _pairs(self, batch: StepBatch) -> tuple[tuple[Ids, Ids, Values] | None, tuple[Ids, Ids, Values] | None]:
-        repeated, added = _Pairs(), _Pairs()
+        repeated: list[Entry] = []
+        added: list[Entry] = []
         drafted = batch.num_rows != batch.num_sequences
         starts = batch.row_start.tolist()
         for i, slot in enumerate(batch.slots.tolist()):
@@ -111,28 +107,16 @@ class Warping:
                     tables.seen.append_rows(repeated, starts[i], drafts)
                 if tables.added is not None:
                     tables.added.append_rows(added, starts[i], drafts, tables.num_banned_rows())
-        return repeated.arrays(), added.arrays()
+        return _joined(repeated), _joined(added)
 
 
-class _Pairs:
-    """Rows, columns and values of single logits, gathered row by row."""
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-        self.columns: list[Ids] = []
-        self.values: list[Values] = []
-
-    def append(self, row: int, columns: Ids, values: Values) -> None:
-        self.rows.append(row)
-        self.columns.append(columns)
-        self.values.append(values)
-
-    def arrays(self) -> tuple[Ids, Ids, Values] | None:
-        lengths = [len(columns) for columns in self.columns]
-        if not any(lengths):
-            return None
-        rows = np.repeat(np.array(self.rows, dtype=np.int32), lengths)
-        return rows, np.concatenate(self.columns), np.concatenate(self.values)
+def _joined(entries: list[Entry]) -> tuple[Ids, Ids, Values] | None:
+    """Rows, columns and values of single logits, from those of each row."""
+    lengths = [len(columns) for _, columns, _ in entries]
+    if not any(lengths):
+        return None
+    rows, columns, values = zip(*entries, strict=True)
+    return np.repeat(np.array(rows, dtype=np.int32), lengths), np.concatenate(columns), np.concatenate(values)
 
 
 class _Tables:
@@ -198,11 +182,11 @@ class _Seen:
             self._penalties = np.full(len(self._ids), self._penalty, dtype=np.float32)
         self._ids[start : len(self._set)] = new
 
-    def append_rows(self, pairs: _Pairs, row: int, drafts: Sequence[int]) -> None:
+    def append_rows(self, entries: list[Entry], row: int, drafts: Sequence[int]) -> None:
         """The row that follows the tokens so far, and one more after each draft."""
         length = len(self._set)
         if not drafts:
-            pairs.append(row, self._ids[:length], self._penalties[:length])
+            entries.append((row, self._ids[:length], self._penalties[:length]))
             return
         new: dict[int, None] = {}
         ends = [length]
@@ -213,7 +197,7 @@ class _Seen:
         ids = np.concatenate([self._ids[:length], np.array(list(new), dtype=np.int32)])
         values = np.full(len(ids), self._penalty, dtype=np.float32)
         for j, end in enumerate(ends):
-            pairs.append(row + j, ids[:end], values[:end])
+            entries.append((row + j, ids[:end], values[:end]))
 
 
 class _Added:
@@ -244,12 +228,12 @@ class _Added:
             entry = self._entries[token_id]
             self._ids[entry], self._values[entry] = token_id, self._value(token_id, self._counts[token_id])
 
-    def append_rows(self, pairs: _Pairs, row: int, drafts: Sequence[int], num_banned: int) -> None:
+    def append_rows(self, entries: list[Entry], row: int, drafts: Sequence[int], num_banned: int) -> None:
         """The row that follows the tokens so far, and one more after each draft; stop tokens are banned from the
         first `num_banned` rows."""
         length = len(self._entries)
         if not drafts and num_banned <= 0:
-            pairs.append(row, self._ids[:length], self._values[:length])
+            entries.append((row, self._ids[:length], self._values[:length]))
             return
         penalizes = self._frequency != 0 or self._presence != 0
         added = [t for t in dict.fromkeys(drafts) if t not in self._entries] if penalizes else []
@@ -266,7 +250,7 @@ class _Added:
             shown = values.copy()
             if j < num_banned:
                 shown[: len(self._stops)] = -np.inf
-            pairs.append(row + j, ids, shown)
+            entries.append((row + j, ids, shown))
 
     def _value(self, token_id: int, count: int) -> float:
         return self._bias.get(token_id, 0.0) - count * self._frequency - (self._presence if count else 0.0)

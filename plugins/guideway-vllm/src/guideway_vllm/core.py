@@ -27,13 +27,13 @@ from guideway_vllm.parts import build_runtime, fingerprint
 from guideway_vllm.requests import PREFIX, request_of
 from guideway_vllm.steps import GuestOutput, GuestStep, Part, select
 
-__all__ = ["Core", "Seat"]
+__all__ = ["Core", "RequestState"]
 
 log = logging.getLogger("vllm.guideway")
 
 
 @dataclass(slots=True)
-class Seat:
+class RequestState:
     """What the guest knows of one of vLLM's requests, each of which is one sequence."""
 
     admission: Admission
@@ -49,7 +49,7 @@ class Seat:
     shaped: bool = False
     """Whether modifiers act on it."""
     in_flight: int = 0
-    """How many of its steps are computed and not heard of."""
+    """How many of its steps are computed whose output has not come yet."""
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Core:
         plugins = Plugins(settings=config.plugins)
         self.runtime: Runtime = build_runtime(config, plugins, vllm_config, front_end=False)
         self._fingerprint = fingerprint(config, plugins)
-        self._seats: dict[str, Seat] = {}
+        self._states: dict[str, RequestState] = {}
         self._free = list(range(self.runtime.context.max_num_sequences))[::-1]
         self._late = {
             cls.name for cls, _ in self.runtime.modifier_classes() if cls.stage in (Stage.POST_WARP, Stage.SAMPLE)
@@ -85,67 +85,67 @@ class Core:
         self._for_v2 = bool(getattr(vllm_config, "use_v2_model_runner", False))
         self._closed: dict[frozenset[int], NDArray[np.int32]] = {}
         self._refused: dict[str, str] = {}
-        """Why requests that are not seated were refused."""
-        self._heard: dict[str, tuple[int, Any]] = {}
+        """Why requests that were not admitted were refused."""
+        self._outputs: dict[str, tuple[int, Any]] = {}
         """By request: its first row in a part of the step just taken, and that part's output."""
         self.finished: dict[str, None] = {}
-        """Requests a modifier finished, which vLLM is to be told."""
+        """Requests a modifier finished, and vLLM does not know yet."""
 
     # Requests
 
-    def admit(self, request: Any) -> Future[Seat]:
+    def admit(self, request: Any) -> Future[RequestState]:
         """Begin with one of vLLM's requests: what its grammar is to be, or the error that ends it."""
-        ready: Future[Seat] = Future()
+        ready: Future[RequestState] = Future()
         try:
             params = request.sampling_params
             self._check_mark(params.structured_outputs._backend)
             prompt = request.prompt_token_ids or (0,)
             asked = request_of(request.request_id, prompt, params, samples=bool(self._late))
             admission = self.runtime.admit(asked)
-            self._seats[request.request_id] = seat = Seat(admission)
+            self._states[request.request_id] = state = RequestState(admission)
         except Exception as error:
             log.warning("guideway: request %s is refused: %s", request.request_id, error)
-            self._refused[request.request_id] = _said(error)
+            self._refused[request.request_id] = _message(error)
             ready.set_exception(error)
             return ready
         if admission.compilation is None:
-            ready.set_result(seat)
+            ready.set_result(state)
         else:
-            admission.compilation.add_done_callback(lambda done: _settle(done, ready, seat, request.request_id))
+            admission.compilation.add_done_callback(lambda done: _settle(done, ready, state, request.request_id))
         return ready
 
     def release(self, request_id: str) -> dict[str, Any] | None:
-        """The request has ended. What is to be told of it, as `told` has it."""
-        told = self.told(request_id)
-        self._heard.pop(request_id, None)
+        """The request has ended. Its `report`."""
+        report = self.report(request_id)
+        self._outputs.pop(request_id, None)
         self.finished.pop(request_id, None)
         self._refused.pop(request_id, None)
-        seat = self._seats.pop(request_id, None)
-        if seat is not None:
-            if (fault := self._fault(seat)) is not None:
+        state = self._states.pop(request_id, None)
+        if state is not None:
+            if (fault := self._fault(state)) is not None:
                 log.error("guideway: request %s ended with an error: %s", request_id, fault)
-            if seat.slot is None:
-                self.runtime.abandon(seat.admission)
+            if state.slot is None:
+                self.runtime.abandon(state.admission)
             else:
-                self._free.append(seat.slot)
-                self.runtime.release(seat.slot)
-        return told
+                self._free.append(state.slot)
+                self.runtime.release(state.slot)
+        return report
 
-    def told(self, request_id: str) -> dict[str, Any] | None:
+    def report(self, request_id: str) -> dict[str, Any] | None:
         """By what strategy a request is served, what of it is not enforced, and what failed; None if that is
         nothing."""
-        seat = self._seats.get(request_id)
-        if seat is None:
+        state = self._states.get(request_id)
+        if state is None:
             return {"error": self._refused[request_id]} if request_id in self._refused else None
-        told: dict[str, Any] = {} if seat.refusal is None else {"error": seat.refusal}
-        if seat.slot is not None:
-            if strategy := self.runtime.strategy(seat.slot):
-                told["strategy"] = strategy
-            if unenforced := self.runtime.unenforced(seat.slot):
-                told["unenforced"] = [passable(str(name)) for name in unenforced]
-        if (fault := self._fault(seat)) is not None:
-            told["error"] = passable(str(fault))
-        return told or None
+        report: dict[str, Any] = {} if state.refusal is None else {"error": state.refusal}
+        if state.slot is not None:
+            if strategy := self.runtime.strategy(state.slot):
+                report["strategy"] = strategy
+            if unenforced := self.runtime.unenforced(state.slot):
+                report["unenforced"] = [passable(str(name)) for name in unenforced]
+        if (fault := self._fault(state)) is not None:
+            report["error"] = passable(str(fault))
+        return report or None
 
     def close(self) -> None:
         """Stop compiling."""
@@ -158,34 +158,34 @@ class Core:
     ) -> tuple[NDArray[np.int32], GuestStep, Pending]:
         """What the workers need for a step: the masks as vLLM lays them out, a row for each draft and one more, and
         all of it as guideway's worker takes it. `gate` says of a request whether it is reasoning still."""
-        seats = [self._seats[request_id] for request_id in request_ids]
-        for request_id, seat in zip(request_ids, seats, strict=True):
-            if seat.slot is None and seat.fault is None:
-                self._begin(seat, requests[request_id], request_ids, gate)
+        states = [self._states[request_id] for request_id in request_ids]
+        for request_id, state in zip(request_ids, states, strict=True):
+            if state.slot is None and state.fault is None:
+                self._begin(state, requests[request_id], request_ids, gate)
         # the worker drops what comes after a placeholder, which is no token
-        ahead = [[max(0, i) for i in drafts.get(r, ())] for r in request_ids] if drafts else [[]] * len(seats)
-        starts = np.zeros(len(seats) + 1, dtype=np.int32)
+        ahead = [[max(0, i) for i in drafts.get(r, ())] for r in request_ids] if drafts else [[]] * len(states)
+        starts = np.zeros(len(states) + 1, dtype=np.int32)
         np.cumsum([1 + len(ids) for ids in ahead], out=starts[1:])
-        running = [i for i, seat in enumerate(seats) if seat.slot is not None]
+        running = [i for i, state in enumerate(states) if state.slot is not None]
         batch = StepBatch.build(
-            [cast("int", seats[i].slot) for i in running],
+            [cast("int", states[i].slot) for i in running],
             [requests[request_ids[i]].num_tokens for i in running],
             [ahead[i] for i in running],
         )
         step = self.runtime.prepare(batch)
-        for seat in seats:
-            seat.in_flight += 1
+        for state in states:
+            state.in_flight += 1
         place = _rows_of(running, starts)
         rows, bitmask = np.empty(0, dtype=np.int32), np.empty((0, self._words), dtype=np.int32)
         if (payload := self.runtime.bitmask(step)) is not None:
             rows, bitmask = place[payload.rows], payload.arrays["bitmask"]
-        faulty = {i for i, seat in enumerate(seats) if self._fault(seat) is not None}
+        faulty = {i for i, state in enumerate(states) if self._fault(state) is not None}
         for i in faulty:  # tokens of this step are not final: nothing but an end
-            rows, bitmask = _replaced(rows, bitmask, _rows_of([i], starts), self._closing_mask(seats[i]))
+            rows, bitmask = _replaced(rows, bitmask, _rows_of([i], starts), self._closing_mask(states[i]))
         pending = Pending(request_ids, starts[:-1].tolist())
-        healthy = [(j, i) for j, i in enumerate(running) if seats[i].shaped and i not in faulty]
+        healthy = [(j, i) for j, i in enumerate(running) if states[i].shaped and i not in faulty]
         for draws in (False, True):
-            if chosen := [(j, i) for j, i in healthy if seats[i].draws is draws]:
+            if chosen := [(j, i) for j, i in healthy if states[i].draws is draws]:
                 some, its_rows = select(step, [j for j, _ in chosen])
                 pending.parts.append((Part(some, place[its_rows], draws), [i for _, i in chosen]))
         parts = tuple(part for part, _ in pending.parts)
@@ -196,61 +196,61 @@ class Core:
         laid_out = _laid_out(rows, bitmask, int(starts[-1])) if self._for_v2 else bitmask[:0]
         return laid_out, guest, pending
 
-    def hear(self, pending: Pending, output: GuestOutput | None) -> None:
+    def take_output(self, pending: Pending, output: GuestOutput | None) -> None:
         """What the workers made of a step, before its tokens are accepted."""
-        self._heard = {}
+        self._outputs = {}
         for request_id in pending.request_ids:
-            if (seat := self._seats.get(request_id)) is not None:
-                seat.in_flight -= 1
+            if (state := self._states.get(request_id)) is not None:
+                state.in_flight -= 1
         if output is None:
             return
         if output.failure is not None:
             for request_id in pending.request_ids:
-                if (seat := self._seats.get(request_id)) is not None:
-                    seat.refusal = output.failure
+                if (state := self._states.get(request_id)) is not None:
+                    state.refusal = output.failure
             return
         for (part, places), result in zip(pending.parts, output.parts, strict=True):
             for place, row in zip(places, part.step.batch.row_start.tolist(), strict=False):
-                self._heard[pending.request_ids[place]] = (row, result)
+                self._outputs[pending.request_ids[place]] = (row, result)
         for row, fault in output.faults.items():
             request_id = pending.request_ids[bisect_right(pending.starts, row) - 1]
-            if (seat := self._seats.get(request_id)) is not None:
-                seat.fault = seat.fault or fault
+            if (state := self._states.get(request_id)) is not None:
+                state.fault = state.fault or fault
 
     def accept(self, request_id: str, token_ids: Sequence[int]) -> bool:
-        """Hear the final tokens of a request. False: it has to end with an error."""
-        seat = self._seats.get(request_id)
-        if seat is None:
+        """Take the final tokens of a request. False: it has to end with an error."""
+        state = self._states.get(request_id)
+        if state is None:
             return False
-        if seat.slot is None and seat.fault is None:
+        if state.slot is None and state.fault is None:
             # it was preempted and gave its slot up while a step of its own was under way
-            seat.fault = Fault("host.vllm", "accept", "tokens came for a sequence that had given its slot up")
-        if seat.slot is None or seat.fault is not None or seat.refusal is not None:
+            state.fault = Fault("host.vllm", "accept", "tokens came for a sequence that had given its slot up")
+        if state.slot is None or state.fault is not None or state.refusal is not None:
             return False
-        row, output = self._heard.get(request_id, (0, None))
-        outcome = self.runtime.accept_one(seat.slot, row, list(token_ids), output)
+        row, output = self._outputs.get(request_id, (0, None))
+        outcome = self.runtime.accept_one(state.slot, row, list(token_ids), output)
         if outcome.action == "finish":
             self.finished[request_id] = None
         return outcome.action != "fail"
 
     def validate(self, request_id: str, token_ids: Sequence[int]) -> int:
         """How many of these drafts every modifier of a request would let pass."""
-        seat = self._seats.get(request_id)
-        if seat is None or seat.slot is None:
+        state = self._states.get(request_id)
+        if state is None or state.slot is None:
             return 0
-        return self.runtime.validate(seat.slot, token_ids)
+        return self.runtime.validate(state.slot, token_ids)
 
     def fail(self, request_id: str, fault: Fault) -> None:
         """The request has to end, for a reason outside of guideway's plugins."""
-        if (seat := self._seats.get(request_id)) is not None:
-            seat.fault = seat.fault or fault
+        if (state := self._states.get(request_id)) is not None:
+            state.fault = state.fault or fault
 
     def is_reasoning(self, request_id: str) -> bool:
         """Whether a request has begun and its constraint not."""
-        seat = self._seats.get(request_id)
-        if seat is None or seat.slot is None:
+        state = self._states.get(request_id)
+        if state is None or state.slot is None:
             return False
-        return self.runtime.journal(seat.slot).constraint_start is None
+        return self.runtime.journal(state.slot).constraint_start is None
 
     def end_reasoning(self, request_id: str, num_tokens: int) -> None:
         """The constraint of a request begins after so many more tokens."""
@@ -268,71 +268,71 @@ class Core:
             )
 
     def _slot(self, request_id: str) -> int:
-        slot = self._seats[request_id].slot
+        slot = self._states[request_id].slot
         assert slot is not None
         return slot
 
-    def _begin(self, seat: Seat, request: Any, scheduled: list[str], gate: Any) -> None:
+    def _begin(self, state: RequestState, request: Any, scheduled: list[str], gate: Any) -> None:
         """A slot for a request that runs and has none."""
         reasoning = gate(request)
-        if seat.fault is not None:  # nobody knows whether it reasons
+        if state.fault is not None:  # nobody knows whether it reasons
             return
-        slot = self._free.pop() if self._free else self._vacated(scheduled)
+        slot = self._free.pop() if self._free else self._preempted_slot(scheduled)
         if slot is None:
-            seat.fault = Fault("host.vllm", "start", "every slot is held by a sequence whose step is under way")
+            state.fault = Fault("host.vllm", "start", "every slot is held by a sequence whose step is under way")
             return
         try:
-            self.runtime.start(seat.admission, slot, journal=seat.journal, reasoning=reasoning)
+            self.runtime.start(state.admission, slot, journal=state.journal, reasoning=reasoning)
         except GuidewayError as error:
             self._free.append(slot)
             # a plugin's error says itself whose it is; its cause is what there is to add
             plugin, cause = (error.plugin, error.__cause__) if isinstance(error, PluginError) else ("host.vllm", None)
-            seat.fault = Fault.of(plugin, "start", cause or error)
+            state.fault = Fault.of(plugin, "start", cause or error)
             return
-        seat.slot, seat.journal = slot, None
+        state.slot, state.journal = slot, None
         acting = self.runtime.acting(slot)
-        seat.shaped = bool(acting)
-        seat.draws = not self._late.isdisjoint(acting)
+        state.shaped = bool(acting)
+        state.draws = not self._late.isdisjoint(acting)
 
-    def _vacated(self, scheduled: list[str]) -> int | None:
+    def _preempted_slot(self, scheduled: list[str]) -> int | None:
         """The slot of a sequence that does not run now, if there is one."""
         stays = set(scheduled)
         idle = (
-            (r, s) for r, s in list(self._seats.items()) if s.slot is not None and not s.in_flight and r not in stays
+            (r, s) for r, s in list(self._states.items()) if s.slot is not None and not s.in_flight and r not in stays
         )
-        request_id, seat = next(idle, (None, None))
-        if request_id is None or seat is None:
+        request_id, state = next(idle, (None, None))
+        if request_id is None or state is None:
             return None
         slot = self._slot(request_id)
-        seat.fault = seat.fault or self.runtime.fault(slot)
-        seat.journal, seat.slot = self.runtime.journal(slot), None
+        state.fault = state.fault or self.runtime.fault(slot)
+        state.journal, state.slot = self.runtime.journal(slot), None
         self.runtime.release(slot, ended=False)
         return slot
 
-    def _fault(self, seat: Seat) -> Fault | None:
-        return seat.fault if seat.slot is None else self.runtime.fault(seat.slot) or seat.fault
+    def _fault(self, state: RequestState) -> Fault | None:
+        return state.fault if state.slot is None else self.runtime.fault(state.slot) or state.fault
 
-    def _closing_mask(self, seat: Seat) -> NDArray[np.int32]:
+    def _closing_mask(self, state: RequestState) -> NDArray[np.int32]:
         vocabulary = self.runtime.context.vocabulary
-        stops = vocabulary.stop_token_ids | frozenset(seat.admission.request.params.stop_token_ids)
+        stops = vocabulary.stop_token_ids | frozenset(state.admission.request.params.stop_token_ids)
         if stops not in self._closed:
             self._closed[stops] = np.zeros((1, self._words), dtype=np.int32)
             allow_only(self._closed[stops], 0, stops)
         return self._closed[stops]
 
 
-def _said(error: BaseException) -> str:
-    """What an error says: guideway's own name themselves."""
+def _message(error: BaseException) -> str:
+    """The message of an error; guideway's own need no type before it."""
     return passable(str(error)) if isinstance(error, GuidewayError) else text_of(error)
 
 
-def _settle(done: Future[Any], ready: Future[Seat], seat: Seat, request_id: str) -> None:
+def _settle(done: Future[Any], ready: Future[RequestState], state: RequestState, request_id: str) -> None:
     error = GuidewayError("the compilation was cancelled") if done.cancelled() else done.exception()
     if error is None:
-        ready.set_result(seat)
+        ready.set_result(state)
     else:
         log.warning("guideway: request %s cannot be served: %s", request_id, error)
-        seat.refusal = _said(error)
+        state.refusal = _message(error)
         ready.set_exception(error)
 
 

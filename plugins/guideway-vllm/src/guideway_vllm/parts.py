@@ -38,7 +38,7 @@ def vocabulary_of(vllm_config: Any) -> Vocabulary:
 
 
 def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, front_end: bool) -> Runtime:
-    """The runtime over the configured plugins. That of the `front_end` has the validators, which hear each request
+    """The runtime over the configured plugins. That of the `front_end` has the validators, which see each request
     once, and a place for one sequence, to try a request in; that of the engine core has one for each sequence that may
     run in each of the steps vLLM computes at once."""
     strategies = [plugins.load("grammar", address) for address in config.grammar]

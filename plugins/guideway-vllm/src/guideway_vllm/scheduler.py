@@ -28,13 +28,13 @@ class GuestScheduler:
 
     guest: Core | None
     requests: dict[str, Any]
-    _last_words: dict[str, dict[str, Any]]
-    """What is to be told of the requests that ended in this step."""
+    _final_reports: dict[str, dict[str, Any]]
+    """The reports of the requests that ended in this step, which go with their last outputs."""
 
     def __init__(self, vllm_config: Any, *args: Any, structured_output_manager: Any, **kwargs: Any) -> None:
         config = GuestConfig.of(vllm_config)
         self.guest = None if config is None else Core(config, vllm_config)
-        self._last_words = {}
+        self._final_reports = {}
         self._transfers = getattr(vllm_config, "kv_transfer_config", None) is not None
         if self.guest is not None:
             manager = type(structured_output_manager)
@@ -58,49 +58,49 @@ class GuestScheduler:
         guest = self.guest
         if guest is None:
             return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        told = getattr(model_runner_output, ATTRIBUTE, None)
+        guest_output = getattr(model_runner_output, ATTRIBUTE, None)
         if (pending := getattr(scheduler_output, ATTRIBUTE, None)) is not None:
-            guest.hear(pending, told)
-        self._last_words.clear()  # of requests that were aborted since, whom nobody listens to
+            guest.take_output(pending, guest_output)
+        self._final_reports.clear()  # of requests that were aborted since, whose outputs nobody reads
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         if guest.finished:
             self._end(list(guest.finished), "FINISHED_STOPPED", outputs)
-        if told is not None and told.failure is not None:
+        if guest_output is not None and guest_output.failure is not None:
             for request_id in self._end(list(scheduler_output.num_scheduled_tokens), "FINISHED_ERROR", outputs):
-                self._last_words.setdefault(request_id, {}).setdefault("error", told.failure)
-        if self._last_words:
-            self._tell(outputs)
+                self._final_reports.setdefault(request_id, {}).setdefault("error", guest_output.failure)
+        if self._final_reports:
+            self._attach_reports(outputs)
         return outputs
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Every end of a request comes through here."""
         freed = super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
-        if self.guest is not None and (told := self.guest.release(request.request_id)) is not None:
-            self._last_words[request.request_id] = told
+        if self.guest is not None and (report := self.guest.release(request.request_id)) is not None:
+            self._final_reports[request.request_id] = report
         return freed
 
-    def _tell(self, outputs: dict[int, Any]) -> None:
-        """What there is to tell of a request goes with its last output."""
+    def _attach_reports(self, outputs: dict[int, Any]) -> None:
+        """Add the report of a request to its last output."""
         for of_client in outputs.values():
             for output in of_client.outputs:
                 # where keys and values are transferred, the field has another reader
-                told_here = output.request_id in self._last_words and not self._transfers
-                if output.finish_reason is not None and told_here:
-                    told = {ATTRIBUTE: self._last_words[output.request_id]}
-                    output.kv_transfer_params = {**(output.kv_transfer_params or {}), **told}
+                has_report = output.request_id in self._final_reports and not self._transfers
+                if output.finish_reason is not None and has_report:
+                    report = {ATTRIBUTE: self._final_reports[output.request_id]}
+                    output.kv_transfer_params = {**(output.kv_transfer_params or {}), **report}
 
     def _end(self, request_ids: list[str], status: str, outputs: dict[int, Any]) -> list[str]:
-        """End requests, and say so in the outputs of this step. Those that had not ended."""
+        """End requests, and add that to the outputs of this step. Returns those that had not ended."""
         from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
         from vllm.v1.request import RequestStatus
 
         ended = self.finish_requests(request_ids, RequestStatus[status])  # type: ignore[attr-defined]
         for request in ended:
-            mine = outputs.setdefault(request.client_index, EngineCoreOutputs(outputs=[]))
-            output = next((o for o in mine.outputs if o.request_id == request.request_id), None)
+            of_client = outputs.setdefault(request.client_index, EngineCoreOutputs(outputs=[]))
+            output = next((o for o in of_client.outputs if o.request_id == request.request_id), None)
             if output is None:
                 output = EngineCoreOutput(request_id=request.request_id, new_token_ids=[])
-                mine.outputs.append(output)
+                of_client.outputs.append(output)
             output.finish_reason = request.get_finished_reason()
             output.stop_reason = request.stop_reason
         return [request.request_id for request in ended]
@@ -191,7 +191,7 @@ def constraint_bounds(
     manager: Any, request: Any, token_ids: Sequence[int], *, committed: bool = False
 ) -> tuple[int, int]:
     """Where in these tokens, which are drafts or `committed`, the reasoning ends, as vLLM's manager knows it: the first
-    token the grammar hears, and the first row it masks. Past their end: it has not ended. vLLM before 0.32 has one
+    token the grammar accepts, and the first row it masks. Past their end: it has not ended. vLLM before 0.32 has one
     number for both."""
     if hasattr(manager, "_get_constraint_bounds"):
         start, masked = manager._get_constraint_bounds(request, token_ids, spec_tokens_committed=committed)

@@ -160,20 +160,20 @@ class GuestWorker:
         def wrapped(grammar_output: Any, *args: Any, **kwargs: Any) -> Any:
             runner = self._worker.model_runner
             step = getattr(grammar_output, ATTRIBUTE, None)
-            told = None
+            output = None
             if step is not None and runner.execute_model_state is not None:
-                told = self._act(step, runner)
+                output = self._act(step, runner)
                 grammar_output = None
             result = sample_tokens(grammar_output, *args, **kwargs)
             if self._step is not None:
                 self._note(self.mixins.after_step)
             if self._failure is not None:
-                told, self._failure = GuestOutput(failure=self._failure), None
-            if told is not None:
+                output, self._failure = GuestOutput(failure=self._failure), None
+            if output is not None:
                 inner = getattr(result, "_model_runner_output", None)
                 if inner is None:  # vLLM keeps one empty output for all that have nothing to say
                     inner = result = copy.copy(result)
-                setattr(inner, ATTRIBUTE, told)
+                setattr(inner, ATTRIBUTE, output)
             return result
 
         return wrapped
