@@ -63,7 +63,7 @@ def admit() -> Callable[[], None]:
     try:
         runtime_class = import_module("guideway.runtime.runtime").Runtime
     except ModuleNotFoundError:
-        runtime_class = import_module("guideway.runtime.runtime").Runtime
+        runtime_class = import_module("guideway.constraints.runtime").Runtime
     tokens = [bytes([i]) for i in range(256)] + [b""]
     vocabulary = Vocabulary(tokens=tokens, stop_token_ids=frozenset({256}))
     context = ModifierContext(vocabulary=vocabulary, max_num_sequences=64, max_model_len=1 << 20)
