@@ -66,7 +66,7 @@ test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile || [ $$? -eq 5 ]  # 5: no test is marked slow
 
 test-vllm: setup-vllm
 	$(VLLM_BIN)/python -c "import openai, vllm"
