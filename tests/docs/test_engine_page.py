@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from guideway import FinishReason, SamplingParams
-from guideway.api.types import Constraint
+from guideway.api import types
 from guideway_engine.generation import Generation
 
 from tests.docs.blocks import code_blocks, run_block
@@ -91,6 +91,7 @@ def test_chunks_are_those_of_both_outputs(shown: tuple[list[str], dict[str, Any]
 def test_every_name_for_a_user_is_in_a_block() -> None:
     blocks = "\n".join(code_blocks(PAGE, "python"))
     names = {field.name for field in fields(SamplingParams)} - {"stop_token_ids", "modifiers"}
-    names |= {kind.__name__ for kind in Constraint.__subclasses__() if kind.__module__ == Constraint.__module__}
+    public = {name: getattr(types, name) for name in types.__all__}
+    names |= {name for name, kind in public.items() if issubclass(kind, types.Constraint)} - {"Constraint"}
     names |= {name for name in vars(Generation) if not name.startswith("_")} - {"result"}
     assert {name for name in names if not re.search(rf"\b{name}\b", blocks)} == set()

@@ -100,10 +100,11 @@ class _JsonConstraint(Constraint):
         value = self.parsed if part is None else part
         if not isinstance(getattr(self, self._field), str):
             return find(value)
+        kept = vars(self).setdefault("_found", {})
         key = (find, id(value))
-        if key not in self._found:
-            self._found[key] = find(value)
-        found: T = self._found[key]
+        if key not in kept:
+            kept[key] = find(value)
+        found: T = kept[key]
         return found
 
     def frozen(self) -> Self:
@@ -115,10 +116,6 @@ class _JsonConstraint(Constraint):
     def _read(self) -> tuple[str, Any]:
         """Source and value of a text."""
         return _read_json(getattr(self, self._field), self._what)
-
-    @cached_property
-    def _found(self) -> dict[Any, Any]:
-        return {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}

@@ -12,7 +12,7 @@ from typing import Any
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidConfiguration
 from guideway.vocabulary import byte_pair, huggingface
-from guideway.vocabulary.families import reader_of, register_family
+from guideway.vocabulary.families import is_a, reader_of, register_family
 
 __all__ = ["build_vocabulary", "register_family"]
 
@@ -48,6 +48,6 @@ def build_vocabulary(
 
 
 register_family("fast tokenizers of transformers", huggingface.is_fast, huggingface.from_transformers)
-register_family("tokenizers.Tokenizer", huggingface.is_tokenizer, huggingface.from_tokenizers)
-register_family("tiktoken.Encoding", byte_pair.is_tiktoken, byte_pair.from_tiktoken)
+register_family("tokenizers.Tokenizer", lambda t: is_a(t, "tokenizers", "Tokenizer"), huggingface.from_tokenizers)
+register_family("tiktoken.Encoding", lambda t: is_a(t, "tiktoken", "Encoding"), byte_pair.from_tiktoken)
 register_family("tekken tokenizers of mistral_common", byte_pair.is_tekken, byte_pair.from_tekken)

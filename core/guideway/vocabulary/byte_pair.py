@@ -11,7 +11,7 @@ from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidConfiguration
 from guideway.vocabulary.families import is_a
 
-__all__ = ["BytePairEncoder", "from_tekken", "from_tiktoken", "is_tekken", "is_tiktoken"]
+__all__ = ["BytePairEncoder", "from_tekken", "from_tiktoken", "is_tekken"]
 
 
 class BytePairEncoder:
@@ -56,11 +56,6 @@ class BytePairEncoder:
         if self._encoding.decode_bytes(ids) != text:
             return None
         return [i + self._first_id for i in ids] if self._first_id else list(ids)
-
-
-def is_tiktoken(tokenizer: Any) -> bool:
-    """Whether it is a ``tiktoken.Encoding``."""
-    return is_a(tokenizer, "tiktoken", "Encoding")
 
 
 def from_tiktoken(encoding: Any, logits_width: int, stop_token_ids: frozenset[int]) -> Vocabulary:

@@ -21,7 +21,7 @@ from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidConfiguration
 from guideway.vocabulary.families import is_a
 
-__all__ = ["TokenizersEncoder", "from_tokenizers", "from_transformers", "is_fast", "is_tokenizer"]
+__all__ = ["TokenizersEncoder", "from_tokenizers", "from_transformers", "is_fast"]
 
 BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
@@ -40,11 +40,6 @@ def from_transformers(tokenizer: Any, logits_width: int, stop_token_ids: frozens
         stop_token_ids if eos is None else stop_token_ids | {eos},
         also_special=frozenset(tokenizer.all_special_ids),
     )
-
-
-def is_tokenizer(tokenizer: Any) -> bool:
-    """Whether it is a ``tokenizers.Tokenizer``."""
-    return is_a(tokenizer, "tokenizers", "Tokenizer")
 
 
 def from_tokenizers(
