@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -174,3 +175,16 @@ def test_a_link_that_leads_in_a_circle_or_nowhere(site: Path) -> None:
     before = record_of(site, "one").digest
     (site / "nowhere").write_text("", encoding="utf-8")
     assert record_of(site, "one").digest != before
+
+
+def test_a_module_within_namespace_packages_is_found_without_an_import(tmp_path: Path) -> None:
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    (tmp_path / "outer" / "inner" / "module.py").write_text("found = True\n", encoding="utf-8")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from guideway.plugins.sources import find_module, module_files\n"
+        "spec = find_module('outer.inner.module')\n"
+        "print(spec.name, [name for name, _ in module_files(spec)], 'outer' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "outer.inner.module ['outer/inner/module.py'] False\n", done.stderr

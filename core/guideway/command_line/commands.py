@@ -56,7 +56,7 @@ class Command:
         module = self.value.partition(":")[0].strip()
         try:
             spec: Any = find_module(module)
-            text = ast.get_docstring(ast.parse(spec.loader.get_source(module))) or ""
+            text = ast.get_docstring(ast.parse(spec.loader.get_source(spec.loader.name))) or ""
         except Exception:  # it may be nowhere, and a stranger's file may hold anything
             return ""
         return " ".join(text.partition("\n\n")[0].split()).partition(". ")[0].removesuffix(".")

@@ -24,7 +24,11 @@ def find_module(name: str, path: Sequence[str] | None = None) -> ModuleSpec | No
     for part in parts:
         if spec is None or spec.submodule_search_locations is None:
             return None
-        spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
+        # by its last name: with all of it Python looks for the path of a namespace package among what is imported
+        found = PathFinder.find_spec(part, list(spec.submodule_search_locations))
+        if found is not None:
+            found.name = f"{spec.name}.{part}"
+        spec = found
     return spec
 
 
