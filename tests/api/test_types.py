@@ -79,7 +79,7 @@ class Counting(str):
 
 @pytest.mark.parametrize("keys", [["last"] * 2, [], ["last"] * 2000])
 def test_a_key_written_twice_is_found_without_comparing_all(keys: list[str]) -> None:
-    pairs = [(Counting(key), None) for key in [*(f"k{i}" for i in range(2000)), *keys]]
+    pairs: list[tuple[str, None]] = [(Counting(key), None) for key in [*(f"k{i}" for i in range(2000)), *keys]]
     Counting.comparisons = 0
     if keys:
         with pytest.raises(ValueError, match="the key 'last' appears twice in one object"):

@@ -21,8 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 def code_blocks(page: str, language: str) -> list[str]:
     """The blocks of `language` in the page at `page`, in order."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [block.code for block in fenced(page) if block.language == language]
 
 
 def run_block(source: str, page: str, namespace: dict[str, Any]) -> str:
@@ -35,22 +34,35 @@ def run_block(source: str, page: str, namespace: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: ``text`` is the output of the one before it, one with a title is a file."""
+    """A fenced block: ``text`` is the output of the one before it, one with a title is a file, one without a language
+    a picture."""
 
     language: str
     title: str
+    unchecked: str
+    """Why it is not run, or not compared; empty: it is."""
     code: str
     line: int
+
+
+def pages() -> list[str]:
+    """Every page of the repository that has a block."""
+    found = []
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = sorted(name for name in folders if name[0] != "." and name not in ("build", "dist"))
+        found += [Path(folder, name) for name in sorted(files) if name.endswith(".md")]
+    return [str(path.relative_to(ROOT)) for path in found if "```" in path.read_text(encoding="utf-8")]
 
 
 def fenced(page: str) -> list[Block]:
     """All blocks of the page at `page`, in order. Raises AssertionError for a fence of another make."""
     text = (ROOT / page).read_text(encoding="utf-8")
+    first_line = r'^```(\w*)(?: title="([^"]+)")?(?: unchecked="([^"]+)")?\n'
     found = [
-        Block(match[1], match[2] or "", match[3], text[: match.start()].count("\n") + 1)
-        for match in re.finditer(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', text, re.MULTILINE | re.DOTALL)
+        Block(match[1], match[2] or "", match[3] or "", match[4], text[: match.start()].count("\n") + 1)
+        for match in re.finditer(rf"{first_line}(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     ]
-    assert 2 * len(found) == len(re.findall("^```", text, re.MULTILINE)), f"{page}: a fence is overlooked"
+    assert 2 * len(found) == len(re.findall("^ *```", text, re.MULTILINE)), f"{page}: a fence is overlooked"
     return found
 
 

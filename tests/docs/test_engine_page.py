@@ -6,35 +6,27 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 from guideway import FinishReason, SamplingParams
 from guideway.api import types
 from guideway_engine.generation import Generation
 
-from tests.docs.blocks import code_blocks, run_block
+from tests.docs.blocks import code_blocks
+from tests.docs.follow import Followed, follow
 
 ROOT = Path(__file__).parents[2]
 PAGE = "docs/engine.md"
 
 
 @pytest.fixture(scope="module")
-def shown() -> tuple[list[str], dict[str, Any]]:
-    """What each block printed, and the names they left."""
-    namespace: dict[str, Any] = {"__name__": "engine_page"}
-    return [run_block(source, PAGE, namespace) for source in code_blocks(PAGE, "python")], namespace
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Followed:
+    return follow(PAGE, tmp_path_factory.mktemp("engine"))
 
 
-def said(shown: tuple[list[str], dict[str, Any]], needle: str) -> str:
-    """What the one block with `needle` printed."""
-    (index,) = [i for i, source in enumerate(code_blocks(PAGE, "python")) if needle in source]
-    return shown[0][index]
-
-
-def test_every_example_runs(shown: tuple[list[str], dict[str, Any]]) -> None:
-    outputs, names = shown
-    assert len(outputs) >= 20
+def test_every_example_runs(shown: Followed) -> None:
+    assert len(shown.outputs) >= 20
+    names = shown.names
     assert names["good"].finish_reason is FinishReason.STOP
     assert json.loads(names["good"].text) == {"name": "Zoë Garcia", "age": 31}
     assert names["refused"].error.field == "top_p"
@@ -55,23 +47,23 @@ def test_the_table_has_every_sampling_parameter() -> None:
     assert sorted(named) == sorted(field.name for field in fields(SamplingParams))
 
 
-def test_what_is_printed_is_what_the_text_says(shown: tuple[list[str], dict[str, Any]]) -> None:
-    assert said(shown, "refused.finish_reason").splitlines()[1].startswith("refused ")
-    assert json.loads(said(shown, "for text in generation:\n    print").rpartition("}")[0] + "}")["age"] == 31
-    assert "True" in said(shown, "tight.submit")
-    assert said(shown, "unfinished").endswith("abort\n")
-    assert "layer" in said(shown, "layer_timing.report")
-    assert said(shown, "generation.fork()").count("'") >= 4
-    assert [line.split()[0] for line in said(shown, "on_result").splitlines()] == ["1", "0"]
-    assert said(shown, "without_e").endswith(" False\n")
-    assert said(shown, "generation.abort()") == "abort True\n"
-    full, room, still = said(shown, "QueueFull").splitlines()
+def test_what_is_printed_is_what_the_text_says(shown: Followed) -> None:
+    assert shown.said("refused.finish_reason").splitlines()[1].startswith("refused ")
+    assert json.loads(shown.said("for text in generation:\n    print").rpartition("}")[0] + "}")["age"] == 31
+    assert "True" in shown.said("tight.submit")
+    assert shown.said("unfinished").endswith("abort\n")
+    assert "layer" in shown.said("layer_timing.report")
+    assert shown.said("generation.fork()").count("'") >= 4
+    assert [line.split()[0] for line in shown.said("on_result").splitlines()] == ["1", "0"]
+    assert shown.said("without_e").endswith(" False\n")
+    assert shown.said("generation.abort()") == "abort True\n"
+    full, room, still = shown.said("QueueFull").splitlines()
     assert "max_waiting is 2" in full
     assert (room, still) == ("False True", "[True, True]")
-    assert said(shown, "AutoConfig") in ("yes stop\n", "no stop\n")
+    assert shown.said("AutoConfig") in ("yes stop\n", "no stop\n")
 
 
-def test_every_constraint_is_obeyed(shown: tuple[list[str], dict[str, Any]]) -> None:
+def test_every_constraint_is_obeyed(shown: Followed) -> None:
     expected = (
         r"stop llguidance (yes|no)",
         r"stop llguidance [A-Z][a-z]{2,9}, \d{1,3} years",
@@ -79,11 +71,11 @@ def test_every_constraint_is_obeyed(shown: tuple[list[str], dict[str, Any]]) -> 
         r"(stop xgrammar \{.*\}|length xgrammar \{.*)",  # which object is the model's own affair
         r"(stop llguidance <answer>\{.*\}</answer>|length llguidance <answer>.*)",
     )
-    assert re.fullmatch("\n".join(expected) + "\n", said(shown, "StructuralTag"), re.DOTALL)
+    assert re.fullmatch("\n".join(expected) + "\n", shown.said("StructuralTag"), re.DOTALL)
 
 
-def test_chunks_are_those_of_both_outputs(shown: tuple[list[str], dict[str, Any]]) -> None:
-    lines = said(shown, "chunks()").splitlines()
+def test_chunks_are_those_of_both_outputs(shown: Followed) -> None:
+    lines = shown.said("chunks()").splitlines()
     assert {line[0] for line in lines} == {"0", "1"}
     assert len([line for line in lines if line.endswith(("stop", "length"))]) == 2
 

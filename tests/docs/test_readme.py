@@ -1,37 +1,34 @@
-"""The README's example runs as it stands, and says what it promises."""
+"""The README can be followed from top to bottom, and its example says what it promises."""
 
 from __future__ import annotations
 
 import json
-import shlex
-from pathlib import Path
 
 import pytest
-from guideway.command_line.program import main
 
-from tests.docs.blocks import code_blocks, run_block
+from tests.docs.follow import Followed, follow
 
 
-def test_the_first_example_runs_and_every_answer_parses() -> None:
-    example = code_blocks("README.md", "python")[0]
-    assert len([line for line in example.splitlines() if line.strip()]) <= 15
-    lines = run_block(example, "README.md", {"__name__": "readme"}).splitlines()
-    assert len(lines) == 2
-    for line in lines:
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
+    return follow("README.md", tmp_path_factory.mktemp("readme"))
+
+
+def test_the_first_example_runs_and_every_answer_parses(followed: Followed) -> None:
+    example, output = followed.outputs[0]
+    assert len([line for line in example.code.splitlines() if line.strip()]) <= 15
+    assert len(output.splitlines()) == 2
+    for line in output.splitlines():
         answer, rest = line[: line.rindex("}") + 1], line[line.rindex("}") + 2 :]
         assert set(json.loads(answer)) == {"name", "age"}
         assert rest == "stop None llguidance ()"
 
 
-def test_the_commands_run_from_the_clone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parents[2])
-    (block,) = [block for block in code_blocks("README.md", "sh") if "guideway generate" in block]
-    many, one = [
-        shlex.split(line.partition(" > ")[0])[1:]
-        for line in block.replace("\\\n", "").splitlines()
-        if line.startswith("guideway generate")
-    ]
-    assert main(many) == 0
-    assert all(json.loads(line)["error"] is None for line in capsys.readouterr().out.splitlines())
-    assert main(one) == 0
-    assert json.loads(json.loads(capsys.readouterr().out)["text"]) in ("yes", "no")
+def test_the_commands_run_from_the_clone(followed: Followed) -> None:
+    answers = (followed.folder / "answers.jsonl").read_text("utf-8").splitlines()
+    assert answers
+    assert all(json.loads(line)["error"] is None for line in answers)
+    one, *_ = followed.said("guideway generate").splitlines()
+    assert json.loads(json.loads(one)["text"]) in ("yes", "no")
+    assert "guideway-llguidance" in followed.said("guideway plugins list")
+    assert (followed.folder / "guideway-mine/pyproject.toml").is_file()

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import psutil
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server", "serve", "serve_by"]
 
 START_WITHIN = 400.0
 """Seconds. Loading vLLM takes about 20 s of processor time in each of three processes."""
@@ -62,27 +62,38 @@ def serve(
     python_path: Sequence[Path] = (),
 ) -> Iterator[Server]:
     """A server with this model under the name ``demo``, ended when the block ends, and nothing of it left behind."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     command = [
-        *(str(Path(sys.executable).with_name("vllm")), "serve", model),
-        *("--host=127.0.0.1", f"--port={port}", "--served-model-name=demo"),
+        *(str(Path(sys.executable).with_name("vllm")), "serve", model, "--served-model-name=demo"),
         *("--additional-config", json.dumps({"guideway": dict(guideway)})),
-        *FLAGS,
         *flags,
     ]
     path = [*python_path, *_metadata_of_vllm(log_file.parent)]
+    with serve_by(command, log_file, environment=environment, python_path=path) as server:
+        yield server
+
+
+@contextmanager
+def serve_by(
+    command: Sequence[str],
+    log_file: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    python_path: Sequence[Path] = (),
+) -> Iterator[Server]:
+    """The server that `command` starts, with what makes it small and gives it a port of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     with log_file.open("wb") as log:
         process = subprocess.Popen(
-            command,
+            [*command, "--host=127.0.0.1", f"--port={port}", *FLAGS],
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             env={
                 **os.environ,
                 "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-                "PYTHONPATH": os.pathsep.join([*map(str, path), *filter(None, [os.environ.get("PYTHONPATH")])]),
+                "PYTHONPATH": os.pathsep.join([*map(str, python_path), *filter(None, [os.environ.get("PYTHONPATH")])]),
                 **(environment or {}),
             },
         )

@@ -1,94 +1,153 @@
-"""The page on vLLM: its examples run, and it has every key of the configuration and of a request.
-
-What goes over HTTP there goes to a transport that has vLLM's own request class and the engine of this process
-behind it; the server itself is for `test_server`.
-"""
+"""The page on vLLM, followed by a reader on this machine: a server started by its command and asked as it says, its
+programs run as files, and its tables compared with what they are about."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-import shlex
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
-from tests.docs.blocks import ROOT, code_blocks, run_block
+from tests.docs.blocks import ROOT, fenced, pages
+from tests.docs.follow import PROGRAMS, commands
+from tests.vllm.serving import Server, serve_by
 
 PAGE = "docs/hosts/vllm.md"
-GUIDEWAY = {"grammar": ["llguidance", "xgrammar"], "modifiers": ["hello"]}
+MODULE = ["python", "-m", "vllm.entrypoints.openai.api_server"]
+
+
+def shell(page: str) -> list[list[str]]:
+    """The words of every command of a page."""
+    return [words for block in fenced(page) if block.language == "sh" for words in commands(block.code)]
 
 
 @pytest.fixture(scope="module")
-def transport(start: Callable[..., Any]) -> httpx.MockTransport:
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-    from vllm.exceptions import VLLMValidationError
-
-    def handle(request: httpx.Request) -> httpx.Response:
-        assert str(request.url) == "http://localhost:8000/v1/chat/completions"
-        asked = ChatCompletionRequest.model_validate_json(request.content)
-        params = asked.to_sampling_params(200, {})
-        try:
-            (output,) = start(GUIDEWAY).chat(asked.messages, params)
-        except VLLMValidationError as error:
-            return httpx.Response(400, json={"error": {"message": str(error)}})
-        (one,) = output.outputs
-        message = {"role": "assistant", "content": one.text}
-        choices = [{"index": 0, "message": message, "finish_reason": one.finish_reason}]
-        answer = {"id": "1", "object": "chat.completion", "created": 0, "model": "MODEL", "choices": choices}
-        return httpx.Response(200, json=answer | {"kv_transfer_params": output.kv_transfer_params})
-
-    return httpx.MockTransport(handle)
+def server(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """What the page's own command starts, that of the wheels of this environment, and what the page says besides."""
+    (words,) = [words for words in shell(PAGE) if words[:3] == MODULE]
+    config = json.loads(words[-1])
+    config["guideway"]["modifiers"] = ["hello"]
+    command = [
+        sys.executable,
+        *words[1:-1],
+        json.dumps(config),
+        "--enable-auto-tool-choice",
+        "--tool-call-parser=hermes",
+    ]
+    command = [demo_model if word == "MODEL" else word for word in command]
+    log_file = tmp_path_factory.mktemp("page") / "log.txt"
+    with serve_by(command, log_file, environment={"VLLM_LOGGING_LEVEL": "INFO"}) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def printed(start: Callable[..., Any], transport: httpx.MockTransport) -> list[str]:
-    """What each Python block prints, in order."""
-    import openai
-
-    def client(**options: Any) -> openai.OpenAI:
-        return openai.OpenAI(http_client=httpx.Client(transport=transport), **options)
-
-    def llm(model: str, additional_config: dict[str, Any]) -> Any:
-        assert additional_config == {"guideway": GUIDEWAY}
-        return start(GUIDEWAY)
-
-    # the page's own imports of these two would lead elsewhere
-    given = {"OpenAI": client, "LLM": llm}
-    start(GUIDEWAY)  # which prints
-    shown = []
-    for source in code_blocks(PAGE, "python"):
-        own = source.replace("BadRequestError, OpenAI", "BadRequestError").replace(
-            "LLM, SamplingParams", "SamplingParams"
-        )
-        assert own != source
-        shown.append(run_block(own, PAGE, given))
-    return shown
+def outputs(server: Server, demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What each program of the page and each command that asks the server prints."""
+    folder, printed = tmp_path_factory.mktemp("reader"), []
+    for block in fenced(PAGE):
+        code = block.code.replace("MODEL", demo_model).replace("http://localhost:8000", server.url)
+        match block.language:
+            case "python":
+                printed.append(_run(code, folder / f"block_{block.line}.py"))
+            case "sh":
+                printed += [said for words in commands(code) if (said := _command(words))]
+            case _:
+                raise AssertionError(f"nobody knows what to do with the {block.language} at {PAGE}:{block.line}")
+    return printed
 
 
-def test_the_python_examples_run(printed: list[str]) -> None:
-    online, offline = printed
-    answer, refusal = online.splitlines()
-    value, _, told = answer.partition("} ")
+def _run(code: str, file: Path) -> str:
+    """What the program prints, run by itself in as many processes as vLLM wants."""
+    # vLLM would compile the model first, for a minute
+    file.write_text(code.replace("LLM(", "LLM(enforce_eager=True, dtype='float32', model="), encoding="utf-8")
+    environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    done = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr[-6000:]}"
+    return done.stdout
+
+
+def _command(words: list[str]) -> str:
+    if words[0] == "vllm" or words[:3] == MODULE:  # started by `server`; its options: the test below
+        return ""
+    if words[0] != "curl":
+        return PROGRAMS[words[0]](words[1:])
+    _, url, header, content_type, data, body = words
+    assert (header, content_type, data) == ("-H", "Content-Type: application/json", "-d")
+    return httpx.post(url, content=body, headers={"Content-Type": "application/json"}, timeout=300).text
+
+
+def test_the_examples_run_as_written(outputs: list[str]) -> None:
+    curl, online, offline = outputs
+    answer = json.loads(curl)
+    assert json.loads(answer["choices"][0]["message"]["content"]) == {"name": "Zoë Garcia", "age": 31}
+    assert answer["kv_transfer_params"] == {"guideway": {"strategy": "llguidance"}}
+
+    told, refusal = online.splitlines()
+    value, _, rest = told.partition("} ")
     person = json.loads(value + "}")
     assert person["age"] == 31
     assert "g" not in person["name"].lower()
-    assert told == "{'guideway': {'strategy': 'llguidance'}}"
+    assert rest == "{'guideway': {'strategy': 'llguidance'}}"
     assert refusal.startswith("400 ")
     assert "must be one of string" in refusal
-    assert re.fullmatch(r"\{.*31\} stop \{'guideway': \{'strategy': 'xgrammar'\}\}\n", offline)
+
+    # beside what vLLM logs
+    assert re.search(r"^\{.*31\} stop \{'guideway': \{'strategy': 'xgrammar'\}\}$", offline, re.MULTILINE)
 
 
-def test_the_curl_example_runs(transport: httpx.MockTransport) -> None:
-    (command,) = [block for block in code_blocks(PAGE, "sh") if block.startswith("curl")]
-    program, url, header, content_type, data, body = shlex.split(command)
-    assert (program, header, content_type, data) == ("curl", "-H", "Content-Type: application/json", "-d")
-    answer = httpx.Client(transport=transport).post(url, content=body).json()
-    assert json.loads(answer["choices"][0]["message"]["content"]) == {"name": "Zoë Garcia", "age": 31}
-    assert answer["kv_transfer_params"] == {"guideway": {"strategy": "llguidance"}}
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "person"}}], ids=str)
+def test_the_strategies_of_the_command_serve_tools(server: Server, demo_model: str, choice: Any) -> None:
+    person = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 40}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
+        answer = client.chat.completions.create(
+            model=demo_model,
+            messages=[{"role": "user", "content": "Extract name, age. Meet Zoë Garcia. Age: 31."}],
+            temperature=0,
+            tools=[{"type": "function", "function": {"name": "person", "parameters": person}}],
+            tool_choice=choice,
+        )
+    calls = answer.choices[0].message.tool_calls
+    assert calls and calls[0].function.name == "person"
+    assert json.loads(calls[0].function.arguments) == {"name": "Zoë Garcia", "age": 31}
+
+
+def test_one_line_of_the_servers_log_says_what_acts(server: Server) -> None:
+    (line,) = [line for line in server.log().splitlines() if "fingerprint" in line]
+    assert " INFO " in line
+    assert "strategies guideway-llguidance/grammar.llguidance " in line
+    assert "modifiers guideway-hello/modifier.hello " in line
+    assert "certified" not in server.log()
+
+
+def test_every_command_that_serves_is_one_of_vllms() -> None:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    found = []
+    for page in pages():
+        for words in shell(page):
+            if words[:2] == ["vllm", "serve"]:
+                parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(words[2:])
+                found.append((parsed.model_tag, parsed.additional_config))
+            elif words[:3] == MODULE:
+                parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(words[3:])
+                found.append((parsed.model, parsed.additional_config))
+    assert len(found) >= 4
+    assert found == found[:1] * len(found)
 
 
 def test_the_table_has_every_key_of_the_configuration_and_its_default() -> None:
@@ -124,10 +183,11 @@ def test_the_page_has_every_field_a_late_modifier_refuses_and_every_need() -> No
     assert all(f"`{need.name}`" in page for need in Need)
 
 
-@pytest.mark.usefixtures("printed")
 def test_the_seams_are_those_of_the_page() -> None:
+    from guideway_vllm import register
     from guideway_vllm.seams import NEEDED, _found
 
+    register()
     page = (ROOT / PAGE).read_text("utf-8").partition("## What is changed in vLLM")[2]
     told = {cell.partition(".")[0] for cell in re.findall(r"^\| `(\w[\w.]*)`", page, re.MULTILINE)}
     changed = [_found(path) for path in NEEDED]
