@@ -168,7 +168,7 @@ def _run_child(host: _Host, check: Check, mode: str, writer: int, noise: int) ->
         except HardwareAbsent as absent:
             answer = {"outcome": "not_run", "detail": str(absent)}
         except BaseException as error:
-            answer = {"outcome": "fail", "detail": _told(error)}
+            answer = {"outcome": "fail", "detail": _detail_of(error)}
         with os.fdopen(writer, "wb") as pipe:
             send(pipe, answer)
         code = 0
@@ -176,22 +176,22 @@ def _run_child(host: _Host, check: Check, mode: str, writer: int, noise: int) ->
         os._exit(code)  # threads or exit handlers of the plugin do not get to hang us
 
 
-def _told(error: BaseException) -> str:
+def _detail_of(error: BaseException) -> str:
     """What went wrong, for the plugin's author: the message, and where an unexpected exception came from."""
     try:
         text = str(error)
     except Exception:
         text = "its message cannot be printed"
     if isinstance(error, AssertionError) and text:
-        told = text
+        detail = text
     else:
         frame = traceback.extract_tb(error.__traceback__)[-1:]
         where = "".join(f" (at {Path(f.filename).name}:{f.lineno} in {f.name})" for f in frame)
-        told = f"{type(error).__name__}: {text}{where}"
+        detail = f"{type(error).__name__}: {text}{where}"
         if isinstance(error, InvalidConfiguration):
-            told += "; the options it is built with are those conformance.toml gives, or none"
-    cause = f"; caused by {_told(error.__cause__)}" if error.__cause__ else ""
-    return f"{told}{cause}"[:MAX_DETAIL]
+            detail += "; the options it is built with are those conformance.toml gives, or none"
+    cause = f"; caused by {_detail_of(error.__cause__)}" if error.__cause__ else ""
+    return f"{detail}{cause}"[:MAX_DETAIL]
 
 
 def _resident(pid: int) -> int:
@@ -242,7 +242,7 @@ def main() -> None:
         host = _Host(Target.from_json(opening["target"]), channel, opening["memory"])
         about = host.about()
     except BaseException as error:
-        send(channel, {"failed": str(error) if isinstance(error, PluginError) else _told(error)})
+        send(channel, {"failed": str(error) if isinstance(error, PluginError) else _detail_of(error)})
         os._exit(1)
     send(channel, {"about": about})
     gc.collect()

@@ -86,13 +86,13 @@ def _uniform(
 def uniform_of_two_processes(subject: DeviceSubject) -> None:
     """Two processes get the same numbers from `uniform`."""
     subject.require_hardware()
-    told = [_told_by_a_process(subject) for _ in range(2)]
+    drawn = [_drawn_by_a_process(subject) for _ in range(2)]
     wanted = oracles.uniforms([77], [3], [9], 1, 64).tobytes()
-    for number, heard in enumerate(told):
-        expect(heard == wanted, f"process {number} of two got other numbers than Philox gives ({len(heard)} bytes)")
+    for number, found in enumerate(drawn):
+        expect(found == wanted, f"process {number} of two got other numbers than Philox gives ({len(found)} bytes)")
 
 
-def _told_by_a_process(subject: DeviceSubject) -> bytes:
+def _drawn_by_a_process(subject: DeviceSubject) -> bytes:
     reader, writer = os.pipe()
     pid = os.fork()  # before any backend is there, whose library might not outlive a fork
     if pid == 0:
@@ -107,10 +107,10 @@ def _told_by_a_process(subject: DeviceSubject) -> bytes:
             os._exit(code)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        heard = pipe.read()
+        drawn = pipe.read()
     _, status = os.waitpid(pid, 0)
-    expect(status == 0, f"in a process of its own uniform failed (status {status}): {heard.decode(errors='replace')}")
-    return heard
+    expect(status == 0, f"in a process of its own uniform failed (status {status}): {drawn.decode(errors='replace')}")
+    return drawn
 
 
 @check("device", tier="stress")

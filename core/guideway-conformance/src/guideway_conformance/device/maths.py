@@ -109,8 +109,8 @@ def log_of_zero(subject: DeviceSubject) -> None:
         warnings.simplefilter("always")
         got = bench.read(bench.ops.log(bench.array([[0.0, 1.0]], np.float32)))
     expect_equal(got, [[-np.inf, 0.0]], "log of 0 and 1")
-    told = [str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)]
-    expect(not told, f"log of 0 warns: {told[:1]}")
+    warned = [str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)]
+    expect(not warned, f"log of 0 warns: {warned[:1]}")
 
 
 def _shapes(values: list[float]) -> list[Host]:

@@ -106,10 +106,10 @@ def _head(report: Report) -> str:
 def _cell(result: Result | None) -> str:
     if result is None:
         return f'<td class="none">{sign(None)}</td>'
-    told = f"{WORDS[result.outcome]}: {result.detail}" if result.detail else WORDS[result.outcome]
+    title = f"{WORDS[result.outcome]}: {result.detail}" if result.detail else WORDS[result.outcome]
     if result.outcome == "pass" and result.obligation.mode == "refusal":
-        told = "refused, as it has to be"
-    return f'<td class="{result.outcome}" title="{escape(told)}">{sign(result)}</td>'
+        title = "refused, as it has to be"
+    return f'<td class="{result.outcome}" title="{escape(title)}">{sign(result)}</td>'
 
 
 def _unmet(report: Report) -> str:

@@ -41,8 +41,8 @@ def junit(report: Report) -> str:
         if result.outcome == "pass":
             continue
         tag = {"fail": "failure", "error": "error"}.get(result.outcome, "skipped")
-        told = ElementTree.SubElement(case, tag, message=_text(result.detail), type=result.outcome)
-        told.text = _text(f"{rule_of(result.obligation)}\n{result.detail}")
+        element = ElementTree.SubElement(case, tag, message=_text(result.detail), type=result.outcome)
+        element.text = _text(f"{rule_of(result.obligation)}\n{result.detail}")
     suites = ElementTree.Element("testsuites")
     suites.append(suite)
     ElementTree.indent(suites)

@@ -207,8 +207,8 @@ def _expect_failed_alone(parts: Sequence[Part], failing: int, name: str) -> None
         result[failing] == -1,
         f"{name}, {failed.what}, where no token is legal: fill returned {result[failing]}, not -1",
     )
-    told = isinstance(failed.job.error, BaseException)
-    expect(told, f"{name}, {failed.what}: its result is -1, but its error is {failed.job.error!r}")
+    has_error = isinstance(failed.job.error, BaseException)
+    expect(has_error, f"{name}, {failed.what}: its result is -1, but its error is {failed.job.error!r}")
     for part, count in zip(parts, result.tolist(), strict=True):
         if part is failed:
             continue

@@ -20,7 +20,7 @@ COMMANDS = ("config", "conform", "generate", "help", "plugins")
 def hears_of_every_start(subject: HooksSubject) -> None:
     """An observer hears of any admitted request without raising and without changing it."""
     for request in requests():
-        _tell(subject, "request_started", request=request)
+        _call(subject, "request_started", request=request)
 
 
 @check("hooks", trait="request_finished")
@@ -29,7 +29,7 @@ def hears_of_every_end(subject: HooksSubject) -> None:
     for request in requests():
         for result in results(request):
             _start(subject, request)
-            _tell(subject, "request_finished", request=request, result=result)
+            _call(subject, "request_finished", request=request, result=result)
 
 
 @check("hooks", trait="request_failed")
@@ -48,13 +48,13 @@ def hears_of_every_failure(subject: HooksSubject) -> None:
 def an_observer_has_heard(subject: HooksSubject) -> None:
     """An observer has heard when it returns: it is an ordinary function, for nobody awaits what it returns."""
     request = requests()[0]
-    told = {"request": request, "error": GuidewayError("a plugin failed"), "result": results(request)[0]}
+    arguments = {"request": request, "error": GuidewayError("a plugin failed"), "result": results(request)[0]}
     for hook, names in (
         ("request_started", ("request",)),
         ("request_failed", ("request", "error")),
         ("request_finished", ("request", "result")),
     ):
-        for returned in subject.call(hook, **{name: told[name] for name in names}):
+        for returned in subject.call(hook, **{name: arguments[name] for name in names}):
             expect(not isawaitable(returned), f"guideway_{hook} returned a {type(returned).__name__}, to be awaited")
 
 
@@ -80,7 +80,7 @@ def _finish(subject: HooksSubject, request: Request) -> None:
         subject.call("request_finished", request=request, result=results(request)[-1])
 
 
-def _tell(subject: HooksSubject, hook: str, **told: object) -> None:
-    before = as_bytes(told)
-    subject.call(hook, **told)
-    expect(as_bytes(told) == before, "it changed what it was told")
+def _call(subject: HooksSubject, hook: str, **arguments: object) -> None:
+    before = as_bytes(arguments)
+    subject.call(hook, **arguments)
+    expect(as_bytes(arguments) == before, "it changed what it was told")

@@ -185,7 +185,7 @@ class Bench:
         copied = self.begin(sequence.request, slot, (sequence.started_as or sequence.info).index)
         copied.info, copied.started_as = sequence.info, sequence.started_as
         for token_ids, feedback in sequence.journal:
-            self.hear(copied, token_ids, feedback)
+            self.accept(copied, token_ids, feedback)
         return copied
 
     def fork(self, parent: Running, *, slot: int, index: int) -> Running:
@@ -209,7 +209,7 @@ class Bench:
         applied = self.apply(work, self.prepare(work))
         for i, sequence in enumerate(sequences):
             ids = self.final(applied, i)
-            self.hear(sequence, ids, self.feedback(applied, i, len(ids)))
+            self.accept(sequence, ids, self.feedback(applied, i, len(ids)))
         return applied
 
     def peek(self, sequences: Sequence[Running], drafts: Sequence[Sequence[int]] | None = None) -> Applied:
@@ -342,7 +342,7 @@ class Bench:
         at = np.concatenate(places)
         return {name: array[at].astype(self.transform.emits[name][1]) for name, array in applied.emitted.items()}
 
-    def hear(self, sequence: Running, token_ids: Sequence[int], feedback: Feedback | None) -> None:
+    def accept(self, sequence: Running, token_ids: Sequence[int], feedback: Feedback | None) -> None:
         """The final tokens of a step."""
         if sequence.state is not None and not self.cls.derived:
             outcome = self.modifier.accept(sequence.state, list(token_ids), copy.deepcopy(feedback))

@@ -109,7 +109,7 @@ def steps_of_any_size(subject: ModifierSubject) -> None:
         while fast.outcome == "continue" and len(fast.tokens) < len(slow.tokens):
             ahead = slow.tokens[len(fast.tokens) :][:3]
             heard.append(1 + len(several.passing(fast, ahead[:-1])))
-            several.hear(fast, ahead[: heard[-1]], None)
+            several.accept(fast, ahead[: heard[-1]], None)
         if fast.outcome == "continue":
             found, wanted = several.peek([fast]), single.peek([slow])
             expect_alike(found.of(0), wanted.of(0), f"tokens heard in steps of {heard} lead elsewhere than one by one")

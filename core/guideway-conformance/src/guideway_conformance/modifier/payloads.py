@@ -120,7 +120,7 @@ def payload_holds_a_step(subject: ModifierSubject) -> None:
             applied = bench.apply(work, payload)
             for i, sequence in enumerate(sequences):
                 ids = bench.final(applied, i)
-                bench.hear(sequence, ids, bench.feedback(applied, i, len(ids)))
+                bench.accept(sequence, ids, bench.feedback(applied, i, len(ids)))
             expect(_content(payload) == kept, "what followed in the same step changed its payload")
             before = payload, kept
 
