@@ -49,8 +49,12 @@ WISHED = 'wished = step.ops.gather(logits, payload.rows) + holds_letter * payloa
 HOLDING = "holding = [i for i, token in enumerate(vocabulary.tokens) if letter.encode() in token.lower()]"
 ONLY_MEMORY = "memory held, which can be told only roughly"
 OTHER_ARRAYS = "logits of another library, of which the suite has none for a device of NumPy"
+OWN_REFUSALS = "which patterns it refuses is a strategy's own affair, and compile refuses them too"
 OTHER_WISH = "what a request may wish for, and what comes of it, is the modifier's own affair"
 SURVIVORS = {
+    ("strategy.py", "reason = _why_not_pattern(subschema[\"pattern\"])"): OWN_REFUSALS,
+    ("strategy.py", "if reason is not None:"): OWN_REFUSALS,
+    ("strategy.py", "parse_regex(Language(), pattern)"): OWN_REFUSALS,
     ("strategy.py", "return NBYTES_PER_ENTRY * len(self.language)"): ONLY_MEMORY,
     ("expressions.py", "return len(self._known) + len(self._derivatives)"): ONLY_MEMORY,
     ("numpy/device.py", "blocks = np.arange(-(-width // 4), dtype=np.uint64)[None, :]"): "more numbers than are used",
@@ -74,10 +78,12 @@ SURVIVORS = {
 
 
 def sample(original: Original, share: float) -> Iterator[tuple[str, Mutant]]:
-    """A share of all mutants of `original`, by a hash of what is changed, with the file each belongs to."""
+    """A share of all mutants of `original`, with the file each belongs to: by a hash of the line that is changed and of
+    the change, so that a line that moves moves no mutant in or out."""
     for file in original.changed:
         for mutant in mutants(files(original.package).joinpath(file).read_text("utf-8")):
-            if zlib.crc32(f"{file} {mutant.name}".encode()) % 1000 < 1000 * share:
+            place = f"{file} {line_of(original, file, mutant)} {mutant.change}"
+            if zlib.crc32(place.encode()) % 1000 < 1000 * share:
                 yield file, mutant
 
 
