@@ -91,7 +91,7 @@ class Hidden(LogitTransform):
 class _Selected(LogitModifier[bool]):
     stage, derived = Stage.PRE_WARP, True
 
-    def start(self, request: Request, sequence: SequenceInfo) -> bool | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
         return True if self.name in request.params.modifiers else None
 
     def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:

@@ -50,7 +50,7 @@ class Strange(LogitModifier[None]):
 
     name, stage, transform = "strange", Stage.MASK, Permits
 
-    def start(self, request: Request, sequence: SequenceInfo) -> None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> None:
         return None
 
     def prepare(self, batch: StepBatch, states: Sequence[None]) -> Payload | None:

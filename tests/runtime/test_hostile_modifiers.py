@@ -73,7 +73,7 @@ class Strange(LogitModifier[dict[str, Any]]):
     def answer(self, method: str, default: Any) -> Any:
         return self.answers[method]() if method in self.answers else default
 
-    def start(self, request: Request, sequence: SequenceInfo) -> dict[str, Any] | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> dict[str, Any] | None:
         return self.answer("start", {}) if self.name in request.params.modifiers else None
 
     def prepare(self, batch: StepBatch, states: Sequence[dict[str, Any] | None]) -> Payload | None:
@@ -252,7 +252,7 @@ class StrangeOptions:
 
 def test_a_wrong_option_of_a_request_refuses_it(strange: type[Strange]) -> None:
     class Careful(Strange):
-        def start(self, request: Request, sequence: SequenceInfo) -> dict[str, Any] | None:
+        def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> dict[str, Any] | None:
             if self.name not in request.params.modifiers:
                 return None
             parse_options(StrangeOptions, request.params.modifiers[self.name], where=self.name)

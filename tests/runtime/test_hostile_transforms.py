@@ -47,7 +47,7 @@ class FixedTransform(LogitTransform):
 class Late(LogitModifier[float]):
     name, stage, transform, derived = "fixed", Stage.POST_WARP, FixedTransform, True
 
-    def start(self, request: Request, sequence: SequenceInfo) -> float | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> float | None:
         wanted = request.params.modifiers.get(self.name)
         return None if wanted is None else float(wanted["value"])
 

@@ -182,7 +182,7 @@ class Modifier(LogitModifier[dict[str, Any]]):
     name, stage, transform = "modifier", Stage.PRE_WARP, Boost
     released: ClassVar[list[Any]] = []
 
-    def start(self, request: Request, sequence: SequenceInfo) -> dict[str, Any] | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> dict[str, Any] | None:
         wanted = request.params.modifiers.get("modifier")
         if wanted is None:
             return None

@@ -49,7 +49,7 @@ class Chatty(LogitModifier[str]):
 
     name, stage, transform = "chatty", Stage.MASK, Forbids
 
-    def start(self, request: Request, sequence: SequenceInfo) -> str | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> str | None:
         options = request.params.modifiers.get("chatty")
         return None if options is None else str(options["what"])
 
@@ -93,7 +93,7 @@ class Late(LogitTransform):
 class Watermark(LogitModifier[bool]):
     name, stage, transform = "watermark", Stage.POST_WARP, Late
 
-    def start(self, request: Request, sequence: SequenceInfo) -> bool | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
         return True if "watermark" in request.params.modifiers else None
 
     def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:

@@ -151,7 +151,7 @@ def test_aligned_hears_the_mass_and_uses_it_the_next_time(device: DeviceBackend)
     assert first.finish_reason is FinishReason.STOP
     assert len(known) == len(first.token_ids)
     child = first.token_ids[:1]
-    state = aligned.start(subject_request(PROMPT, params), None)  # type: ignore[arg-type]
+    state = aligned.start(subject_request(PROMPT, params), None, None)  # type: ignore[arg-type]
     assert aligned.corrections(state, []) == {child[0]: pytest.approx(np.log(known[child]))}
     known[child] = 1e-9  # as if almost nothing grammatical followed: the second run must turn away
     (second,) = subject.generate([PROMPT], [params])

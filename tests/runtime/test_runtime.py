@@ -274,7 +274,7 @@ class BanAll(LogitModifier[bool]):
 
     name, stage, transform, derived = "ban_all", Stage.PRE_WARP, BanTransform, True
 
-    def start(self, request: Request, sequence: SequenceInfo) -> bool | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
         return True if self.name in request.params.modifiers else None
 
     def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:

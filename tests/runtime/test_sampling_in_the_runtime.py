@@ -337,7 +337,7 @@ class ForbidB(LogitModifier[bool]):
 
     name, stage, transform, derived = "forbid_b", Stage.MASK, ForbidTransform, True
 
-    def start(self, request: Request, sequence: SequenceInfo) -> bool | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
         return True if self.name in request.params.modifiers else None
 
     def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:

@@ -65,7 +65,7 @@ class Seen(Sampler):
 class See(LogitModifier[bool]):
     name, stage, transform = "see", Stage.SAMPLE, Seen
 
-    def start(self, request: Request, sequence: SequenceInfo) -> bool | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
         raise NotImplementedError
 
     def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:

@@ -71,7 +71,7 @@ class Ban(LogitModifier[int]):
 
     name, stage, transform, derived = "ban", Stage.MASK, BanTransform, True
 
-    def start(self, request: Request, sequence: SequenceInfo) -> int | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> int | None:
         wanted = request.params.modifiers.get(self.name)
         return None if wanted is None else int(wanted["id"])
 

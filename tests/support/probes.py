@@ -47,7 +47,7 @@ class GreenList(LogitModifier[tuple[int, float]]):
     name, stage, transform, derived = "green_list", Stage.PRE_WARP, GreenListTransform, True
     needs = frozenset({Need.HISTORY})
 
-    def start(self, request: Request, sequence: SequenceInfo) -> tuple[int, float] | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> tuple[int, float] | None:
         wanted = request.params.modifiers.get(self.name)
         return None if wanted is None else (wanted["key"], wanted["delta"])
 
@@ -73,7 +73,7 @@ class Gumbel(LogitModifier[bool]):
     name, stage, transform, derived = "gumbel", Stage.SAMPLE, GumbelSampler, True
     needs = frozenset({Need.UNIFORM})
 
-    def start(self, request: Request, sequence: SequenceInfo) -> bool | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
         return True if self.name in request.params.modifiers else None
 
     def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
@@ -97,7 +97,7 @@ class Guidance(LogitModifier[float]):
     name, stage, transform, derived = "guidance", Stage.PRE_WARP, GuidanceTransform, True
     needs = frozenset({Need.COMPANIONS})
 
-    def start(self, request: Request, sequence: SequenceInfo) -> float | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> float | None:
         wanted = request.params.modifiers.get(self.name)
         return None if wanted is None else float(wanted["scale"])
 
@@ -141,7 +141,7 @@ class Aligned(LogitModifier[AlignedState]):
         super().__init__(options, context)
         self.stores: dict[tuple[int, ...], dict[tuple[int, ...], float]] = {}
 
-    def start(self, request: Request, sequence: SequenceInfo) -> AlignedState | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> AlignedState | None:
         if self.name not in request.params.modifiers:
             return None
         return AlignedState(self.stores.setdefault(request.prompt_token_ids, {}))

@@ -317,7 +317,7 @@ class FaultyModifier(LogitModifier[State]):
     states: ClassVar[list[State]] = []
     """Of the engine core, in the order they were made."""
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
         wanted = request.params.modifiers.get(self.name)
         if wanted is None:
             return None

@@ -53,7 +53,7 @@ class Ledger:
 class Counted(LogitModifier[Any]):
     """A modifier that enters its states in the ledger."""
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
         if self.name not in request.params.modifiers:
             return None
         state = self.begin(request.params.modifiers[self.name], request, sequence)
@@ -150,7 +150,7 @@ class Forbid(LogitModifier[tuple[int, ...]]):
 
     name, stage, transform, derived = "forbid", Stage.MASK, ForbidTransform, True
 
-    def start(self, request: Request, sequence: SequenceInfo) -> tuple[int, ...] | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> tuple[int, ...] | None:
         wanted = request.params.modifiers.get(self.name)
         return None if wanted is None else tuple(wanted["ids"])
 
@@ -167,7 +167,7 @@ class Always(LogitModifier[bool]):
 
     name, stage, transform, derived = "always", Stage.MASK, ForbidTransform, True
 
-    def start(self, request: Request, sequence: SequenceInfo) -> bool | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
         return True if request.prompt_token_ids[0] == self.options["token_id"] else None
 
     def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
@@ -200,7 +200,7 @@ class Second(LogitModifier[list[tuple[list[int], list[float]]]]):
     needs = frozenset({Need.FEEDBACK})
     heard: ClassVar[dict[str, list[tuple[int, list[int], list[float]]]]] = {}
 
-    def start(self, request: Request, sequence: SequenceInfo) -> list[Any] | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> list[Any] | None:
         wanted = request.params.modifiers.get(self.name)
         return None if wanted is None else self.heard.setdefault(wanted["label"], [])
 
@@ -234,7 +234,7 @@ class Peek(LogitModifier[list[list[float]]]):
     needs = frozenset({Need.HIDDEN_STATES, Need.FEEDBACK})
     heard: ClassVar[dict[str, list[list[float]]]] = {}
 
-    def start(self, request: Request, sequence: SequenceInfo) -> list[list[float]] | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> list[list[float]] | None:
         wanted = request.params.modifiers.get(self.name)
         return None if wanted is None else self.heard.setdefault(wanted["label"], [])
 

@@ -64,7 +64,7 @@ class Scripted(LogitModifier[Script]):
 
     name, stage, transform, derived = "script", Stage.PRE_WARP, ScriptTransform, True
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Script | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Script | None:
         lines = request.params.modifiers.get(self.name)
         return lines and Script(len(sequence.prompt_token_ids), {int(place): t for place, t in lines.items()})
 

@@ -39,7 +39,7 @@ class WitnessTransform(LogitTransform):
 class Witness(LogitModifier[int]):
     name, stage, transform, derived = "witness", Stage.PRE_WARP, WitnessTransform, True
 
-    def start(self, request: Request, sequence: SequenceInfo) -> int | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> int | None:
         return 1 if self.name in request.params.modifiers else None
 
     def prepare(self, batch: StepBatch, states: Sequence[int | None]) -> Payload | None:

@@ -23,7 +23,7 @@ CONTEXT = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=4, max_model_
 
 def start(modifiers: dict[str, dict[str, object]]) -> Wish | None:
     request = Request(request_id="r", prompt_token_ids=(0,), params=SamplingParams(modifiers=modifiers))
-    return Hello({}, CONTEXT).start(request, SequenceInfo(index=0, seed=0, prompt_token_ids=(0,)))
+    return Hello({}, CONTEXT).start(request, SequenceInfo(index=0, seed=0, prompt_token_ids=(0,)), None)
 
 
 def test_a_request_gets_what_it_asks_for() -> None:

@@ -60,7 +60,7 @@ class Length(LogitModifier[int]):
     name, stage, transform = "length", Stage.PRE_WARP, LengthTransform
     examples = ({}, {"off": True})
 
-    def start(self, request: Request, sequence: SequenceInfo) -> int | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> int | None:
         if request.params.modifiers.get(self.name, {}).get("off"):
             return None
         return len(sequence.prompt_token_ids)
@@ -117,7 +117,7 @@ class Budget(LogitModifier[BudgetState]):
         self.turn = 0
         self.live = 0
 
-    def start(self, request: Request, sequence: SequenceInfo) -> BudgetState | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> BudgetState | None:
         wanted = request.params.modifiers.get(self.name)
         if wanted is None:
             return None
@@ -188,7 +188,7 @@ class Surprise(LogitModifier[list[Mirostat]]):
     name, stage, transform = "surprise", Stage.POST_WARP, SurpriseTransform
     needs = frozenset({Need.FEEDBACK})
 
-    def start(self, request: Request, sequence: SequenceInfo) -> list[Mirostat] | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> list[Mirostat] | None:
         return [Mirostat(4.0, 3.0)] if self.name in request.params.modifiers else None
 
     def prepare(self, batch: StepBatch, states: Sequence[list[Mirostat] | None]) -> Payload | None:
@@ -218,7 +218,7 @@ class Greedy(LogitModifier[Any]):
 
     name, stage, transform = "greedy", Stage.SAMPLE, GreedySampler
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
         return ()
 
     def prepare(self, batch: StepBatch, states: Sequence[Any]) -> Payload | None:
@@ -253,7 +253,7 @@ class Follow(LogitModifier[int]):
         self.free = list(range(255, -1, -1))
         self.buffers = [np.empty(2048, dtype=np.int32) for _ in range(2)]
 
-    def start(self, request: Request, sequence: SequenceInfo) -> int | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> int | None:
         mine = request.params.modifiers.get(self.name)
         if mine is None or sequence.index % 2:
             return None
@@ -311,7 +311,7 @@ class Probe(LogitModifier[str]):
     name, stage, transform = "probe", Stage.PRE_WARP, ProbeTransform
     needs = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.UNIFORM})
 
-    def start(self, request: Request, sequence: SequenceInfo) -> str | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> str | None:
         return sequence.prompt_token_ids.__repr__() if self.name in request.params.modifiers else None
 
     def prepare(self, batch: StepBatch, states: Sequence[str | None]) -> Payload | None:

@@ -52,7 +52,7 @@ OTHER_ARRAYS = "logits of another library, of which the suite has none for a dev
 OWN_REFUSALS = "which patterns it refuses is a strategy's own affair, and compile refuses them too"
 OTHER_WISH = "what a request may wish for, and what comes of it, is the modifier's own affair"
 SURVIVORS = {
-    ("strategy.py", "reason = _why_not_pattern(subschema[\"pattern\"])"): OWN_REFUSALS,
+    ("strategy.py", 'reason = _why_not_pattern(subschema["pattern"])'): OWN_REFUSALS,
     ("strategy.py", "if reason is not None:"): OWN_REFUSALS,
     ("strategy.py", "parse_regex(Language(), pattern)"): OWN_REFUSALS,
     ("strategy.py", "return NBYTES_PER_ENTRY * len(self.language)"): ONLY_MEMORY,

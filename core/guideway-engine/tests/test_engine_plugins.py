@@ -153,7 +153,7 @@ class Broken(LogitModifier[bool]):
 
     name, stage, transform = "broken", Stage.PRE_WARP, Unbuildable
 
-    def start(self, request: Any, sequence: Any) -> None:
+    def start(self, request: Any, sequence: Any, compiled: Any) -> None:
         return None
 
     def prepare(self, batch: Any, states: Any) -> None:

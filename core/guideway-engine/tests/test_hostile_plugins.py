@@ -58,7 +58,7 @@ class Hostile(LogitModifier[str]):
             raise cls.error
         return value
 
-    def start(self, request: Request, sequence: SequenceInfo) -> str | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> str | None:
         options = request.params.modifiers.get(self.name)
         return None if options is None else self.at("start", options["phase"], str(options["phase"]))
 

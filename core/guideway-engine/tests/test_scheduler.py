@@ -73,7 +73,7 @@ class Countdown(LogitModifier[Count]):
     """The method that is interrupted, once, when it has done its work."""
     released: ClassVar[int] = 0
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Count | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Count | None:
         wanted = request.params.modifiers.get(self.name)
         self._interrupted("start")
         return None if wanted is None else Count(len(request.prompt_token_ids), wanted["tokens"])

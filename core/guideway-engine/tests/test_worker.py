@@ -192,7 +192,7 @@ def test_closing_the_engine_closes_mixins(tmp_path: Path) -> None:
 class Sent(LogitModifier[None]):
     name, stage, transform = "sent", Stage.PRE_WARP, LogitTransform
 
-    def start(self, request: Request, sequence: SequenceInfo) -> None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> None:
         return None
 
     def prepare(self, batch: StepBatch, states: SequenceOf[None]) -> Payload | None:

@@ -8,7 +8,7 @@ states into a `Payload`. `LogitTransform` lives in the worker, holds no state an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from guideway.errors import UnsupportedCapability
 
 if TYPE_CHECKING:
     from guideway.api.device import ArrayOps, DeviceBackend
+    from guideway.api.grammar import CompiledGrammar
     from guideway.api.vocabulary import Vocabulary
 
 __all__ = ["LogitModifier", "LogitTransform", "ModifierContext", "Sampler", "Step", "WorkerContext"]
@@ -144,8 +145,8 @@ class LogitModifier(ABC, Generic[State]):
     row is drawn without the modifier, and its name is in the result's `unenforced` (unless it is
     `LogitTransform.hard` as the grammar mask is).
 
-    `options` are the operator's. Methods are called by one thread. An exception in any of them ends the one request
-    it concerned with `FinishReason.INTERNAL_ERROR`.
+    `options` are the operator's. Methods are called by one thread, but for those that say otherwise. An exception in
+    any of them ends the one request it concerned with `FinishReason.INTERNAL_ERROR`.
     """
 
     contract: ClassVar[str] = "1.0"
@@ -166,11 +167,26 @@ class LogitModifier(ABC, Generic[State]):
         self.options = options
         self.context = context
 
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
+        """The slow part of a request, before any of its sequences starts: what it returns is given to each `start`.
+
+        Called off the thread that decodes, from several threads at once, in every process that admits the request or
+        calls `start`; a function of the request and of this modifier's options alone. `grammar` is the request's
+        compiled constraint, None where it has none or this process does not hold it. Raises what `start` may raise.
+        """
+        return None
+
+    def compile_key(self, request: Request) -> Hashable | None:
+        """Requests of equal keys share one call of `compile` and its value; None: each has a call of its own. Called
+        from several threads at once."""
+        return None
+
     @abstractmethod
-    def start(self, request: Request, sequence: SequenceInfo) -> State | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> State | None:
         """The state of a new sequence, once per sequence; None leaves its rows alone. A request that selects this
-        modifier has its options in ``request.params.modifiers[name]``, a mapping. Raises `InvalidRequest` to refuse
-        it; an `InvalidConfiguration`, as `parse_options` raises, refuses it too."""
+        modifier has its options in ``request.params.modifiers[name]``, a mapping. `compiled` is what `compile`
+        returned for the request. Raises `InvalidRequest` to refuse it; an `InvalidConfiguration`, as `parse_options`
+        raises, refuses it too."""
 
     def unenforced(self, state: State) -> Sequence[str]:
         """Names of what was asked for this sequence and will not be enforced, once it has started; they are in the
@@ -199,8 +215,8 @@ class LogitModifier(ABC, Generic[State]):
         return len(token_ids)
 
     def companions(self, request: Request) -> Sequence[Companion]:
-        """Sequences to run beside each sequence of the request, asked once at its admission; none for a request this
-        modifier leaves alone. (`Need.COMPANIONS`)"""
+        """Sequences to run beside each sequence of the request, asked once at its admission, from several threads at
+        once; none for a request this modifier leaves alone. (`Need.COMPANIONS`)"""
         return ()
 
     def fork(self, state: State) -> State:

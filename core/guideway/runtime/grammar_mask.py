@@ -82,8 +82,8 @@ class GrammarState:
 class GrammarMask(LogitModifier[GrammarState]):
     """Constraint in, one bitmask row per row of the sequence out.
 
-    Requests are compiled by `compile` before `start`; `forget` drops a request. The bitmask of a payload is one of
-    two buffers used in turn, so it holds until the second `prepare` after.
+    Requests are compiled by `compile_constraint` before `start`; `forget` drops a request. The bitmask of a payload is
+    one of two buffers used in turn, so it holds until the second `prepare` after.
     """
 
     name = GRAMMAR_MASK
@@ -100,7 +100,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         self._buffers = [self._allocate(0) for _ in range(2)]
         """They grow with the batches: far fewer sequences may run than could."""
 
-    def compile(self, request: Request, constraint: Constraint) -> Future[Compilation]:
+    def compile_constraint(self, request: Request, constraint: Constraint) -> Future[Compilation]:
         """Start compiling. Raises `UnsupportedGrammar` at once if no strategy will take it."""
         future = self._compiler.submit(self.known.candidates(constraint), constraint)
         self._compiled[request.request_id] = future
@@ -116,7 +116,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         if future is not None:
             future.cancel()
 
-    def start(self, request: Request, sequence: SequenceInfo) -> GrammarState | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> GrammarState | None:
         if request.params.constraint is None:
             return None
         compilation = self._compiled[request.request_id].result()

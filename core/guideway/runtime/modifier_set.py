@@ -129,7 +129,7 @@ class ModifierSet:
         try:
             for modifier in self.all:
                 states.append(None)  # so that a start that raises is released too
-                states[-1] = state = self._call(modifier, None, "start", request, info)
+                states[-1] = state = self._call(modifier, None, "start", request, info, None)
                 if state is not None:
                     self.check_needs(modifier)
                     unenforced |= dict.fromkeys(self._call(modifier, state, "unenforced", state, read=read_names))

@@ -121,7 +121,7 @@ class Runtime:
         request = replace(request, seed=secrets.randbits(63) if params.seed is None else params.seed)
         companions = self._modifiers.companions(request)
         check_companions(companions, self.context.vocabulary, self._validation, self.context.max_num_sequences)
-        compilation = None if params.constraint is None else self._mask.compile(request, params.constraint)
+        compilation = None if params.constraint is None else self._mask.compile_constraint(request, params.constraint)
         self._num_open[request.request_id] = request.params.num_sequences
         return Admission(
             request, compilation, tuple(companion for _, companion in companions), tuple(name for name, _ in companions)

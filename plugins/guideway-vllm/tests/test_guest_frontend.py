@@ -57,7 +57,7 @@ class Hostile(ReferenceStrategy):
 class HostileModifier(LogitModifier[None]):
     name, stage, transform = "hostile", Stage.PRE_WARP, LogitTransform
 
-    def start(self, request: Request, sequence: SequenceInfo) -> None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> None:
         at("start", request.tenant)
 
     def prepare(self, batch: StepBatch, states: Sequence[None]) -> Payload | None:

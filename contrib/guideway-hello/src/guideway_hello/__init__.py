@@ -53,7 +53,7 @@ class Hello(LogitModifier[Wish]):
         super().__init__(options, context)
         self.tables: dict[str, NDArray[np.float32]] = {}
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Wish | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Wish | None:
         if self.name not in request.params.modifiers:
             return None
         wish = parse_options(Wish, request.params.modifiers[self.name], where="modifiers.hello")

@@ -100,7 +100,7 @@ class LegacyModifier(LogitModifier[_State]):
         """Of each request and sequence index: its key, and how many states stand for it. There are two for a moment
         when states are made anew."""
 
-    def start(self, request: Request, sequence: SequenceInfo) -> _State | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> _State | None:
         wanted = request.params.modifiers.get(self.name)
         if wanted is None:
             return None

@@ -100,7 +100,7 @@ class Bench:
         if Need.COMPANIONS in self.cls.needs and request.request_id not in self._companions:
             companions = self._companions[request.request_id] = tuple(self.modifier.companions(request))
         try:
-            state = self.modifier.start(request, info)
+            state = self.modifier.start(request, info, self.modifier.compile(request, None))
         except BaseException:
             self.modifier.release(None)
             raise

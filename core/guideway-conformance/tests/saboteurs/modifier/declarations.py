@@ -55,7 +55,7 @@ class NoExample(Repetition):
 class RefusesItsExamples(Repetition):
     """Gives an example that it refuses."""
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
         raise InvalidRequest("strength must be positive")
 
 

@@ -79,8 +79,8 @@ class EveryRow(Watermark):
 class EverySibling(EveryRow):
     """Leaves a request's second sequence alone, and speaks of it."""
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
-        return None if sequence.index % 2 else super().start(request, sequence)
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
+        return None if sequence.index % 2 else super().start(request, sequence, compiled)
 
 
 @saboteur("modifier.prepare_moves_nothing")

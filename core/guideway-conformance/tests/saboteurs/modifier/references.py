@@ -66,7 +66,7 @@ class Repetition(LogitModifier[RepetitionState]):
     transform: ClassVar[type[LogitTransform]] = RepetitionTransform
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ({"strength": 3.0}, {"strength": 8.0})
 
-    def start(self, request: Request, sequence: SequenceInfo) -> RepetitionState | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> RepetitionState | None:
         wanted = request.params.modifiers.get(self.name)
         return None if wanted is None else RepetitionState(wanted["strength"], list(sequence.prompt_token_ids))
 
@@ -117,7 +117,7 @@ class Watermark(LogitModifier[Any]):
     needs = frozenset({Need.HISTORY})
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ({"key": 3},)
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
         wanted = request.params.modifiers.get(self.name)
         return None if wanted is None else [wanted["key"], 2.0]
 
@@ -144,7 +144,7 @@ class Ban(LogitModifier[bool]):
 
     name, stage, transform, derived = "ban", Stage.MASK, BanTransform, True
 
-    def start(self, request: Request, sequence: SequenceInfo) -> bool | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
         return True if self.name in request.params.modifiers else None
 
     def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
@@ -186,7 +186,7 @@ class Draw(LogitModifier[bool]):
     name, stage, transform, derived = "draw", Stage.SAMPLE, DrawSampler, True
     needs = frozenset({Need.UNIFORM})
 
-    def start(self, request: Request, sequence: SequenceInfo) -> bool | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
         return True if self.name in request.params.modifiers else None
 
     def prepare(self, batch: StepBatch, states: Sequence[bool | None]) -> Payload | None:
@@ -214,7 +214,7 @@ class Mass(LogitModifier[list[float]]):
     name, stage, transform = "mass", Stage.PRE_WARP, MassTransform
     needs = frozenset({Need.BITMASK, Need.FEEDBACK})
 
-    def start(self, request: Request, sequence: SequenceInfo) -> list[float] | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> list[float] | None:
         return [] if self.name in request.params.modifiers else None
 
     def prepare(self, batch: StepBatch, states: Sequence[list[float] | None]) -> Payload | None:
@@ -250,7 +250,7 @@ class Guide(LogitModifier[bool]):
     name, stage, transform, derived = "guide", Stage.PRE_WARP, GuideTransform, True
     needs = frozenset({Need.COMPANIONS})
 
-    def start(self, request: Request, sequence: SequenceInfo) -> bool | None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
         return True if self.name in request.params.modifiers else None
 
     def companions(self, request: Request) -> Sequence[Companion]:

@@ -24,8 +24,8 @@ from saboteurs.modifier.references import Guide, Mass, Repetition, RepetitionSta
 class TakesItsOptions(Repetition):
     """Takes its options out of the request."""
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
-        state = super().start(request, sequence)
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
+        state = super().start(request, sequence, compiled)
         if state is not None:
             wanted: Any = request.params.modifiers[self.name]
             wanted.pop("strength")
@@ -36,7 +36,7 @@ class TakesItsOptions(Repetition):
 class ExpectsToBeSelected(Repetition):
     """Looks for its options in every request."""
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
         strength = request.params.modifiers[self.name]["strength"]
         return RepetitionState(strength, list(sequence.prompt_token_ids))
 
@@ -49,8 +49,8 @@ class OneStatePerRequest(Repetition):
         super().__init__(options, context)
         self.states: dict[str, Any] = {}
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
-        return self.states.setdefault(request.request_id, super().start(request, sequence))
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
+        return self.states.setdefault(request.request_id, super().start(request, sequence, compiled))
 
 
 @saboteur("modifier.sequences_have_a_state_each")
@@ -83,8 +83,8 @@ class DerivedWithMemory(Watermark):
 class DerivedByIndex(Watermark):
     """Says that its state is derived, and makes it from the sequence's index, which forks do not share."""
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
-        state = super().start(request, sequence)
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
+        state = super().start(request, sequence, compiled)
         return None if state is None else [state[0] + sequence.index, state[1]]
 
 
@@ -94,8 +94,8 @@ class CountsStarts(Repetition):
 
     started = 0
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
-        state = super().start(request, sequence)
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
+        state = super().start(request, sequence, compiled)
         if state is not None:
             self.started += 1
             state.strength += self.started
@@ -241,8 +241,8 @@ class ReleasesAll(Repetition):
         super().__init__(options, context)
         self.states: list[RepetitionState] = []
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
-        state = super().start(request, sequence)
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
+        state = super().start(request, sequence, compiled)
         self.states += [] if state is None else [state]
         return state
 
@@ -306,8 +306,8 @@ class FixedBuffer(Repetition):
 class HashesText(Repetition):
     """Takes a number from `hash` of a text, which is another one in each process."""
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
-        state = super().start(request, sequence)
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
+        state = super().start(request, sequence, compiled)
         if state is not None:
             state.strength += hash(request.request_id) % 7
         return state
@@ -317,8 +317,8 @@ class HashesText(Repetition):
 class ShortPrompts(Repetition):
     """Has room for prompts of 4096 tokens."""
 
-    def start(self, request: Request, sequence: SequenceInfo) -> Any:
-        state = super().start(request, sequence)
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
+        state = super().start(request, sequence, compiled)
         if state is not None and len(state.tokens) > 4096:
             raise IndexError("the buffer is full")
         return state
