@@ -347,8 +347,7 @@ def check_nothing_left(llm: Any) -> None:
     assert core.finished == {}
     for runtime in (core.runtime, llm.llm_engine.input_processor.guideway._runtime):
         assert not any(runtime._sequences)
-        assert runtime._num_open == {}
-        assert runtime._mask._compiled == {}
+        assert runtime._open == {}
     assert Ledger.twice == []
     assert Ledger.live == set()
 

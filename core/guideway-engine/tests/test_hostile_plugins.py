@@ -248,7 +248,7 @@ def test_in_an_engine_it_costs_one_request_or_is_an_interrupt(
         first, failed, last = engine.generate([PROMPT] * 3, params, tenants=tenants)
         check(plugin, phase, error, failed)
         assert [first.token_ids, last.token_ids] == [result.token_ids for result in alone]
-    assert not engine.has_work() and not engine._runtime._num_open
+    assert not engine.has_work() and not engine._runtime._open
     again = engine.generate([PROMPT] * 2, [good(0), good(1)])
     assert [result.token_ids for result in again] == [result.token_ids for result in alone]
 

@@ -13,7 +13,7 @@ from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidRequest, LimitExceeded, contain, did_you_mean, text_of
 from guideway.json_schema import check_schema
 from guideway.runtime.candidates import CandidateCache
-from guideway.runtime.compiler import Compilation
+from guideway.runtime.compiler import Compiled
 from guideway.runtime.sampling import is_text, python_number, validated
 
 __all__ = ["Admission", "Validator", "check_companions", "run_validators", "validate_request"]
@@ -26,10 +26,11 @@ MAX_TENANT_LENGTH = 256
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request that was let in; its constraint may still be compiling."""
+    """A request that was let in; its constraint, and what its modifiers need, may still be compiling."""
 
     request: Request
-    compilation: Future[Compilation] | None
+    compilation: Future[Compiled] | None
+    """None: nothing has to be compiled."""
     companions: tuple[Companion, ...]
     """Sequences to run beside each sequence of the request. Their logits follow the sampled rows, sequence by
     sequence and companion by companion, as many rows as the sequence has."""

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import Lock
 from typing import TypeAlias
 
 from guideway.api.grammar import GrammarStrategy, Support
@@ -74,11 +75,12 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
 
 class CandidateCache:
     """What `choose` said of the last constraints, which come again and again: reading a schema takes longer than many
-    a step."""
+    a step. May be asked from several threads at once."""
 
     def __init__(self, strategies: Mapping[str, GrammarStrategy]) -> None:
         self._strategies = strategies
         self._known: OrderedDict[tuple[str | None, str, bytes], list[Candidate]] = OrderedDict()
+        self._lock = Lock()
 
     def __contains__(self, constraint: Constraint) -> bool:
         """Whether it came before, and was well formed. Raises `InvalidGrammar`."""
@@ -91,9 +93,10 @@ class CandidateCache:
         if found is None:
             found = choose(constraint, self._strategies)
             _, kind, digest = found[0].key
-            self._known[key] = self._known[constraint.strategy, kind, digest] = found
-            while len(self._known) > MAX_CONSTRAINTS:
-                self._known.popitem(last=False)
+            with self._lock:
+                self._known[key] = self._known[constraint.strategy, kind, digest] = found
+                while len(self._known) > MAX_CONSTRAINTS:
+                    self._known.popitem(last=False)
         return found
 
 

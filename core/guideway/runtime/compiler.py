@@ -1,25 +1,29 @@
-"""Compiling: in threads, once for equal constraints, cached by bytes."""
+"""Compiling: what is slow about a request, off the thread that decodes, once for equal constraints."""
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeAlias
 
 from guideway.api.grammar import CompiledGrammar
-from guideway.api.types import Constraint
+from guideway.api.modifier import LogitModifier
+from guideway.api.steps import GRAMMAR_MASK
+from guideway.api.types import Constraint, Request
 from guideway.errors import GuidewayError, InvalidGrammar, UnsupportedGrammar, blame
-from guideway.runtime.candidates import Candidate, Key
+from guideway.runtime.candidates import Candidate
+from guideway.runtime.modifier_set import ModifierSet
+from guideway.runtime.threads import SharedWork, Threads
 
-__all__ = ["Compilation", "Compiler"]
+__all__ = ["Compilation", "Compiled", "Compiler", "RequestCompiler"]
 
-STACK_BYTES = 64 << 20
-"""Stack of a compile thread. Native compilers recurse over `$ref` and rule chains; at the usual 8 MiB they overflow
-from about 2,500 links on, which kills the process. Virtual memory only."""
+MAX_VALUES = 1024
+"""How many values of `LogitModifier.compile` are kept."""
+
+Compiled: TypeAlias = Mapping[str, Any]
+"""By modifier name what its `start` is given; the grammar mask's is a `Compilation`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +35,15 @@ class Compilation:
 
 
 class Compiler:
-    """Compiles in threads of its own; equal constraints in flight share one compilation, finished ones a cache.
+    """Compiles constraints. Equal ones in flight share one compilation, finished ones a cache bounded by bytes."""
 
-    The threads are daemons: a compilation that never ends keeps its request waiting, but not the interpreter.
-    """
-
-    def __init__(self, *, cache_bytes: int, num_threads: int) -> None:
-        self._cache_bytes = cache_bytes
-        self._num_threads = num_threads
-        self._threads: list[threading.Thread] = []
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._cached: OrderedDict[Key, tuple[CompiledGrammar, int]] = OrderedDict()
-        self._held = 0
-        self._in_flight: dict[Key, Future[CompiledGrammar]] = {}
-        self._closed = False
+    def __init__(self, threads: Threads, cache_bytes: int) -> None:
+        self._work: SharedWork[CompiledGrammar] = SharedWork(threads, cache_bytes)
 
     @property
     def held_bytes(self) -> int:
         """Memory of all cached grammars, as they report it."""
-        return self._held
+        return self._work.weight
 
     def submit(self, candidates: Sequence[Candidate], constraint: Constraint) -> Future[Compilation]:
         """Compile with the first candidate that can. The future fails with `InvalidGrammar`, with an
@@ -62,13 +55,7 @@ class Compiler:
 
     def close(self) -> None:
         """Compile nothing more; what is running ends in its own time, and what is queued fails."""
-        self._closed = True
-        for _ in self._threads:
-            self._queue.put(None)
-        with self._lock:
-            pending = list(self._in_flight.values())
-        for future in pending:
-            future.cancel()
+        self._work.close()
 
     def _try(
         self,
@@ -78,8 +65,7 @@ class Compiler:
         compilation: Future[Compilation],
     ) -> None:
         def end(future: Future[CompiledGrammar]) -> None:
-            closed = future.cancelled() or self._closed
-            error = GuidewayError("closed before the constraint was compiled") if closed else future.exception()
+            error = _error_of(future)
             if isinstance(error, UnsupportedGrammar):
                 refusals.append(f"{candidates[0].name}: {error}")
                 if len(candidates) > 1 and not compilation.cancelled():
@@ -88,78 +74,98 @@ class Compiler:
                 if len(refusals) > 1:
                     message = f"no strategy could compile it ({'; '.join(refusals)})"
                     error = UnsupportedGrammar(message, feature=error.feature)
-            if not compilation.set_running_or_notify_cancel():
-                return
-            if error is None:
-                compilation.set_result(Compilation(candidates[0], future.result()))
+            _settle(compilation, error, lambda: Compilation(candidates[0], future.result()))
+
+        work = partial(_compile, candidates[0], constraint)
+        self._work.submit(candidates[0].key, work).add_done_callback(end)
+
+
+class RequestCompiler:
+    """Compiles what a request needs before it starts: its constraint, then, with that, what each modifier asks for."""
+
+    def __init__(self, modifiers: ModifierSet, threads: Threads) -> None:
+        self._modifiers = modifiers
+        self._compiling = [m for m in modifiers.all if type(m).compile is not LogitModifier.compile]
+        self._work: SharedWork[Any] = SharedWork(threads, MAX_VALUES)
+
+    def submit(self, request: Request, constraint: Future[Compilation] | None) -> Future[Compiled] | None:
+        """What each `start` is given; `constraint` is the request's, which is under way. None: nothing has to be
+        compiled. The future fails with what `Compiler.submit` or a modifier's `compile` fails with."""
+        if constraint is None and not self._compiling:
+            return None
+        compiled: Future[Compiled] = Future()
+        if constraint is None:
+            self._next(request, None, self._compiling, {}, compiled)
+            return compiled
+
+        def end(future: Future[Compilation]) -> None:
+            if (error := _error_of(future)) is not None:
+                _settle(compiled, error, dict)
             else:
-                compilation.set_exception(error)
+                values = {GRAMMAR_MASK: future.result()}
+                self._next(request, future.result().grammar, self._compiling, values, compiled)
 
-        self._grammar(candidates[0], constraint).add_done_callback(end)
+        constraint.add_done_callback(end)
+        compiled.add_done_callback(lambda future: future.cancelled() and constraint.cancel())
+        return compiled
 
-    def _grammar(self, candidate: Candidate, constraint: Constraint) -> Future[CompiledGrammar]:
-        """The compilation by one candidate: cached, in flight, or begun."""
-        key = candidate.key
-        with self._lock:
-            if key in self._in_flight:
-                return self._in_flight[key]
-            future: Future[CompiledGrammar] = Future()
-            if key in self._cached:
-                self._cached.move_to_end(key)
-                future.set_result(self._cached[key][0])
-                return future
-            if self._closed:
-                future.cancel()
-                return future
-            self._start_threads()
-            # queued before it is known: what cannot be queued, or is interrupted here, leaves nothing to wait for
-            self._queue.put(partial(self._compile, candidate, constraint, future))
-            self._in_flight[key] = future
-        return future
+    def close(self) -> None:
+        """Compile nothing more."""
+        self._work.close()
 
-    def _compile(self, candidate: Candidate, constraint: Constraint, future: Future[CompiledGrammar]) -> None:
-        if not future.set_running_or_notify_cancel():
+    def _next(
+        self,
+        request: Request,
+        grammar: CompiledGrammar | None,
+        left: Sequence[LogitModifier[Any]],
+        values: dict[str, Any],
+        compiled: Future[Compiled],
+    ) -> None:
+        """Let the modifiers that are left compile, one after the other."""
+        if not left or compiled.cancelled():
+            _settle(compiled, None, lambda: values)
             return
+        modifier = left[0]
+
+        def end(future: Future[Any]) -> None:
+            if (error := _error_of(future)) is not None:
+                _settle(compiled, error, dict)
+            else:
+                values[modifier.name] = future.result()
+                self._next(request, grammar, left[1:], values, compiled)
+
         try:
-            with blame(f"grammar.{candidate.name}", "compile", passing=(InvalidGrammar, UnsupportedGrammar)):
-                grammar = candidate.strategy.compile(constraint)
-            with blame(f"grammar.{candidate.name}", "nbytes"):
-                nbytes = max(0, int(grammar.nbytes))
-        except BaseException as error:  # whatever it is, whoever waits must hear of it
-            with self._lock:
-                self._in_flight.pop(candidate.key, None)
-            future.set_exception(error)
+            key = self._modifiers.compile_key(modifier, request)
+        except GuidewayError as error:
+            _settle(compiled, error, dict)
             return
-        with self._lock:
-            self._in_flight.pop(candidate.key, None)
-            self._store(candidate.key, grammar, nbytes)
-        future.set_result(grammar)
+        work = partial(self._compile, modifier, request, grammar)
+        self._work.submit(None if key is None else (modifier.name, key), work).add_done_callback(end)
 
-    def _store(self, key: Key, grammar: CompiledGrammar, nbytes: int) -> None:
-        if nbytes > self._cache_bytes:
-            return
-        self._cached[key] = (grammar, nbytes)
-        self._held += nbytes
-        while self._held > self._cache_bytes:
-            _, (_, freed) = self._cached.popitem(last=False)
-            self._held -= freed
+    def _compile(
+        self, modifier: LogitModifier[Any], request: Request, grammar: CompiledGrammar | None
+    ) -> tuple[Any, int]:
+        return self._modifiers.compile(modifier, request, grammar), 1
 
-    def _start_threads(self) -> None:
-        """Start the threads with the first compilation, so that a host without constraints has none."""
-        if len(self._threads) == self._num_threads:
-            return
-        previous = threading.stack_size(STACK_BYTES)
-        try:
-            while len(self._threads) < self._num_threads:
-                thread = threading.Thread(target=self._work, name="guideway-compile", daemon=True)
-                thread.start()
-                self._threads.append(thread)
-        except RuntimeError as error:  # the system has no more threads; one is enough
-            if not self._threads:
-                raise GuidewayError(f"no thread can be started to compile constraints: {error}") from error
-        finally:
-            threading.stack_size(previous)
 
-    def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
-            job()
+def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledGrammar, int]:
+    """The grammar and its bytes."""
+    with blame(f"grammar.{candidate.name}", "compile", passing=(InvalidGrammar, UnsupportedGrammar)):
+        grammar = candidate.strategy.compile(constraint)
+    with blame(f"grammar.{candidate.name}", "nbytes"):
+        return grammar, max(0, int(grammar.nbytes))
+
+
+def _error_of(future: Future[Any]) -> BaseException | None:
+    """What a future that is done failed with."""
+    return GuidewayError("closed before it was compiled") if future.cancelled() else future.exception()
+
+
+def _settle(future: Future[Any], error: BaseException | None, value: Callable[[], Any]) -> None:
+    """End `future`, if nobody has cancelled it."""
+    if not future.set_running_or_notify_cancel():
+        return
+    if error is None:
+        future.set_result(value())
+    else:
+        future.set_exception(error)

@@ -82,8 +82,7 @@ class GrammarState:
 class GrammarMask(LogitModifier[GrammarState]):
     """Constraint in, one bitmask row per row of the sequence out.
 
-    Requests are compiled by `compile_constraint` before `start`; `forget` drops a request. The bitmask of a payload is
-    one of two buffers used in turn, so it holds until the second `prepare` after.
+    The bitmask of a payload is one of two buffers used in turn, so it holds until the second `prepare` after.
     """
 
     name = GRAMMAR_MASK
@@ -95,33 +94,23 @@ class GrammarMask(LogitModifier[GrammarState]):
         self.known = CandidateCache(strategies)
         """The constraints that came last."""
         self._compiler = compiler
-        self._compiled: dict[str, Future[Compilation]] = {}
         self._words = num_words(context.vocabulary.logits_width)
         self._buffers = [self._allocate(0) for _ in range(2)]
         """They grow with the batches: far fewer sequences may run than could."""
 
-    def compile_constraint(self, request: Request, constraint: Constraint) -> Future[Compilation]:
+    def compile_constraint(self, constraint: Constraint) -> Future[Compilation]:
         """Start compiling. Raises `UnsupportedGrammar` at once if no strategy will take it."""
-        future = self._compiler.submit(self.known.candidates(constraint), constraint)
-        self._compiled[request.request_id] = future
-        return future
+        return self._compiler.submit(self.known.candidates(constraint), constraint)
 
     def close(self) -> None:
         """Stop compiling."""
         self._compiler.close()
 
-    def forget(self, request: Request) -> None:
-        """The request is over, or never started."""
-        future = self._compiled.pop(request.request_id, None)
-        if future is not None:
-            future.cancel()
-
-    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> GrammarState | None:
-        if request.params.constraint is None:
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Compilation | None) -> GrammarState | None:
+        if compiled is None:
             return None
-        compilation = self._compiled[request.request_id].result()
         stop_token_ids = self.context.vocabulary.stop_token_ids | frozenset(request.params.stop_token_ids)
-        candidate, grammar = compilation.candidate, compilation.grammar
+        candidate, grammar = compiled.candidate, compiled.grammar
         with blame(f"grammar.{candidate.name}", "matcher", passing=(InvalidRequest, PluginError)):
             matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
         return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids)

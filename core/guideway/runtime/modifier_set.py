@@ -4,7 +4,7 @@ sequence runs is that sequence's alone."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import index as index_of
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from guideway.api.bitmask import num_words
+from guideway.api.grammar import CompiledGrammar
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.steps import CONTINUE, Fault, Feedback, Need, Outcome, Payload, Stage, StepBatch, fail
 from guideway.api.types import Companion, Request, SamplingParams, SequenceInfo
@@ -40,6 +41,8 @@ class ActiveSequence:
     """What the runtime knows of one running sequence."""
 
     journal: Journal
+    compiled: Mapping[str, Any]
+    """By modifier name what was compiled for its request."""
     states: list[Any]
     """Aligned with the modifiers; None where a modifier leaves the sequence alone."""
     acting: list[tuple[LogitModifier[Any], Any]]
@@ -118,9 +121,18 @@ class ModifierSet:
                 found += [(modifier.name, companion) for companion in companions]
         return found
 
+    def compile_key(self, modifier: LogitModifier[Any], request: Request) -> Hashable | None:
+        """`LogitModifier.compile_key`."""
+        key: Hashable | None = self._call(modifier, None, "compile_key", request, read=read_key)
+        return key
+
+    def compile(self, modifier: LogitModifier[Any], request: Request, grammar: CompiledGrammar | None) -> Any:
+        """`LogitModifier.compile`. Raises `InvalidRequest` or `PluginError`."""
+        return self._call(modifier, None, "compile", request, grammar)
+
     # The life of a sequence
 
-    def start(self, journal: Journal) -> ActiveSequence:
+    def start(self, journal: Journal, compiled: Mapping[str, Any]) -> ActiveSequence:
         """States for a sequence at its start; `replay` brings them up to date. Releases what it started if anything
         fails. Raises `InvalidRequest` or `PluginError`."""
         request, info = journal.request, journal.sequence
@@ -129,13 +141,13 @@ class ModifierSet:
         try:
             for modifier in self.all:
                 states.append(None)  # so that a start that raises is released too
-                states[-1] = state = self._call(modifier, None, "start", request, info, None)
+                states[-1] = state = self._call(modifier, None, "start", request, info, compiled.get(modifier.name))
                 if state is not None:
                     self.check_needs(modifier)
                     unenforced |= dict.fromkeys(self._call(modifier, state, "unenforced", state, read=read_names))
                 elif modifier.name in request.params.modifiers:
                     unenforced[f"modifier.{modifier.name}"] = None
-            sequence = self._sequence(journal, states, unenforced | journal.overruled)
+            sequence = self._sequence(journal, compiled, states, unenforced | journal.overruled)
             self.check_samplers([modifier for modifier, _ in sequence.acting], request.params)
         except BaseException:
             self.release(states)
@@ -167,7 +179,7 @@ class ModifierSet:
         except BaseException:
             self._release(forked)
             raise
-        child = self._sequence(parent.journal.fork(info), states, dict(parent.unenforced))
+        child = self._sequence(parent.journal.fork(info), parent.compiled, states, dict(parent.unenforced))
         child.companions = parent.companions
         return child
 
@@ -272,9 +284,12 @@ class ModifierSet:
             contain(error)
             return f"modifier.{modifier.name}"
 
-    def _sequence(self, journal: Journal, states: list[Any], unenforced: dict[str, None]) -> ActiveSequence:
+    def _sequence(
+        self, journal: Journal, compiled: Mapping[str, Any], states: list[Any], unenforced: dict[str, None]
+    ) -> ActiveSequence:
         acting = [(m, state) for m, state in zip(self.all, states, strict=True) if state is not None]
-        return ActiveSequence(journal, states, acting, [pair for pair in acting if not pair[0].derived], unenforced)
+        stateful = [pair for pair in acting if not pair[0].derived]
+        return ActiveSequence(journal, compiled, states, acting, stateful, unenforced)
 
     def _release(self, states: list[tuple[LogitModifier[Any], Any]]) -> None:
         for modifier, state in states:
@@ -325,6 +340,13 @@ class ModifierSet:
             contain(error)
             sequence.fault = Fault.of(self._plugin(modifier, state), phase, error)
             return None
+
+
+def read_key(value: Any) -> Hashable | None:
+    """`value`, which has to be hashable."""
+    hash(value)
+    key: Hashable | None = value
+    return key
 
 
 def read_names(value: Any) -> list[str]:

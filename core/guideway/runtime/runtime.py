@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -31,22 +33,32 @@ from guideway.api.types import Request, SequenceInfo
 from guideway.errors import GuidewayError, InvalidRequest, PluginError, contain, text_of
 from guideway.pipeline.context import combined_bitmask
 from guideway.runtime.admission import Admission, Validator, check_companions, run_validators, validate_request
-from guideway.runtime.compiler import Compiler
+from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet
 from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
+from guideway.runtime.threads import Threads
 from guideway.runtime.warping import Warping, banned_by
 
 __all__ = ["Runtime"]
+
+
+@dataclass(slots=True)
+class OpenRequest:
+    """A request that is not over."""
+
+    num_sequences: int
+    """How many of its sequences have not ended, those that have not started included."""
+    compilation: Future[Compiled] | None
 
 
 class Runtime:
     """Admission, compilation, per-sequence states, payloads down, feedback up, journal and replay.
 
     `strategies` come in order of preference, by the name the configuration gives them. `offers` is what the host's
-    worker can provide to transforms. Not thread-safe: one scheduler thread drives it; compiling has threads of its
-    own.
+    worker can provide to transforms. One scheduler thread drives it; `admit` and `abandon` may be called from any
+    thread, and compiling has threads of its own.
     """
 
     grammar_host: ClassVar[type[GrammarMask]] = GrammarMask
@@ -65,10 +77,11 @@ class Runtime:
         compile_threads: int = 2,
     ) -> None:
         self.context = context
-        compiler = Compiler(cache_bytes=cache_bytes, num_threads=compile_threads)
-        self._mask = self.grammar_host(strategies, compiler, context)
+        self._compile_threads = Threads("guideway-compile", compile_threads)
+        self._mask = self.grammar_host(strategies, Compiler(self._compile_threads, cache_bytes), context)
         check_names(modifiers)
         self._modifiers = ModifierSet([self._mask, *modifiers], context, offers)
+        self._compiler = RequestCompiler(self._modifiers, self._compile_threads)
         self._by_name = {m.name: m for m in modifiers}
         self._validators = tuple(validators)
         self._validation = ValidationContext(
@@ -81,8 +94,9 @@ class Runtime:
         self._sequences: list[ActiveSequence | None] = [None] * context.max_num_sequences
         self._acting: list[bool] | None = None
         """Whether any running sequence has a state of each modifier; None where that has to be found out anew."""
-        self._num_open: dict[str, int] = {}
-        """How many sequences of each request have not ended, those that have not started included."""
+        self._open: dict[str, OpenRequest] = {}
+        """Requests of which a sequence has not ended, or not started."""
+        self._open_lock = Lock()
         self._temperatures = np.zeros(context.max_num_sequences, dtype=np.float32)
         self._seeds = np.zeros(context.max_num_sequences, dtype=np.int64)
         self._indices = np.zeros(context.max_num_sequences, dtype=np.int32)
@@ -97,7 +111,7 @@ class Runtime:
 
     def admit(self, request: Request) -> Admission:
         """Let a request in, or raise `InvalidRequest`, or `PluginError` if a plugin failed over it; nothing else is
-        disturbed either way."""
+        disturbed either way. May be called from any thread, by several at once."""
         try:
             return self._admit(request)
         except GuidewayError:
@@ -107,10 +121,7 @@ class Runtime:
             raise InvalidRequest(f"the request cannot be read: {text_of(error)}") from error
 
     def _admit(self, request: Request) -> Admission:
-        if request.request_id in self._num_open:
-            raise InvalidRequest(
-                f"a request {request.request_id!r} is already here; ids are unique", field="request_id"
-            )
+        self._check_new(request)
         request = validate_request(request, self.context.vocabulary, self._validation, self._mask.known)
         params = request.params
         chosen = [self._by_name[name] for name in params.modifiers]
@@ -121,11 +132,25 @@ class Runtime:
         request = replace(request, seed=secrets.randbits(63) if params.seed is None else params.seed)
         companions = self._modifiers.companions(request)
         check_companions(companions, self.context.vocabulary, self._validation, self.context.max_num_sequences)
-        compilation = None if params.constraint is None else self._mask.compile_constraint(request, params.constraint)
-        self._num_open[request.request_id] = request.params.num_sequences
+        grammar = None if params.constraint is None else self._mask.compile_constraint(params.constraint)
+        compilation = self._compiler.submit(request, grammar)
+        with self._open_lock:
+            try:
+                self._check_new(request)
+            except InvalidRequest:
+                if compilation is not None:
+                    compilation.cancel()
+                raise
+            self._open[request.request_id] = OpenRequest(request.params.num_sequences, compilation)
         return Admission(
             request, compilation, tuple(companion for _, companion in companions), tuple(name for name, _ in companions)
         )
+
+    def _check_new(self, request: Request) -> None:
+        if request.request_id in self._open:
+            raise InvalidRequest(
+                f"a request {request.request_id!r} is already here; ids are unique", field="request_id"
+            )
 
     def abandon(self, admission: Admission) -> None:
         """One of the sequences of a request will never be started. Each of its `SamplingParams.num_sequences`, and
@@ -134,7 +159,9 @@ class Runtime:
 
     def close(self) -> None:
         """Stop compiling."""
+        self._compiler.close()
         self._mask.close()
+        self._compile_threads.close()
 
     # Sequences
 
@@ -163,7 +190,8 @@ class Runtime:
             past = journal.fork(journal.sequence)
         else:
             raise ValueError(f"the journal is of request {journal.request.request_id!r}, not {request.request_id!r}")
-        sequence = self._begin(past)
+        compiled = {} if admission.compilation is None else admission.compilation.result()
+        sequence = self._begin(past, compiled)
         sequence.companions = admission.companion_owners
         self._occupy(slot, sequence)
 
@@ -176,7 +204,8 @@ class Runtime:
         request = parent.journal.request
         info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
         child = self._modifiers.fork(parent, info)
-        self._num_open[request.request_id] += 1
+        with self._open_lock:
+            self._open[request.request_id].num_sequences += 1
         self._occupy(new_slot, child)
 
     def rebuild(self, slot: int) -> None:
@@ -184,7 +213,7 @@ class Runtime:
         has a fault from then on."""
         old = self._sequence(slot)
         try:
-            sequence = self._begin(old.journal)
+            sequence = self._begin(old.journal, old.compiled)
         except GuidewayError as error:
             plugin = error.plugin if isinstance(error, PluginError) else "runtime"
             old.fault = Fault.of(plugin, "rebuild", error)
@@ -311,8 +340,8 @@ class Runtime:
 
     # Parts
 
-    def _begin(self, journal: Journal) -> ActiveSequence:
-        sequence = self._modifiers.start(journal)
+    def _begin(self, journal: Journal, compiled: Compiled) -> ActiveSequence:
+        sequence = self._modifiers.start(journal, compiled)
         try:
             self._mask.begin_after(self._modifiers.state(sequence, self._mask), journal.constraint_start)
             self._modifiers.replay(sequence)
@@ -396,8 +425,13 @@ class Runtime:
 
     def _sequence_ended(self, request: Request) -> None:
         """One sequence fewer; with the last one the request is over."""
-        left = self._num_open.pop(request.request_id, 0) - 1
-        if left > 0:
-            self._num_open[request.request_id] = left
-        else:
-            self._mask.forget(request)
+        with self._open_lock:
+            known = self._open.get(request.request_id)
+            if known is None:
+                return
+            known.num_sequences -= 1
+            if known.num_sequences > 0:
+                return
+            del self._open[request.request_id]
+        if known.compilation is not None:
+            known.compilation.cancel()

@@ -1,0 +1,146 @@
+"""Threads that never keep the interpreter from ending, and work in them that is done once for equal keys."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from functools import partial
+from typing import Generic, TypeVar
+
+from guideway.errors import GuidewayError
+
+__all__ = ["SharedWork", "Threads"]
+
+STACK_BYTES = 64 << 20
+"""Stack of a thread. Native compilers recurse over `$ref` and rule chains; at the usual 8 MiB they overflow from about
+2,500 links on, which kills the process. Virtual memory only."""
+
+T = TypeVar("T")
+
+
+class Threads:
+    """Daemons that take work in order of arrival: work that never ends keeps its request waiting, but not the
+    interpreter. They are started with the first work, so that a host without any has none."""
+
+    def __init__(self, name: str, num_threads: int) -> None:
+        self._name = name
+        self._num_threads = num_threads
+        self._threads: list[threading.Thread] = []
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """What `work` returns or raises. Raises `GuidewayError` once closed, and if the system has no thread for it."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except BaseException as error:  # whatever it is, whoever waits must hear of it
+                    future.set_exception(error)
+
+        with self._lock:
+            if self._closed:
+                raise GuidewayError(f"the threads {self._name!r} are closed")
+            self._start()
+            self._queue.put(run)
+        return future
+
+    def close(self) -> None:
+        """Take nothing more; what is running ends in its own time."""
+        with self._lock:
+            self._closed = True
+            for _ in self._threads:
+                self._queue.put(None)
+
+    def _start(self) -> None:
+        if len(self._threads) == self._num_threads:
+            return
+        previous = threading.stack_size(STACK_BYTES)
+        try:
+            while len(self._threads) < self._num_threads:
+                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except RuntimeError as error:  # the system has no more threads; one is enough
+            if not self._threads:
+                raise GuidewayError(f"no thread {self._name!r} can be started: {error}") from error
+        finally:
+            threading.stack_size(previous)
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
+            job()
+
+
+class SharedWork(Generic[T]):
+    """Work for threads: what has equal keys and is under way is one, and values are kept for later, as many as weigh
+    `capacity` together; the one that was used longest ago goes first."""
+
+    def __init__(self, threads: Threads, capacity: int) -> None:
+        self._threads = threads
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        self._under_way: dict[Hashable, Future[T]] = {}
+        self._closed = False
+        self.weight = 0
+        """Of all values that are kept."""
+
+    def submit(self, key: Hashable | None, work: Callable[[], tuple[T, int]]) -> Future[T]:
+        """The value for `key`: kept, under way, or begun; `work` returns it with what it weighs. None is no key, and
+        nothing is shared. After `close` the future is cancelled."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                future.cancel()
+                return future
+            if key is not None:
+                if key in self._under_way:
+                    return self._under_way[key]
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+                    future.set_result(self._kept[key][0])
+                    return future
+            # submitted before it is known: what cannot be, or is interrupted here, leaves nothing to wait for
+            self._threads.submit(partial(self._run, key, work, future))
+            self._under_way[future if key is None else key] = future
+        return future
+
+    def close(self) -> None:
+        """Begin nothing more, and cancel what has not begun."""
+        with self._lock:
+            self._closed = True
+            pending = list(self._under_way.values())
+        for future in pending:
+            future.cancel()
+
+    def _run(self, key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            value, weight = work()
+        except BaseException as error:
+            with self._lock:
+                self._under_way.pop(future if key is None else key, None)
+            future.set_exception(error)
+            return
+        with self._lock:
+            self._under_way.pop(future if key is None else key, None)
+            if key is not None:
+                self._keep(key, value, weight)
+        future.set_result(value)
+
+    def _keep(self, key: Hashable, value: T, weight: int) -> None:
+        if weight > self._capacity:
+            return
+        self._kept[key] = (value, weight)
+        self.weight += weight
+        while self.weight > self._capacity:
+            _, (_, freed) = self._kept.popitem(last=False)
+            self.weight -= freed

@@ -1,0 +1,147 @@
+"""`LogitModifier.compile`: off the thread that decodes, once for equal keys, its value given to every start."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import pytest
+from guideway.api import (
+    CompiledGrammar,
+    FinishReason,
+    InvalidConfiguration,
+    InvalidRequest,
+    LogitModifier,
+    LogitTransform,
+    Payload,
+    Regex,
+    Request,
+    SamplingParams,
+    SequenceInfo,
+    Stage,
+    Step,
+    StepBatch,
+)
+from guideway.api.steps import Array
+
+from tests.support.hostility import PROMPT, host
+
+
+class Nothing(LogitTransform):
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        return logits
+
+
+class Slow(LogitModifier[Any]):
+    """Compiles what a request's options say; remembers who compiled, and what `start` was given."""
+
+    name, stage, transform = "slow", Stage.PRE_WARP, Nothing
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.threads: list[threading.Thread] = []
+        self.grammars: list[CompiledGrammar | None] = []
+        self.started: list[Any] = []
+        self.go = threading.Event()
+        self.go.set()
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
+        assert self.go.wait(timeout=30)
+        self.threads.append(threading.current_thread())
+        self.grammars.append(grammar)
+        options = request.params.modifiers.get(self.name)
+        if options is not None and "raises" in options:
+            raise options["raises"]
+        return [request.request_id]
+
+    def compile_key(self, request: Request) -> Hashable | None:
+        key: Hashable | None = request.params.modifiers.get(self.name, {}).get("key")
+        return key
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
+        self.started.append(compiled)
+        return compiled
+
+    def prepare(self, batch: StepBatch, states: Sequence[Any]) -> Payload | None:
+        return None
+
+
+def params(**options: Any) -> SamplingParams:
+    return SamplingParams(max_tokens=2, modifiers={"slow": options})
+
+
+def admitted(subject: Any, request_id: str, params: SamplingParams) -> Any:
+    return subject.runtime.admit(Request(request_id=request_id, prompt_token_ids=(1,), params=params))
+
+
+def test_it_is_off_the_decoding_thread_and_every_start_is_given_its_value() -> None:
+    subject = host(Slow)
+    modifier = subject.runtime._by_name["slow"]
+    admission = admitted(subject, "two", SamplingParams(max_tokens=2, n=2, temperature=1.0))
+    for index in range(2):
+        subject.runtime.start(admission, index, index=index)
+    assert [thread.name for thread in modifier.threads] == ["guideway-compile"]
+    assert len(modifier.started) == 2
+    assert modifier.started[0] is modifier.started[1]
+
+
+def test_a_request_waits_for_it_and_no_other_does() -> None:
+    subject = host(Slow)
+    modifier = subject.runtime._by_name["slow"]
+    modifier.go.clear()
+    admission = admitted(subject, "waits", params())
+    assert not admission.ready()
+    modifier.go.set()
+    assert admission.wait(timeout=30)
+
+
+def test_equal_keys_share_one_call_and_no_key_shares_none() -> None:
+    subject = host(Slow)
+    modifier = subject.runtime._by_name["slow"]
+    for request_id, options in (("a", {"key": "k"}), ("b", {"key": "k"}), ("c", {"key": "l"}), ("d", {}), ("e", {})):
+        assert admitted(subject, request_id, params(**options)).wait(timeout=30)
+        subject.runtime.start(admitted(subject, f"{request_id}2", params(**options)), 0)
+        subject.runtime.release(0)
+    assert [compiled[0] for compiled in modifier.started] == ["a", "a", "c", "d2", "e2"]
+
+
+def test_it_is_given_the_compiled_constraint() -> None:
+    subject = host(Slow)
+    modifier = subject.runtime._by_name["slow"]
+    admission = admitted(subject, "with", SamplingParams(constraint=Regex("a+")))
+    assert admission.wait(timeout=30)
+    assert admitted(subject, "without", params()).wait(timeout=30)
+    assert [isinstance(grammar, CompiledGrammar) for grammar in modifier.grammars] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"raises": RuntimeError("boom")}, "modifier.slow failed in compile: RuntimeError: boom"),
+        ({"raises": SystemExit(3)}, "modifier.slow failed in compile: SystemExit: 3"),
+        ({"key": ["no", "hash"]}, "modifier.slow failed in compile_key: TypeError: unhashable type: 'list'"),
+    ],
+)
+def test_a_failure_is_one_requests_and_names_plugin_and_phase(options: dict[str, Any], error: str) -> None:
+    subject = host(Slow)
+    alone = subject.generate([PROMPT], [params()])[0]
+    good, bad, too = subject.generate([PROMPT] * 3, [params(), params(**options), params()])
+    assert bad.finish_reason is FinishReason.INTERNAL_ERROR
+    assert str(bad.error) == error
+    assert [good.token_ids, too.token_ids] == [alone.token_ids] * 2
+
+
+@pytest.mark.parametrize("error", [InvalidRequest("not so"), InvalidConfiguration("not so", field="options.x")])
+def test_it_may_refuse(error: BaseException) -> None:
+    (refused,) = host(Slow).generate([PROMPT], [params(raises=error)])
+    assert refused.finish_reason is FinishReason.REFUSED
+    assert "not so" in str(refused.error)
+
+
+def test_a_rebuilt_sequence_is_given_the_same_value() -> None:
+    subject = host(Slow)
+    modifier = subject.runtime._by_name["slow"]
+    subject.runtime.start(admitted(subject, "a", params()), 0)
+    subject.runtime.rebuild(0)
+    assert modifier.started[0] is modifier.started[1]
