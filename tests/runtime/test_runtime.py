@@ -452,7 +452,7 @@ def test_validators_pass_refuse_or_fail_closed() -> None:
         if request.params.max_tokens == 8:
             raise ZeroDivisionError("oops")
 
-    subject = host(validators=[("dist/hooks.strict", strict)])
+    subject = host(validators={Request: [("dist/hooks.strict", strict)]})
     good, refused, broken = subject.generate([PROMPT] * 3, [SamplingParams(max_tokens=n) for n in (6, 7, 8)])
     assert seen == [(str(i), 256, tuple(STRATEGIES)) for i in range(3)]
     assert good.error is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import threading
 from collections import Counter
@@ -298,6 +299,7 @@ class Waiting:
 
     priority: int
     tenant: str
+    arrival: int
 
 
 def test_the_backlog_says_whose_turn_it_is_as_if_it_looked_at_every_request() -> None:
@@ -305,10 +307,10 @@ def test_the_backlog_says_whose_turn_it_is_as_if_it_looked_at_every_request() ->
     rng = random.Random(3)
     backlog: WaitingQueue[Waiting] = WaitingQueue()
     arrived: list[Waiting] = []
-    under_way = Counter[str]()
+    under_way, arrivals = Counter[str](), itertools.count()
     for _ in range(3000):
         if not arrived or rng.random() < 0.5:
-            request = Waiting(rng.choice((-1, 0, 0, 4)), rng.choice("abcde"))
+            request = Waiting(rng.choice((-1, 0, 0, 4)), rng.choice("abcde"), next(arrivals))
             backlog.add(request)
             arrived.append(request)
         elif rng.random() < 0.3:

@@ -66,6 +66,14 @@ def test_of_tenants_that_have_had_as_much_the_first_to_come_goes_first() -> None
     assert [queue.take() for _ in sequences] == sequences
 
 
+def test_one_that_is_added_late_waits_where_it_came() -> None:
+    queue = Queue()
+    sequences = [waiting("a").sequences[0] for _ in range(5)]
+    for i in (1, 3, 0, 4, 2):
+        queue.add(sequences[i])
+    assert [queue.take() for _ in sequences] == sequences
+
+
 def test_an_interrupted_change_leaves_a_queue_that_works() -> None:
     queue = Queue()
     sequence = waiting("a").sequences[0]

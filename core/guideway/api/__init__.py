@@ -101,6 +101,7 @@ __all__ = [
     "StepInput",
     "StepOutput",
     "StructuralTag",
+    "Submission",
     "Support",
     "TokenLists",
     "TokenLogprobs",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from guideway.api.hooks import ValidationContext
     from guideway.api.modifier import LogitModifier
     from guideway.api.provisional import AttentionBackend, Executor, Model, Workflow
-    from guideway.api.types import GenerationResult, Request
+    from guideway.api.types import GenerationResult, Request, Submission
     from guideway.api.worker import WorkerMixin
 
 __all__ = ["hookimpl", "hookspec"]
@@ -73,8 +73,15 @@ def guideway_attention_backend(name: str) -> type[AttentionBackend]:
 
 
 @hookspec
+def guideway_validate_submission(submission: Submission, context: ValidationContext) -> None:
+    """Kind ``hooks``: pass, or raise `InvalidRequest`, before the prompt is tokenised. Any other exception refuses the
+    request too. Called off the thread that decodes, for several requests at once."""
+
+
+@hookspec
 def guideway_validate_request(request: Request, context: ValidationContext) -> None:
-    """Kind ``hooks``: pass, or raise `InvalidRequest`. Any other exception refuses the request too."""
+    """Kind ``hooks``: pass, or raise `InvalidRequest`, once the prompt is tokenised. Any other exception refuses the
+    request too. Called off the thread that decodes, for several requests at once."""
 
 
 @hookspec

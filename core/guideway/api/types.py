@@ -33,6 +33,7 @@ __all__ = [
     "SamplingParams",
     "SequenceInfo",
     "StructuralTag",
+    "Submission",
     "TokenLogprobs",
 ]
 
@@ -353,6 +354,19 @@ class SamplingParams:
     def num_sequences(self) -> int:
         """How many sequences are generated."""
         return self.n if self.best_of is None else self.best_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What a caller sent, before a host tokenises it; only `tenant` and the bytes of `prompt` have been looked at."""
+
+    request_id: str
+    prompt: str | tuple[int, ...] | tuple[Mapping[str, Any], ...] | None
+    """Text, token ids or chat messages, as it came; None where the host knows its token ids alone."""
+    params: SamplingParams
+    prompt_token_ids: tuple[int, ...] | None = None
+    """Where the host knows them already."""
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

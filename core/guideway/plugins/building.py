@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from guideway.api.types import Request, Submission
 from guideway.errors import GuidewayError, PluginLoadError, PluginUnavailable, blame
 from guideway.plugins.hooks import Hook, Hooks
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
         GrammarStrategy,
         LogitModifier,
         ModifierContext,
-        Request,
         ValidationContext,
         Vocabulary,
     )
@@ -64,13 +64,16 @@ def build_modifiers(
     return modifiers
 
 
-def validators(hooks: Hooks) -> list[tuple[str, Callable[[Request, ValidationContext], None]]]:
-    """The hooks that validate requests, each with the id of its plugin."""
+def validators(hooks: Hooks) -> dict[type, list[tuple[str, Callable[[Any, ValidationContext], None]]]]:
+    """By what they validate, a `Submission` or a `Request`, the hooks that do, each with the id of its plugin."""
 
-    def calling(hook: Hook) -> Callable[[Request, ValidationContext], None]:
-        return lambda request, context: hook(request=request, context=context)
+    def calling(hook: Hook, argument: str) -> Callable[[Any, ValidationContext], None]:
+        return lambda subject, context: hook(**{argument: subject, "context": context})
 
-    return [(hook.plugin, calling(hook)) for hook in hooks.validate_request]
+    return {
+        Submission: [(hook.plugin, calling(hook, "submission")) for hook in hooks.validate_submission],
+        Request: [(hook.plugin, calling(hook, "request")) for hook in hooks.validate_request],
+    }
 
 
 def _check_available(plugin: str, component: type[DeviceBackend] | type[GrammarStrategy]) -> None:

@@ -31,6 +31,7 @@ class Hooks:
     what an implementation asks for with ``tryfirst`` or ``trylast``. The hooks' rules on exceptions are the
     caller's to apply."""
 
+    validate_submission: tuple[Hook, ...] = ()
     validate_request: tuple[Hook, ...] = ()
     request_started: tuple[Hook, ...] = ()
     request_finished: tuple[Hook, ...] = ()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
+from typing import Any
 
 from guideway.api.hooks import ValidationContext
 from guideway.api.options import is_int, short_repr
-from guideway.api.types import Companion, Constraint, JsonSchema, Request, SamplingParams
+from guideway.api.types import Companion, Constraint, JsonSchema, Request, SamplingParams, Submission
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidRequest, LimitExceeded, contain, did_you_mean, text_of
 from guideway.json_schema import check_schema
@@ -18,7 +19,8 @@ from guideway.runtime.sampling import is_text, python_number, validated
 
 __all__ = ["Admission", "Validator", "check_companions", "run_validators", "validate_request"]
 
-Validator = Callable[[Request, ValidationContext], None]
+Validator = Callable[[Any, ValidationContext], None]
+"""Given a `Submission` or a `Request`."""
 
 MAX_TENANT_LENGTH = 256
 """Characters of `Request.tenant`: it is a name, and kept for as long as the host runs."""
@@ -82,12 +84,16 @@ def check_companions(
         )
 
 
-def run_validators(validators: Sequence[tuple[str, Validator]], request: Request, context: ValidationContext) -> None:
-    """Ask every validation hook; one that breaks refuses the request too, because what it guards is not known to
-    hold."""
-    for plugin, validate in validators:
+def run_validators(
+    validators: Mapping[type, Sequence[tuple[str, Validator]]],
+    subject: Submission | Request,
+    context: ValidationContext,
+) -> None:
+    """Ask every hook that validates what `subject` is; one that breaks refuses it too, because what it guards is not
+    known to hold."""
+    for plugin, validate in validators.get(type(subject), ()):
         try:
-            validate(request, context)
+            validate(subject, context)
         except InvalidRequest:
             raise
         except BaseException as error:

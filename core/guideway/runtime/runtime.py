@@ -29,7 +29,7 @@ from guideway.api.grammar import GrammarStrategy
 from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.steps import Fault, Need, Outcome, Payload, StepBatch, StepInput, StepOutput
-from guideway.api.types import Request, SequenceInfo
+from guideway.api.types import Request, SequenceInfo, Submission
 from guideway.errors import GuidewayError, InvalidRequest, PluginError, contain, text_of
 from guideway.pipeline.context import combined_bitmask
 from guideway.runtime.admission import Admission, Validator, check_companions, run_validators, validate_request
@@ -70,7 +70,7 @@ class Runtime:
         *,
         strategies: Mapping[str, GrammarStrategy],
         modifiers: Sequence[LogitModifier[Any]] = (),
-        validators: Sequence[tuple[str, Validator]] = (),
+        validators: Mapping[type, Sequence[tuple[str, Validator]]] | None = None,
         offers: frozenset[Need] = frozenset(),
         model: str = "",
         cache_bytes: int = 512 << 20,
@@ -83,7 +83,7 @@ class Runtime:
         self._modifiers = ModifierSet([self._mask, *modifiers], context, offers)
         self._compiler = RequestCompiler(self._modifiers, self._compile_threads)
         self._by_name = {m.name: m for m in modifiers}
-        self._validators = tuple(validators)
+        self._validators = validators or {}
         self._validation = ValidationContext(
             model=model,
             max_model_len=context.max_model_len,
@@ -108,6 +108,11 @@ class Runtime:
         return [(type(m), m.options) for m in self._modifiers.all]
 
     # Requests
+
+    def check(self, submission: Submission) -> None:
+        """Let the hooks see what came, before its prompt is tokenised. Raises `InvalidRequest`. May be called from any
+        thread, by several at once."""
+        run_validators(self._validators, submission, self._validation)
 
     def admit(self, request: Request) -> Admission:
         """Let a request in, or raise `InvalidRequest`, or `PluginError` if a plugin failed over it; nothing else is

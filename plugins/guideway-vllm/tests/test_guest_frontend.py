@@ -79,7 +79,7 @@ def front_end() -> FrontEnd:
         context,
         strategies={"hostile": Hostile(VOCABULARY, {})},
         modifiers=[HostileModifier({}, context)],
-        validators=[("hostile", validate)],
+        validators={Request: [("hostile", validate)]},
     )
     return front_end
 

@@ -9,6 +9,7 @@ import os
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeAlias, Unpack
@@ -16,18 +17,22 @@ from typing import Any, TypeAlias, Unpack
 from guideway.api.types import GenerationResult, SamplingParams
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import GuidewayError, text_of
+from guideway.runtime.threads import Threads
 
 from guideway_engine.admission import demand
 from guideway_engine.config import EngineArguments, EngineConfig
 from guideway_engine.engine import Engine, EngineClosed
 from guideway_engine.generation import Chunk, ChunkReader, Generation, check_streamable
 from guideway_engine.prompts import Prompt
-from guideway_engine.scheduling.sequence import refusal
+from guideway_engine.scheduling.sequence import SequenceGroup, refusal
 from guideway_engine.scheduling.waiting import WaitingQueue
 
 __all__ = ["AsyncEngine", "AsyncGeneration"]
 
 log = logging.getLogger(__name__)
+
+ADMISSION_THREADS = 4
+"""In which requests are checked and tokenised, beside the thread that decodes."""
 
 POLL_SECONDS = 0.02
 """How long a compilation that has ended may go unnoticed while nothing else is there to do."""
@@ -44,6 +49,7 @@ class AsyncGeneration:
         self.arguments = (prompt, self.params, tenant)
         self.priority, _ = demand(self.params)
         self.tenant = tenant if isinstance(tenant, str) else ""  # admission refuses another one
+        self.arrival = engine.new_arrival()
         self.loop = asyncio.get_running_loop()
         self.result: GenerationResult | None = None
         """The result, once every output has ended."""
@@ -113,7 +119,10 @@ class AsyncEngine:
         self._ids = itertools.count()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._backlog: WaitingQueue[AsyncGeneration] = WaitingQueue()
-        """Not admitted yet, because the engine's queue is full."""
+        """Those whose admission has not begun, because the engine's queue is full."""
+        self._entering: dict[AsyncGeneration, int] = {}
+        """Those whose admission is under way, with how many sequences each has."""
+        self._admission = Threads("guideway-admission", ADMISSION_THREADS)
         self._admitted: dict[AsyncGeneration, tuple[Generation, ChunkReader | None]] = {}
         """Those that have not ended; without a reader where nothing can be streamed."""
         self._closing = False
@@ -180,6 +189,10 @@ class AsyncEngine:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def new_arrival(self) -> int:
+        """`Engine.new_arrival`."""
+        return self._engine.new_arrival()
+
     def _new_generation(self, prompt: Prompt, params: SamplingParams | None, tenant: str) -> AsyncGeneration:
         return AsyncGeneration(self, f"request-{next(self._ids)}", prompt, params, tenant)
 
@@ -229,7 +242,7 @@ class AsyncEngine:
         compilation, look for both in turn."""
         timeout: float | None = 0.0
         if not self._engine.has_work():
-            timeout = 0.0 if self._backlog else None
+            timeout = 0.0 if self._backlog and not self._entering else None
         elif self._engine.is_compiling():
             timeout = POLL_SECONDS
         while not self._closing:
@@ -241,28 +254,57 @@ class AsyncEngine:
             timeout = 0.0
 
     def _admit(self) -> None:
-        """Let in what there is room for, in the backlog's order. Whose turn it is may need many sequences; while it is,
-        no other goes before it."""
+        """Begin the admission of what there is room for, in the backlog's order. Whose turn it is may need many
+        sequences; while it is, no other goes before it."""
         under_way: Counter[str] | None = None
-        while self._backlog and self._engine.has_room(SamplingParams(priority=self._backlog.best_priority())):
+        while self._backlog and self._has_room(SamplingParams(priority=self._backlog.best_priority())):
             if under_way is None:  # in most steps none is let in, so it is counted here
-                under_way = Counter(waiting.tenant for waiting in self._admitted)
+                under_way = Counter(waiting.tenant for waiting in (*self._admitted, *self._entering))
             waiting = next(self._backlog.in_turn(under_way.__getitem__))
-            if not self._engine.has_room(waiting.params):
+            if not self._has_room(waiting.params):
                 return
-            prompt, params, tenant = waiting.arguments
-            try:
-                generation = self._engine.submit(
-                    prompt, params, tenant=tenant, request_id=waiting.request_id, wait=False
-                )
-            except Exception as error:
-                self._call_in(waiting.loop, _set_admitted, waiting.admitted, error)
-            else:
-                reader = generation.reader() if params.best_of is None else None
-                self._admitted[waiting] = (generation, reader)
-                under_way[waiting.tenant] += 1
-                self._call_in(waiting.loop, _set_admitted, waiting.admitted, None)
             self._backlog.discard(waiting)
+            self._entering[waiting] = demand(waiting.params)[1]
+            under_way[waiting.tenant] += 1
+            prompt, params, tenant = waiting.arguments
+            admit = partial(
+                self._engine.admit,
+                prompt,
+                params,
+                tenant=tenant,
+                request_id=waiting.request_id,
+                arrival=waiting.arrival,
+            )
+            self._admission.submit(admit).add_done_callback(partial(self._on_admitted, waiting))
+
+    def _has_room(self, params: SamplingParams) -> bool:
+        entering: Counter[int] = Counter()
+        for waiting, num_sequences in self._entering.items():
+            entering[waiting.priority] += num_sequences
+        return self._engine.has_room(params, entering)
+
+    def _on_admitted(self, waiting: AsyncGeneration, admitted: Future[SequenceGroup]) -> None:
+        """Called in a thread of admission."""
+        try:
+            self._command(lambda: self._enter(waiting, admitted))
+        except EngineClosed:  # and `_close` has said so
+            if admitted.exception() is None:
+                self._engine.withdraw(admitted.result())
+
+    def _enter(self, waiting: AsyncGeneration, admitted: Future[SequenceGroup]) -> None:
+        """Let one run whose admission has ended, unless it was aborted meanwhile."""
+        wanted = self._entering.pop(waiting, None) is not None
+        try:
+            group = admitted.result()
+            if not wanted:
+                self._engine.withdraw(group)
+                return
+            generation = self._engine.enter(group)
+        except Exception as error:
+            self._call_in(waiting.loop, _set_admitted, waiting.admitted, error)
+            return
+        self._admitted[waiting] = (generation, generation.reader() if waiting.params.best_of is None else None)
+        self._call_in(waiting.loop, _set_admitted, waiting.admitted, None)
 
     def _publish(self) -> None:
         """Give each event loop, in one call, what is new for its requests."""
@@ -281,12 +323,13 @@ class AsyncEngine:
         try:
             loop.call_soon_threadsafe(function, *args)
         except RuntimeError:  # that loop is closed: its requests have no reader
-            for waiting in [waiting for waiting in self._admitted if waiting.loop is loop]:
+            for waiting in [waiting for waiting in (*self._admitted, *self._entering) if waiting.loop is loop]:
                 self._end(waiting)
 
     def _end(self, waiting: AsyncGeneration) -> None:
         if waiting in self._admitted:
             self._engine.abort(self._admitted[waiting][0])
+        self._entering.pop(waiting, None)
         self._backlog.discard(waiting)
 
     def _close(self, cause: BaseException | None = None) -> None:
@@ -296,6 +339,7 @@ class AsyncEngine:
         if cause is not None:
             error = GuidewayError(f"the engine failed: {text_of(cause)}")
             error.__cause__ = cause
+        self._admission.close()
         try:
             self._engine.close(error)
         except BaseException:
@@ -307,9 +351,9 @@ class AsyncEngine:
                 self._commands.get()()
             except BaseException:
                 log.exception("the engine is closed; a command failed")
-        for waiting in self._backlog:
+        for waiting in (*self._backlog, *self._entering):
             self._call_in(waiting.loop, _set_admitted, waiting.admitted, closed)
-        self._backlog = WaitingQueue()
+        self._backlog, self._entering = WaitingQueue(), {}
         self._publish()
 
 

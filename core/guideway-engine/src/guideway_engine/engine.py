@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import ExitStack
 from functools import wraps
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from guideway.api.options import Range, mismatch, short_repr
-from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams
+from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams, Submission
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import (
     GuidewayError,
@@ -24,12 +24,13 @@ from guideway.errors import (
     text_of,
 )
 from guideway.plugins import Hook
+from guideway.runtime.admission import Admission
 
 from guideway_engine.admission import demand, make_group
 from guideway_engine.assembly import assemble
 from guideway_engine.config import EngineArguments, EngineConfig, config_of
 from guideway_engine.generation import Generation
-from guideway_engine.prompts import BYTES, Message, Prompt, conversations, tokenize
+from guideway_engine.prompts import BYTES, Message, Prompt, PromptReader, conversations, most_bytes
 from guideway_engine.scheduling.scheduler import Scheduler
 from guideway_engine.scheduling.sequence import SequenceGroup, reason_of, refusal
 from guideway_engine.scheduling.stepper import Stepper
@@ -93,7 +94,10 @@ class Engine:
     def __init__(self, model: str | os.PathLike[str] | EngineConfig, **settings: Unpack[EngineArguments]) -> None:
         self.config = config = config_of(model, settings)
         parts = assemble(config)
-        self._tokenizer = parts.tokenizer
+        self._prompts = PromptReader(
+            parts.tokenizer,
+            most_bytes(parts.tokenizer, parts.runtime.context.vocabulary, parts.runtime.context.max_model_len),
+        )
         self._runtime = parts.runtime
         self._hooks = parts.hooks
         self._executor = parts.executor
@@ -157,8 +161,10 @@ class Engine:
                 while not self.has_room(job[1]):
                     self._step_and_collect(pending, ended, keep)
                 request_id = self._new_id()
+                prompt, its_params, tenant = job
                 try:
-                    group = self._admit(request_id, *job, ended)
+                    group = self.admit(prompt, its_params, tenant=tenant, request_id=request_id, inbox=ended)
+                    self.enter(group)
                 except GuidewayError as error:
                     keep(index, refusal(request_id, error))
                 else:
@@ -205,20 +211,79 @@ class Engine:
                 f"wait already, the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try "
                 "again when some have started"
             )
-        group = self._admit(
-            self._new_id() if request_id is None else request_id,
-            prompt,
-            SamplingParams() if params is None else params,
-            tenant,
-            [],
+        group = self.admit(
+            prompt, params, tenant=tenant, request_id=self._new_id() if request_id is None else request_id
         )
+        generation = self.enter(group)
         if wait:
             try:
                 self._await_compilation(group)
             except BaseException:  # the caller will not have it
                 self._scheduler.end_group(group, FinishReason.ABORT)
                 raise
+        return generation
+
+    def admit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        *,
+        tenant: str,
+        request_id: str,
+        arrival: int | None = None,
+        inbox: list[GenerationResult] | None = None,
+    ) -> SequenceGroup:
+        """Check and tokenise one request, and begin to compile what it needs; it runs once it has been let in with
+        `enter`, and is over with `withdraw`. For a host that must not wait for this where it decodes: may be called
+        from any thread, by several at once. `arrival` is its `new_arrival`, where it came before now. Its result is
+        put into `inbox` as well. Raises as `submit` does."""
+        self._check_open()
+        arrival = self.new_arrival() if arrival is None else arrival
+        params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
+        given = self._prompts.read(prompt)
+        self._runtime.check(Submission(request_id=request_id, prompt=given, params=params, tenant=tenant))
+        request = Request(
+            request_id=request_id,
+            prompt_token_ids=self._prompts.tokenize(given),
+            params=params,
+            prompt=prompt if isinstance(prompt, str) else None,
+            tenant=tenant,
+        )
+        admission = self._runtime.admit(request)
+        try:
+            return make_group(
+                admission,
+                self._runtime.context,
+                self.config,
+                arrival=arrival,
+                inbox=[] if inbox is None else inbox,
+            )
+        except BaseException:
+            self._abandon(admission)
+            raise
+
+    def new_arrival(self) -> int:
+        """The number of a request that has come: of two that wait, the one with the lower number goes first. May be
+        called from any thread."""
+        return next(self._arrivals)
+
+    @_by_one_thread
+    def enter(self, group: SequenceGroup) -> Generation:
+        """Let a request that was admitted run."""
+        try:
+            self._check_open()
+            self._observe(self._hooks.request_started, request=group.request)
+        except BaseException:
+            self.withdraw(group)
+            raise
+        self._scheduler.add(group)
         return Generation(self, group)
+
+    def withdraw(self, group: SequenceGroup) -> None:
+        """A request that was admitted will not run. May be called from any thread."""
+        self._abandon(group.admission)
 
     @_by_one_thread
     def step(self, *, timeout: float = 0.1) -> None:
@@ -235,12 +300,14 @@ class Engine:
             wait(pending, timeout, return_when=FIRST_COMPLETED)
 
     @_by_one_thread
-    def has_room(self, params: SamplingParams | None = None) -> bool:
+    def has_room(self, params: SamplingParams | None = None, beside: Mapping[int, int] | None = None) -> bool:
         """Whether a request with these parameters may wait now; if not, `submit` raises `QueueFull`. True for one
-        that has more sequences than ever may, which is refused at once."""
+        that has more sequences than ever may, which is refused at once. `beside`: how many sequences of each priority
+        are about to be let in."""
         priority, num_sequences = demand(params)
+        num_others = sum(n for theirs, n in (beside or {}).items() if theirs <= priority)
         most = self.config.max_waiting
-        return num_sequences > most or self._scheduler.num_waiting_at(priority) + num_sequences <= most
+        return num_sequences > most or self._scheduler.num_waiting_at(priority) + num_others + num_sequences <= most
 
     def has_work(self) -> bool:
         """Whether any request has not ended."""
@@ -336,29 +403,9 @@ class Engine:
             keep(pending.pop(result.request_id), result)
         ended.clear()
 
-    def _admit(
-        self, request_id: str, prompt: Prompt, params: SamplingParams, tenant: str, inbox: list[GenerationResult]
-    ) -> SequenceGroup:
-        self._check_open()
-        if not isinstance(params, SamplingParams):
-            raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
-        request = Request(
-            request_id=request_id,
-            prompt_token_ids=tuple(tokenize(prompt, self._tokenizer)),
-            params=params,
-            prompt=prompt if isinstance(prompt, str) else None,
-            tenant=tenant,
-        )
-        admission = self._runtime.admit(request)
-        try:
-            group = make_group(admission, self._runtime.context, self.config, arrival=next(self._arrivals), inbox=inbox)
-            self._observe(self._hooks.request_started, request=admission.request)
-        except BaseException:
-            for _ in range(admission.request.params.num_sequences):
-                self._runtime.abandon(admission)
-            raise
-        self._scheduler.add(group)
-        return group
+    def _abandon(self, admission: Admission) -> None:
+        for _ in range(admission.request.params.num_sequences):
+            self._runtime.abandon(admission)
 
     def _await_compilation(self, group: SequenceGroup) -> None:
         """Drive the engine until the request could start. Raises what it was refused or failed with until then."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from guideway.api.options import short_repr
-from guideway.errors import InvalidRequest, contain, text_of
+from guideway.api.vocabulary import Vocabulary
+from guideway.errors import InvalidRequest, LimitExceeded, contain, text_of
 from guideway.runtime.sampling import is_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["BYTES", "Message", "Prompt", "conversations", "tokenize"]
+__all__ = ["BYTES", "Message", "Prompt", "PromptReader", "conversations", "most_bytes"]
 
 Message: TypeAlias = Mapping[str, Any]
 """``{"role": ..., "content": ...}``"""
@@ -26,15 +29,71 @@ BYTES = bytes | bytearray | memoryview
 """Sequences of whole numbers, but not of token ids."""
 
 
-def tokenize(prompt: Prompt, tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """The token ids of `prompt`. Raises `InvalidRequest`."""
+Read: TypeAlias = str | tuple[int, ...] | tuple[Mapping[str, Any], ...]
+"""A prompt whose form is known."""
+
+
+class PromptReader:
+    """From prompts to token ids. Its methods may be called from several threads at once.
+
+    `max_bytes` is the most bytes of text that a prompt which fits can have (`most_bytes`); more is not tokenised.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, max_bytes: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._max_bytes = max_bytes
+        # its first call sets how it truncates and pads, which no other call may meet
+        tokenizer("")
+
+    def read(self, prompt: Prompt) -> Read:
+        """What kind of prompt it is. Raises `InvalidRequest` if it is none."""
+        with _as_invalid("read"):
+            return _read(prompt)
+
+    def tokenize(self, prompt: Read) -> tuple[int, ...]:
+        """The token ids of a prompt. Raises `InvalidRequest`."""
+        with _as_invalid("tokenized"):
+            if isinstance(prompt, str):
+                return self._encode(_valid_text(prompt, "the prompt"), add_special_tokens=True)
+            if prompt and isinstance(prompt[0], Mapping):
+                text = _apply_chat_template(prompt, self._tokenizer)
+                return self._encode(_valid_text(text, "a chat message"), add_special_tokens=False)
+            return cast("tuple[int, ...]", prompt)
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        if self._max_bytes is not None and 4 * len(text) > self._max_bytes:  # a character has at most 4
+            num_bytes = len(text.encode())
+            if num_bytes > self._max_bytes:
+                raise LimitExceeded(
+                    f"the prompt has {num_bytes} bytes of text, and whatever its tokens are, the context has room for "
+                    f"{self._max_bytes} at most; shorten it",
+                    field="prompt",
+                )
+        return tuple(self._tokenizer(text, add_special_tokens=add_special_tokens).input_ids)
+
+
+def most_bytes(tokenizer: PreTrainedTokenizerFast, vocabulary: Vocabulary, num_tokens: int) -> int | None:
+    """The bytes of the longest text that can be so many tokens; None if the tokenizer may drop parts of a text, or make
+    one token of any length from it."""
+    spec = json.loads(tokenizer.backend_tokenizer.to_str())
+    bytewise = spec["model"].get("byte_fallback") or (spec["decoder"] or {}).get("type") == "ByteLevel"
+    greedy = any(token["lstrip"] or token["rstrip"] for token in spec["added_tokens"])
+    if spec["normalizer"] is not None or greedy or not bytewise:
+        return None
+    longest = max(map(len, vocabulary.tokens))
+    return num_tokens * max([longest, *(len(name.encode()) for name in vocabulary.special_tokens.values())])
+
+
+@contextmanager
+def _as_invalid(what: str) -> Iterator[None]:
+    """Whatever a tokenizer, a template or a value of any type raises is the prompt's fault."""
     try:
-        return _token_ids(prompt, tokenizer)
+        yield
     except InvalidRequest:
         raise
-    except BaseException as error:  # whatever a tokenizer, a template or a value of any type raises
+    except BaseException as error:
         contain(error)
-        raise InvalidRequest(f"the prompt cannot be tokenized: {text_of(error)}", field="prompt") from error
+        raise InvalidRequest(f"the prompt cannot be {what}: {text_of(error)}", field="prompt") from error
 
 
 def conversations(messages: Any) -> list[Any]:
@@ -56,9 +115,9 @@ def _are(items: object, cls: type) -> bool:
     return isinstance(items, Sequence) and all(isinstance(item, cls) for item in items)
 
 
-def _token_ids(prompt: Any, tokenizer: PreTrainedTokenizerFast) -> list[int]:
+def _read(prompt: Any) -> Read:
     if isinstance(prompt, str):
-        return list(tokenizer(_valid_text(prompt, "the prompt")).input_ids)
+        return prompt
     if isinstance(prompt, Mapping):
         raise InvalidRequest(
             "a prompt of chat messages is a list of mappings, and this is one mapping: write [{'role': ..., 'content': "
@@ -71,7 +130,7 @@ def _token_ids(prompt: Any, tokenizer: PreTrainedTokenizerFast) -> list[int]:
             field="prompt",
         )
     if prompt and all(isinstance(item, Mapping) for item in prompt):
-        return _apply_chat_template(prompt, tokenizer)
+        return tuple(prompt)
     for item in prompt:
         if not isinstance(item, Integral) or isinstance(item, bool):  # NumPy's integers are Integral
             raise InvalidRequest(
@@ -79,10 +138,10 @@ def _token_ids(prompt: Any, tokenizer: PreTrainedTokenizerFast) -> list[int]:
                 f"holds a value of type {type(item).__name__}",
                 field="prompt",
             )
-    return [int(item) for item in prompt]
+    return tuple(int(item) for item in prompt)
 
 
-def _apply_chat_template(messages: Sequence[Any], tokenizer: PreTrainedTokenizerFast) -> list[int]:
+def _apply_chat_template(messages: Sequence[Any], tokenizer: PreTrainedTokenizerFast) -> str:
     if tokenizer.chat_template is None:
         raise InvalidRequest("this model has no chat template; give the prompt as text", field="prompt")
     if not all({"role", "content"} <= message.keys() for message in messages):
@@ -92,7 +151,7 @@ def _apply_chat_template(messages: Sequence[Any], tokenizer: PreTrainedTokenizer
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     except Exception as error:  # whatever a template's own code raises
         raise InvalidRequest(f"the model's chat template refused the messages: {error}", field="prompt") from error
-    return list(tokenizer(_valid_text(str(text), "a chat message"), add_special_tokens=False).input_ids)
+    return str(text)
 
 
 def _joined(content: Any) -> Any:

@@ -57,7 +57,7 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
         context,
         strategies=built,
         modifiers=build_modifiers(modifiers, context, config.options),
-        validators=validators(hooks) if front_end else (),
+        validators=validators(hooks) if front_end else None,
         offers=OFFERS,
         model=str(vllm_config.model_config.served_model_name or vllm_config.model_config.model),
         cache_bytes=config.grammar_cache_bytes,

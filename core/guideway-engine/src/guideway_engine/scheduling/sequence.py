@@ -108,14 +108,15 @@ class SequenceState:
     request: Request = field(init=False)
     tenant: str = field(init=False)
     priority: int = field(init=False)
+    arrival: int = field(init=False)
     rank: tuple[int, int, int] = field(init=False)
     """Smaller is more important."""
 
     def __post_init__(self) -> None:
         self.request = self.group.request
         params = self.request.params
-        self.tenant, self.priority = self.request.tenant, params.priority
-        self.rank = (self.priority, self.group.arrival, self.index)
+        self.tenant, self.priority, self.arrival = self.request.tenant, params.priority, self.group.arrival
+        self.rank = (self.priority, self.arrival, self.index)
         if params.logprobs is not None or params.best_of is not None:
             self.logprobs = []
 

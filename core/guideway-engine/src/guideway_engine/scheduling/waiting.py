@@ -18,6 +18,8 @@ class Queued(Protocol):
     priority: int
     """Lower goes first."""
     tenant: str
+    arrival: int
+    """Its number among all that came."""
 
 
 T = TypeVar("T", bound=Queued)
@@ -29,7 +31,6 @@ class WaitingQueue(Generic[T]):
     def __init__(self) -> None:
         self._queues: dict[int, dict[str, dict[T, int]]] = {}
         """By priority and tenant, in order of arrival, with the number of each; dicts because any may be removed."""
-        self._arrivals = itertools.count()
 
     def __len__(self) -> int:
         return sum(map(len, self._each()))
@@ -44,8 +45,13 @@ class WaitingQueue(Generic[T]):
         return itertools.chain.from_iterable(self._each())
 
     def add(self, item: T) -> None:
-        """Behind the others of its priority and tenant."""
-        self._queues.setdefault(item.priority, {}).setdefault(item.tenant, {})[item] = next(self._arrivals)
+        """Behind those of its priority and tenant that came before it."""
+        queue = self._queues.setdefault(item.priority, {}).setdefault(item.tenant, {})
+        late = bool(queue) and item.arrival < next(reversed(queue.values()))
+        queue[item] = item.arrival
+        if late:  # its admission took longer than that of one that came later
+            for other in [other for other, arrival in queue.items() if arrival > item.arrival]:
+                queue[other] = queue.pop(other)
 
     def discard(self, item: T) -> None:
         """Take it out. Nothing happens if it is not here."""
