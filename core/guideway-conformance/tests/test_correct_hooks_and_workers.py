@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from guideway.api import GenerationResult, InvalidRequest, Request, Worker, WorkerMixin, WorkerStep, hookimpl
+from guideway.api import (
+    GenerationResult,
+    InvalidRequest,
+    Request,
+    Submission,
+    Worker,
+    WorkerMixin,
+    WorkerStep,
+    hookimpl,
+)
 from guideway_conformance.runner import run
 from guideway_conformance.target import Target
 
@@ -15,6 +24,13 @@ class RefusesEverything:
     @hookimpl
     def guideway_validate_request(self) -> None:
         raise InvalidRequest("this host is closed", field="tenant")
+
+
+class RefusesWhatIsLong:
+    @hookimpl
+    def guideway_validate_submission(self, submission: Submission) -> None:
+        if isinstance(submission.prompt, str) and len(submission.prompt) > 5:
+            raise InvalidRequest("that is long", field="prompt")
 
 
 class KeepsWhatRuns:
@@ -85,7 +101,7 @@ class Slotted(WorkerMixin):
 
 @pytest.mark.parametrize(
     "plugin",
-    [RefusesEverything, KeepsWhatRuns, OnlyHearsEnds, DoesNothing, Slotted],
+    [RefusesEverything, RefusesWhatIsLong, KeepsWhatRuns, OnlyHearsEnds, DoesNothing, Slotted],
     ids=lambda plugin: plugin.__name__,
 )
 def test_is_certified(plugin: type) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from guideway.api import GenerationResult, InvalidRequest, Request, ValidationContext, hookimpl
+from guideway.api import GenerationResult, InvalidRequest, Request, Submission, ValidationContext, hookimpl
 
 from saboteurs import saboteur
 
@@ -66,6 +67,31 @@ class CorrectsTheRequest:
     @hookimpl
     def guideway_validate_request(self, request: Request) -> None:
         request.params.modifiers["policy"] = {}  # type: ignore[index]
+
+
+@saboteur("hooks.passes_or_refuses")
+class ExpectsTokens:
+    """Takes for granted that what came is tokenised."""
+
+    @hookimpl
+    def guideway_validate_submission(self, submission: Submission) -> None:
+        if len(submission.prompt_token_ids or ()) / len(submission.prompt_token_ids or ()) > 100:
+            raise InvalidRequest("it is too long", field="prompt")
+
+
+@saboteur("hooks.a_validator_serves_several_threads")
+class KnowsOneAtATime:
+    """Keeps the request it looks at where the next one is kept too."""
+
+    def __init__(self) -> None:
+        self.current: Request | None = None
+
+    @hookimpl
+    def guideway_validate_request(self, request: Request) -> None:
+        self.current = request
+        time.sleep(0.001)  # it looks something up
+        if self.current is not request:
+            raise RuntimeError("the wrong request")
 
 
 @saboteur("hooks.hears_of_every_start")

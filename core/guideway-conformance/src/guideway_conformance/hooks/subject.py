@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from guideway.api import (
@@ -17,6 +18,7 @@ from guideway.api import (
     Regex,
     Request,
     SamplingParams,
+    Submission,
     TokenLogprobs,
     ValidationContext,
 )
@@ -27,6 +29,18 @@ from guideway_conformance.subjects import Settings, Subject
 __all__ = ["HooksSubject", "as_bytes", "requests", "results"]
 
 PREFIX = "guideway_"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One call of a validator."""
+
+    hook: str
+    arguments: dict[str, Any]
+
+    def __str__(self) -> str:
+        argument, given = next(iter(self.arguments.items()))
+        return f"{argument} {given.request_id!r}"
 
 
 class HooksSubject(Subject):
@@ -46,7 +60,8 @@ class HooksSubject(Subject):
         """The hooks it implements, such as ``validate_request``."""
         plugin = component() if isinstance(component, type) else component
         heard = {name for name, caller in _callers(plugin) if caller.has_spec() and caller.get_hookimpls()}
-        return frozenset(heard | {"observes"} if any(name.startswith("request_") for name in heard) else heard)
+        kinds = {"request_": "observes", "validate_": "validates"}
+        return frozenset(heard | {kind for prefix, kind in kinds.items() if any(n.startswith(prefix) for n in heard)})
 
     @property
     def unknown(self) -> list[str]:
@@ -56,6 +71,23 @@ class HooksSubject(Subject):
             for name, caller in _callers(self._plugin)
             if not caller.has_spec() and not all(impl.optionalhook for impl in caller.get_hookimpls())
         ]
+
+    def validated(self) -> Iterator[Asked]:
+        """All that its validators are asked of."""
+        heard = self.traits(self.component)
+        for each in requests():
+            submission = Submission(
+                request_id=each.request_id,
+                prompt=each.prompt or each.prompt_token_ids or ({"role": "user", "content": "hi"},),
+                params=each.params,
+                tenant=each.tenant,
+            )
+            for hook, argument, given in (
+                ("validate_submission", "submission", submission),
+                ("validate_request", "request", each),
+            ):
+                if hook in heard:
+                    yield Asked(hook, {argument: given, "context": self.context})
 
     def call(self, hook: str, **arguments: Any) -> list[Any]:
         """What its implementations of `hook` returned, None apart."""
