@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guideway.api.forward import ModelInfo, RunnerLimits
-from guideway.api.modifier import LogitModifier, ModifierContext
+from guideway.api.modifier import ModifierContext
 from guideway.api.provisional import Executor
 from guideway.api.steps import Need
 from guideway.errors import InvalidConfiguration, PluginLoadError, PluginNotFound, contain, text_of
 from guideway.plugins import Hooks, Plugins
-from guideway.plugins.building import build_modifiers, build_strategies, building, validators
+from guideway.plugins.building import building
 from guideway.plugins.configuration import component_name
+from guideway.runtime.plan import RuntimePlan
 from guideway.runtime.runtime import Runtime
 from guideway.vocabulary import build_vocabulary
 
@@ -26,7 +27,6 @@ from guideway_engine.scheduling.kv_cache import KVCache
 from guideway_engine.worker import WorkerSettings, WorkerSpec
 
 if TYPE_CHECKING:
-    from guideway.api.grammar import GrammarStrategy
     from transformers import PreTrainedTokenizerFast
 
 __all__ = ["Parts", "assemble"]
@@ -87,7 +87,16 @@ def assemble(config: EngineConfig) -> Parts:
             tokenizer, logits_width=info.logits_width, stop_token_ids=list(info.stop_token_ids)
         )
         context = ModifierContext(vocabulary=vocabulary, max_num_sequences=cache.num_slots, max_model_len=max_length)
-        runtime = _runtime(config, context, strategies, modifiers, hooks)
+        runtime = RuntimePlan(
+            context=context,
+            strategies=strategies,
+            modifiers=modifiers,
+            options=config.options,
+            offers=OFFERS,
+            model=config.model,
+            cache_bytes=config.grammar_cache_bytes,
+            compile_threads=config.compile_threads,
+        ).build(hooks)
         settings = WorkerSettings(
             modifiers=runtime.modifier_classes(),
             vocabulary_size=len(vocabulary),
@@ -207,25 +216,6 @@ def _cache(config: EngineConfig, max_length: int) -> KVCache:
         num_cells=num_cells,
         max_length=max_length,
         enable_prefix_caching=config.enable_prefix_caching,
-    )
-
-
-def _runtime(
-    config: EngineConfig,
-    context: ModifierContext,
-    strategies: list[type[GrammarStrategy]],
-    modifiers: list[type[LogitModifier[Any]]],
-    hooks: Hooks,
-) -> Runtime:
-    return Runtime(
-        context,
-        strategies=build_strategies(strategies, context.vocabulary, config.options),
-        modifiers=build_modifiers(modifiers, context, config.options),
-        validators=validators(hooks),
-        offers=OFFERS,
-        model=config.model,
-        cache_bytes=config.grammar_cache_bytes,
-        compile_threads=config.compile_threads,
     )
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from guideway.api import InvalidConfiguration, ModifierContext, Need, Vocabulary
 from guideway.plugins import Plugins
-from guideway.plugins.building import build_modifiers, build_strategies, validators
-from guideway.runtime import Runtime, build_vocabulary
+from guideway.runtime import Runtime, RuntimePlan, build_vocabulary
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.stock.server import Server, serving
@@ -45,24 +44,24 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
     modifiers = [plugins.load("modifier", address) for address in config.modifiers]
     hooks = plugins.hooks()
     vocabulary = vocabulary_of(vllm_config)
-    with serving(Server(vllm_config, _tokenizer(vllm_config))):
-        built = build_strategies(strategies, vocabulary, config.options)
     slots = 1 if front_end else vllm_config.scheduler_config.max_num_seqs * vllm_config.max_concurrent_batches
     context = ModifierContext(
         vocabulary=vocabulary,
         max_num_sequences=slots,
         max_model_len=vllm_config.model_config.max_model_len + 1,  # vLLM itself refuses longer prompts
     )
-    return Runtime(
-        context,
-        strategies=built,
-        modifiers=build_modifiers(modifiers, context, config.options),
-        validators=validators(hooks) if front_end else None,
+    plan = RuntimePlan(
+        context=context,
+        strategies=strategies,
+        modifiers=modifiers,
+        options=config.options,
         offers=OFFERS,
         model=str(vllm_config.model_config.served_model_name or vllm_config.model_config.model),
         cache_bytes=config.grammar_cache_bytes,
         compile_threads=config.compile_threads,
     )
+    with serving(Server(vllm_config, _tokenizer(vllm_config))):
+        return plan.build(hooks if front_end else None)
 
 
 def fingerprint(config: GuestConfig, plugins: Plugins) -> str:
