@@ -112,6 +112,14 @@ class Plan:
         return "no grammar"
 
 
+def hold_at(gate: str | None) -> None:
+    """Say that a call has come, by a file, and go on when another one is there."""
+    if gate is not None:
+        Path(f"{gate}.reached").touch()
+        while not Path(f"{gate}.open").exists():
+            time.sleep(0.01)
+
+
 # Grammar strategies
 
 
@@ -206,6 +214,7 @@ class Faulty(GrammarStrategy):
     max_rollback: ClassVar[int | None] = None
 
     def supports(self, constraint: Constraint) -> Any:
+        hold_at(json.loads(constraint.source()).get("gate"))
         if plan_of(json.loads(constraint.source())).due("supports", 9):
             return "yes"
         return Support(enforced=frozenset({constraint.kind}))
@@ -317,6 +326,9 @@ class FaultyModifier(LogitModifier[State]):
     states: ClassVar[list[State]] = []
     """Of the engine core, in the order they were made."""
 
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
+        hold_at(request.params.modifiers.get(self.name, {}).get("gate"))
+
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
         wanted = request.params.modifiers.get(self.name)
         if wanted is None:
@@ -427,6 +439,8 @@ class FaultyMixin(WorkerMixin):
 def guideway_validate_request(request: Request, context: ValidationContext) -> None:
     if request.tenant in ("raise", "panic", "interrupt", "leave"):
         Plan("validate_request", request.tenant, 0).due("validate_request")
+    if request.tenant.startswith("gate:"):
+        hold_at(request.tenant.removeprefix("gate:"))
     if request.tenant == "refused":
         raise InvalidRequest("this tenant is not served", field="tenant")
 

@@ -439,6 +439,31 @@ def test_a_constraint_that_compiles_slowly_is_served_in_the_end(ask: Ask) -> Non
         assert re.fullmatch("[a-z]{5}", answer.result().choices[0].message.content)
 
 
+@pytest.mark.parametrize("where", ["supports", "validate_request", "modifier's compile"])
+def test_a_server_answers_others_while_it_looks_at_a_request(
+    server: Server, ask: Ask, tmp_path: Path, where: str
+) -> None:
+    gate = tmp_path / "gate"
+    slow: dict[str, Any] = {
+        "supports": {
+            "structured_outputs": {"grammar": json.dumps({"bytes": 5, "gate": str(gate)})},
+            "vllm_xargs": {"guideway.dialect": "faulty"},
+        },
+        "validate_request": {"vllm_xargs": {"guideway.tenant": f"gate:{gate}"}},
+        "modifier's compile": {"vllm_xargs": modifiers(faulty_pre_warp={"gate": str(gate)})},
+    }[where]
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(ask.chat, **slow)
+        while not gate.with_suffix(".reached").exists():
+            assert not answer.done(), answer.result()
+            time.sleep(0.05)
+        assert server.is_healthy()
+        assert json.loads(ask.text(json=SCHEMA)) == ANSWER
+        assert not answer.done()
+        gate.with_suffix(".open").touch()
+        assert answer.result().choices[0].message.content
+
+
 # All at once
 
 

@@ -74,7 +74,7 @@ def front_end() -> FrontEnd:
     context = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=1, max_model_len=64)
     front_end = FrontEnd.__new__(FrontEnd)
     front_end._config = GuestConfig()
-    front_end._lock = threading.Lock()
+    front_end._slot = threading.Lock()
     front_end._runtime = Runtime(
         context,
         strategies={"hostile": Hostile(VOCABULARY, {})},
@@ -82,6 +82,17 @@ def front_end() -> FrontEnd:
         validators={Request: [("hostile", validate)]},
     )
     return front_end
+
+
+def tried(front_end: FrontEnd, request: Request) -> list[str]:
+    """The modifiers that act on it."""
+    trial = front_end._tried(request)
+    while True:
+        try:
+            next(trial).wait()
+        except StopIteration as end:
+            acting: list[str] = end.value
+            return acting
 
 
 def on_the_event_loop(act: Callable[[], Any]) -> Any:
@@ -105,7 +116,7 @@ def test_a_plugin_that_raises_what_ends_a_program_refuses_its_request(
         tenant=asked,
     )
     with pytest.raises(GuidewayError, match=error):
-        on_the_event_loop(lambda: front_end._tried(bad))
+        on_the_event_loop(lambda: tried(front_end, bad))
     good = Request(request_id="good", prompt_token_ids=(0,), params=SamplingParams(constraint=Choice(["ab", "ba"])))
-    assert on_the_event_loop(lambda: front_end._tried(good)) == []
-    assert front_end._runtime._num_open == {}
+    assert on_the_event_loop(lambda: tried(front_end, good)) == []
+    assert front_end._runtime._open == {}

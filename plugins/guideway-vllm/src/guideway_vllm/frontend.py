@@ -5,20 +5,23 @@ A trial goes as far as the first token: admission, compilation, matcher and the 
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
-from guideway.api import InvalidRequest, PluginError, Request, Stage, UnsupportedCapability
+from guideway.api import InvalidRequest, PluginError, Request, Stage, Submission, UnsupportedCapability
 from guideway.plugins import Plugins
 from guideway.runtime import Admission
+from guideway.runtime.threads import Threads
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.parts import build_runtime
@@ -30,6 +33,14 @@ log = logging.getLogger("vllm.guideway")
 
 NOT_BESIDE_DRAWS = ("logprobs", "logprob_token_ids", "bad_words", "allowed_token_ids", "thinking_token_budget")
 """Parameters only vLLM's own draw obeys, or reports of."""
+
+
+ADMISSION_THREADS = 4
+"""In which a server tries requests, beside its event loop."""
+
+T = TypeVar("T")
+Trial: TypeAlias = Generator[Admission, None, T]
+"""A trial stops where it waits for what it yields to be compiled, and may be resumed by any thread."""
 
 
 class FrontEnd:
@@ -44,7 +55,8 @@ class FrontEnd:
         plan = config.plan(plugins)
         self._fingerprint = plan.fingerprint
         self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
-        self._judges_all = bool(config.modifiers or plugins.hooks().validate_request)
+        hooks = plugins.hooks()
+        self._judges_all = bool(config.modifiers or hooks.validate_submission or hooks.validate_request)
         self._drafts_on_cpu = (
             vllm_config.speculative_config is not None and vllm_config.device_config.device_type == "cpu"
         )
@@ -53,7 +65,9 @@ class FrontEnd:
         self._processors = bool(model.logits_processors or entry_points(group="vllm.logits_processors"))
         self._runner = "V2" if getattr(vllm_config, "use_v2_model_runner", False) else "V1"
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
+        self._threads = Threads("guideway-admission", ADMISSION_THREADS)
+        self._slot = threading.Lock()
+        """Held while a request is in the one slot."""
         log.info("%s", plan.summary(f"vLLM {vllm.__version__}"))
 
     @classmethod
@@ -71,29 +85,47 @@ class FrontEnd:
         bare.structured_outputs = None
         return bare
 
-    def admit(self, request: Any) -> None:
-        """Try an ``EngineCoreRequest``, and prepare its parameters, which are its own, for the engine core. Raises
-        ``VLLMValidationError`` for a request that cannot be served, and `PluginError` if a plugin failed over it."""
-        from vllm.exceptions import VLLMValidationError
+    def judges(self, params: Any) -> bool:
+        """Whether a request with these parameters is tried at all."""
+        return hasattr(params, "structured_outputs") and (self._judges_all or is_ours(params))
 
-        params = request.sampling_params
-        if params is None or not (self._judges_all or is_ours(params)):
+    def admit(self, request: Any, text: str | None) -> None:
+        """Try an ``EngineCoreRequest``, whose prompt was this `text` if that is known, and prepare its parameters,
+        which are its own, for the engine core. Raises ``VLLMValidationError`` for a request that cannot be served, and
+        `PluginError` if a plugin failed over it."""
+        if not self.judges(request.sampling_params):
             return
-        try:
-            self._admit(request, params)
-        except InvalidRequest as error:
-            raise VLLMValidationError(str(error), parameter=error.field) from error
-        except PluginError as error:
-            raise _failed()(error) from error
+        with _told_as_vllm_does():
+            trial = self._admit(request, text)
+            for admission in trial:
+                admission.wait(self._config.refuse_within)
 
-    def _admit(self, request: Any, params: Any) -> None:
+    async def admit_beside(self, request: Callable[[], Any], text: str | None) -> Any:
+        """`admit` what `request` makes, without waiting for any of it in the event loop; the request."""
+        made = await self._beside(request)
+        with _told_as_vllm_does():
+            trial = self._admit(made, text)
+            while (admission := await self._beside(partial(next, trial, None))) is not None:
+                if admission.compilation is not None:
+                    waiting = asyncio.wrap_future(admission.compilation)
+                    await asyncio.wait([waiting], timeout=self._config.refuse_within)
+        return made
+
+    def _beside(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.wrap_future(self._threads.submit(work))
+
+    def _admit(self, request: Any, text: str | None) -> Trial[None]:
         from vllm.sampling_params import StructuredOutputsParams
 
+        params = request.sampling_params
         self._check_host(request, params)
-        prompt = request.prompt_token_ids or (0,)  # embeddings have no ids
+        prompt = tuple(request.prompt_token_ids or (0,))  # embeddings have no ids
         # ids given from outside need not be unique yet
         request_id = f"{request.request_id}/{next(self._numbers)}"
-        acting = self._tried(request_of(request_id, prompt, params, request.priority))
+        ours = request_of(request_id, prompt, params, request.priority)
+        came = Submission(request_id=request_id, prompt=text, prompt_token_ids=prompt, params=ours.params)
+        self._runtime.check(replace(came, tenant=ours.tenant))
+        acting = yield from self._tried(ours)
         late = [name for name in acting if self._modifiers[name].stage in (Stage.POST_WARP, Stage.SAMPLE)]
         if acting and self._runner != "V1":
             raise UnsupportedCapability(
@@ -128,26 +160,25 @@ class FrontEnd:
                 "replaying a trace goes with neither a constraint nor a modifier", field="trace_decode_token_ids"
             )
 
-    def _tried(self, request: Request) -> list[str]:
-        """The modifiers that act on the request, whose constraint may still compile afterwards."""
-        with self._lock:
-            admission = self._runtime.admit(request)
+    def _tried(self, request: Request) -> Trial[list[str]]:
+        """The modifiers that act on the request, which may still compile afterwards."""
+        admission = self._runtime.admit(request)
         try:
-            if admission.wait(self._config.refuse_within):
+            yield admission
+            if admission.ready():
                 return self._started(admission)
         finally:
             self._abandon(admission)
         # which of them act does not depend on what the constraint compiles to
         free = replace(request, params=replace(request.params, constraint=None))
-        with self._lock:
-            admission = self._runtime.admit(free)
+        admission = self._runtime.admit(free)
         try:
-            return self._started(admission)
+            return self._started(admission) if admission.ready() else list(request.params.modifiers)
         finally:
             self._abandon(admission)
 
     def _started(self, admission: Admission) -> list[str]:
-        with self._lock:
+        with self._slot:
             self._runtime.start(admission, 0)
             try:
                 return list(self._runtime.acting(0))
@@ -155,9 +186,8 @@ class FrontEnd:
                 self._runtime.release(0, ended=False)
 
     def _abandon(self, admission: Admission) -> None:
-        with self._lock:
-            for _ in range(admission.request.params.num_sequences):
-                self._runtime.abandon(admission)
+        for _ in range(admission.request.params.num_sequences):
+            self._runtime.abandon(admission)
 
     def _check_draw(self, modifier: str, params: Any) -> None:
         """`modifier` acts so late that guideway draws the tokens of the request, and not vLLM."""
@@ -185,8 +215,22 @@ class FrontEnd:
             )
 
     def close(self) -> None:
-        """Stop compiling."""
+        """Stop admitting and compiling."""
+        self._threads.close()
         self._runtime.close()
+
+
+@contextmanager
+def _told_as_vllm_does() -> Iterator[None]:
+    """What is wrong with a request, as an error that vLLM's server has an answer for."""
+    from vllm.exceptions import VLLMValidationError
+
+    try:
+        yield
+    except InvalidRequest as error:
+        raise VLLMValidationError(str(error), parameter=error.field) from error
+    except PluginError as error:
+        raise _failed()(error) from error
 
 
 @cache

@@ -1,7 +1,8 @@
-"""All that is changed in vLLM, in one place: three seams, each checked before anything is changed.
+"""All that is changed in vLLM, in one place: four seams, each checked before anything is changed.
 
 =====================================  ================================================================================
 ``InputProcessor``                     ``__init__``, ``_validate_params``, ``process_inputs``
+``AsyncLLM``                           ``add_request``, so that a server tries requests beside its event loop
 ``SchedulerConfig.get_scheduler_cls``  the scheduler's class, and through it the structured-output manager's
 ``WorkerWrapperBase.init_device``      the model runner of each worker, once it is there
 =====================================  ================================================================================
@@ -13,8 +14,10 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial, wraps
 from importlib import import_module
 from typing import Any
 
@@ -22,12 +25,15 @@ from guideway.api import PluginUnavailable
 
 __all__ = ["install", "missing_seams"]
 
+PROCESSED = ("request_id", "prompt", "params")
 REASONING = ("request", "spec_tokens", "spec_tokens_committed")
 
 NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.input_processor:InputProcessor.__init__": ("vllm_config",),
     "vllm.v1.engine.input_processor:InputProcessor._validate_params": ("params",),
-    "vllm.v1.engine.input_processor:InputProcessor.process_inputs": ("params",),
+    "vllm.v1.engine.input_processor:InputProcessor.process_inputs": PROCESSED,
+    "vllm.v1.engine.async_llm:AsyncLLM.add_request": PROCESSED,
+    "vllm.v1.engine.async_llm:AsyncLLM.get_supported_tasks": (),
     "vllm.config:SchedulerConfig.get_scheduler_cls": (),
     "vllm.v1.core.sched.scheduler:Scheduler.__init__": ("vllm_config", "structured_output_manager"),
     "vllm.v1.core.sched.scheduler:Scheduler.get_grammar_bitmask": ("scheduler_output",),
@@ -69,6 +75,7 @@ def install() -> None:
     _wrap("vllm.v1.engine.input_processor:InputProcessor.__init__", _around_init)
     _wrap("vllm.v1.engine.input_processor:InputProcessor._validate_params", _around_validate_params)
     _wrap("vllm.v1.engine.input_processor:InputProcessor.process_inputs", _around_process_inputs)
+    _wrap("vllm.v1.engine.async_llm:AsyncLLM.add_request", _around_add_request)
     _wrap("vllm.config:SchedulerConfig.get_scheduler_cls", _around_get_scheduler_cls)
     _wrap("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", _around_init_device)
 
@@ -137,14 +144,63 @@ def _around_validate_params(validate_params: Callable[..., Any]) -> Callable[...
     return wrapped
 
 
+_ADMIT: ContextVar[Callable[[Any], None] | None] = ContextVar("_ADMIT", default=None)
+"""What `process_inputs` does with a request, where that is not to try it."""
+
+
 def _around_process_inputs(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        request = process_inputs(self, *args, **kwargs)
+    def wrapped(self: Any, request_id: str, prompt: Any, *args: Any, **kwargs: Any) -> Any:
+        request = process_inputs(self, request_id, prompt, *args, **kwargs)
         if self.guideway is not None:
-            self.guideway.admit(request)
+            admit = _ADMIT.get() or partial(self.guideway.admit, text=_text_of(prompt))
+            admit(request)
         return request
 
     return wrapped
+
+
+def _around_add_request(add_request: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(add_request)
+
+    async def wrapped(self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        processor = self.input_processor
+        rendered = isinstance(prompt, dict) and "type" in prompt
+        # what is not rendered yet vLLM itself processes in a thread
+        if processor.guideway is None or not rendered or not processor.guideway.judges(params):
+            return await add_request(self, request_id, prompt, params, *args, **kwargs)
+        given = signature.bind(self, request_id, prompt, params, *args, **kwargs).arguments
+        known = inspect.signature(processor.process_inputs).parameters
+        passed = {name: value for name, value in given.items() if name in known}
+        tasks = await self.get_supported_tasks()
+
+        def processed() -> Any:
+            with _admitting(lambda _: None):
+                return processor.process_inputs(**passed, supported_tasks=tasks)
+
+        tried = await processor.guideway.admit_beside(processed, _text_of(prompt))
+
+        def take_over(request: Any) -> None:
+            request.sampling_params.structured_outputs = tried.sampling_params.structured_outputs
+
+        with _admitting(take_over):
+            return await add_request(self, request_id, prompt, params, *args, **kwargs)
+
+    return wrapped
+
+
+@contextmanager
+def _admitting(admit: Callable[[Any], None]) -> Iterator[None]:
+    token = _ADMIT.set(admit)
+    try:
+        yield
+    finally:
+        _ADMIT.reset(token)
+
+
+def _text_of(prompt: Any) -> str | None:
+    """The text of a prompt, where vLLM knows it."""
+    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+    return text if isinstance(text, str) else None
 
 
 def _around_get_scheduler_cls(get_scheduler_cls: Callable[..., Any]) -> Callable[..., Any]:
