@@ -32,7 +32,7 @@ from guideway_conformance.registry import checks, plan
 from guideway_conformance.runner import run
 from guideway_conformance.subjects import Settings
 from guideway_conformance.target import Target
-from saboteurs.modifier import references
+from saboteurs.modifier import compiling, references
 
 from tests.support.probes import Aligned, GreenList, Guidance, Gumbel
 from tests.support.stages import everyday
@@ -347,7 +347,9 @@ def test_a_correct_modifier_is_certified(modifier: type[LogitModifier[Any]]) -> 
             *(references.Repetition, references.Watermark, references.Ban, references.Draw, references.Mass),
             references.Guide,
             references.Allow,
+            compiling.Compiling,
         ),
+        compiling.Compiling,
         references.Watermark,
         references.Draw,
         references.Allow,

@@ -27,6 +27,7 @@ KIND_MODULES = {
     "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "fused", "choices", "stress"),
     "modifier": (
         "declarations",
+        "compiling",
         "states",
         "payloads",
         "transforms",

@@ -45,6 +45,9 @@ __all__ = ["DRAFTS", "REFUSALS", "Bench"]
 REFUSALS = (InvalidRequest, InvalidConfiguration)
 """How `start` says no to a request."""
 
+COMPILE: Any = object()
+"""Stands for what the modifier compiles for the request at that moment."""
+
 DRAFTS: tuple[list[int], ...] = ([], [97, 300], [], [98], [301, 99, 302], [], [100])
 """Of the sequences of a crowd in turn."""
 
@@ -93,14 +96,16 @@ class Bench:
             seed=number,
         )
 
-    def begin(self, request: Request, slot: int = 0, index: int = 0) -> Running:
-        """A sequence of `request`; raises one of `REFUSALS` if the modifier refuses it, and has it released then."""
+    def begin(self, request: Request, slot: int = 0, index: int = 0, compiled: Any = COMPILE) -> Running:
+        """A sequence of `request`, with what was `compiled` for it; raises one of `REFUSALS` if the modifier refuses
+        it, and has it released then."""
         info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
         companions = self._companions.get(request.request_id, ())
         if Need.COMPANIONS in self.cls.needs and request.request_id not in self._companions:
             companions = self._companions[request.request_id] = tuple(self.modifier.companions(request))
         try:
-            state = self.modifier.start(request, info, self.modifier.compile(request, None))
+            value = self.modifier.compile(request, None) if compiled is COMPILE else compiled
+            state = self.modifier.start(request, info, value)
         except BaseException:
             self.modifier.release(None)
             raise

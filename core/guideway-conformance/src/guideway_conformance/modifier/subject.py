@@ -38,8 +38,8 @@ class ModifierSubject(Subject):
     @classmethod
     def traits(cls, component: Any) -> frozenset[str]:
         """``derived`` or ``stateful``, ``sampler`` or ``logits``, ``ops``, ``bitmask``, ``idempotent``, ``stage:...``,
-        ``need:...``, ``raw`` for logits of the model's own type, and ``forecasts``: what rows after drafts get waits
-        for no feedback."""
+        ``need:...``, ``raw`` for logits of the model's own type, ``compiles``, and ``forecasts``: what rows after
+        drafts get waits for no feedback."""
         transform = getattr(component, "transform", None)
         is_class = isinstance(transform, type)
         stage, needs = getattr(component, "stage", None), getattr(component, "needs", ())
@@ -51,6 +51,8 @@ class ModifierSubject(Subject):
             found.add("raw")
         if isinstance(needs, frozenset | set | list | tuple):
             found |= {f"need:{need.value}" for need in needs if isinstance(need, Need)}
+        if component.compile is not LogitModifier.compile:
+            found.add("compiles")
         if "need:feedback" not in found:
             found.add("forecasts")
         found |= {name for name in ("bitmask", "idempotent") if getattr(transform, name, None)}

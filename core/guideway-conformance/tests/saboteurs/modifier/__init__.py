@@ -1,6 +1,7 @@
 """Logit modifiers, transforms and samplers that break one rule each."""
 
 from saboteurs.modifier import (
+    compiling,
     declarations,
     devices,
     payloads,
@@ -9,4 +10,4 @@ from saboteurs.modifier import (
     transforms,
 )
 
-__all__ = ["declarations", "devices", "payloads", "samplers", "states", "transforms"]
+__all__ = ["compiling", "declarations", "devices", "payloads", "samplers", "states", "transforms"]

@@ -1,0 +1,99 @@
+"""Modifiers that compile badly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from guideway.api import CONTINUE, CompiledGrammar, Feedback, Outcome, Request, SequenceInfo
+
+from saboteurs import saboteur
+from saboteurs.modifier.references import Repetition, RepetitionState
+
+
+class Compiling(Repetition):
+    """Compiles its strength. Correct."""
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
+        wanted = request.params.modifiers.get(self.name)
+        return None if wanted is None else [wanted["strength"]]
+
+    def compile_key(self, request: Request) -> Hashable | None:
+        key: Hashable | None = request.params.modifiers.get(self.name, {}).get("strength")
+        return key
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> RepetitionState | None:
+        return None if compiled is None else RepetitionState(compiled[0], list(sequence.prompt_token_ids))
+
+
+@saboteur("modifier.compile_leaves_the_request_alone")
+class TakesItsOptionsApart(Compiling):
+    """Takes its options out of the request."""
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
+        wanted: Any = request.params.modifiers.get(self.name)
+        return None if wanted is None else [wanted.pop("strength", 3.0)]
+
+
+@saboteur("modifier.compile_is_a_function_of_the_request")
+class CountsCompilations(Compiling):
+    """Gives each request another strength."""
+
+    compiled = 0
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
+        value = super().compile(request, grammar)
+        self.compiled += 1
+        return None if value is None else [value[0] + self.compiled]
+
+
+@saboteur("modifier.compile_serves_several_threads")
+class CompilesOneAtATime(Compiling):
+    """Keeps what it compiles where the next request's is kept too."""
+
+    current: Any = None
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
+        self.current = super().compile(request, grammar)
+        time.sleep(0.001)  # it looks something up
+        return self.current
+
+
+@saboteur("modifier.equal_keys_mean_equal_values")
+class OneKeyForAll(Compiling):
+    """Says that all requests are equal, and makes something else of each."""
+
+    def compile_key(self, request: Request) -> Hashable | None:
+        return self.name
+
+
+@saboteur("modifier.equal_keys_mean_equal_values")
+class KeyWithoutTheSeed(Compiling):
+    """Makes something of the seed, and leaves that out of the key."""
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
+        value = super().compile(request, grammar)
+        return None if value is None else [value[0] + request.seed]
+
+
+@saboteur("modifier.equal_keys_mean_equal_values")
+class KeyOfAList(Compiling):
+    """Gives a key that nothing can be looked up by."""
+
+    def compile_key(self, request: Request) -> Any:
+        return [self.name]
+
+
+@saboteur("modifier.what_was_compiled_stays")
+class GrowsStronger(Compiling):
+    """Counts in what all sequences share."""
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
+        self.shared = compiled
+        return super().start(request, sequence, compiled)
+
+    def accept(self, state: RepetitionState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        super().accept(state, token_ids, feedback)
+        self.shared[0] += 1
+        return CONTINUE
