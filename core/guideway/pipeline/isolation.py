@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.bitmask import token_lists
+from guideway.api.bitmask import TokenLists, token_lists
 from guideway.api.modifier import Sampler
 from guideway.api.steps import Array, Fault, Payload
 from guideway.errors import ConformanceError, contain
@@ -30,6 +30,10 @@ class TransformRunner:
         self.faults: dict[int, Fault] = {}
         """By row."""
         self._emitted: dict[str, list[tuple[NDArray[np.int32], dict[str, Array]]]] = {}
+        self._uploads: dict[int, tuple[Payload, Payload]] = {}
+        """By `id` a payload, and what it is on the device: hard constraints are applied twice, and moved once."""
+        self._lists: dict[int, tuple[Payload, TokenLists, NDArray[np.int32], Payload]] = {}
+        """By `id` a payload of bitmasks, its short lists of tokens, their rows, and the payload of the others."""
 
     def apply(self, entry: Entry, payload: Payload, logits: Array) -> Array:
         """`entry` applied to its rows; if it fails, applied row by row, leaving those alone it fails for."""
@@ -76,8 +80,11 @@ class TransformRunner:
         return [part for one in _one_by_one(payload) for part in self.sample(entry, one, logprobs)]
 
     def upload(self, payload: Payload) -> Payload:
-        """`payload` on the device, padded where the device has static shapes."""
-        return self._device.upload(payload if self._padding is None else self._padding.payload(payload))
+        """`payload` on the device, padded where the device has static shapes; moved once a step."""
+        if id(payload) not in self._uploads:
+            padded = payload if self._padding is None else self._padding.payload(payload)
+            self._uploads[id(payload)] = (payload, self._device.upload(padded))
+        return self._uploads[id(payload)][1]
 
     def downloads(self) -> dict[str, Array]:
         """What was emitted, still on the device, by names that `feedback` knows."""
@@ -121,10 +128,13 @@ class TransformRunner:
     def _apply_bitmask(self, logits: Array, payload: Payload, name: str) -> Array:
         """By lists of tokens where the device takes them and they are shorter, else by the bitmask."""
         if self._padding is None and "apply_token_lists" in self._device.fused:
-            lists, short = token_lists(payload.arrays[name], self._context.num_tokens)
-            if short.any():
-                logits = self._device.apply_token_lists(logits, lists, payload.rows[short])
-                payload = payload.take(payload.rows[~short])
+            if id(payload) not in self._lists:
+                found, short = token_lists(payload.arrays[name], self._context.num_tokens)
+                others = payload.take(payload.rows[~short]) if short.any() else payload
+                self._lists[id(payload)] = (payload, found, payload.rows[short], others)
+            _, lists, rows, payload = self._lists[id(payload)]
+            if len(rows):
+                logits = self._device.apply_token_lists(logits, lists, rows)
             if not len(payload):
                 return logits
         uploaded = self.upload(payload)

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 from guideway.api.grammar import CompiledGrammar
 from guideway.api.modifier import LogitModifier
-from guideway.api.steps import GRAMMAR_MASK
 from guideway.api.types import Constraint, Request
 from guideway.errors import GuidewayError, InvalidGrammar, UnsupportedGrammar, blame
 from guideway.runtime.candidates import Candidate
@@ -83,8 +82,10 @@ class Compiler:
 class RequestCompiler:
     """Compiles what a request needs before it starts: its constraint, then, with that, what each modifier asks for."""
 
-    def __init__(self, modifiers: ModifierSet, threads: Threads) -> None:
+    def __init__(self, modifiers: ModifierSet, owner: str, threads: Threads) -> None:
         self._modifiers = modifiers
+        self._owner = owner
+        """The name of the modifier that is given the compiled constraint."""
         self._compiling = [m for m in modifiers.all if type(m).compile is not LogitModifier.compile]
         self._work: SharedWork[Any] = SharedWork(threads, MAX_VALUES)
 
@@ -102,7 +103,7 @@ class RequestCompiler:
             if (error := _error_of(future)) is not None:
                 _settle(compiled, error, dict)
             else:
-                values = {GRAMMAR_MASK: future.result()}
+                values = {self._owner: future.result()}
                 self._next(request, future.result().grammar, self._compiling, values, compiled)
 
         constraint.add_done_callback(end)

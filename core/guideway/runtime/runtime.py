@@ -81,7 +81,7 @@ class Runtime:
         self._mask = self.grammar_host(strategies, Compiler(self._compile_threads, cache_bytes), context)
         check_names(modifiers)
         self._modifiers = ModifierSet([self._mask, *modifiers], context, offers)
-        self._compiler = RequestCompiler(self._modifiers, self._compile_threads)
+        self._compiler = RequestCompiler(self._modifiers, self._mask.name, self._compile_threads)
         self._by_name = {m.name: m for m in modifiers}
         self._validators = validators or {}
         self._validation = ValidationContext(
