@@ -107,7 +107,7 @@ class Budget(LogitModifier[BudgetState]):
     Two sets of buffers are used in turn. It refuses some requests, and forks with a message of its own.
     """
 
-    name, stage, transform, order = "budget", Stage.MASK, BudgetTransform, -3
+    name, stage, transform = "budget", Stage.MASK, BudgetTransform
     examples = ({"tokens": 6}, {"tokens": -1}, {"tokens": 2}, {"tokens": 900})
     SCRIPT = (97, 98, 99)
 

@@ -140,10 +140,10 @@ class Sampler(LogitTransform):
 class LogitModifier(ABC, Generic[State]):
     """The scheduler's half: one state per sequence, one payload per step.
 
-    An operator lists it in ``EngineConfig(modifiers=("name",))``; a request uses it with
-    ``SamplingParams(modifiers={"name": {...}})``. Where it and the grammar together leave a row without a token, the
-    row is drawn without the modifier, and its name is in the result's `unenforced` (unless it is
-    `LogitTransform.hard` as the grammar mask is).
+    An operator lists it in ``EngineConfig(modifiers=("name",))``; those of one stage act in the order of that list, at
+    `Stage.MASK` after the grammar mask. A request uses it with ``SamplingParams(modifiers={"name": {...}})``. Where it
+    and the grammar together leave a row without a token, the row is drawn without the modifier, and its name is in the
+    result's `unenforced` (unless it is `LogitTransform.hard` as the grammar mask is).
 
     `options` are the operator's. Methods are called by one thread, but for those that say otherwise. An exception in
     any of them ends the one request it concerned with `FinishReason.INTERNAL_ERROR`.
@@ -153,8 +153,6 @@ class LogitModifier(ABC, Generic[State]):
     name: ClassVar[str]
     stage: ClassVar[Stage]
     needs: ClassVar[frozenset[Need]] = frozenset()
-    order: ClassVar[int] = 0
-    """Among modifiers of one stage the lower order goes first, then the name."""
     transform: ClassVar[type[LogitTransform]]
     derived: ClassVar[bool] = False
     """The state is a function of request and token ids, read from `Step.history`: `accept` and `fork` are never

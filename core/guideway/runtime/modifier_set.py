@@ -54,7 +54,7 @@ class ActiveSequence:
 
 
 class ModifierSet:
-    """Modifiers in the order in which the pipeline applies them."""
+    """Modifiers in the order in which the pipeline applies them: by stage, within a stage as given."""
 
     def __init__(
         self, modifiers: Sequence[LogitModifier[Any]], context: ModifierContext, offers: frozenset[Need]
@@ -66,7 +66,7 @@ class ModifierSet:
             )
         stages = list(Stage)
         self.all: tuple[LogitModifier[Any], ...] = tuple(
-            sorted(modifiers, key=lambda m: (stages.index(m.stage), m.order, m.name))
+            sorted(modifiers, key=lambda m: stages.index(m.stage))  # stable: as given within a stage
         )
         self.bitmasks = {m.name: m.transform.bitmask for m in self.all if m.transform.bitmask is not None}
         """By modifier name the payload array that is a bitmask."""

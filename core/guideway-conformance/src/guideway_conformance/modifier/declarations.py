@@ -17,7 +17,7 @@ from guideway_conformance.subjects import expect
 
 @check("modifier", tier="smoke")
 def says_what_it_is(subject: ModifierSubject) -> None:
-    """A modifier declares a name of its own, a stage, its needs, an order, and a class of transforms."""
+    """A modifier declares a name of its own, a stage, its needs, and a class of transforms."""
     cls: Any = subject.cls
     name = getattr(cls, "name", None)
     expect(isinstance(name, str) and name, f"its name is {name!r}, not a text")
@@ -28,7 +28,6 @@ def says_what_it_is(subject: ModifierSubject) -> None:
         isinstance(cls.needs, frozenset) and all(isinstance(need, Need) for need in cls.needs),
         f"its needs are {cls.needs!r}, not a frozenset of Need",
     )
-    expect(isinstance(cls.order, int), f"its order is {cls.order!r}, not a whole number")
     expect(isinstance(cls.derived, bool), f"derived is {cls.derived!r}, neither True nor False")
     transform = getattr(cls, "transform", None)
     expect(
