@@ -67,8 +67,8 @@ class Example:
 class Matcher(ABC):
     """Where one sequence stands in its grammar. Used by one thread at a time.
 
-    Token ids are ints the host has checked to lie inside the vocabulary; they come in lists or tuples. What counts of
-    an output is its bytes: however they are cut into tokens, every way is legal and leads to the same state.
+    Token ids are ints the host has checked to lie inside the vocabulary; they come in tuples. What counts of an output
+    is its bytes: however they are cut into tokens, every way is legal and leads to the same state.
     """
 
     @abstractmethod
@@ -200,7 +200,9 @@ class GrammarStrategy(ABC):
         """Fill the rows of every job; ``int32[len(jobs)]``: how many of its drafts each job would accept, or -1 if
         its matcher failed (`FillJob.error` says why), which leaves all other jobs' rows correct.
 
-        A job's first row is the mask of its state, the row after draft i the mask once drafts up to i were
+        `bitmask` is a block of rows for these jobs, the host's again after the call; the rows before and after theirs
+        are guards: a strategy that writes to one has failed, and nobody else's rows are touched. A job's first row is
+        the mask of its state, the row after draft i the mask once drafts up to i were
         accepted. Rows after the first refused draft, after a draft that terminates and after one that leads to a
         dead end (it counts as refused) stay untouched. All matchers end in the state they started in. Override where
         the library fills batches in parallel.

@@ -145,8 +145,9 @@ class LogitModifier(ABC, Generic[State]):
     and the grammar together leave a row without a token, the row is drawn without the modifier, and its name is in the
     result's `unenforced` (unless it is `LogitTransform.hard` as the grammar mask is).
 
-    `options` are the operator's. Methods are called by one thread, but for those that say otherwise. An exception in
-    any of them ends the one request it concerned with `FinishReason.INTERNAL_ERROR`.
+    Token ids come in tuples, the arrays of batch and feedback are read-only, and the host may reuse them after the
+    step: keep copies. `options` are the operator's. Methods are called by one thread, but for those that say
+    otherwise. An exception in any of them ends the one request it concerned with `FinishReason.INTERNAL_ERROR`.
     """
 
     contract: ClassVar[str] = "1.0"

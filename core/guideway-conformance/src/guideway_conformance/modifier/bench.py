@@ -7,8 +7,9 @@ put into other company, and has to get the same.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,28 @@ from guideway_conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSub
 from guideway_conformance.modifier.vocabulary import synthetic
 from guideway_conformance.subjects import expect
 
-__all__ = ["DRAFTS", "REFUSALS", "Bench"]
+__all__ = ["DRAFTS", "REFUSALS", "Bench", "overwrite", "read_only"]
 
 REFUSALS = (InvalidRequest, InvalidConfiguration)
 """How `start` says no to a request."""
+
+
+def read_only(feedback: Feedback | None) -> Feedback | None:
+    """A copy of `feedback` as a modifier is given it."""
+    if feedback is None:
+        return None
+    copies = {name: array.copy() for name, array in feedback.items()}
+    for array in copies.values():
+        array.setflags(write=False)
+    return MappingProxyType(copies)
+
+
+def overwrite(arrays: Iterable[NDArray[Any]]) -> None:
+    """Other values for what was given away to be read."""
+    for array in arrays:
+        array.setflags(write=True)
+        array[...] = 77
+
 
 DRAFTS: tuple[list[int], ...] = ([], [97, 300], [], [98], [301, 99, 302], [], [100])
 """Of the sequences of a crowd in turn."""
@@ -59,6 +78,7 @@ class Bench:
         vocabulary: Vocabulary | None = None,
         device: DeviceBackend | None = None,
         dtype: DTypeLike = np.float32,
+        reuses: bool = False,
     ) -> None:
         self.subject = subject
         self.cls = subject.cls
@@ -68,6 +88,8 @@ class Bench:
         self.modifier = subject.modifier(self.vocabulary)
         self.transform = self.new_transform()
         self.model = Model(self.vocabulary, self.cls.stage)
+        self.reuses = reuses
+        """Whether it overwrites what it has given the modifier, as soon as a host may."""
         self._companions: dict[str, tuple[Companion, ...]] = {}
 
     def new_transform(self, device: DeviceBackend | None = None) -> LogitTransform:
@@ -210,6 +232,8 @@ class Bench:
         for i, sequence in enumerate(sequences):
             ids = self.final(applied, i)
             self.accept(sequence, ids, self.feedback(applied, i, len(ids)))
+        if self.reuses:
+            overwrite(self._given_batch)
         return applied
 
     def peek(self, sequences: Sequence[Running], drafts: Sequence[Sequence[int]] | None = None) -> Applied:
@@ -247,11 +271,15 @@ class Bench:
         """The drafts the modifier would let pass."""
         if sequence.state is None or not drafts:
             return list(drafts)
-        return list(drafts[: self.modifier.validate(sequence.state, list(drafts))])
+        return list(drafts[: self.modifier.validate(sequence.state, tuple(drafts))])
 
     def prepare(self, work: Work) -> Payload | None:
         """This step's payload."""
-        payload = self.modifier.prepare(work.batch, work.states)
+        batch = work.batch
+        self._given_batch = [
+            array.copy() for array in (batch.slots, batch.row_start, batch.draft_token_ids, batch.positions)
+        ]
+        payload = self.modifier.prepare(StepBatch(*self._given_batch), work.states)
         expect(
             payload is None or isinstance(payload, Payload),
             f"prepare returned a {type(payload).__name__}, neither a Payload nor None",
@@ -345,7 +373,10 @@ class Bench:
     def accept(self, sequence: Running, token_ids: Sequence[int], feedback: Feedback | None) -> None:
         """The final tokens of a step."""
         if sequence.state is not None and not self.cls.derived:
-            outcome = self.modifier.accept(sequence.state, list(token_ids), copy.deepcopy(feedback))
+            given = read_only(feedback)
+            outcome = self.modifier.accept(sequence.state, tuple(token_ids), given)
+            if self.reuses:
+                overwrite((given or {}).values())
             expect(isinstance(outcome, Outcome), f"accept returned a {type(outcome).__name__}, which is not an Outcome")
             sequence.outcome = outcome.action
         sequence.tokens += token_ids

@@ -42,8 +42,8 @@ class Work:
     arrays: StepArrays
 
     @property
-    def states(self) -> list[Any]:
-        return [sequence.state for sequence in self.sequences]
+    def states(self) -> tuple[Any, ...]:
+        return tuple(sequence.state for sequence in self.sequences)
 
 
 @dataclass(frozen=True, slots=True)
