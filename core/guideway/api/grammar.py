@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from guideway.api.types import Constraint
     from guideway.api.vocabulary import Vocabulary
 
-__all__ = ["CompiledGrammar", "Example", "FillJob", "GrammarStrategy", "Matcher", "Support"]
+__all__ = ["CompiledGrammar", "FillJob", "GrammarExample", "GrammarStrategy", "Matcher", "Support"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Support:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class GrammarExample:
     """A constraint, and texts that are in its language or not: what a conformance run feeds a strategy whose kinds
     only its author can write constraints for."""
 
@@ -170,7 +170,7 @@ class GrammarStrategy(ABC):
     max_rollback: ClassVar[int | None] = 0
     """How many tokens its matchers can roll back; None: all of them. Beyond it the host replays."""
 
-    examples: ClassVar[Sequence[Example]] = ()
+    examples: ClassVar[Sequence[GrammarExample]] = ()
     """For conformance runs; needed for kinds ``grammar:<dialect>``, whose language guideway does not know."""
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:

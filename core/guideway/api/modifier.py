@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guideway.api.grammar import CompiledGrammar
     from guideway.api.vocabulary import Vocabulary
 
-__all__ = ["LogitModifier", "LogitTransform", "ModifierContext", "Sampler", "Step", "WorkerContext"]
+__all__ = ["Example", "LogitModifier", "LogitTransform", "ModifierContext", "Sampler", "Step", "WorkerContext"]
 
 State = TypeVar("State")
 
@@ -43,6 +43,22 @@ class WorkerContext:
     vocabulary_size: int
     logits_width: int
     """Columns of the logits: `vocabulary_size` or more. Those past it are forbidden at `Stage.MASK`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A use of a modifier for conformance runs: what makes it act. What is None the suite chooses. In the suite's
+    vocabulary the first 256 token ids are the bytes, and a token id that a run's vocabulary does not have is left
+    out."""
+
+    options: Mapping[str, Any]
+    """What ``params.modifiers[name]`` may be."""
+    prompt_token_ids: tuple[int, ...] | None = None
+    """At least one."""
+    generated: tuple[int, ...] | None = None
+    """The first tokens that are generated, as far as they can be drawn; where a `Sampler` draws, it does."""
+    logits: Mapping[int, float] | None = None
+    """By token id, in every row; the other logits the suite chooses."""
 
 
 class Step(Protocol):
@@ -159,8 +175,8 @@ class LogitModifier(ABC, Generic[State]):
     """The state is a function of request and token ids, read from `Step.history`: `accept` and `fork` are never
     called and one state serves every fork."""
 
-    examples: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
-    """Request options to use it with in conformance runs, at least one; what ``params.modifiers[name]`` may be."""
+    examples: ClassVar[Sequence[Example]] = (Example({}),)
+    """How to use it in conformance runs, at least one."""
 
     def __init__(self, options: Mapping[str, Any], context: ModifierContext) -> None:
         self.options = options

@@ -96,7 +96,7 @@ def derived_states_hear_nothing(subject: ModifierSubject) -> None:
             expect_alike(found.of(0), wanted.of(0), "it says that its state is derived, but accept changes it")
             token_ids, feedback = pair[0].journal[-1]
             try:
-                hearing.modifier.accept(pair[0].state, list(token_ids), copy.deepcopy(feedback))
+                hearing.modifier.accept(pair[0].state, tuple(token_ids), read_only(feedback))
             except Exception:  # which is never called, so it may say so
                 return
 
@@ -169,7 +169,7 @@ def validate_counts(subject: ModifierSubject) -> None:
     bench = Bench(subject)
     for sequence in _under_way(bench, steps=range(3)):
         for drafts in ([], [97], [98, 99, 300], [300] * 12, bench.final(bench.peek([sequence]), 0)):
-            count = bench.modifier.validate(sequence.state, list(drafts))
+            count = bench.modifier.validate(sequence.state, tuple(drafts))
             expect(
                 isinstance(count, int | np.integer) and 0 <= count <= len(drafts),
                 f"of {len(drafts)} drafts validate lets {count!r} pass",
@@ -181,8 +181,8 @@ def validate_moves_nothing(subject: ModifierSubject) -> None:
     """`validate` does not move the state."""
 
     def ask(bench: Bench, sequence: Running) -> None:
-        bench.modifier.validate(sequence.state, bench.final(bench.peek([sequence]), 0))
-        bench.modifier.validate(sequence.state, [98, 99, 300])
+        bench.modifier.validate(sequence.state, tuple(bench.final(bench.peek([sequence]), 0)))
+        bench.modifier.validate(sequence.state, (98, 99, 300))
 
     _moves_nothing(subject, ask, "validate")
 
