@@ -46,7 +46,7 @@ class Counting(LegacyModifier):
 
 
 class Ban(LegacyModifier):
-    name, order = "aaa", -1
+    name = "aaa"
     processors = (Processor("callable", forbid(7)),)
 
 

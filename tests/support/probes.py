@@ -1,4 +1,4 @@
-"""Four modifiers beyond the mask, each as short as the contract lets it be. They probe the contract: what cannot be
+"""Modifiers beyond the mask, each as short as the contract lets it be. They probe the contract: what cannot be
 written cleanly here means that the contract is wrong. All run on every device, for they use `Step.ops` alone.
 """
 
@@ -134,7 +134,7 @@ class Aligned(LogitModifier[AlignedState]):
     """Grammar-aligned decoding (ASAp, Park et al., arXiv 2405.21047), cut down: each prefix remembers the probability
     its grammatical continuations have, as the worker reported it, and later runs weigh the prefix by it."""
 
-    name, stage, transform, order = "aligned", Stage.PRE_WARP, AlignedTransform, 10
+    name, stage, transform = "aligned", Stage.PRE_WARP, AlignedTransform
     needs = frozenset({Need.BITMASK, Need.FEEDBACK})
 
     def __init__(self, options: Any, context: Any) -> None:
@@ -177,7 +177,44 @@ class Aligned(LogitModifier[AlignedState]):
         return AlignedState(state.known, list(state.path))
 
 
+class LastWordTransform(LogitTransform):
+    """Whatever came before, one token is the likeliest."""
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        logits = step.ops.where_rows(logits, payload.rows, True, 0.0)
+        return step.ops.add_at(logits, payload.rows, payload.arrays["ids"], payload.arrays["raise"])
+
+
+class LastWord(LogitModifier[int]):
+    """Of two of one stage, the one that acts last decides which token is drawn."""
+
+    stage, transform = Stage.PRE_WARP, LastWordTransform
+    heard: ClassVar[list[str]] = []
+    """Whose `accept` was called, in order."""
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> int | None:
+        wanted = request.params.modifiers.get(self.name)
+        return None if wanted is None else int(wanted["id"])
+
+    def prepare(self, batch: StepBatch, states: Sequence[int | None]) -> Payload | None:
+        rows, sequences = batch.select(states)
+        ids = np.array([state or 0 for state in states], dtype=np.int32)[sequences]
+        return Payload(rows, {"ids": ids, "raise": np.full(len(rows), 50, dtype=np.float32)})
+
+    def accept(self, state: int, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        self.heard.append(self.name)
+        return CONTINUE
+
+
+class LastWordA(LastWord):
+    name = "last_word_a"
+
+
+class LastWordB(LastWord):
+    name = "last_word_b"
+
+
 @hookimpl
 def guideway_logit_modifier(name: str) -> type[LogitModifier[Any]]:
     """The probes as components, for tests that install them."""
-    return {cls.name: cls for cls in (GreenList, Gumbel, Guidance, Aligned)}[name]
+    return {cls.name: cls for cls in (GreenList, Gumbel, Guidance, Aligned, LastWordA, LastWordB)}[name]

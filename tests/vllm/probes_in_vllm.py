@@ -300,7 +300,7 @@ def doubled(token_ids: list[int], logits: Any) -> Any:
 CLASSES: dict[str, type[LogitModifier[Any]]] = {
     cls.name: cls
     for cls in (
-        *(probes.GreenList, probes.Gumbel, probes.Guidance),
+        *(probes.GreenList, probes.Gumbel, probes.Guidance, probes.LastWordB, probes.LastWordA),
         *(Always, Chain, Decider, Finisher, Forbid, Peek, Second),
     )
 }

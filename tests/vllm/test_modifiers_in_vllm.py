@@ -13,6 +13,7 @@ import torch
 from guideway.devices.numpy.device import NumpyOps
 from guideway.pipeline.view import purpose_id
 
+from tests.support.probes import LastWord
 from tests.vllm.probes_in_vllm import (
     ALWAYS,
     GUIDEWAY,
@@ -109,6 +110,16 @@ def acting(stage: str, constraint: dict[str, Any], *, acts: bool = True) -> Any:
     if stage in ("post_warp", "sample"):
         return params(modifiers, temperature=1.8, top_k=40, seed=5, max_tokens=60, **constraint)
     return params(modifiers, max_tokens=60, **constraint)
+
+
+def test_modifiers_of_one_stage_act_in_the_order_of_the_configuration(llm: Any) -> None:
+    names = [name for name in GUIDEWAY["modifiers"] if name.startswith("last_word_")]
+    assert names == ["last_word_b", "last_word_a"]
+    LastWord.heard.clear()
+    asked = params({"last_word_a": {"id": 300}, "last_word_b": {"id": 301}}, max_tokens=2, ignore_eos=True)
+    (output,) = generated(llm, [(prompt(0), asked)])
+    assert list(output.token_ids) == [300, 300]
+    assert LastWord.heard == names * 2
 
 
 def test_each_acts_on_its_own_request_alone(llm: Any) -> None:

@@ -16,9 +16,9 @@ from guideway.api import (
     CompiledGrammar,
     Constraint,
     DeadEnd,
-    Example,
     FillJob,
     Grammar,
+    GrammarExample,
     GrammarStrategy,
     InvalidConfiguration,
     InvalidGrammar,
@@ -224,9 +224,9 @@ class Words(GrammarStrategy):
 
     name: ClassVar[str] = "words"
     kinds: ClassVar[frozenset[str]] = frozenset({"grammar:words"})
-    examples: ClassVar[Sequence[Example]] = (
-        Example(Grammar("2 ab é", "words"), (b"ab ab", "é ab".encode()), (b"ab", b"ab  ab", b"ab x")),
-        Example(Grammar("1 foo", "words"), (b"foo",)),
+    examples: ClassVar[Sequence[GrammarExample]] = (
+        GrammarExample(Grammar("2 ab é", "words"), (b"ab ab", "é ab".encode()), (b"ab", b"ab  ab", b"ab x")),
+        GrammarExample(Grammar("1 foo", "words"), (b"foo",)),
     )
 
     def supports(self, constraint: Constraint) -> Support:
@@ -360,9 +360,9 @@ class Brackets(GrammarStrategy):
     kinds: ClassVar[frozenset[str]] = frozenset({"grammar:brackets"})
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork"})
     max_rollback: ClassVar[int | None] = 2
-    examples: ClassVar[Sequence[Example]] = (
-        Example(Grammar("()", "brackets"), (b"", b"()", b"(())()"), (b"(", b")", b"())", b"x")),
-        Example(Grammar("[]", "brackets"), (b"[]", b"[[]]"), (b"[", b"]]", b"()")),
+    examples: ClassVar[Sequence[GrammarExample]] = (
+        GrammarExample(Grammar("()", "brackets"), (b"", b"()", b"(())()"), (b"(", b")", b"())", b"x")),
+        GrammarExample(Grammar("[]", "brackets"), (b"[]", b"[[]]"), (b"[", b"]]", b"()")),
     )
 
     def supports(self, constraint: Constraint) -> Support:

@@ -11,6 +11,7 @@ from guideway.api import (
     CONTINUE,
     FINISH,
     Array,
+    Example,
     Feedback,
     InvalidRequest,
     LogitModifier,
@@ -58,7 +59,7 @@ class Length(LogitModifier[int]):
     """Needs torch, acts on every request that does not ask it to be off, and has immutable states."""
 
     name, stage, transform = "length", Stage.PRE_WARP, LengthTransform
-    examples = ({}, {"off": True})
+    examples = (Example({}), Example({"off": True}))
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> int | None:
         if request.params.modifiers.get(self.name, {}).get("off"):
@@ -107,8 +108,8 @@ class Budget(LogitModifier[BudgetState]):
     Two sets of buffers are used in turn. It refuses some requests, and forks with a message of its own.
     """
 
-    name, stage, transform, order = "budget", Stage.MASK, BudgetTransform, -3
-    examples = ({"tokens": 6}, {"tokens": -1}, {"tokens": 2}, {"tokens": 900})
+    name, stage, transform = "budget", Stage.MASK, BudgetTransform
+    examples = tuple(Example({"tokens": tokens}) for tokens in (6, -1, 2, 900))
     SCRIPT = (97, 98, 99)
 
     def __init__(self, options: Mapping[str, Any], context: Any) -> None:
@@ -245,7 +246,7 @@ class Follow(LogitModifier[int]):
     every second sequence of a request, which a fork need not be; two payload buffers take turns; its rows descend."""
 
     name, stage, transform = "follow", Stage.PRE_WARP, FollowTransform
-    examples: ClassVar[Sequence[Mapping[str, Any]]] = ({"bonus": 2}, {"bonus": -1.5})
+    examples: ClassVar[Sequence[Example]] = (Example({"bonus": 2}), Example({"bonus": -1.5}))
 
     def __init__(self, options: Mapping[str, Any], context: Any) -> None:
         super().__init__(options, context)

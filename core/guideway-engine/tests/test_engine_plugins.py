@@ -31,6 +31,7 @@ from guideway.plugins import Hook
 from guideway.plugins.selection import PluginSettings
 
 from tests.support.distributions import install
+from tests.support.probes import LastWord
 
 
 class Observer:
@@ -60,7 +61,8 @@ observer = Observer()
 @pytest.fixture
 def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe modifiers and `observer`, installed."""
-    entries = {f"modifier.{name}": "tests.support.probes" for name in ("green_list", "gumbel", "guidance", "aligned")}
+    names = ("green_list", "gumbel", "guidance", "aligned", "last_word_a", "last_word_b")
+    entries = {f"modifier.{name}": "tests.support.probes" for name in names}
     install(tmp_path, "probes", entries | {"hooks.observer": "test_engine_plugins:observer"})
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -138,6 +140,18 @@ def test_modifiers_of_every_stage_run_in_the_engine(num_speculative_tokens: int)
     assert neutral.token_ids == plain.token_ids  # scale 1 is no guidance
     assert guided_strongly.token_ids != plain.token_ids
     assert marked.token_ids != plain.token_ids
+
+
+@pytest.mark.usefixtures("probes")
+@pytest.mark.parametrize("executor", ["local", pytest.param("process", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("names", [("last_word_a", "last_word_b"), ("last_word_b", "last_word_a")])
+def test_modifiers_of_one_stage_act_in_the_order_of_the_configuration(names: tuple[str, str], executor: str) -> None:
+    LastWord.heard.clear()
+    wanted = {"last_word_a": {"id": 300}, "last_word_b": {"id": 301}}
+    with Engine(EngineConfig(model="demo", modifiers=names, executor=executor)) as e:
+        (result,) = e.generate([person(0)], SamplingParams(max_tokens=2, ignore_eos=True, modifiers=wanted))
+    assert result.token_ids == (wanted[names[1]]["id"],) * 2, "the one listed last acts last, beside the model"
+    assert LastWord.heard == [*names] * 2, "and hears last, beside the scheduler"
 
 
 class Unbuildable(LogitTransform):

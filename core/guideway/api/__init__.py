@@ -65,6 +65,7 @@ __all__ = [
     "ForwardStep",
     "GenerationResult",
     "Grammar",
+    "GrammarExample",
     "GrammarStrategy",
     "GuidewayError",
     "InvalidConfiguration",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from guideway.api.types import Constraint
     from guideway.api.vocabulary import Vocabulary
 
-__all__ = ["CompiledGrammar", "Example", "FillJob", "GrammarStrategy", "Matcher", "Support"]
+__all__ = ["CompiledGrammar", "FillJob", "GrammarExample", "GrammarStrategy", "Matcher", "Support"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Support:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class GrammarExample:
     """A constraint, and texts that are in its language or not: what a conformance run feeds a strategy whose kinds
     only its author can write constraints for."""
 
@@ -67,8 +67,8 @@ class Example:
 class Matcher(ABC):
     """Where one sequence stands in its grammar. Used by one thread at a time.
 
-    Token ids are ints the host has checked to lie inside the vocabulary; they come in lists or tuples. What counts of
-    an output is its bytes: however they are cut into tokens, every way is legal and leads to the same state.
+    Token ids are ints the host has checked to lie inside the vocabulary; they come in tuples. What counts of an output
+    is its bytes: however they are cut into tokens, every way is legal and leads to the same state.
     """
 
     @abstractmethod
@@ -170,7 +170,7 @@ class GrammarStrategy(ABC):
     max_rollback: ClassVar[int | None] = 0
     """How many tokens its matchers can roll back; None: all of them. Beyond it the host replays."""
 
-    examples: ClassVar[Sequence[Example]] = ()
+    examples: ClassVar[Sequence[GrammarExample]] = ()
     """For conformance runs; needed for kinds ``grammar:<dialect>``, whose language guideway does not know."""
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
@@ -200,7 +200,9 @@ class GrammarStrategy(ABC):
         """Fill the rows of every job; ``int32[len(jobs)]``: how many of its drafts each job would accept, or -1 if
         its matcher failed (`FillJob.error` says why), which leaves all other jobs' rows correct.
 
-        A job's first row is the mask of its state, the row after draft i the mask once drafts up to i were
+        `bitmask` is a block of rows for these jobs, the host's again after the call; the rows before and after theirs
+        are guards: a strategy that writes to one has failed, and nobody else's rows are touched. A job's first row is
+        the mask of its state, the row after draft i the mask once drafts up to i were
         accepted. Rows after the first refused draft, after a draft that terminates and after one that leads to a
         dead end (it counts as refused) stay untouched. All matchers end in the state they started in. Override where
         the library fills batches in parallel.

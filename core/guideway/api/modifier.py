@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guideway.api.grammar import CompiledGrammar
     from guideway.api.vocabulary import Vocabulary
 
-__all__ = ["LogitModifier", "LogitTransform", "ModifierContext", "Sampler", "Step", "WorkerContext"]
+__all__ = ["Example", "LogitModifier", "LogitTransform", "ModifierContext", "Sampler", "Step", "WorkerContext"]
 
 State = TypeVar("State")
 
@@ -43,6 +43,22 @@ class WorkerContext:
     vocabulary_size: int
     logits_width: int
     """Columns of the logits: `vocabulary_size` or more. Those past it are forbidden at `Stage.MASK`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A use of a modifier for conformance runs: what makes it act. What is None the suite chooses. In the suite's
+    vocabulary the first 256 token ids are the bytes, and a token id that a run's vocabulary does not have is left
+    out."""
+
+    options: Mapping[str, Any]
+    """What ``params.modifiers[name]`` may be."""
+    prompt_token_ids: tuple[int, ...] | None = None
+    """At least one."""
+    generated: tuple[int, ...] | None = None
+    """The first tokens that are generated, as far as they can be drawn; where a `Sampler` draws, it does."""
+    logits: Mapping[int, float] | None = None
+    """By token id, in every row; the other logits the suite chooses."""
 
 
 class Step(Protocol):
@@ -140,28 +156,27 @@ class Sampler(LogitTransform):
 class LogitModifier(ABC, Generic[State]):
     """The scheduler's half: one state per sequence, one payload per step.
 
-    An operator lists it in ``EngineConfig(modifiers=("name",))``; a request uses it with
-    ``SamplingParams(modifiers={"name": {...}})``. Where it and the grammar together leave a row without a token, the
-    row is drawn without the modifier, and its name is in the result's `unenforced` (unless it is
-    `LogitTransform.hard` as the grammar mask is).
+    An operator lists it in ``EngineConfig(modifiers=("name",))``; those of one stage act in the order of that list, at
+    `Stage.MASK` after the grammar mask. A request uses it with ``SamplingParams(modifiers={"name": {...}})``. Where it
+    and the grammar together leave a row without a token, the row is drawn without the modifier, and its name is in the
+    result's `unenforced` (unless it is `LogitTransform.hard` as the grammar mask is).
 
-    `options` are the operator's. Methods are called by one thread, but for those that say otherwise. An exception in
-    any of them ends the one request it concerned with `FinishReason.INTERNAL_ERROR`.
+    Token ids come in tuples, the arrays of batch and feedback are read-only, and the host may reuse them after the
+    step: keep copies. `options` are the operator's. Methods are called by one thread, but for those that say
+    otherwise. An exception in any of them ends the one request it concerned with `FinishReason.INTERNAL_ERROR`.
     """
 
     contract: ClassVar[str] = "1.0"
     name: ClassVar[str]
     stage: ClassVar[Stage]
     needs: ClassVar[frozenset[Need]] = frozenset()
-    order: ClassVar[int] = 0
-    """Among modifiers of one stage the lower order goes first, then the name."""
     transform: ClassVar[type[LogitTransform]]
     derived: ClassVar[bool] = False
     """The state is a function of request and token ids, read from `Step.history`: `accept` and `fork` are never
     called and one state serves every fork."""
 
-    examples: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
-    """Request options to use it with in conformance runs, at least one; what ``params.modifiers[name]`` may be."""
+    examples: ClassVar[Sequence[Example]] = (Example({}),)
+    """How to use it in conformance runs, at least one."""
 
     def __init__(self, options: Mapping[str, Any], context: ModifierContext) -> None:
         self.options = options

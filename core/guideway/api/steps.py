@@ -113,7 +113,8 @@ class StepBatch:
     """The rows of one step, shared by every modifier and sent to every worker.
 
     Sequence ``i`` of ``n`` owns rows ``row_start[i]`` up to ``row_start[i + 1]`` and has one draft fewer than rows.
-    Companion sequences are not sampled: their rows follow after ``num_rows`` in the logits.
+    Companion sequences are not sampled: their rows follow after ``num_rows`` in the logits. The arrays are read-only,
+    and the host may reuse them after the call they were given to.
     """
 
     slots: NDArray[np.int32]
@@ -124,6 +125,10 @@ class StepBatch:
     """``int32[num_rows - n]``: the drafts of all sequences, one after the other."""
     positions: NDArray[np.int32]
     """``int32[num_rows]``: index in its sequence (prompt included) of the token each row predicts."""
+
+    def __post_init__(self) -> None:
+        for array in (self.slots, self.row_start, self.draft_token_ids, self.positions):
+            array.setflags(False)  # by keyword it takes twice as long
 
     @property
     def num_sequences(self) -> int:

@@ -35,14 +35,14 @@ class Entry:
 
 
 class PipelineContext:
-    """Built once per worker. `entries` come in any order."""
+    """Built once per worker. `entries` of one stage act in the order they come in."""
 
     def __init__(self, worker: WorkerContext, entries: Sequence[Entry]) -> None:
         self.device = worker.device
         self.ops = worker.device.ops
         self.num_tokens = worker.vocabulary_size
         self.width = worker.logits_width
-        ordered = sorted(entries, key=lambda e: (STAGES.index(e.modifier.stage), e.modifier.order, e.name))
+        ordered = sorted(entries, key=lambda e: STAGES.index(e.modifier.stage))  # stable: as given within a stage
         self._by_stage = [[e for e in ordered if e.modifier.stage is stage] for stage in Stage]
         self.emits = {e.name: e.transform.emits for e in ordered}
         self._bitmasks = {e.name: e.transform.bitmask for e in ordered if e.transform.bitmask is not None}

@@ -7,9 +7,10 @@ text completes it); all else it asks of any modifier.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,9 @@ __all__ = ["GrammarMask", "GrammarState", "check_names"]
 
 log = logging.getLogger(__name__)
 
+GUARD = np.int32(0x6B5A4D3C)
+"""Each word of a row that nobody may write to."""
+
 
 class MaskTransform(LogitTransform):
     """Applies the bitmask of each row where the logits live."""
@@ -72,11 +76,25 @@ class GrammarState:
     terminated: bool = False
     begins_in: int | None = 0
     """How many tokens are still to come before the constraint begins; None: not known yet."""
+    first_row: int = 0
+    """Of the last step's bitmask; not the job's, which is in the hands of the strategy."""
+    num_rows: int = 1
 
     @property
     def rows(self) -> slice:
         """Its rows of the last step's bitmask."""
-        return slice(self.job.first_row, self.job.first_row + 1 + len(self.job.draft_token_ids))
+        return slice(self.first_row, self.first_row + self.num_rows)
+
+
+@dataclass(slots=True)
+class Block:
+    """What of a step is one strategy's: sequences of the batch, their states, and their rows of the bitmask, which
+    follow one another."""
+
+    sequences: list[int] = field(default_factory=list)
+    states: list[GrammarState] = field(default_factory=list)
+    start: int = 0
+    end: int = 0
 
 
 class GrammarMask(LogitModifier[GrammarState]):
@@ -96,7 +114,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         self._compiler = compiler
         self._words = num_words(context.vocabulary.logits_width)
         self._buffers = [self._allocate(0) for _ in range(2)]
-        """They grow with the batches: far fewer sequences may run than could."""
+        """They grow with the batches: far fewer sequences may run than could. The first row of a buffer is a guard, as
+        is the one after those in use."""
 
     def compile_constraint(self, constraint: Constraint) -> Future[Compilation]:
         """Start compiling. Raises `UnsupportedGrammar` at once if no strategy will take it."""
@@ -132,27 +151,35 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def prepare(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:
         # before the beginning and after the end all is open
-        drafted = batch.num_rows != batch.num_sequences
-        live = [
-            state
-            if state is not None and not state.terminated and (state.begins_in == 0 or self._begins(batch, i, state))
-            else None
-            for i, state in enumerate(states)
-        ]
-        rows = self._lay_out_drafts(batch, live) if drafted else self._lay_out(live)
-        if not len(rows):
+        blocks: dict[str, Block] = {}
+        name = block = None
+        for i, state in enumerate(states):
+            if state is not None and not state.terminated and (state.begins_in == 0 or self._begins(batch, i, state)):
+                if block is None or state.candidate.name != name:
+                    name = state.candidate.name
+                    block = blocks.setdefault(name, Block())
+                block.sequences.append(i)
+                block.states.append(state)
+        if not blocks:
             return None
-        bitmask = self._buffer(len(rows))
-        if drafted:
+        rows: list[int] = []
+        for block in blocks.values():
+            self._lay_out(block, batch, rows)
+        buffer = self._buffer(len(rows))
+        bitmask = buffer[1 : 1 + len(rows)]
+        if batch.num_rows != batch.num_sequences:
             bitmask[:] = FULL  # rows no draft reaches stay open
-        filled = [state for state in live if state is not None]
-        failed = self._fill(filled, bitmask)
+        failed: dict[GrammarState, BaseException] = {}
+        for block in blocks.values():
+            failed |= self._fill(block, buffer)
         empty = empty_rows(bitmask)
         if empty.any():
-            for state in filled:
-                if empty[state.rows].any():
-                    failed[state] = ConformanceError("it filled a row that allows no token")
-        return Payload(rows, {"bitmask": bitmask}, faults=_faults(live, failed, bitmask) if failed else {})
+            for block in blocks.values():
+                for state in block.states:
+                    if empty[state.rows].any():
+                        failed[state] = ConformanceError("it filled a row that allows no token")
+        faults = _faults(states, failed, bitmask) if failed else {}
+        return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask}, faults=faults)
 
     def accept(self, state: GrammarState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         num_before = 0
@@ -208,7 +235,7 @@ class GrammarMask(LogitModifier[GrammarState]):
             if token_ids is None:
                 return False
             matcher = new_matcher(state.candidate.strategy, state.grammar, state.stop_token_ids)
-            return matcher.accept(token_ids) == len(token_ids) and matcher.is_accepting()
+            return matcher.accept(tuple(token_ids)) == len(token_ids) and matcher.is_accepting()
         except BaseException as error:
             contain(error)
             log.warning("grammar.%s failed when asked for the end", state.candidate.name, exc_info=True)
@@ -227,85 +254,84 @@ class GrammarMask(LogitModifier[GrammarState]):
         state.num_open_rows = num_rows if state.begins_in is None else min(num_rows, state.begins_in)
         return state.num_open_rows < num_rows
 
-    def _lay_out(self, states: Sequence[GrammarState | None]) -> NDArray[np.int32]:
-        rows: list[int] = []
-        for i, state in enumerate(states):
-            if state is not None:
-                job = state.job
-                job.first_row = len(rows)
-                job.draft_token_ids = ()
-                state.num_open_rows = 0
-                rows.append(i)
-        return np.array(rows, dtype=np.int32)
-
-    def _lay_out_drafts(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> NDArray[np.int32]:
-        starts, drafts = batch.row_start.tolist(), batch.draft_token_ids.tolist()
-        first = 0
-        for i, state in enumerate(states):
-            if state is not None:
+    def _lay_out(self, block: Block, batch: StepBatch, rows: list[int]) -> None:
+        """Give `block` the next rows of the bitmask; `rows`, the batch's row that each of them is for, grows by its
+        own."""
+        block.start = first = len(rows)
+        guard = first - 1  # the strategy's row 0
+        if batch.num_rows == batch.num_sequences:
+            rows += block.sequences
+            for row, state in enumerate(block.states, first):
+                state.num_open_rows, state.num_rows, state.first_row = 0, 1, row
+                state.job.first_row, state.job.draft_token_ids = row - guard, ()
+        else:
+            starts, drafts = batch.row_start.tolist(), batch.draft_token_ids.tolist()
+            for i, state in zip(block.sequences, block.states, strict=True):
                 start, end = starts[i], starts[i + 1]
                 state.num_open_rows = num_open = state.begins_in or 0
-                state.job.first_row = first + num_open
-                state.job.draft_token_ids = drafts[start - i + num_open : end - i - 1]
-                first += end - start
-        return batch.select(states)[0]
+                state.first_row, state.num_rows = len(rows) + num_open, end - start - num_open
+                state.job.first_row = state.first_row - guard
+                state.job.draft_token_ids = tuple(drafts[start - i + num_open : end - i - 1])
+                rows += range(start, end)
+        block.end = len(rows)
 
     def _allocate(self, num_rows: int) -> Bitmask:
-        return np.full((num_rows, self._words), FULL, dtype=np.int32)
+        """Room for so many rows between two guards."""
+        buffer = np.full((num_rows + 2, self._words), FULL, dtype=np.int32)
+        buffer[0] = GUARD
+        return buffer
 
     def _buffer(self, num_rows: int) -> Bitmask:
-        """The other buffer. Rows are not cleared: every first row is overwritten by its fill or its fault."""
+        """The other buffer, with a guard before and after so many rows. They are not cleared: every first row is
+        overwritten by its fill or its fault."""
         self._buffers.reverse()
-        if len(self._buffers[0]) < num_rows:
+        if len(self._buffers[0]) < num_rows + 2:
             self._buffers[0] = self._allocate(max(num_rows, 2 * len(self._buffers[0])))
-        return self._buffers[0][:num_rows]
+        self._buffers[0][num_rows + 1] = GUARD
+        return self._buffers[0]
 
-    def _fill(self, states: list[GrammarState], bitmask: Bitmask) -> dict[GrammarState, BaseException]:
-        """Fill the rows of `states`; by state why that failed."""
+    def _fill(self, block: Block, buffer: Bitmask) -> dict[GrammarState, BaseException]:
+        """Fill the rows of a block; by state why that failed."""
+        strategy, jobs = block.states[0].candidate.strategy, tuple([state.job for state in block.states])
+        try:
+            accepted = fill_between_guards(strategy.fill, jobs, buffer[block.start : block.end + 2])
+        except BaseException as error:
+            contain(error)
+            log.warning("grammar.%s failed in fill; filling row by row", strategy.name, exc_info=True)
+            accepted = self._fill_one_by_one(block, buffer)
+        counts = accepted.tolist()
+        for state, count in zip(block.states, counts, strict=True):
+            state.num_live_drafts = count
         failed: dict[GrammarState, BaseException] = {}
-        by_strategy: dict[str, list[GrammarState]] = {}
-        for state in states:
-            by_strategy.setdefault(state.candidate.name, []).append(state)
-        for group in by_strategy.values():
-            strategy, jobs = group[0].candidate.strategy, [state.job for state in group]
-            try:
-                accepted = strategy.fill(jobs, bitmask)
-                if accepted.shape != (len(jobs),):
-                    raise ConformanceError(f"fill must return int32[{len(jobs)}], not shape {accepted.shape}")
-            except BaseException as error:
-                contain(error)
-                log.warning("grammar.%s failed in fill; filling row by row", strategy.name, exc_info=True)
-                accepted = self._fill_one_by_one(group, bitmask)
-            counts = accepted.tolist()
-            for state, count in zip(group, counts, strict=True):
-                state.num_live_drafts = count
-            if min(counts) < 0:
-                for state, count in zip(group, counts, strict=True):
-                    if count < 0:
-                        unsaid = ConformanceError("fill returned -1 without setting the job's error")
-                        failed[state], state.job.error = state.job.error or unsaid, None
+        if min(counts) < 0:
+            for state, count in zip(block.states, counts, strict=True):
+                if count < 0:
+                    unsaid = ConformanceError("fill returned -1 without setting the job's error")
+                    failed[state], state.job.error = state.job.error or unsaid, None
         return failed
 
-    def _fill_one_by_one(self, group: list[GrammarState], bitmask: Bitmask) -> NDArray[np.int32]:
-        """The default fill after a batch fill broke, which may have left matchers anywhere: they are made anew."""
-        accepted = np.full(len(group), -1, dtype=np.int32)
-        for i, state in enumerate(group):
-            strategy = state.candidate.strategy
+    def _fill_one_by_one(self, block: Block, buffer: Bitmask) -> NDArray[np.int32]:
+        """The default fill after a batch fill broke, which may have left matchers and rows anywhere: matchers are made
+        anew, and each job's neighbors are the guards of its rows."""
+        accepted = np.full(len(block.states), -1, dtype=np.int32)
+        buffer[1 + block.start : 1 + block.end] = FULL
+        for i, state in enumerate(block.states):
+            strategy, job = state.candidate.strategy, state.job
+            rows = buffer[state.first_row : state.first_row + state.num_rows + 2]
             try:
                 matcher = new_matcher(strategy, state.grammar, state.stop_token_ids)
-                if matcher.accept(state.accepted) != len(state.accepted):
+                if matcher.accept(tuple(state.accepted)) != len(state.accepted):
                     raise ConformanceError("a new matcher refused tokens an equal one had accepted")
+                job.matcher, job.first_row = matcher, 1
+                accepted[i] = fill_between_guards(partial(GrammarStrategy.fill, strategy), (job,), rows)[0]
             except BaseException as error:
                 contain(error)
-                state.job.error = error
-                continue
-            state.job.matcher = matcher
-            accepted[i] = GrammarStrategy.fill(strategy, [state.job], bitmask)[0]
+                job.error = error
         return accepted
 
     def _forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
         """Whether the last step's mask forbade one of these tokens, all that were drawn then."""
-        bitmask, masked = self._buffers[0][state.rows], token_ids[state.num_open_rows :]
+        bitmask, masked = self._buffers[0][1:][state.rows], token_ids[state.num_open_rows :]
         pairs = zip(range(len(bitmask)), masked, strict=False)
         return any(not is_allowed(bitmask, row, token_id) for row, token_id in pairs)
 
@@ -321,6 +347,26 @@ class GrammarMask(LogitModifier[GrammarState]):
         if count > state.num_open_rows + state.num_live_drafts:
             return fail(f"DeadEnd: after token {token_ids[count - 1]} no token is legal")
         return fail(f"it refused token {token_id}, which its own mask allowed")
+
+
+def fill_between_guards(
+    fill: Callable[[Sequence[FillJob], Bitmask], NDArray[np.int32]], jobs: Sequence[FillJob], bitmask: Bitmask
+) -> NDArray[np.int32]:
+    """What ``fill(jobs, bitmask)`` returns. Raises `ConformanceError` if it wrote to the first or the last row of
+    `bitmask`, neighbors of the jobs' own; these are restored."""
+    before, after = bitmask[0], bitmask[-1]
+    kept = before.tobytes(), after.tobytes()
+    try:
+        accepted = fill(jobs, bitmask)
+    finally:
+        trespassed = (before.tobytes(), after.tobytes()) != kept
+        if trespassed:
+            before[:], after[:] = (np.frombuffer(row, dtype=np.int32) for row in kept)
+    if trespassed:
+        raise ConformanceError("fill wrote outside the rows of its jobs")
+    if accepted.shape != (len(jobs),):
+        raise ConformanceError(f"fill must return int32[{len(jobs)}], not shape {accepted.shape}")
+    return accepted
 
 
 def check_names(modifiers: Sequence[LogitModifier[Any]]) -> None:

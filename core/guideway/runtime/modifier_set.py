@@ -27,7 +27,7 @@ from guideway.errors import (
     contain,
 )
 from guideway.runtime.journal import Journal
-from guideway.runtime.rows import check_bitmask, check_payload
+from guideway.runtime.rows import check_bitmask, check_payload, handed
 
 __all__ = ["ActiveSequence", "ModifierSet"]
 
@@ -57,7 +57,7 @@ class ActiveSequence:
 
 
 class ModifierSet:
-    """Modifiers in the order in which the pipeline applies them."""
+    """Modifiers in the order in which the pipeline applies them: by stage, within a stage as given."""
 
     def __init__(
         self, modifiers: Sequence[LogitModifier[Any]], context: ModifierContext, offers: frozenset[Need]
@@ -69,7 +69,7 @@ class ModifierSet:
             )
         stages = list(Stage)
         self.all: tuple[LogitModifier[Any], ...] = tuple(
-            sorted(modifiers, key=lambda m: (stages.index(m.stage), m.order, m.name))
+            sorted(modifiers, key=lambda m: stages.index(m.stage))  # stable: as given within a stage
         )
         self.bitmasks = {m.name: m.transform.bitmask for m in self.all if m.transform.bitmask is not None}
         """By modifier name the payload array that is a bitmask."""
@@ -158,7 +158,7 @@ class ModifierSet:
         """Bring the states of a sequence that was just started up to date by its journal."""
         for token_ids, feedback in sequence.journal.steps():
             for modifier, state in sequence.stateful:
-                args = (state, token_ids, (feedback or {}).get(modifier.name))
+                args = (state, tuple(token_ids), handed(feedback, modifier.name))
                 outcome = self._call(modifier, state, "accept", *args)
                 if outcome.action == "fail":
                     plugin = self._plugin(modifier, state)
@@ -193,14 +193,14 @@ class ModifierSet:
         self,
         modifier: LogitModifier[Any],
         batch: StepBatch,
-        states: list[Any],
+        states: Sequence[Any],
         sequences: list[ActiveSequence],
         sequence_of_row: NDArray[Any] | None,
     ) -> Payload | None:
         """One modifier's payload for the sequences it does not fail for. `sequence_of_row` is None where each sequence
         has one row."""
 
-        def attempt(some: list[Any]) -> Payload | None:
+        def attempt(some: Sequence[Any]) -> Payload | None:
             payload = check_payload(modifier.prepare(batch, some), batch, some, sequence_of_row)
             if payload is not None and modifier.name in self.bitmasks:
                 check_bitmask(payload, self.bitmasks[modifier.name], self._words)
@@ -220,11 +220,12 @@ class ModifierSet:
         for i, state in enumerate(states):  # one by one, to find out whose failure it is
             if state is not None:
                 try:
-                    attempt([state if j == i else None for j in range(len(states))])
+                    attempt(tuple(state if j == i else None for j in range(len(states))))
                 except BaseException as error:
                     contain(error)
                     sequences[i].fault = Fault.of(self._plugin(modifier, state), "prepare", error)
-        healthy = [None if sequence.fault else state for state, sequence in zip(states, sequences, strict=True)]
+        pairs = zip(states, sequences, strict=True)
+        healthy = tuple(None if sequence.fault else state for state, sequence in pairs)
         try:
             return settled(attempt(healthy)) if any(state is not None for state in healthy) else None
         except BaseException as error:  # each works alone, but not together
@@ -238,10 +239,10 @@ class ModifierSet:
         """Give every modifier the final tokens of a step and record them; what is to become of the sequence."""
         if sequence.fault is not None:
             return fail(str(sequence.fault))
-        verdict = CONTINUE
+        verdict, token_ids = CONTINUE, tuple(ids)  # no list of the host's, which a modifier might change
         for modifier, state in sequence.stateful:
             try:
-                outcome = modifier.accept(state, ids, feedback.get(modifier.name) if feedback else None)
+                outcome = modifier.accept(state, token_ids, handed(feedback, modifier.name) if feedback else None)
                 if outcome is CONTINUE:
                     continue
                 if not isinstance(outcome, Outcome):
@@ -255,7 +256,7 @@ class ModifierSet:
                 return fail(str(sequence.fault))
             if outcome.action == "finish":
                 verdict = outcome
-        sequence.journal.record(ids, feedback)
+        sequence.journal.record(token_ids, feedback)
         return verdict
 
     def forced(self, sequence: ActiveSequence, limit: int) -> Sequence[int]:
@@ -270,7 +271,7 @@ class ModifierSet:
         """How many of these drafts every modifier of the sequence would let pass."""
         count = len(token_ids)
         for modifier, state in sequence.acting:
-            ids = token_ids[:count]
+            ids = tuple(token_ids[:count])
             count = self._ask(sequence, modifier, state, "validate", ids, partial(read_count, len(ids))) or 0
         return count
 

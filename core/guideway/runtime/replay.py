@@ -74,7 +74,7 @@ class ReplayingMatcher(Matcher):
 
     def _replayed(self, token_ids: list[int]) -> Matcher:
         matcher = self._grammar.matcher(self._stop_token_ids)
-        if matcher.accept(token_ids) != len(token_ids):
+        if matcher.accept(tuple(token_ids)) != len(token_ids):
             raise ConformanceError(
                 f"grammar.{self._strategy.name}: a new matcher refused tokens an equal one had accepted"
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ __all__ = [
     "check_payload",
     "companion_rows",
     "feedback_of",
+    "handed",
     "history_rows",
     "in_row_order",
     "sequence_of_row",
@@ -69,6 +71,8 @@ def companion_rows(batch: StepBatch, owners: Sequence[Sequence[str]]) -> dict[st
             found[name][start:end, columns[name]] = np.arange(next_row, next_row + end - start)
             columns[name] += 1
             next_row += end - start
+    for array in found.values():
+        array.setflags(write=False)
     return found
 
 
@@ -160,6 +164,16 @@ def feedback_of(feedback: Mapping[str, Payload], first_row: int, num_tokens: int
         if end - start == num_tokens:
             found[name] = {key: array[start:end] for key, array in payload.arrays.items()}
     return found or None
+
+
+def handed(feedback: Mapping[str, Feedback] | None, name: str) -> Feedback | None:
+    """The feedback of the modifier `name` as `LogitModifier.accept` is given it: the journal's, to read only."""
+    found = feedback.get(name) if feedback else None
+    if found is None:
+        return None
+    for array in found.values():
+        array.setflags(write=False)
+    return MappingProxyType(found)
 
 
 def token_logprobs(logprobs: Logprobs, first_row: int, token_ids: Sequence[int], k: int) -> list[TokenLogprobs]:

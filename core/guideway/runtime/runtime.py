@@ -295,7 +295,7 @@ class Runtime:
         acting = self._acting_modifiers()
         for i, modifier in enumerate(self._modifiers.all):
             if acting[i]:
-                states = [sequence.states[i] for sequence in sequences]
+                states = tuple([sequence.states[i] for sequence in sequences])
                 payload = self._modifiers.prepare(modifier, batch, states, sequences, owners)
                 if payload is not None:
                     payloads[modifier.name] = payload

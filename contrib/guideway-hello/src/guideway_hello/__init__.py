@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from guideway.api import (
     Array,
+    Example,
     InvalidRequest,
     LogitModifier,
     LogitTransform,
@@ -47,7 +48,7 @@ class Hello(LogitModifier[Wish]):
     """In the scheduler: knows what each request wants, and says so for each row."""
 
     name, stage, transform, derived = "hello", Stage.PRE_WARP, HelloTransform, True
-    examples = ({"letter": "e"}, {"letter": "a", "strength": 7.5})
+    examples = (Example({"letter": "e"}), Example({"letter": "a", "strength": 7.5}))
 
     def __init__(self, options: Mapping[str, Any], context: ModifierContext) -> None:
         super().__init__(options, context)

@@ -42,7 +42,7 @@ class EngineSettings:
     grammar: Names = ()
     """Grammar strategies, in order of preference."""
     modifiers: Names = ()
-    """Logit modifiers that requests may use."""
+    """Logit modifiers that requests may use, in the order in which those of one stage act, after the grammar mask."""
     worker_mixins: Names = ()
     """Worker mixins, in the order their methods are called."""
     device_backend: Name = "torch"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 from guideway.api import (
     Choice,
     Constraint,
-    Example,
     Grammar,
+    GrammarExample,
     GrammarStrategy,
     InvalidGrammar,
     JsonObject,
@@ -71,8 +71,8 @@ class Strategy(GrammarStrategy):
     )
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "forced_tokens"})
     max_rollback: ClassVar[int | None] = None
-    examples: ClassVar[Sequence[Example]] = (
-        Example(
+    examples: ClassVar[Sequence[GrammarExample]] = (
+        GrammarExample(
             Grammar('start: "[" (NUMBER ("," NUMBER)*)? "]"\nNUMBER: /[0-9]+/', "lark"),
             (b"[]", b"[1,22,3]"),
             (b"[", b"[1,]", b"[01,x]", b""),

@@ -31,7 +31,7 @@ class GuestConfig:
     """Grammar strategies, in order of preference; empty: no constraints. By default vLLM's own backends, in the
     order in which vLLM tries them."""
     modifiers: Names = ()
-    """Logit modifiers that requests may use."""
+    """Logit modifiers that requests may use, in the order in which those of one stage act, after the grammar mask."""
     worker_mixins: Names = ()
     """Worker mixins, in the order their methods are called."""
     device_backend: str | None = None

@@ -13,9 +13,9 @@ import xgrammar as xgr
 from guideway.api import (
     Constraint,
     DeadEnd,
-    Example,
     FillJob,
     Grammar,
+    GrammarExample,
     GrammarStrategy,
     InvalidConfiguration,
     InvalidGrammar,
@@ -76,8 +76,8 @@ class Strategy(GrammarStrategy):
     )
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "serialize"})
     max_rollback: ClassVar[int | None] = None
-    examples: ClassVar[Sequence[Example]] = tuple(
-        Example(Grammar(text, dialect), (b"[]", b"[1,22,3]"), (b"[", b"[1,]", b"[01,x]", b""))
+    examples: ClassVar[Sequence[GrammarExample]] = tuple(
+        GrammarExample(Grammar(text, dialect), (b"[]", b"[1,22,3]"), (b"[", b"[1,]", b"[01,x]", b""))
         for dialect, text in _DIALECTS.items()
     )
 

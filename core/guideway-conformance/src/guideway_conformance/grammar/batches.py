@@ -29,7 +29,7 @@ class Part:
     job: FillJob = field(init=False)
 
     def __post_init__(self) -> None:
-        self.job = FillJob(self.session.hosted(), self.drafts, self.first_row)
+        self.job = FillJob(self.session.hosted(), tuple(self.drafts), self.first_row)
 
     @property
     def num_rows(self) -> int:
@@ -58,7 +58,7 @@ def fill(parts: Sequence[Part], name: str, *, num_rows: int) -> tuple[NDArray[np
     """Fill, and check the form of what comes back."""
     strategy = parts[0].session.strategy
     bitmask = new_rows(num_rows, parts[0].session.vocabulary, POISON)
-    result = strategy.fill([part.job for part in parts], bitmask)
+    result = strategy.fill(tuple(part.job for part in parts), bitmask)
     expect(isinstance(result, np.ndarray), f"{name}: fill returned a {type(result).__name__}, no array")
     expect(result.dtype == np.int32, f"{name}: fill returned {result.dtype}, not int32")
     expect(result.shape == (len(parts),), f"{name}: fill of {len(parts)} jobs returned shape {result.shape}")
@@ -183,7 +183,7 @@ def fill_of_no_jobs_is_nothing(subject: GrammarSubject) -> None:
     """No jobs give no results, and touch no row."""
     case = subject.few(most=1)[0]
     bitmask = new_rows(2, case.vocabulary, POISON)
-    result = case.strategy.fill([], bitmask)
+    result = case.strategy.fill((), bitmask)
     expect(np.shape(result) == (0,), f"fill of no jobs returned shape {np.shape(result)}")
     expect((bitmask == POISON).all(), "fill of no jobs changed the bitmask")
 

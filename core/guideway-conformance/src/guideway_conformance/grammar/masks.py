@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 from guideway.api import DeadEnd
-from guideway.api.bitmask import unpack
+from guideway.api.bitmask import Bitmask, unpack
 
 from guideway_conformance.grammar.dead_ends import dead_ends
 from guideway_conformance.grammar.session import Session, expect_same, legal, new_rows, observe, row_of, walk
@@ -68,6 +68,28 @@ def fill_touches_only_its_row(subject: GrammarSubject) -> None:
             walk(session, 1, 1)
             if session.is_terminated():
                 break
+
+
+@check("grammar")
+def rows_are_the_hosts(subject: GrammarSubject) -> None:
+    """A row it has filled is the host's, who may overwrite it: nothing is written there later, or rests on it."""
+    for case in subject.few():
+        kept = new_rows(3, case.vocabulary, POISON)
+
+        def fill(session: Session, kept: Bitmask = kept, name: str = case.name) -> None:
+            expect((kept == np.int32(POISON)).all(), f"{name}: {session.place}, a row of an earlier call has changed")
+            try:
+                session.matcher.fill_bitmask(kept, 1)
+            except DeadEnd:
+                return
+            first = kept[1].copy()
+            kept[:] = POISON
+            for which, matcher in (("it", session.matcher), ("an equal matcher", session.twin().matcher)):
+                again = row_of(matcher, session.vocabulary)
+                expect((again == first).all(), f"{name}: {session.place}, {which} fills another mask the next time")
+
+        for seed in range(3):
+            walk(case.session(), seed, 6, fill)
 
 
 @check("grammar", tier="extended")

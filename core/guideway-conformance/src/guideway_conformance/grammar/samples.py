@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from guideway.api import Choice, Constraint, Example, JsonObject, JsonSchema, Regex, StructuralTag
+from guideway.api import Choice, Constraint, GrammarExample, JsonObject, JsonSchema, Regex, StructuralTag
 from guideway.json_schema import keywords
 from guideway.json_schema.cases import is_valid
 
@@ -51,7 +51,7 @@ def spellings(value: Any) -> Spellings:
     return tuple(dict.fromkeys(texts))
 
 
-def of_example(example: Example) -> Sample:
+def of_example(example: GrammarExample) -> Sample:
     """An example a plugin's author gave."""
     return Sample(example.constraint, tuple((text,) for text in example.accepted), tuple(example.rejected))
 

@@ -68,7 +68,7 @@ class Session(Matcher):
         return self.matcher if can else self
 
     def accept(self, token_ids: Sequence[int]) -> int:
-        count = self.matcher.accept(token_ids)
+        count = self.matcher.accept(tuple(token_ids))
         expect(0 <= count <= len(token_ids), f"accept of {len(token_ids)} tokens returned {count}")
         self.token_ids += token_ids[:count]
         self._undoable += count

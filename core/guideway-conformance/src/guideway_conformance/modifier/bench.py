@@ -7,14 +7,16 @@ put into other company, and has to get the same.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from guideway.api import (
     Companion,
     DeviceBackend,
+    Example,
     Feedback,
     InvalidConfiguration,
     InvalidRequest,
@@ -40,7 +42,7 @@ from guideway_conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSub
 from guideway_conformance.modifier.vocabulary import synthetic
 from guideway_conformance.subjects import expect
 
-__all__ = ["DRAFTS", "REFUSALS", "Bench"]
+__all__ = ["DRAFTS", "REFUSALS", "Bench", "overwrite", "read_only"]
 
 REFUSALS = (InvalidRequest, InvalidConfiguration)
 """How `start` says no to a request."""
@@ -50,6 +52,23 @@ COMPILE: Any = object()
 
 DRAFTS: tuple[list[int], ...] = ([], [97, 300], [], [98], [301, 99, 302], [], [100])
 """Of the sequences of a crowd in turn."""
+
+
+def read_only(feedback: Feedback | None) -> Feedback | None:
+    """A copy of `feedback` as a modifier is given it."""
+    if feedback is None:
+        return None
+    copies = {name: array.copy() for name, array in feedback.items()}
+    for array in copies.values():
+        array.setflags(write=False)
+    return MappingProxyType(copies)
+
+
+def overwrite(arrays: Iterable[NDArray[Any]]) -> None:
+    """Other values for what was given away to be read."""
+    for array in arrays:
+        array.setflags(write=True)
+        array[...] = 77
 
 
 class Bench:
@@ -62,6 +81,7 @@ class Bench:
         vocabulary: Vocabulary | None = None,
         device: DeviceBackend | None = None,
         dtype: DTypeLike = np.float32,
+        reuses: bool = False,
     ) -> None:
         self.subject = subject
         self.cls = subject.cls
@@ -71,6 +91,8 @@ class Bench:
         self.modifier = subject.modifier(self.vocabulary)
         self.transform = self.new_transform()
         self.model = Model(self.vocabulary, self.cls.stage)
+        self.reuses = reuses
+        """Whether it overwrites what it has given the modifier, as soon as a host may."""
         self._companions: dict[str, tuple[Companion, ...]] = {}
 
     def new_transform(self, device: DeviceBackend | None = None) -> LogitTransform:
@@ -84,17 +106,24 @@ class Bench:
 
     # Sequences
 
-    def request(self, example: Mapping[str, Any] | None, number: int) -> Request:
-        """The `number`-th request, each with a prompt and a seed of its own; `example` None: without the modifier."""
+    def request(self, example: Example | None, number: int) -> Request:
+        """The `number`-th request, each with a seed of its own, and a prompt unless its example has one; `example`
+        None: without the modifier."""
         rng = np.random.default_rng(number)
-        letters = rng.integers(97, 123, size=3 + number % 5)
-        modifiers = {} if example is None else {self.cls.name: copy.deepcopy(dict(example))}
+        prompt = tuple(rng.integers(97, 123, size=3 + number % 5).tolist())
+        if example is not None and example.prompt_token_ids is not None:
+            prompt = self._known(example.prompt_token_ids) or prompt
+        modifiers = {} if example is None else {self.cls.name: copy.deepcopy(dict(example.options))}
         return Request(
             request_id=f"request-{number}",
-            prompt_token_ids=tuple(letters.tolist()),
+            prompt_token_ids=prompt,
             params=SamplingParams(max_tokens=4096, temperature=1.0, seed=number, modifiers=modifiers),
             seed=number,
         )
+
+    def _known(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """Those that the vocabulary has."""
+        return tuple(token_id for token_id in token_ids if 0 <= token_id < len(self.vocabulary))
 
     def begin(self, request: Request, slot: int = 0, index: int = 0, compiled: Any = COMPILE) -> Running:
         """A sequence of `request`, with what was `compiled` for it; raises one of `REFUSALS` if the modifier refuses
@@ -112,9 +141,9 @@ class Bench:
         return Running(request, info, slot, state, companions)
 
     @cached_property
-    def examples(self) -> list[Mapping[str, Any]]:
-        """The examples that give a state. Fails if there is none, for then nothing can be said of the modifier."""
-        given = self.subject.requests()
+    def examples(self) -> list[Example]:
+        """Those examples that give a state. Fails if there is none, for then nothing can be said of the modifier."""
+        given = self.subject.examples()
         found, refused, left_alone = [], [], 0
         bench = Bench(self.subject, vocabulary=self.vocabulary, device=self.device)
         for i, example in enumerate(given):
@@ -139,8 +168,11 @@ class Bench:
 
     def start(self, number: int, *, slot: int | None = None, index: int = 0) -> Running:
         """The `number`-th sequence: examples in turn, a prompt of its own."""
-        request = self.request(self.examples[number % len(self.examples)], number)
-        return self.begin(request, (7 * number + 3) % MAX_NUM_SEQUENCES if slot is None else slot, index)
+        example = self.examples[number % len(self.examples)]
+        request = self.request(example, number)
+        sequence = self.begin(request, (7 * number + 3) % MAX_NUM_SEQUENCES if slot is None else slot, index)
+        sequence.example = example
+        return sequence
 
     def leave_one_alone(self, number: int) -> None:
         """A request without the modifier comes and goes."""
@@ -188,7 +220,7 @@ class Bench:
         """`sequence` rebuilt here by replaying its journal."""
         slot = sequence.slot if slot is None else slot
         copied = self.begin(sequence.request, slot, (sequence.started_as or sequence.info).index)
-        copied.info, copied.started_as = sequence.info, sequence.started_as
+        copied.info, copied.started_as, copied.example = sequence.info, sequence.started_as, sequence.example
         for token_ids, feedback in sequence.journal:
             self.accept(copied, token_ids, feedback)
         return copied
@@ -200,7 +232,9 @@ class Bench:
         journal = list(parent.journal)
         started_as = None if self.cls.derived else parent.started_as or parent.info  # one derived state serves all
         tokens = list(parent.tokens)
-        return Running(parent.request, info, slot, state, parent.companions, tokens, journal, started_as=started_as)
+        fork = Running(parent.request, info, slot, state, parent.companions, tokens, journal, started_as=started_as)
+        fork.example = parent.example
+        return fork
 
     def release(self, sequence: Running) -> None:
         """The end of a sequence."""
@@ -215,6 +249,8 @@ class Bench:
         for i, sequence in enumerate(sequences):
             ids = self.final(applied, i)
             self.accept(sequence, ids, self.feedback(applied, i, len(ids)))
+        if self.reuses:
+            overwrite(self._given_batch)
         return applied
 
     def peek(self, sequences: Sequence[Running], drafts: Sequence[Sequence[int]] | None = None) -> Applied:
@@ -231,12 +267,14 @@ class Bench:
         seeds = np.repeat(np.array([s.info.seed for s in sequences], dtype=np.int64), counts)
         indices = np.repeat(np.array([s.info.index for s in sequences], dtype=np.int32), counts)
         contexts: list[list[int]] = []
+        given: list[Mapping[int, float] | None] = []
         beside: list[list[int]] = []
         width = max((len(s.companions) for s in sequences), default=0)
         companion_rows = np.full((batch.num_rows, max(1, width)), -1, dtype=np.int32)
         for i, s in enumerate(sequences):
             ahead = [[*s.tokens, *passed[i][:k]] for k in range(len(passed[i]) + 1)]
             contexts += [[*s.info.prompt_token_ids, *tokens] for tokens in ahead]
+            given += [None if s.example is None else s.example.logits] * len(ahead)
             for j, companion in enumerate(s.companions):
                 first = batch.num_rows + len(beside)
                 companion_rows[batch.row_start[i] : batch.row_start[i + 1], j] = first + np.arange(len(ahead))
@@ -245,18 +283,23 @@ class Bench:
         history = np.stack([self.model.history(context, self.transform.history_length) for context in contexts])
         hidden = np.stack([self.model.hidden_state(context) for context in [*contexts, *beside]])
         arrays = StepArrays(batch.positions, seeds, indices, companion_rows, hidden, bitmask, history)
-        logits = np.stack([self.model.logits(context) for context in [*contexts, *beside]]).astype(self.dtype)
+        rows = [self.model.logits(context, some) for context, some in zip(contexts, given, strict=True)]
+        logits = np.stack([*rows, *map(self.model.logits, beside)]).astype(self.dtype)
         return Work(batch, sequences, logits, arrays)
 
     def passing(self, sequence: Running, drafts: Sequence[int]) -> list[int]:
         """The drafts the modifier would let pass."""
         if sequence.state is None or not drafts:
             return list(drafts)
-        return list(drafts[: self.modifier.validate(sequence.state, list(drafts))])
+        return list(drafts[: self.modifier.validate(sequence.state, tuple(drafts))])
 
     def prepare(self, work: Work) -> Payload | None:
         """This step's payload."""
-        payload = self.modifier.prepare(work.batch, work.states)
+        batch = work.batch
+        self._given_batch = [
+            array.copy() for array in (batch.slots, batch.row_start, batch.draft_token_ids, batch.positions)
+        ]
+        payload = self.modifier.prepare(StepBatch(*self._given_batch), work.states)
         expect(
             payload is None or isinstance(payload, Payload),
             f"prepare returned a {type(payload).__name__}, neither a Payload nor None",
@@ -318,16 +361,22 @@ class Bench:
         return found
 
     def final(self, applied: Applied, index: int) -> list[int]:
-        """Tokens that the `index`-th sequence may really get after this step: drafts that can be drawn, and one more;
-        with a sampler, what it drew."""
+        """Tokens that the `index`-th sequence may really get after this step: those of its example or drafts, as far as
+        they can be drawn, and one more; with a sampler, what it drew."""
         work = applied.work
         drafts = work.batch.drafts(index).tolist()
+        sequence = work.sequences[index]
+        wanted = (
+            () if sequence.example is None else self._known(sequence.example.generated or ())[len(sequence.tokens) :]
+        )
         found: list[int] = []
         for k, row in enumerate(range(work.batch.row_start[index], work.batch.row_start[index + 1])):
             owned = applied.token_ids is not None and applied.token_ids[row] >= 0
             if owned:
                 assert applied.token_ids is not None
                 found.append(int(applied.token_ids[row]))
+            elif k < len(wanted) and np.isfinite(applied.logits[row, wanted[k]]):
+                found.append(wanted[k])
             elif k < len(drafts) and np.isfinite(applied.logits[row, drafts[k]]):
                 found.append(drafts[k])
             else:
@@ -350,7 +399,10 @@ class Bench:
     def accept(self, sequence: Running, token_ids: Sequence[int], feedback: Feedback | None) -> None:
         """The final tokens of a step."""
         if sequence.state is not None and not self.cls.derived:
-            outcome = self.modifier.accept(sequence.state, list(token_ids), copy.deepcopy(feedback))
+            given = read_only(feedback)
+            outcome = self.modifier.accept(sequence.state, tuple(token_ids), given)
+            if self.reuses:
+                overwrite((given or {}).values())
             expect(isinstance(outcome, Outcome), f"accept returned a {type(outcome).__name__}, which is not an Outcome")
             sequence.outcome = outcome.action
         sequence.tokens += token_ids

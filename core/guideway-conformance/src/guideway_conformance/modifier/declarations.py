@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from guideway.api import LogitTransform, Need, Sampler, Stage
+from guideway.api import Example, LogitTransform, Need, Sampler, Stage
 from guideway.api.steps import GRAMMAR_MASK, MAX_FEEDBACK_BYTES_PER_ROW
 
 from guideway_conformance.modifier.bench import Bench
@@ -17,7 +17,7 @@ from guideway_conformance.subjects import expect
 
 @check("modifier", tier="smoke")
 def says_what_it_is(subject: ModifierSubject) -> None:
-    """A modifier declares a name of its own, a stage, its needs, an order, and a class of transforms."""
+    """A modifier declares a name of its own, a stage, its needs, and a class of transforms."""
     cls: Any = subject.cls
     name = getattr(cls, "name", None)
     expect(isinstance(name, str) and name, f"its name is {name!r}, not a text")
@@ -28,7 +28,6 @@ def says_what_it_is(subject: ModifierSubject) -> None:
         isinstance(cls.needs, frozenset) and all(isinstance(need, Need) for need in cls.needs),
         f"its needs are {cls.needs!r}, not a frozenset of Need",
     )
-    expect(isinstance(cls.order, int), f"its order is {cls.order!r}, not a whole number")
     expect(isinstance(cls.derived, bool), f"derived is {cls.derived!r}, neither True nor False")
     transform = getattr(cls, "transform", None)
     expect(
@@ -39,12 +38,24 @@ def says_what_it_is(subject: ModifierSubject) -> None:
 
 @check("modifier", tier="smoke")
 def gives_examples(subject: ModifierSubject) -> None:
-    """Its examples are request options to use it with, at least one."""
-    examples = subject.requests()
+    """Its examples are of the class `Example`, at least one, with options that it acts on."""
+    examples = subject.examples()
     expect(
-        isinstance(examples, Sequence) and len(examples) > 0 and all(isinstance(e, Mapping) for e in examples),
-        f"`examples` is {examples!r}, not a sequence of mappings",
+        isinstance(examples, Sequence) and len(examples) > 0 and all(isinstance(e, Example) for e in examples),
+        f"`examples` is {examples!r}, not a sequence of Example",
     )
+    for example in examples:
+        expect(isinstance(example.options, Mapping), f"the options of {example!r} are no mapping")
+        for token_ids in (example.prompt_token_ids, example.generated):
+            expect(
+                token_ids is None or (isinstance(token_ids, tuple) and all(isinstance(t, int) for t in token_ids)),
+                f"{token_ids!r} in {example!r} is no tuple of token ids",
+            )
+        expect(example.prompt_token_ids != (), f"the prompt of {example!r} is empty")
+        expect(
+            example.logits is None or all(np.isfinite(value) for value in example.logits.values()),
+            f"the logits of {example!r} are not finite",
+        )
     expect(Bench(subject).examples, "no example gives a state")
 
 

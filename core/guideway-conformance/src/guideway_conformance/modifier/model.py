@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,13 @@ class Model:
         self.vocabulary = vocabulary
         self.stage = stage
 
-    def logits(self, context: Sequence[int]) -> NDArray[Any]:
-        """``float32[width]`` as a modifier of the stage finds them: raw and finite, or log-probabilities."""
+    def logits(self, context: Sequence[int], given: Mapping[int, float] | None = None) -> NDArray[Any]:
+        """``float32[width]`` as a modifier of the stage finds them: raw and finite, or log-probabilities. `given` are
+        the raw ones of some tokens."""
         logits = 2 * _noise(context, self.vocabulary.logits_width, 0)
+        for token_id, value in (given or {}).items():
+            if token_id < len(self.vocabulary):
+                logits[token_id] = value
         if self.stage in (Stage.PRE_WARP, Stage.MASK):
             return logits
         logits[~self.allowed(context)] = -np.inf

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from guideway.api import Companion, Feedback, Request, SequenceInfo, StepBatch
+from guideway.api import Companion, Example, Feedback, Request, SequenceInfo, StepBatch
 from numpy.typing import NDArray
 
 from guideway_conformance.modifier.step import StepArrays
@@ -27,6 +27,8 @@ class Running:
     tokens: list[int] = field(default_factory=list)
     journal: list[tuple[list[int], Feedback | None]] = field(default_factory=list)
     outcome: str = "continue"
+    example: Example | None = None
+    """What it is one of."""
     started_as: SequenceInfo | None = None
     """Of a fork: what `start` was told, for its state is a copy of one that was started for another sequence."""
 
@@ -42,8 +44,8 @@ class Work:
     arrays: StepArrays
 
     @property
-    def states(self) -> list[Any]:
-        return [sequence.state for sequence in self.sequences]
+    def states(self) -> tuple[Any, ...]:
+        return tuple(sequence.state for sequence in self.sequences)
 
 
 @dataclass(frozen=True, slots=True)

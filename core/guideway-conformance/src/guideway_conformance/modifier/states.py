@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from guideway.api import LogitModifier, UnsupportedCapability
 
-from guideway_conformance.modifier.bench import REFUSALS, Bench
+from guideway_conformance.modifier.bench import REFUSALS, Bench, read_only
 from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.records import Running
 from guideway_conformance.modifier.subject import ModifierSubject
@@ -96,26 +96,24 @@ def derived_states_hear_nothing(subject: ModifierSubject) -> None:
             expect_alike(found.of(0), wanted.of(0), "it says that its state is derived, but accept changes it")
             token_ids, feedback = pair[0].journal[-1]
             try:
-                hearing.modifier.accept(pair[0].state, list(token_ids), copy.deepcopy(feedback))
+                hearing.modifier.accept(pair[0].state, tuple(token_ids), read_only(feedback))
             except Exception:  # which is never called, so it may say so
                 return
 
 
 @check("modifier")
 def hearing_changes_nothing_else(subject: ModifierSubject) -> None:
-    """Token ids and feedback that a modifier hears or is asked about are shared, so it leaves them as they are."""
+    """Token ids come in tuples and feedback is read-only: what a modifier hears or is asked about stays as it is."""
     bench = Bench(subject)
     for sequence in _under_way(bench):
         applied = bench.peek([sequence])
-        given = bench.final(applied, 0)
+        given = tuple(bench.final(applied, 0))
         feedback = bench.feedback(applied, 0, len(given))
-        heard = copy.deepcopy((given, feedback))
         bench.modifier.validate(sequence.state, given)
-        expect(given == heard[0], f"validate made {given} of the drafts {heard[0]}")
         if not bench.cls.derived:
-            bench.modifier.accept(sequence.state, given, feedback)
-            expect(given == heard[0], f"accept made {given} of the tokens {heard[0]}")
-            for name, array in (heard[1] or {}).items():
+            handed = read_only(feedback)
+            bench.modifier.accept(sequence.state, given, handed)
+            for name, array in (handed or {}).items():
                 assert feedback is not None
                 expect(np.array_equal(feedback[name], array, equal_nan=True), f"accept changed the feedback {name!r}")
 
@@ -171,7 +169,7 @@ def validate_counts(subject: ModifierSubject) -> None:
     bench = Bench(subject)
     for sequence in _under_way(bench, steps=range(3)):
         for drafts in ([], [97], [98, 99, 300], [300] * 12, bench.final(bench.peek([sequence]), 0)):
-            count = bench.modifier.validate(sequence.state, list(drafts))
+            count = bench.modifier.validate(sequence.state, tuple(drafts))
             expect(
                 isinstance(count, int | np.integer) and 0 <= count <= len(drafts),
                 f"of {len(drafts)} drafts validate lets {count!r} pass",
@@ -183,8 +181,8 @@ def validate_moves_nothing(subject: ModifierSubject) -> None:
     """`validate` does not move the state."""
 
     def ask(bench: Bench, sequence: Running) -> None:
-        bench.modifier.validate(sequence.state, bench.final(bench.peek([sequence]), 0))
-        bench.modifier.validate(sequence.state, [98, 99, 300])
+        bench.modifier.validate(sequence.state, tuple(bench.final(bench.peek([sequence]), 0)))
+        bench.modifier.validate(sequence.state, (98, 99, 300))
 
     _moves_nothing(subject, ask, "validate")
 
@@ -249,6 +247,20 @@ def forks_end_alone(subject: ModifierSubject) -> None:
             before = bench.peek([left])
             bench.release(gone)
             expect_alike(bench.peek([left]).of(0), before.of(0), f"letting go of the {ending} changed what is left")
+
+
+@check("modifier")
+def keeps_copies(subject: ModifierSubject) -> None:
+    """What it is given is the host's, who may overwrite feedback after `accept` and a batch after its step."""
+    reusing, plain = Bench(subject, reuses=True), Bench(subject)
+    for number in range(len(plain.examples)):
+        pair = reusing.start(number), plain.start(number)
+        for _ in range(NUM_STEPS):
+            if pair[0].outcome != "continue":
+                break
+            found, wanted = reusing.step([pair[0]]), plain.step([pair[1]])
+            what = "after the host had overwritten what it had given, the sequence gets something else"
+            expect_alike(found.of(0), wanted.of(0), what)
 
 
 @check("modifier")

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
-from guideway.api import DeviceBackend, LogitModifier, LogitTransform, ModifierContext, Need, Sampler, Stage, Vocabulary
+from guideway.api import (
+    DeviceBackend,
+    Example,
+    LogitModifier,
+    LogitTransform,
+    ModifierContext,
+    Need,
+    Sampler,
+    Stage,
+    Vocabulary,
+)
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.errors import PluginError
 from guideway.plugins import loading
@@ -73,9 +83,9 @@ class ModifierSubject(Subject):
         """The worker's half."""
         return self.cls.transform
 
-    def requests(self) -> Sequence[Mapping[str, Any]]:
-        """Request options, an example each."""
-        return self.settings.requests or self.cls.examples
+    def examples(self) -> Sequence[Example]:
+        """Those of the class, or the request options of ``conformance.toml``."""
+        return tuple(map(Example, self.settings.requests)) or self.cls.examples
 
     def device(self) -> DeviceBackend:
         """A device with arrays the transform takes. Raises `HardwareAbsent` if none is installed."""

@@ -73,13 +73,25 @@ class JudgesAllBeforeMoving(Sane):
             return super().accept(token_ids[:6]) + len(token_ids[6:])
 
 
-@saboteur("grammar.accept_takes_any_sequence")
+@saboteur("grammar.token_ids_come_in_tuples")
 class ListsOnly(Sane):
     """A tuple of tokens is ignored."""
 
     class State(Place):
         def accept(self, token_ids: Sequence[int]) -> int:
             return super().accept(token_ids) if isinstance(token_ids, list) else 0
+
+
+@saboteur("grammar.token_ids_come_in_tuples")
+class TakesThemOut(Sane):
+    """What was accepted is taken out of the list it came in."""
+
+    class State(Place):
+        def accept(self, token_ids: Any) -> int:
+            count = 0
+            while token_ids and super().accept((token_ids.pop(0),)):
+                count += 1
+            return count
 
 
 @saboteur("grammar.termination_is_the_end")

@@ -164,3 +164,30 @@ class MasksNeedAnEncoder(Sane):
         def is_legal(self, token_id: int) -> bool:
             cannot = self.vocabulary.encoder is None and len(self.vocabulary.tokens[token_id]) > 1
             return not cannot and super().is_legal(token_id)
+
+
+@saboteur("grammar.rows_are_the_hosts")
+class RemembersRows(Sane):
+    """The first row that was filled in a state is copied from then on, wherever it lies."""
+
+    class State(Place):
+        def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+            known: dict[Any, Any] = vars(self.compiled).setdefault("rows", {})
+            if self.state in known:
+                bitmask[row] = known[self.state]
+                return
+            super().fill_bitmask(bitmask, row)
+            known[self.state] = bitmask[row]
+
+
+@saboteur("grammar.rows_are_the_hosts")
+class ClearsTheLastRow(Sane):
+    """Before a row is filled, the one filled last is closed."""
+
+    class State(Place):
+        def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+            last = vars(self.compiled).get("last")
+            if last is not None:
+                last[:] = 0
+            super().fill_bitmask(bitmask, row)
+            vars(self.compiled)["last"] = bitmask[row]

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
 
 import numpy as np
-from guideway.api import Array, InvalidRequest, LogitTransform, Payload, Request, SequenceInfo, Stage, Step
+from guideway.api import (
+    Array,
+    Example,
+    Feedback,
+    InvalidRequest,
+    LogitTransform,
+    Payload,
+    Request,
+    SequenceInfo,
+    Stage,
+    Step,
+)
 
 from saboteurs import saboteur
 from saboteurs.modifier.references import (
@@ -15,6 +27,7 @@ from saboteurs.modifier.references import (
     Mass,
     MassTransform,
     Repetition,
+    RepetitionState,
     RepetitionTransform,
     Watermark,
     WatermarkTransform,
@@ -57,6 +70,56 @@ class RefusesItsExamples(Repetition):
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
         raise InvalidRequest("strength must be positive")
+
+
+@saboteur("modifier.gives_examples")
+class ExamplesAsMappings(Repetition):
+    """Gives request options alone."""
+
+    examples: ClassVar[Any] = ({"strength": 3.0},)
+
+
+@saboteur("modifier.gives_examples")
+class PromptAsAList(Repetition):
+    """Gives its prompt as a list."""
+
+    examples = (Example({"strength": 3.0}, prompt_token_ids=cast("Any", [97, 98])),)
+
+
+@saboteur("modifier.validate_counts")
+class FailsForAPrompt(Repetition):
+    """Lets one draft too many pass, but only after a prompt as in its example."""
+
+    examples = (Example({"strength": 3.0}, prompt_token_ids=(7, 8, 9)),)
+
+    def validate(self, state: RepetitionState, token_ids: Sequence[int]) -> int:
+        return len(token_ids) + (state.tokens[:3] == [7, 8, 9])
+
+
+@saboteur("modifier.accept_gives_an_outcome")
+class FailsAfterTokens(Repetition):
+    """Answers with True, but only when the tokens of its example were generated."""
+
+    examples = (Example({"strength": 3.0}, generated=(7, 8)),)
+
+    def accept(self, state: RepetitionState, token_ids: Sequence[int], feedback: Feedback | None) -> Any:
+        outcome = super().accept(state, token_ids, feedback)
+        return True if state.tokens[-2:] == [7, 8] else outcome
+
+
+@saboteur("modifier.numbers_stay_numbers")
+class FailsForLogits(Repetition):
+    """Makes NaN of a logit that is as large as in its example."""
+
+    examples = (Example({"strength": 3.0}, logits={7: 60.0}),)
+
+    class Overflowing(RepetitionTransform):
+        def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+            logits = super().apply(logits, payload, step)
+            own = step.ops.gather(logits, payload.rows)
+            return step.ops.where_rows(logits, payload.rows, own > 50.0, np.nan)
+
+    transform = Overflowing
 
 
 @saboteur("modifier.takes_a_step")

@@ -11,6 +11,7 @@ from guideway.api import (
     CONTINUE,
     Array,
     Companion,
+    Example,
     Feedback,
     LogitModifier,
     LogitTransform,
@@ -64,7 +65,7 @@ class Repetition(LogitModifier[RepetitionState]):
 
     name, stage = "repetition", Stage.PRE_WARP
     transform: ClassVar[type[LogitTransform]] = RepetitionTransform
-    examples: ClassVar[Sequence[Mapping[str, Any]]] = ({"strength": 3.0}, {"strength": 8.0})
+    examples: ClassVar[Sequence[Example]] = (Example({"strength": 3.0}), Example({"strength": 8.0}))
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> RepetitionState | None:
         wanted = request.params.modifiers.get(self.name)
@@ -115,7 +116,7 @@ class Watermark(LogitModifier[Any]):
 
     name, stage, transform, derived = "watermark", Stage.PRE_WARP, WatermarkTransform, True
     needs = frozenset({Need.HISTORY})
-    examples: ClassVar[Sequence[Mapping[str, Any]]] = ({"key": 3},)
+    examples: ClassVar[Sequence[Example]] = (Example({"key": 3}),)
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
         wanted = request.params.modifiers.get(self.name)

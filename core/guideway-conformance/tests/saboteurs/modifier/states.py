@@ -375,3 +375,44 @@ class ReleasesTheFamily(Repetition):
 @saboteur("modifier.forks_end_alone", mode="refusal")
 class ForksInSecretAgain(_SecretFork):
     """Can fork, but its class does not say so."""
+
+
+@saboteur("modifier.hearing_changes_nothing_else")
+class UnlocksFeedback(Mass):
+    """Makes feedback writable, and clears it."""
+
+    def accept(self, state: list[float], token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        outcome = super().accept(state, token_ids, feedback)
+        for array in (feedback or {}).values():
+            array.setflags(write=True)
+            array[:] = 0
+        return outcome
+
+
+@saboteur("modifier.keeps_copies")
+class KeepsFeedback(Mass):
+    """Keeps the feedback itself, and reads it in the next step."""
+
+    def prepare(self, batch: StepBatch, states: Sequence[Any]) -> Payload | None:
+        return super().prepare(
+            batch, [None if state is None else [float(array.sum()) for array in state] for state in states]
+        )
+
+    def accept(self, state: Any, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        if feedback is not None:
+            state.append(feedback["mass"])
+        return CONTINUE
+
+
+@saboteur("modifier.keeps_copies")
+class KeepsTheBatch(Repetition):
+    """Looks up in the batch of the step before where a sequence was."""
+
+    before: StepBatch | None = None
+
+    def prepare(self, batch: StepBatch, states: Sequence[RepetitionState | None]) -> Payload | None:
+        payload = super().prepare(batch, states)
+        if payload is not None and self.before is not None:
+            payload.arrays["values"][:] += self.before.positions[0]
+        self.before = batch
+        return payload

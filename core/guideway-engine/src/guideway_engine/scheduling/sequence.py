@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from guideway.api.types import Completion, FinishReason, GenerationResult, Request, TokenLogprobs
@@ -151,7 +152,7 @@ class SequenceState:
         """How many there are."""
         return len(self.group.prompts[which]) + len(self.output)
 
-    def cut(self, token_ids: list[int], vocabulary: Vocabulary) -> list[int]:
+    def cut(self, token_ids: tuple[int, ...], vocabulary: Vocabulary) -> tuple[int, ...]:
         """`token_ids` up to what ends the sequence: a stop token, a stop string or the limit."""
         token_ids = token_ids[: self.group.max_tokens - len(self.output)]
         stop_token_ids = self.group.stop_token_ids
@@ -169,7 +170,7 @@ class SequenceState:
         return token_ids
 
     def append(
-        self, token_ids: list[int], vocabulary: Vocabulary, *, finished: bool, logprobs: list[TokenLogprobs]
+        self, token_ids: Sequence[int], vocabulary: Vocabulary, *, finished: bool, logprobs: list[TokenLogprobs]
     ) -> None:
         """Add the final tokens of a step, which then is done; `finished`: a modifier says that they are the last."""
         text, stream, params = self.text, self.stream, self.request.params

@@ -42,7 +42,7 @@ class SequenceOutput:
     """What a step brought one sequence."""
 
     sequence: SequenceState
-    token_ids: list[int]
+    token_ids: tuple[int, ...]
     """Final tokens, up to what ends the sequence."""
     logprobs: list[TokenLogprobs]
     """One for each of them, if asked for; else empty."""
@@ -174,7 +174,7 @@ class Stepper:
             row += work.num_scored
 
     def _logprobs(
-        self, sampled: list[Work], finals: list[list[int]], batch: StepBatch, logprobs: Logprobs | None
+        self, sampled: list[Work], finals: list[tuple[int, ...]], batch: StepBatch, logprobs: Logprobs | None
     ) -> list[list[TokenLogprobs]]:
         if logprobs is None:
             return [[] for _ in sampled]

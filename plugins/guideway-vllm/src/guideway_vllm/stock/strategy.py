@@ -14,8 +14,8 @@ import numpy as np
 from guideway.api import (
     Constraint,
     DeadEnd,
-    Example,
     Grammar,
+    GrammarExample,
     GrammarStrategy,
     InvalidConfiguration,
     InvalidGrammar,
@@ -39,8 +39,8 @@ LISTS = {
     "ebnf": 'root ::= "[" (number ("," number)*)? "]"\nnumber ::= [0-9]+',
     "lark": 'start: "[" (NUMBER ("," NUMBER)*)? "]"\nNUMBER: /[0-9]+/',
 }
-EXAMPLES: Sequence[Example] = tuple(
-    Example(Grammar(text, dialect), (b"[]", b"[1,22,3]"), (b"[", b"[1,]", b"[01,x]", b""))
+EXAMPLES: Sequence[GrammarExample] = tuple(
+    GrammarExample(Grammar(text, dialect), (b"[]", b"[1,22,3]"), (b"[", b"[1,]", b"[01,x]", b""))
     for dialect, text in LISTS.items()
 )
 KINDS = frozenset({"json_schema", "json_object", "regex", "choice"})

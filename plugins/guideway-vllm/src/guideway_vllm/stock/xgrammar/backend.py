@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from guideway.api import Example
+from guideway.api import GrammarExample
 
 from guideway_vllm.stock.strategy import EXAMPLES, GRAMMARS, KINDS, StockStrategy
 
@@ -26,7 +26,7 @@ class Xgrammar(StockStrategy):
     kinds: ClassVar[frozenset[str]] = KINDS | GRAMMARS
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork"})
     max_rollback: ClassVar[int | None] = None
-    examples: ClassVar[Sequence[Example]] = EXAMPLES
+    examples: ClassVar[Sequence[GrammarExample]] = EXAMPLES
 
     def make(self, vllm_config: Any, tokenizer: Any, vocab_size: int) -> Any:
         from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
