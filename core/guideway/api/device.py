@@ -222,6 +222,10 @@ class DeviceBackend(ABC):
             shared={name: moved(array) for name, array in payload.shared.items()},
         )
 
+    def close(self) -> None:  # noqa: B027 (most hold nothing)
+        """Once, when its worker shuts down or fails to start, outside of every `scope`; it is not used later. What it
+        raises is logged."""
+
     def apply_token_lists(self, logits: Array, lists: TokenLists, rows: NDArray[np.int32]) -> Array:
         """`apply_bitmask` of masks that are given as lists of the few tokens they allow, or refuse: fewer bytes to
         move. `lists` and `rows` are on the host; a row may be -1. (fused)"""

@@ -122,6 +122,10 @@ class LogitTransform(ABC):
         """The logits (or log-probabilities, at `Stage.POST_WARP`) ``float[rows, width]`` with the rows of `payload`
         modified and all others as they were. No wait for the device, no loop over rows, never -inf made finite."""
 
+    def close(self) -> None:  # noqa: B027 (most hold nothing)
+        """Once, when its worker shuts down or fails to start, before the device closes; it is not used later. What it
+        raises is logged."""
+
 
 class Sampler(LogitTransform):
     """A transform that owns the draw for the rows of its payload. A row has one owner."""
@@ -227,6 +231,10 @@ class LogitModifier(ABC, Generic[State]):
     def release(self, state: State | None) -> None:
         """Let go of a sequence: exactly once for each one that was started or forked, however it ends, with its state,
         or None if `start` or `fork` raised or left it alone. Preemption is not release."""
+
+    def close(self) -> None:
+        """Once, when the host needs it no more, also where another part failed to start: every sequence is released,
+        and nothing of it is used later. What it raises is logged."""
 
     def plugin_of(self, state: State | None) -> str:
         """``kind.name`` of the plugin to name when something fails over `state`, or over a sequence without one. For

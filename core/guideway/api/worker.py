@@ -78,4 +78,5 @@ class WorkerMixin:
         """After each step's tokens are drawn. What it raises ends the requests of this step."""
 
     def close(self) -> None:
-        """Once, when the worker shuts down. What it raises is logged."""
+        """Once, when the worker shuts down or fails to start, with or without `on_model_loaded` before it. What it
+        raises is logged."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from guideway.api.grammar import CompiledGrammar
+from guideway.api.grammar import CompiledGrammar, GrammarStrategy
 from guideway.api.types import Constraint
-from guideway.errors import GuidewayError, InvalidGrammar, UnsupportedGrammar, blame
+from guideway.errors import GuidewayError, InvalidGrammar, UnsupportedGrammar, blame, close_each
 from guideway.runtime.candidates import Candidate, Key
 
 __all__ = ["Compilation", "Compiler"]
@@ -45,6 +45,10 @@ class Compiler:
         self._cached: OrderedDict[Key, tuple[CompiledGrammar, int]] = OrderedDict()
         self._held = 0
         self._in_flight: dict[Key, Future[CompiledGrammar]] = {}
+        self._compiling: Counter[str] = Counter()
+        """By strategy, how many compilations are running."""
+        self._to_close: dict[str, GrammarStrategy] = {}
+        """Strategies that close with the end of what they compile."""
         self._closed = False
 
     @property
@@ -60,15 +64,20 @@ class Compiler:
         self._try(candidates, constraint, [], compilation)
         return compilation
 
-    def close(self) -> None:
-        """Compile nothing more; what is running ends in its own time, and what is queued fails."""
-        self._closed = True
+    def close(self, strategies: Mapping[str, GrammarStrategy] | None = None) -> None:
+        """Compile nothing more; what is running ends in its own time, and what is queued fails. Close `strategies`:
+        those that compile at the end of that, in its thread, the others now."""
+        strategies = strategies or {}
+        with self._lock:
+            self._closed = True
+            pending = list(self._in_flight.values())
+            self._to_close = {name: strategy for name, strategy in strategies.items() if self._compiling[name]}
+            idle = [strategy for name, strategy in strategies.items() if name not in self._to_close]
         for _ in self._threads:
             self._queue.put(None)
-        with self._lock:
-            pending = list(self._in_flight.values())
         for future in pending:
             future.cancel()
+        close_each((f"grammar.{strategy.name}", strategy.close) for strategy in idle)
 
     def _try(
         self,
@@ -118,8 +127,20 @@ class Compiler:
         return future
 
     def _compile(self, candidate: Candidate, constraint: Constraint, future: Future[CompiledGrammar]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
+        with self._lock:
+            if self._closed or not future.set_running_or_notify_cancel():
+                return
+            self._compiling[candidate.name] += 1
+        try:
+            self._compile_now(candidate, constraint, future)
+        finally:
+            with self._lock:
+                self._compiling[candidate.name] -= 1
+                over = None if self._compiling[candidate.name] else self._to_close.pop(candidate.name, None)
+            if over is not None:
+                close_each([(f"grammar.{over.name}", over.close)])
+
+    def _compile_now(self, candidate: Candidate, constraint: Constraint, future: Future[CompiledGrammar]) -> None:
         try:
             with blame(f"grammar.{candidate.name}", "compile", passing=(InvalidGrammar, UnsupportedGrammar)):
                 grammar = candidate.strategy.compile(constraint)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -28,7 +29,7 @@ from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.steps import Fault, Need, Outcome, Payload, StepBatch, StepInput, StepOutput
 from guideway.api.types import Request, SequenceInfo
-from guideway.errors import GuidewayError, InvalidRequest, PluginError, contain, text_of
+from guideway.errors import GuidewayError, InvalidRequest, PluginError, close_each, contain, text_of
 from guideway.pipeline.context import combined_bitmask
 from guideway.runtime.admission import Admission, Validator, check_companions, run_validators, validate_request
 from guideway.runtime.compiler import Compiler
@@ -78,6 +79,7 @@ class Runtime:
             grammars=tuple(strategies),
             modifiers=tuple(self._by_name),
         )
+        self._closed = False
         self._sequences: list[ActiveSequence | None] = [None] * context.max_num_sequences
         self._acting: list[bool] | None = None
         """Whether any running sequence has a state of each modifier; None where that has to be found out anew."""
@@ -133,8 +135,15 @@ class Runtime:
         self._sequence_ended(admission.request)
 
     def close(self) -> None:
-        """Stop compiling."""
-        self._mask.close()
+        """Release every sequence that still runs, stop compiling, and close strategies and modifiers. Closing twice is
+        fine."""
+        if self._closed:
+            return
+        self._closed = True
+        modifiers = [(f"modifier.{name}", modifier.close) for name, modifier in self._by_name.items()]
+        running = [slot for slot, sequence in enumerate(self._sequences) if sequence is not None]
+        releases = [("runtime", partial(self.release, slot)) for slot in running]
+        close_each([*releases, (f"modifier.{self._mask.name}", self._mask.close), *modifiers])
 
     # Sequences
 
@@ -215,6 +224,8 @@ class Runtime:
             self._sequences[slot] = None
             self._warping.end(slot)
             self._modifiers.release(sequence.states)
+            if sequence.fault is None:
+                self._mask.recycle(self._modifiers.state(sequence, self._mask))
         finally:  # also if it was interrupted
             if ended:
                 self._sequence_ended(sequence.journal.request)

@@ -15,7 +15,7 @@ from guideway.api.provisional import Executor
 from guideway.api.steps import Need
 from guideway.errors import InvalidConfiguration, PluginLoadError, PluginNotFound, contain, text_of
 from guideway.plugins import Hooks, Plugins
-from guideway.plugins.building import build_modifiers, build_strategies, building, validators
+from guideway.plugins.building import build_modifiers, build_strategies, building, closing_if_it_fails, validators
 from guideway.plugins.configuration import component_name
 from guideway.runtime.runtime import Runtime
 from guideway.vocabulary import build_vocabulary
@@ -217,16 +217,20 @@ def _runtime(
     modifiers: list[type[LogitModifier[Any]]],
     hooks: Hooks,
 ) -> Runtime:
-    return Runtime(
-        context,
-        strategies=build_strategies(strategies, context.vocabulary, config.options),
-        modifiers=build_modifiers(modifiers, context, config.options),
-        validators=validators(hooks),
-        offers=OFFERS,
-        model=config.model,
-        cache_bytes=config.grammar_cache_bytes,
-        compile_threads=config.compile_threads,
-    )
+    built = build_strategies(strategies, context.vocabulary, config.options)
+    with closing_if_it_fails("grammar", built.values()):
+        acting = build_modifiers(modifiers, context, config.options)
+        with closing_if_it_fails("modifier", acting):
+            return Runtime(
+                context,
+                strategies=built,
+                modifiers=acting,
+                validators=validators(hooks),
+                offers=OFFERS,
+                model=config.model,
+                cache_bytes=config.grammar_cache_bytes,
+                compile_threads=config.compile_threads,
+            )
 
 
 def model_path(model: str, plugins: Plugins) -> Path:

@@ -40,11 +40,11 @@ class FrontEnd:
 
         plugins = Plugins(settings=config.plugins)
         self._config = config
-        self._runtime = build_runtime(config, plugins, vllm_config, front_end=True)
         plan = config.plan(plugins)
         self._fingerprint = plan.fingerprint
-        self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
         self._judges_all = bool(config.modifiers or plugins.hooks().validate_request)
+        self._runtime = build_runtime(config, plugins, vllm_config, front_end=True)
+        self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
         self._drafts_on_cpu = (
             vllm_config.speculative_config is not None and vllm_config.device_config.device_type == "cpu"
         )
@@ -185,7 +185,7 @@ class FrontEnd:
             )
 
     def close(self) -> None:
-        """Stop compiling."""
+        """Stop compiling and close strategies and modifiers. Closing twice is fine."""
         self._runtime.close()
 
 

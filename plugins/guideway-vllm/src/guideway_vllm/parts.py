@@ -8,7 +8,7 @@ from typing import Any
 
 from guideway.api import InvalidConfiguration, ModifierContext, Need, Vocabulary
 from guideway.plugins import Plugins
-from guideway.plugins.building import build_modifiers, build_strategies, validators
+from guideway.plugins.building import build_modifiers, build_strategies, closing_if_it_fails, validators
 from guideway.runtime import Runtime, build_vocabulary
 
 from guideway_vllm.config import GuestConfig
@@ -53,16 +53,19 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
         max_num_sequences=slots,
         max_model_len=vllm_config.model_config.max_model_len + 1,  # vLLM itself refuses longer prompts
     )
-    return Runtime(
-        context,
-        strategies=built,
-        modifiers=build_modifiers(modifiers, context, config.options),
-        validators=validators(hooks) if front_end else (),
-        offers=OFFERS,
-        model=str(vllm_config.model_config.served_model_name or vllm_config.model_config.model),
-        cache_bytes=config.grammar_cache_bytes,
-        compile_threads=config.compile_threads,
-    )
+    with closing_if_it_fails("grammar", built.values()):
+        acting = build_modifiers(modifiers, context, config.options)
+        with closing_if_it_fails("modifier", acting):
+            return Runtime(
+                context,
+                strategies=built,
+                modifiers=acting,
+                validators=validators(hooks) if front_end else (),
+                offers=OFFERS,
+                model=str(vllm_config.model_config.served_model_name or vllm_config.model_config.model),
+                cache_bytes=config.grammar_cache_bytes,
+                compile_threads=config.compile_threads,
+            )
 
 
 def fingerprint(config: GuestConfig, plugins: Plugins) -> str:

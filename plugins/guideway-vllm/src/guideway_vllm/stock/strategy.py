@@ -156,6 +156,10 @@ class StockStrategy(GrammarStrategy):
             raise InvalidGrammar("no text of this vocabulary matches the constraint") from error
         return compiled
 
+    def close(self) -> None:
+        if self._built is not None:
+            self._built.destroy()
+
     # Parts
 
     def _refusal(self, constraint: Constraint) -> str | None:
