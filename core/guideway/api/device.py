@@ -152,7 +152,8 @@ class DeviceBackend(ABC):
     derives from `guideway.devices.torch.device.TorchDevice` and replaces what its hardware does better.
     """
 
-    contract: ClassVar[str] = "1.0"
+    contract: ClassVar[str]
+    """The version of the contract it was written for, such as ``"1.0"``: each plugin's class states its own."""
     name: ClassVar[str]
     arrays: ClassVar[str]
     """The array library of its arrays: ``numpy``, ``torch``, ``jax``, ..."""

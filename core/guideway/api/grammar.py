@@ -3,6 +3,7 @@
 A complete strategy plugin is three classes and one hook::
 
     class Strategy(GrammarStrategy):
+        contract = "1.0"
         name = "mine"
         kinds = frozenset({"regex"})
         def supports(self, constraint): return Support(enforced=frozenset({"regex"}))
@@ -165,7 +166,8 @@ class GrammarStrategy(ABC):
     `InvalidConfiguration` for options or a vocabulary it cannot work with.
     """
 
-    contract: ClassVar[str] = "1.0"
+    contract: ClassVar[str]
+    """The version of the contract it was written for, such as ``"1.0"``: each plugin's class states its own."""
     name: ClassVar[str]
     kinds: ClassVar[frozenset[str]]
     """Constraint kinds it can compile: ``json_schema``, ``json_object``, ``regex``, ``choice``,

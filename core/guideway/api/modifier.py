@@ -153,7 +153,8 @@ class LogitModifier(ABC, Generic[State]):
     any of them ends the one request it concerned with `FinishReason.INTERNAL_ERROR`.
     """
 
-    contract: ClassVar[str] = "1.0"
+    contract: ClassVar[str]
+    """The version of the contract it was written for, such as ``"1.0"``: each plugin's class states its own."""
     name: ClassVar[str]
     stage: ClassVar[Stage]
     needs: ClassVar[frozenset[Need]] = frozenset()

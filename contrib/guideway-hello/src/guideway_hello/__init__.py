@@ -46,6 +46,7 @@ class HelloTransform(LogitTransform):
 class Hello(LogitModifier[Wish]):
     """In the scheduler: knows what each request wants, and says so for each row."""
 
+    contract = "1.0"
     name, stage, transform, derived = "hello", Stage.PRE_WARP, HelloTransform, True
     examples = ({"letter": "e"}, {"letter": "a", "strength": 7.5})
 
