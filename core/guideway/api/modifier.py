@@ -212,7 +212,8 @@ class LogitModifier(ABC, Generic[State]):
         return CONTINUE
 
     def forced(self, state: State, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that must come next; the state does not move."""
+        """At most `limit` tokens that must come next; the state does not move. Provisional: no host does forced tokens
+        yet, so a request that would use a modifier that overrides this is refused."""
         return ()
 
     def validate(self, state: State, token_ids: Sequence[int]) -> int:

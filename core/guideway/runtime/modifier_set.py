@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from guideway.api.bitmask import num_words
-from guideway.api.modifier import LogitModifier, ModifierContext
+from guideway.api.modifier import LogitModifier, ModifierContext, Sampler
 from guideway.api.steps import CONTINUE, Fault, Feedback, Need, Outcome, Payload, Stage, StepBatch, fail
 from guideway.api.types import Companion, Request, SamplingParams, SequenceInfo
 from guideway.errors import (
@@ -28,7 +28,7 @@ from guideway.errors import (
 from guideway.runtime.journal import Journal
 from guideway.runtime.rows import check_bitmask, check_payload
 
-__all__ = ["ActiveSequence", "ModifierSet"]
+__all__ = ["ActiveSequence", "ModifierSet", "check_served"]
 
 log = logging.getLogger(__name__)
 
@@ -325,6 +325,18 @@ class ModifierSet:
             contain(error)
             sequence.fault = Fault.of(self._plugin(modifier, state), phase, error)
             return None
+
+
+def check_served(modifier: LogitModifier[Any]) -> None:
+    """Raise `UnsupportedCapability` if a configured modifier has what the contract names and no host does yet: it would
+    be ignored."""
+    lacking = []
+    if type(modifier).forced is not LogitModifier.forced:
+        lacking.append("overrides `forced`, and no host does forced tokens yet")
+    if issubclass(modifier.transform, Sampler) and hasattr(modifier.transform, "verify"):
+        lacking.append(f"has {modifier.transform.__name__}.verify, and no host verifies by a sampler's yet")
+    if lacking:
+        raise UnsupportedCapability(f"modifier {modifier.name!r} {'; it '.join(lacking)}", field="modifiers")
 
 
 def read_names(value: Any) -> list[str]:

@@ -35,7 +35,7 @@ from guideway.runtime.admission import Admission, Validator, check_companions, r
 from guideway.runtime.compiler import Compiler
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
-from guideway.runtime.modifier_set import ActiveSequence, ModifierSet
+from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
 from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
 from guideway.runtime.warping import Warping, banned_by
 
@@ -118,6 +118,7 @@ class Runtime:
         chosen = [self._by_name[name] for name in params.modifiers]
         for modifier in chosen:
             self._modifiers.check_needs(modifier)
+            check_served(modifier)
         self._modifiers.check_samplers(chosen, params)
         run_validators(self._validators, request, self._validation)
         request = replace(request, seed=secrets.randbits(63) if params.seed is None else params.seed)
@@ -325,6 +326,9 @@ class Runtime:
     def _begin(self, journal: Journal) -> ActiveSequence:
         sequence = self._modifiers.start(journal)
         try:
+            for modifier, _ in sequence.acting:
+                if modifier.name in self._by_name:  # one may act where it was not asked for
+                    check_served(modifier)
             self._mask.begin_after(self._modifiers.state(sequence, self._mask), journal.constraint_start)
             self._modifiers.replay(sequence)
         except BaseException:
