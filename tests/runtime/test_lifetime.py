@@ -228,6 +228,22 @@ def test_the_matcher_of_a_sequence_that_failed_is_not(case: Callable[[], Any]) -
     assert watched.grammars[0].back == []
 
 
+@pytest.mark.parametrize("where", ["accept", "fill"])
+def test_the_matcher_of_a_sequence_that_was_interrupted_is_not(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    made, (watched,) = host(Watched)
+    made.join(0, constrained())
+    made.step()
+    (grammar,) = watched.grammars
+    monkeypatch.setattr(*((grammar.made[0], "accept") if where == "accept" else (watched, "fill")), interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        made.step()
+    made.runtime.release(0)
+    assert grammar.back == []
+
+
 def test_a_matcher_that_was_rebuilt_is_not_given_back_twice() -> None:
     made, (watched,) = host(Watched)
     made.join(0, constrained())

@@ -51,6 +51,8 @@ class ActiveSequence:
     companions: Sequence[str] = ()
     """For each companion sequence, the modifier that asked for it."""
     fault: Fault | None = None
+    broken: bool = False
+    """Whether a call over its states raised or was interrupted: they may have been left anywhere."""
 
 
 class ModifierSet:
@@ -204,6 +206,8 @@ class ModifierSet:
         try:
             return settled(attempt(states))
         except BaseException as error:
+            for sequence in sequences:
+                sequence.broken = True
             contain(error)
         for i, state in enumerate(states):  # one by one, to find out whose failure it is
             if state is not None:
@@ -235,6 +239,7 @@ class ModifierSet:
                 if not isinstance(outcome, Outcome):
                     raise ConformanceError(f"accept must return an Outcome, not {type(outcome).__name__}")
             except BaseException as error:
+                sequence.broken = True
                 contain(error)
                 sequence.fault = Fault.of(self._plugin(modifier, state), "accept", error)
                 return fail(str(sequence.fault))
@@ -322,6 +327,7 @@ class ModifierSet:
             answer: T = read(getattr(modifier, phase)(state, argument))
             return answer
         except BaseException as error:
+            sequence.broken = True
             contain(error)
             sequence.fault = Fault.of(self._plugin(modifier, state), phase, error)
             return None

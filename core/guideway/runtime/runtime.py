@@ -225,7 +225,7 @@ class Runtime:
             self._sequences[slot] = None
             self._warping.end(slot)
             self._modifiers.release(sequence.states)
-            if sequence.fault is None:
+            if sequence.fault is None and not sequence.broken:
                 self._mask.recycle(self._modifiers.state(sequence, self._mask))
         finally:  # also if it was interrupted
             if ended:
