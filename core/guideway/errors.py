@@ -6,7 +6,9 @@ A refused token is a return value, never an exception.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from signal import SIGINT, SIGTERM, default_int_handler, getsignal
@@ -32,11 +34,14 @@ __all__ = [
     "UnsupportedGrammar",
     "WorkerLost",
     "blame",
+    "close_each",
     "contain",
     "did_you_mean",
     "passable",
     "text_of",
 ]
+
+log = logging.getLogger(__name__)
 
 MAX_TEXT = 2000
 """Characters of a stranger's message that are passed on."""
@@ -193,12 +198,28 @@ class blame:  # noqa: N801 - used as a function is
         raise self.error(f"{self.plugin} failed {phase}: {text_of(error)}", plugin=self.plugin) from error
 
 
+def close_each(parts: Iterable[tuple[str, Callable[[], object]]]) -> None:
+    """Close parts, first to last, each given as ``kind.name`` of its plugin and the method to call. What one raises is
+    logged and keeps no other from closing; a wish to stop waits for the last."""
+    with ExitStack() as last_first:
+        for plugin, close in reversed(list(parts)):
+            last_first.callback(_close, plugin, close)
+
+
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """``did you mean 'this'?``, with the known word that is closest to `word`; empty if none is close."""
     import difflib  # for the rare word that is wrong
 
     close = difflib.get_close_matches(str(word)[:80], list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else ""
+
+
+def _close(plugin: str, close: Callable[[], object]) -> None:
+    try:
+        close()
+    except BaseException as error:
+        contain(error)
+        log.exception("%s failed in close", plugin)
 
 
 def _may_have_raised(handler: Any, error: BaseException) -> bool:

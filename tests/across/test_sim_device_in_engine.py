@@ -89,7 +89,7 @@ class Hidden(LogitTransform):
 
 
 class _Selected(LogitModifier[bool]):
-    stage, derived = Stage.PRE_WARP, True
+    contract, stage, derived = "1.0", Stage.PRE_WARP, True
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
         return True if self.name in request.params.modifiers else None

@@ -312,7 +312,7 @@ def test_failures_name_mixin_and_phase(caplog: pytest.LogCaptureFixture) -> None
         mixins.close()
         mixins.close()
     assert closed == ["last", "first"]
-    assert [record.getMessage() for record in caplog.records] == ["worker mixin failing failed in close"]
+    assert [record.getMessage() for record in caplog.records] == ["worker.failing failed in close"]
 
 
 def test_a_wish_to_stop_passes() -> None:

@@ -44,6 +44,7 @@ class GreenListTransform(LogitTransform):
 class GreenList(LogitModifier[tuple[int, float]]):
     """A watermark whose state is derived from the token history (Kirchenbauer et al., arXiv 2301.10226)."""
 
+    contract = "1.0"
     name, stage, transform, derived = "green_list", Stage.PRE_WARP, GreenListTransform, True
     needs = frozenset({Need.HISTORY})
 
@@ -70,6 +71,7 @@ class GumbelSampler(Sampler):
 class Gumbel(LogitModifier[bool]):
     """A sampler that owns the draw (Aaronson's watermark is this with a keyed source of noise)."""
 
+    contract = "1.0"
     name, stage, transform, derived = "gumbel", Stage.SAMPLE, GumbelSampler, True
     needs = frozenset({Need.UNIFORM})
 
@@ -94,6 +96,7 @@ class GuidanceTransform(LogitTransform):
 class Guidance(LogitModifier[float]):
     """Classifier-free guidance with a companion sequence (Sanchez et al., arXiv 2306.17806)."""
 
+    contract = "1.0"
     name, stage, transform, derived = "guidance", Stage.PRE_WARP, GuidanceTransform, True
     needs = frozenset({Need.COMPANIONS})
 
@@ -134,6 +137,7 @@ class Aligned(LogitModifier[AlignedState]):
     """Grammar-aligned decoding (ASAp, Park et al., arXiv 2405.21047), cut down: each prefix remembers the probability
     its grammatical continuations have, as the worker reported it, and later runs weigh the prefix by it."""
 
+    contract = "1.0"
     name, stage, transform = "aligned", Stage.PRE_WARP, AlignedTransform
     needs = frozenset({Need.BITMASK, Need.FEEDBACK})
 
@@ -188,6 +192,7 @@ class LastWordTransform(LogitTransform):
 class LastWord(LogitModifier[int]):
     """Of two of one stage, the one that acts last decides which token is drawn."""
 
+    contract = "1.0"
     stage, transform = Stage.PRE_WARP, LastWordTransform
     heard: ClassVar[list[str]] = []
     """Whose `accept` was called, in order."""

@@ -208,6 +208,7 @@ class Compiled(CompiledGrammar):
 class Faulty(GrammarStrategy):
     """``grammar:faulty``: ``{"bytes": 12}`` and a `Plan`."""
 
+    contract = "1.0"
     name = "faulty"
     kinds = frozenset({"grammar:faulty"})
     capabilities = frozenset({"fork"})
@@ -413,6 +414,7 @@ class Sample(FaultyModifier):
 class FaultyMixin(WorkerMixin):
     """Fails in the steps it was told to."""
 
+    contract = "1.0"
     name = "faulty"
 
     def __init__(self, options: Mapping[str, Any]) -> None:

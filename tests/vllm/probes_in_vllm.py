@@ -148,6 +148,7 @@ class ForbidTransform(LogitTransform):
 class Forbid(LogitModifier[tuple[int, ...]]):
     """A second mask. State is derived."""
 
+    contract = "1.0"
     name, stage, transform, derived = "forbid", Stage.MASK, ForbidTransform, True
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> tuple[int, ...] | None:
@@ -165,6 +166,7 @@ class Forbid(LogitModifier[tuple[int, ...]]):
 class Always(LogitModifier[bool]):
     """Acts, unasked, on each request whose prompt begins with its token, and lets it say nothing else."""
 
+    contract = "1.0"
     name, stage, transform, derived = "always", Stage.MASK, ForbidTransform, True
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> bool | None:
@@ -196,6 +198,7 @@ class SecondTransform(LogitTransform):
 class Second(LogitModifier[list[tuple[list[int], list[float]]]]):
     """Sees the distribution that is drawn from. `heard` keeps what came back, by request."""
 
+    contract = "1.0"
     name, stage, transform = "second", Stage.POST_WARP, SecondTransform
     needs = frozenset({Need.FEEDBACK})
     heard: ClassVar[dict[str, list[tuple[int, list[int], list[float]]]]] = {}
@@ -230,6 +233,7 @@ class PeekTransform(LogitTransform):
 class Peek(LogitModifier[list[list[float]]]):
     """Reads hidden states. `heard` keeps them, by label."""
 
+    contract = "1.0"
     name, stage, transform = "peek", Stage.PRE_WARP, PeekTransform
     needs = frozenset({Need.HIDDEN_STATES, Need.FEEDBACK})
     heard: ClassVar[dict[str, list[list[float]]]] = {}

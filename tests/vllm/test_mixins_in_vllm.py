@@ -25,6 +25,7 @@ EXTENSION = "guideway_vllm.worker.WorkerExtension"
 class Counter(WorkerMixin):
     """Counts what it hears; fails in the next step where it was told to."""
 
+    contract = "1.0"
     name = "counter"
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -63,6 +64,7 @@ class Counter(WorkerMixin):
 class Rival(WorkerMixin):
     """Has an attribute that `Counter` has, too."""
 
+    contract = "1.0"
     name = "rival"
 
     def __init__(self, options: Mapping[str, Any]) -> None:

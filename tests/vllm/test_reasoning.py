@@ -62,6 +62,7 @@ class ScriptTransform(LogitTransform):
 class Scripted(LogitModifier[Script]):
     """Has the model say certain tokens at certain places, where the constraint lets it."""
 
+    contract = "1.0"
     name, stage, transform, derived = "script", Stage.PRE_WARP, ScriptTransform, True
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Script | None:

@@ -42,6 +42,7 @@ PROMPTS = ["Anna Berg is 34 years old.", "Hello", "Once upon a time"]
 class Absent(NumpyDevice):
     """Of a machine that is not this one."""
 
+    contract = "1.0"
     name = "absent"
 
     @classmethod
@@ -52,6 +53,7 @@ class Absent(NumpyDevice):
 class Mixin(WorkerMixin):
     """Does nothing."""
 
+    contract = "1.0"
     name = "idle"
 
 

@@ -37,6 +37,7 @@ class WitnessTransform(LogitTransform):
 
 
 class Witness(LogitModifier[int]):
+    contract = "1.0"
     name, stage, transform, derived = "witness", Stage.PRE_WARP, WitnessTransform, True
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> int | None:

@@ -103,7 +103,7 @@ class BudgetTransform(LogitTransform):
 
 
 class Budget(LogitModifier[BudgetState]):
-    """Speaks every verb: forces tokens, takes no drafts but those, finishes, and has no payload until it must.
+    """Speaks every verb: takes no drafts but the tokens it forces, finishes, and has no payload until it must.
 
     Two sets of buffers are used in turn. It refuses some requests, and forks with a message of its own.
     """
@@ -144,9 +144,6 @@ class Budget(LogitModifier[BudgetState]):
     def accept(self, state: BudgetState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         state.left -= len(token_ids)
         return FINISH if state.left <= -len(self.SCRIPT) else CONTINUE
-
-    def forced(self, state: BudgetState, limit: int) -> Sequence[int]:
-        return self.SCRIPT[-state.left :][:limit] if state.left <= 0 else ()
 
     def validate(self, state: BudgetState, token_ids: Sequence[int]) -> int:
         for k, token_id in enumerate(token_ids):

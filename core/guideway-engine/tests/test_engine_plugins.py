@@ -165,6 +165,7 @@ class Unbuildable(LogitTransform):
 class Broken(LogitModifier[bool]):
     """Its half in the worker cannot be built."""
 
+    contract = "1.0"
     name, stage, transform = "broken", Stage.PRE_WARP, Unbuildable
 
     def start(self, request: Any, sequence: Any, compiled: Any) -> None:

@@ -49,6 +49,7 @@ class HostileTransform(LogitTransform):
 class Hostile(LogitModifier[str]):
     """Raises `error` in the phase a request names."""
 
+    contract = "1.0"
     name, stage, transform = "hostile", Stage.PRE_WARP, HostileTransform
     error: ClassVar[type[BaseException]] = KeyboardInterrupt
 

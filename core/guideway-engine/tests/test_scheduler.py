@@ -67,6 +67,7 @@ class Countdown(LogitModifier[Count]):
     """Ends a sequence after the number of tokens its option says. Its state moves in place, so it notices what it
     hears twice or not at all."""
 
+    contract = "1.0"
     name, stage, transform = "countdown", Stage.POST_WARP, Positions
     needs = frozenset({Need.FEEDBACK})
     interrupt: ClassVar[str | None] = None

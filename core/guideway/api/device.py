@@ -152,7 +152,8 @@ class DeviceBackend(ABC):
     derives from `guideway.devices.torch.device.TorchDevice` and replaces what its hardware does better.
     """
 
-    contract: ClassVar[str] = "1.0"
+    contract: ClassVar[str]
+    """The version of the contract it was written for, such as ``"1.0"``: each plugin's class states its own."""
     name: ClassVar[str]
     arrays: ClassVar[str]
     """The array library of its arrays: ``numpy``, ``torch``, ``jax``, ..."""
@@ -221,6 +222,10 @@ class DeviceBackend(ABC):
             arrays={name: moved(array) for name, array in payload.arrays.items()},
             shared={name: moved(array) for name, array in payload.shared.items()},
         )
+
+    def close(self) -> None:  # noqa: B027 (most hold nothing)
+        """Once, when its worker shuts down or fails to start, outside of every `scope`; it is not used later. What it
+        raises is logged."""
 
     def apply_token_lists(self, logits: Array, lists: TokenLists, rows: NDArray[np.int32]) -> Array:
         """`apply_bitmask` of masks that are given as lists of the few tokens they allow, or refuse: fewer bytes to

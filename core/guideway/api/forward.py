@@ -157,7 +157,8 @@ class ModelRunner(ABC):
     is number `rank`; a runner that cannot share raises `InvalidConfiguration`.
     """
 
-    contract: ClassVar[str] = "1.0"
+    contract: ClassVar[str]
+    """The version of the contract it was written for, such as ``"1.0"``: each plugin's class states its own."""
     name: ClassVar[str]
     model: Any = None
     """What `load` loaded, for worker mixins."""

@@ -3,6 +3,7 @@
 A complete strategy plugin is three classes and one hook::
 
     class Strategy(GrammarStrategy):
+        contract = "1.0"
         name = "mine"
         kinds = frozenset({"regex"})
         def supports(self, constraint): return Support(enforced=frozenset({"regex"}))
@@ -138,6 +139,11 @@ class CompiledGrammar(ABC):
         """The grammar for `GrammarStrategy.from_bytes` in another process. Capability ``serialize``."""
         raise UnsupportedCapability(f"{type(self).__name__} cannot be serialized", field="serialize")
 
+    def recycle(self, matcher: Matcher) -> None:  # noqa: B027 (most make a new one each time)
+        """Take back a matcher of this grammar, or a fork of one, whose sequence ended without a failure: the host calls
+        it no more. May be called from several threads at once. A later `matcher` may return it, then as a new one:
+        nothing of the earlier sequence is left in it. Nothing obliges a host to give a matcher back."""
+
 
 @dataclass(slots=True)
 class FillJob:
@@ -160,7 +166,8 @@ class GrammarStrategy(ABC):
     `InvalidConfiguration` for options or a vocabulary it cannot work with.
     """
 
-    contract: ClassVar[str] = "1.0"
+    contract: ClassVar[str]
+    """The version of the contract it was written for, such as ``"1.0"``: each plugin's class states its own."""
     name: ClassVar[str]
     kinds: ClassVar[frozenset[str]]
     """Constraint kinds it can compile: ``json_schema``, ``json_object``, ``regex``, ``choice``,
@@ -195,6 +202,10 @@ class GrammarStrategy(ABC):
     def from_bytes(self, data: bytes) -> CompiledGrammar:
         """What `CompiledGrammar.to_bytes` wrote, for an equal vocabulary and equal options."""
         raise UnsupportedCapability(f"{self.name} cannot read serialized grammars", field="serialize")
+
+    def close(self) -> None:  # noqa: B027 (most hold nothing)
+        """Once, when the host needs it no more, also where another part failed to start: no compilation is under way,
+        and nothing of it, its grammars or their matchers is used later. What it raises is logged."""
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         """Fill the rows of every job; ``int32[len(jobs)]``: how many of its drafts each job would accept, or -1 if

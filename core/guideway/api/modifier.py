@@ -138,6 +138,10 @@ class LogitTransform(ABC):
         """The logits (or log-probabilities, at `Stage.POST_WARP`) ``float[rows, width]`` with the rows of `payload`
         modified and all others as they were. No wait for the device, no loop over rows, never -inf made finite."""
 
+    def close(self) -> None:  # noqa: B027 (most hold nothing)
+        """Once, when its worker shuts down or fails to start, before the device closes; it is not used later. What it
+        raises is logged."""
+
 
 class Sampler(LogitTransform):
     """A transform that owns the draw for the rows of its payload. A row has one owner."""
@@ -166,7 +170,8 @@ class LogitModifier(ABC, Generic[State]):
     otherwise. An exception in any of them ends the one request it concerned with `FinishReason.INTERNAL_ERROR`.
     """
 
-    contract: ClassVar[str] = "1.0"
+    contract: ClassVar[str]
+    """The version of the contract it was written for, such as ``"1.0"``: each plugin's class states its own."""
     name: ClassVar[str]
     stage: ClassVar[Stage]
     needs: ClassVar[frozenset[Need]] = frozenset()
@@ -222,7 +227,8 @@ class LogitModifier(ABC, Generic[State]):
         return CONTINUE
 
     def forced(self, state: State, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that must come next; the state does not move."""
+        """At most `limit` tokens that must come next; the state does not move. Provisional: no host does forced tokens
+        yet, so a request that would use a modifier that overrides this is refused."""
         return ()
 
     def validate(self, state: State, token_ids: Sequence[int]) -> int:
@@ -242,6 +248,10 @@ class LogitModifier(ABC, Generic[State]):
     def release(self, state: State | None) -> None:
         """Let go of a sequence: exactly once for each one that was started or forked, however it ends, with its state,
         or None if `start` or `fork` raised or left it alone. Preemption is not release."""
+
+    def close(self) -> None:
+        """Once, when the host needs it no more, also where another part failed to start: every sequence is released,
+        and nothing of it is used later. What it raises is logged."""
 
     def plugin_of(self, state: State | None) -> str:
         """``kind.name`` of the plugin to name when something fails over `state`, or over a sequence without one. For

@@ -13,7 +13,7 @@ __all__ = ["AttentionBackend", "Call", "Executor", "Model", "Workflow"]
 class Model(ABC):
     """A model that ships as a Python package."""
 
-    contract: ClassVar[str] = "1.0"
+    contract: ClassVar[str]
     name: ClassVar[str]
 
     @abstractmethod
@@ -40,7 +40,7 @@ class Executor(ABC):
     executor makes the workers and raises what that raises. Used by one thread.
     """
 
-    contract: ClassVar[str] = "1.0"
+    contract: ClassVar[str]
     name: ClassVar[str]
 
     def __init__(self, make_worker: Callable[[int, int], Any], options: Mapping[str, Any]) -> None:
@@ -64,12 +64,12 @@ class Executor(ABC):
 class Workflow(ABC):
     """A serving workflow built from several generations. Not yet used by any host."""
 
-    contract: ClassVar[str] = "1.0"
+    contract: ClassVar[str]
     name: ClassVar[str]
 
 
 class AttentionBackend(ABC):
     """An attention implementation for the engine's own runner. Not yet used by any host."""
 
-    contract: ClassVar[str] = "1.0"
+    contract: ClassVar[str]
     name: ClassVar[str]

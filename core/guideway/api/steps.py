@@ -81,7 +81,7 @@ class Need(Enum):
     FEEDBACK = "feedback"
     """`Step.emit`: small arrays carried back to `LogitModifier.accept`."""
     SCHEDULER_DRAW = "scheduler_draw"
-    """The scheduler side decides among candidates the worker emits."""
+    """The scheduler side decides among candidates the worker emits. Provisional: no host offers it yet."""
 
 
 @dataclass(frozen=True, slots=True)

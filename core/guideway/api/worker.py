@@ -58,7 +58,8 @@ class WorkerMixin:
     reachable as ``engine.call_workers("name.method", ...)``; give them arguments and results that pickle.
     """
 
-    contract: ClassVar[str] = "1.0"
+    contract: ClassVar[str]
+    """The version of the contract it was written for, such as ``"1.0"``: each plugin's class states its own."""
     name: ClassVar[str]
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -78,4 +79,5 @@ class WorkerMixin:
         """After each step's tokens are drawn. What it raises ends the requests of this step."""
 
     def close(self) -> None:
-        """Once, when the worker shuts down. What it raises is logged."""
+        """Once, when the worker shuts down or fails to start, with or without `on_model_loaded` before it. What it
+        raises is logged."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from guideway.api.worker import Worker, WorkerMixin, WorkerStep
@@ -16,13 +16,11 @@ from guideway.errors import (
     PluginLoadError,
     UnsupportedCapability,
     blame,
-    contain,
+    close_each,
     did_you_mean,
 )
 
 __all__ = ["Mixins"]
-
-log = logging.getLogger(__name__)
 
 LIFECYCLE = frozenset({"on_model_loaded", "before_step", "after_step", "close"})
 """What the host calls for every mixin in order."""
@@ -85,15 +83,9 @@ class Mixins:
 
     def close(self) -> None:
         """In reverse order, once. What fails is logged."""
-        if not self._open:
-            return
-        self._open = False
-        for name, cls in reversed(self._classes.items()):
-            try:
-                cls.close(self._object)
-            except BaseException as error:
-                contain(error)
-                log.exception("worker mixin %s failed in close", name)
+        if self._open:
+            self._open = False
+            _close(self._object, list(self._classes.values()))
 
 
 def _composed(classes: list[type[WorkerMixin]]) -> type[WorkerMixin]:
@@ -124,21 +116,35 @@ def _instance(
     on_classes = {attribute: cls for cls, _ in mixins for attribute, _ in _attributes(cls)}
     kept: dict[str, Any] = {}
     owner: dict[str, type[WorkerMixin]] = {}
-    for cls, options in mixins:
-        with blame(f"worker.{cls.name}", "__init__", error=PluginLoadError, passing=(InvalidConfiguration,)):
-            # each begins with an empty object of its own class, so that what it sets can be told from what others
-            # have, and so that no other's ``__init__`` is next in line
-            instance.__class__ = cls
-            instance.__dict__ = {}
-            cls.__init__(instance, options)
-        for attribute in vars(instance):
-            other = owner.setdefault(attribute, on_classes.get(attribute, cls))
-            if other is not cls:
-                raise _clash(attribute, other, cls)
-        kept |= vars(instance)
+    built: list[type[WorkerMixin]] = []
+    try:
+        for cls, options in mixins:
+            with blame(f"worker.{cls.name}", "__init__", error=PluginLoadError, passing=(InvalidConfiguration,)):
+                # each begins with an empty object of its own class, so that what it sets can be told from what others
+                # have, and so that no other's ``__init__`` is next in line
+                instance.__class__ = cls
+                instance.__dict__ = {}
+                cls.__init__(instance, options)
+            for attribute in vars(instance):
+                other = owner.setdefault(attribute, on_classes.get(attribute, cls))
+                if other is not cls:
+                    _close(instance, [cls])
+                    raise _clash(attribute, other, cls)
+            kept |= vars(instance)
+            built.append(cls)
+    except BaseException:
+        instance.__class__ = composed
+        instance.__dict__ = kept
+        _close(instance, built)
+        raise
     instance.__class__ = composed
     instance.__dict__ = kept
     return instance
+
+
+def _close(instance: WorkerMixin, classes: Sequence[type[WorkerMixin]]) -> None:
+    """Close the mixins of these classes, the last one first."""
+    close_each((f"worker.{cls.name}", partial(cls.close, instance)) for cls in reversed(classes))
 
 
 def _attributes(cls: type[WorkerMixin]) -> Iterator[tuple[str, type]]:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from guideway.api.device import DeviceBackend, padded_size
 from guideway.api.modifier import LogitModifier, LogitTransform, Sampler, WorkerContext
 from guideway.api.steps import MAX_FEEDBACK_BYTES_PER_ROW, Array, Logprobs, Need, Stage, StepInput, StepOutput
-from guideway.errors import GuidewayError, InvalidConfiguration, PluginLoadError, blame
+from guideway.errors import GuidewayError, InvalidConfiguration, PluginLoadError, blame, close_each
 from guideway.pipeline.context import Entry, PipelineContext, failed_output
 from guideway.pipeline.fused import FusedStep
 from guideway.pipeline.padding import Padding, dummy_steps
@@ -48,9 +48,20 @@ class Pipeline:
     def __init__(
         self, modifiers: Sequence[tuple[type[LogitModifier[Any]], Mapping[str, Any]]], context: WorkerContext
     ) -> None:
-        entries = [Entry(cls, _build(cls, options, context)) for cls, options in modifiers]
-        self._context = PipelineContext(context, entries)
+        self._entries: list[Entry] = []
+        try:
+            for cls, options in modifiers:
+                self._entries.append(Entry(cls, _build(cls, options, context)))
+            self._context = PipelineContext(context, self._entries)
+        except BaseException:
+            self.close()
+            raise
         self._device, self._ops = context.device, context.device.ops
+
+    def close(self) -> None:
+        """Close the transforms, the last one first; the pipeline is not used later. Closing twice is fine."""
+        entries, self._entries = self._entries, []
+        close_each((f"modifier.{entry.name}", entry.transform.close) for entry in reversed(entries))
 
     def run(
         self, logits: Array, step: StepInput, hidden_states: Array | None = None, *, num_rows: int | None = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from guideway.api.types import Request, Submission
-from guideway.errors import GuidewayError, PluginLoadError, PluginUnavailable, blame
+from guideway.errors import GuidewayError, PluginLoadError, PluginUnavailable, blame, close_each
 from guideway.plugins.hooks import Hook, Hooks
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
         Vocabulary,
     )
 
-__all__ = ["build_device", "build_modifiers", "build_strategies", "building", "validators"]
+__all__ = ["build_device", "build_modifiers", "build_strategies", "building", "closing_if_it_fails", "validators"]
 
 Options = Mapping[str, Mapping[str, Any]]
 """Options of components by ``kind.name``."""
@@ -29,6 +30,17 @@ def building(plugin: str) -> blame:
     """Around what makes an object of a plugin's class: what is not guideway's own error becomes a `PluginLoadError`
     that names the plugin."""
     return blame(plugin, "while it was built", error=PluginLoadError, passing=(GuidewayError,))
+
+
+@contextmanager
+def closing_if_it_fails(kind: str, built: Iterable[Any]) -> Iterator[None]:
+    """Around what is made after components of one kind were built: if that fails they are closed, the last one
+    first."""
+    try:
+        yield
+    except BaseException:
+        close_each((f"{kind}.{component.name}", component.close) for component in reversed(list(built)))
+        raise
 
 
 def build_device(backend: type[DeviceBackend], device: str) -> DeviceBackend:
@@ -46,10 +58,11 @@ def build_strategies(
     built here."""
     for cls in classes:
         _check_available(f"grammar.{cls.name}", cls)
-    strategies = {}
-    for cls in classes:
-        with building(plugin := f"grammar.{cls.name}"):
-            strategies[cls.name] = cls(vocabulary, dict(options.get(plugin, {})))
+    strategies: dict[str, GrammarStrategy] = {}
+    with closing_if_it_fails("grammar", strategies.values()):
+        for cls in classes:
+            with building(plugin := f"grammar.{cls.name}"):
+                strategies[cls.name] = cls(vocabulary, dict(options.get(plugin, {})))
     return strategies
 
 
@@ -57,10 +70,11 @@ def build_modifiers(
     classes: Sequence[type[LogitModifier[Any]]], context: ModifierContext, options: Options
 ) -> list[LogitModifier[Any]]:
     """The modifiers, in the given order."""
-    modifiers = []
-    for cls in classes:
-        with building(plugin := f"modifier.{cls.name}"):
-            modifiers.append(cls(dict(options.get(plugin, {})), context))
+    modifiers: list[LogitModifier[Any]] = []
+    with closing_if_it_fails("modifier", modifiers):
+        for cls in classes:
+            with building(plugin := f"modifier.{cls.name}"):
+                modifiers.append(cls(dict(options.get(plugin, {})), context))
     return modifiers
 
 

@@ -6,8 +6,6 @@ any of its code again. Selecting one component activates no other, not even one 
 
 from __future__ import annotations
 
-import inspect
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +17,8 @@ from typing import Any
 
 from guideway import api
 from guideway.errors import PluginLoadError, contain, did_you_mean, text_of
+from guideway.plugins import moved
+from guideway.plugins.contract import ContractViolation, check_class
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import HOOKS, KINDS
 from guideway.plugins.requirements import extra_with, missing_distributions, version_conflict
@@ -98,7 +98,7 @@ def _load(record: PluginRecord) -> Loaded:
         if component is None:
             raise LookupError(f"{hook}(name={record.name!r}) returned None")
     with _phase(record, "checking its class"):
-        _check_class(record, component)
+        check_class(record, component)
     return Loaded(record, component, seconds)
 
 
@@ -138,6 +138,8 @@ def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
 def _import_hint(record: PluginRecord, cause: ImportError) -> str:
     if install := missing_extra(record, cause):
         return f"pip install '{install}'"
+    if (instead := _moved_module(cause)) is not None:
+        return instead
     module = record.value.partition(":")[0].strip()
     if isinstance(cause, ModuleNotFoundError) and f"{module}.".startswith(f"{cause.name}."):
         return (
@@ -145,6 +147,14 @@ def _import_hint(record: PluginRecord, cause: ImportError) -> str:
             f"author has to correct it; or reinstall {record.distribution}"
         )
     return "pip check names distributions that are missing or too old"
+
+
+def _moved_module(cause: ImportError) -> str | None:
+    """What a plugin writes instead of a module of guideway's that is not there any more."""
+    name = cause.name or ""
+    while name and name not in moved.MODULES:
+        name = name.rpartition(".")[0]
+    return moved.MODULES.get(name) if isinstance(cause, ModuleNotFoundError) else None
 
 
 def missing_extra(record: PluginRecord, cause: BaseException | None) -> str | None:
@@ -164,10 +174,6 @@ class IncompatibleVersion(ImportError):
     """The plugin is written for other versions of guideway."""
 
 
-class ContractViolation(TypeError):
-    """What a plugin returned is not what its kind has to be."""
-
-
 def _check_requirements(record: PluginRecord) -> None:
     if conflict := incompatibility(record):
         raise IncompatibleVersion(f"{conflict}\nhint: install versions of the two that fit together")
@@ -183,7 +189,8 @@ def _check_hook_names(manager: Any, plugin: Any) -> None:
     except Exception as error:
         known = [name for name, caller in vars(manager.hook).items() if name[0] != "_" and caller.has_spec()]
         for caller in manager.get_hookcallers(plugin) or ():
-            if not caller.has_spec() and (hint := did_you_mean(caller.name, known)):
+            hint = moved.HOOKS.get(caller.name) or did_you_mean(caller.name, known)
+            if hint and not caller.has_spec():
                 error.add_note(f"hint: {hint}")
         raise
 
@@ -198,45 +205,3 @@ def _check_hooks(manager: Any, plugin: Any) -> None:
                 f"{implementation.function.__name__} is a wrapper: a validator may only pass or raise, an observer "
                 "only listen"
             )
-
-
-def _check_class(record: PluginRecord, component: Any) -> None:
-    kind = KINDS[record.kind]
-    base = getattr(api, kind.base)
-    if not (isinstance(component, type) and issubclass(component, base)):
-        what = component.__qualname__ if isinstance(component, type) else f"{component!r}, which is no class"
-        raise ContractViolation(f"{kind.hook} must return a subclass of guideway.api.{kind.base}, not {what}")
-    _check_attributes(record, component, base)
-
-
-def _check_attributes(record: PluginRecord, component: Any, base: type) -> None:
-    name = component.__qualname__
-    abstract = sorted(getattr(component, "__abstractmethods__", ()))
-    if abstract:
-        raise ContractViolation(f"{name} is abstract: it does not implement {', '.join(abstract)}")
-    missing = [attribute for attribute in _class_variables(base) if not hasattr(component, attribute)]
-    if missing:
-        raise ContractViolation(f"{name} does not set the class variable {', '.join(missing)}")
-    if component.name != record.name:
-        raise ContractViolation(f"{name}.name is {component.name!r}, but its entry point says {record.name!r}")
-    _check_contract(name, component.contract)
-
-
-def _class_variables(base: type) -> Iterator[str]:
-    for cls in base.__mro__:
-        for attribute, annotation in inspect.get_annotations(cls).items():
-            if "ClassVar" in str(annotation):
-                yield attribute
-
-
-def _check_contract(name: str, contract: object) -> None:
-    if not isinstance(contract, str) or not re.fullmatch(r"\d+\.\d+", contract):
-        raise ContractViolation(f"{name}.contract must be a string such as {api.CONTRACT!r}, not {contract!r}")
-    major, minor = map(int, contract.split("."))
-    host_major, host_minor = map(int, api.CONTRACT.split("."))
-    if major != host_major or minor > host_minor:
-        newer = (major, minor) > (host_major, host_minor)
-        raise ContractViolation(
-            f"{name} is written for contract {contract}, and this guideway has {api.CONTRACT}\n"
-            f"hint: upgrade {'guideway' if newer else 'the plugin'}"
-        )

@@ -14,7 +14,7 @@ from guideway.api.types import Constraint, Request
 from guideway.errors import GuidewayError, InvalidGrammar, UnsupportedGrammar, blame
 from guideway.runtime.candidates import Candidate
 from guideway.runtime.modifier_set import ModifierSet
-from guideway.runtime.threads import SharedWork, Threads
+from guideway.runtime.threads import AtWork, SharedWork, Threads
 
 __all__ = ["Compilation", "Compiled", "Compiler", "RequestCompiler"]
 
@@ -36,8 +36,8 @@ class Compilation:
 class Compiler:
     """Compiles constraints. Equal ones in flight share one compilation, finished ones a cache bounded by bytes."""
 
-    def __init__(self, threads: Threads, cache_bytes: int) -> None:
-        self._work: SharedWork[CompiledGrammar] = SharedWork(threads, cache_bytes)
+    def __init__(self, threads: Threads, at_work: AtWork, cache_bytes: int) -> None:
+        self._work: SharedWork[CompiledGrammar] = SharedWork(threads, at_work, cache_bytes)
 
     @property
     def held_bytes(self) -> int:
@@ -76,18 +76,18 @@ class Compiler:
             _settle(compilation, error, lambda: Compilation(candidates[0], future.result()))
 
         work = partial(_compile, candidates[0], constraint)
-        self._work.submit(candidates[0].key, work).add_done_callback(end)
+        self._work.submit(f"grammar.{candidates[0].name}", candidates[0].key, work).add_done_callback(end)
 
 
 class RequestCompiler:
     """Compiles what a request needs before it starts: its constraint, then, with that, what each modifier asks for."""
 
-    def __init__(self, modifiers: ModifierSet, owner: str, threads: Threads) -> None:
+    def __init__(self, modifiers: ModifierSet, owner: str, threads: Threads, at_work: AtWork) -> None:
         self._modifiers = modifiers
         self._owner = owner
         """The name of the modifier that is given the compiled constraint."""
         self._compiling = [m for m in modifiers.all if type(m).compile is not LogitModifier.compile]
-        self._work: SharedWork[Any] = SharedWork(threads, MAX_VALUES)
+        self._work: SharedWork[Any] = SharedWork(threads, at_work, MAX_VALUES)
 
     def submit(self, request: Request, constraint: Future[Compilation] | None) -> Future[Compiled] | None:
         """What each `start` is given; `constraint` is the request's, which is under way. None: nothing has to be
@@ -141,7 +141,8 @@ class RequestCompiler:
             _settle(compiled, error, dict)
             return
         work = partial(self._compile, modifier, request, grammar)
-        self._work.submit(None if key is None else (modifier.name, key), work).add_done_callback(end)
+        own_key = None if key is None else (modifier.name, key)
+        self._work.submit(f"modifier.{modifier.name}", own_key, work).add_done_callback(end)
 
     def _compile(
         self, modifier: LogitModifier[Any], request: Request, grammar: CompiledGrammar | None

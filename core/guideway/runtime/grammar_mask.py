@@ -37,7 +37,7 @@ from guideway.errors import ConformanceError, InvalidConfiguration, InvalidReque
 from guideway.runtime.candidates import Candidate, CandidateCache
 from guideway.runtime.compiler import Compilation, Compiler
 from guideway.runtime.journal import Journal
-from guideway.runtime.replay import new_matcher
+from guideway.runtime.replay import new_matcher, recycle
 
 __all__ = ["GrammarMask", "GrammarState", "check_names"]
 
@@ -133,6 +133,16 @@ class GrammarMask(LogitModifier[GrammarState]):
         with blame(f"grammar.{candidate.name}", "matcher", passing=(InvalidRequest, PluginError)):
             matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
         return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids)
+
+    def recycle(self, state: GrammarState | None) -> None:
+        """Give the matcher of a sequence back that ended without a failure."""
+        if state is None:
+            return
+        try:
+            recycle(state.grammar, state.job.matcher)
+        except BaseException as error:
+            contain(error)
+            log.warning("grammar.%s failed in recycle; its sequence had ended", state.candidate.name, exc_info=True)
 
     def begin_after(self, state: GrammarState | None, num_tokens: int | None) -> None:
         """The constraint begins after so many more tokens; None: not known yet."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import num_words
 from guideway.api.grammar import CompiledGrammar
-from guideway.api.modifier import LogitModifier, ModifierContext
+from guideway.api.modifier import LogitModifier, ModifierContext, Sampler
 from guideway.api.steps import CONTINUE, Fault, Feedback, Need, Outcome, Payload, Stage, StepBatch, fail
 from guideway.api.types import Companion, Request, SamplingParams, SequenceInfo
 from guideway.errors import (
@@ -29,7 +29,7 @@ from guideway.errors import (
 from guideway.runtime.journal import Journal
 from guideway.runtime.rows import check_bitmask, check_payload, handed
 
-__all__ = ["ActiveSequence", "ModifierSet"]
+__all__ = ["ActiveSequence", "ModifierSet", "check_served"]
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,8 @@ class ActiveSequence:
     companions: Sequence[str] = ()
     """For each companion sequence, the modifier that asked for it."""
     fault: Fault | None = None
+    broken: bool = False
+    """Whether a call over its states raised or was interrupted: they may have been left anywhere."""
 
 
 class ModifierSet:
@@ -216,6 +218,8 @@ class ModifierSet:
         try:
             return settled(attempt(states))
         except BaseException as error:
+            for sequence in sequences:
+                sequence.broken = True
             contain(error)
         for i, state in enumerate(states):  # one by one, to find out whose failure it is
             if state is not None:
@@ -248,6 +252,7 @@ class ModifierSet:
                 if not isinstance(outcome, Outcome):
                     raise ConformanceError(f"accept must return an Outcome, not {type(outcome).__name__}")
             except BaseException as error:
+                sequence.broken = True
                 contain(error)
                 sequence.fault = Fault.of(self._plugin(modifier, state), "accept", error)
                 return fail(str(sequence.fault))
@@ -338,6 +343,7 @@ class ModifierSet:
             answer: T = read(getattr(modifier, phase)(state, argument))
             return answer
         except BaseException as error:
+            sequence.broken = True
             contain(error)
             sequence.fault = Fault.of(self._plugin(modifier, state), phase, error)
             return None
@@ -348,6 +354,18 @@ def read_key(value: Any) -> Hashable | None:
     hash(value)
     key: Hashable | None = value
     return key
+
+
+def check_served(modifier: LogitModifier[Any]) -> None:
+    """Raise `UnsupportedCapability` if a configured modifier has what the contract names and no host does yet: it would
+    be ignored."""
+    lacking = []
+    if type(modifier).forced is not LogitModifier.forced:
+        lacking.append("overrides `forced`, and no host does forced tokens yet")
+    if issubclass(modifier.transform, Sampler) and hasattr(modifier.transform, "verify"):
+        lacking.append(f"has {modifier.transform.__name__}.verify, and no host verifies by a sampler's yet")
+    if lacking:
+        raise UnsupportedCapability(f"modifier {modifier.name!r} {'; it '.join(lacking)}", field="modifiers")
 
 
 def read_names(value: Any) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.steps import Need
-from guideway.plugins.building import build_modifiers, build_strategies, validators
+from guideway.plugins.building import build_modifiers, build_strategies, closing_if_it_fails, validators
 from guideway.plugins.hooks import Hooks
 from guideway.runtime.runtime import Runtime
 
@@ -35,13 +35,17 @@ class RuntimePlan:
 
     def build(self, hooks: Hooks | None = None) -> Runtime:
         """The runtime, with the validators of `hooks`. Raises `InvalidConfiguration` and `PluginError`."""
-        return Runtime(
-            self.context,
-            strategies=build_strategies(self.strategies, self.context.vocabulary, self.options),
-            modifiers=build_modifiers(self.modifiers, self.context, self.options),
-            validators=None if hooks is None else validators(hooks),
-            offers=self.offers,
-            model=self.model,
-            cache_bytes=self.cache_bytes,
-            compile_threads=self.compile_threads,
-        )
+        strategies = build_strategies(self.strategies, self.context.vocabulary, self.options)
+        with closing_if_it_fails("grammar", strategies.values()):
+            modifiers = build_modifiers(self.modifiers, self.context, self.options)
+            with closing_if_it_fails("modifier", modifiers):
+                return Runtime(
+                    self.context,
+                    strategies=strategies,
+                    modifiers=modifiers,
+                    validators=None if hooks is None else validators(hooks),
+                    offers=self.offers,
+                    model=self.model,
+                    cache_bytes=self.cache_bytes,
+                    compile_threads=self.compile_threads,
+                )

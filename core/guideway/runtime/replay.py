@@ -8,7 +8,7 @@ from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Matcher
 from guideway.errors import ConformanceError
 
-__all__ = ["ReplayingMatcher", "new_matcher"]
+__all__ = ["ReplayingMatcher", "new_matcher", "recycle"]
 
 
 def new_matcher(strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_ids: frozenset[int]) -> Matcher:
@@ -17,6 +17,11 @@ def new_matcher(strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_
     if strategy.max_rollback is None and "fork" in strategy.capabilities:
         return matcher
     return ReplayingMatcher(strategy, grammar, stop_token_ids, matcher, [])
+
+
+def recycle(grammar: CompiledGrammar, matcher: Matcher) -> None:
+    """Give a matcher back that `new_matcher` made for `grammar`, or a fork of one, which nobody uses any more."""
+    grammar.recycle(matcher.inner if isinstance(matcher, ReplayingMatcher) else matcher)
 
 
 class ReplayingMatcher(Matcher):
@@ -33,22 +38,23 @@ class ReplayingMatcher(Matcher):
         self._strategy = strategy
         self._grammar = grammar
         self._stop_token_ids = stop_token_ids
-        self._matcher = matcher
+        self.inner = matcher
+        """The strategy's own."""
         self._accepted = accepted
 
     def accept(self, token_ids: Sequence[int]) -> int:
-        count = self._matcher.accept(token_ids)
+        count = self.inner.accept(token_ids)
         self._accepted += token_ids[:count]
         return count
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
-        self._matcher.fill_bitmask(bitmask, row)
+        self.inner.fill_bitmask(bitmask, row)
 
     def is_terminated(self) -> bool:
-        return self._matcher.is_terminated()
+        return self.inner.is_terminated()
 
     def is_accepting(self) -> bool:
-        return self._matcher.is_accepting()
+        return self.inner.is_accepting()
 
     def rollback(self, num_tokens: int) -> None:
         if num_tokens == 0:
@@ -56,21 +62,21 @@ class ReplayingMatcher(Matcher):
         kept = self._accepted[: len(self._accepted) - num_tokens]
         limit = self._strategy.max_rollback
         if limit is None or num_tokens <= limit:
-            self._matcher.rollback(num_tokens)
+            self.inner.rollback(num_tokens)
         else:
-            self._matcher = self._replayed(kept)
+            self.inner = self._replayed(kept)
         self._accepted = kept
 
     def fork(self) -> Matcher:
         can_fork = "fork" in self._strategy.capabilities
-        matcher = self._matcher.fork() if can_fork else self._replayed(self._accepted)
+        matcher = self.inner.fork() if can_fork else self._replayed(self._accepted)
         return ReplayingMatcher(self._strategy, self._grammar, self._stop_token_ids, matcher, list(self._accepted))
 
     def forced_tokens(self) -> Sequence[int]:
-        return self._matcher.forced_tokens()
+        return self.inner.forced_tokens()
 
     def shortest_completion(self, limit: int) -> Sequence[int] | None:
-        return self._matcher.shortest_completion(limit)
+        return self.inner.shortest_completion(limit)
 
     def _replayed(self, token_ids: list[int]) -> Matcher:
         matcher = self._grammar.matcher(self._stop_token_ids)

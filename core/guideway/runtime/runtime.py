@@ -19,6 +19,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
 from typing import Any, ClassVar, cast
 
@@ -30,15 +31,15 @@ from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.steps import Fault, Need, Outcome, Payload, StepBatch, StepInput, StepOutput
 from guideway.api.types import Request, SequenceInfo, Submission
-from guideway.errors import GuidewayError, InvalidRequest, PluginError, contain, text_of
+from guideway.errors import GuidewayError, InvalidRequest, PluginError, close_each, contain, text_of
 from guideway.pipeline.context import combined_bitmask
 from guideway.runtime.admission import Admission, Validator, check_companions, run_validators, validate_request
 from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
-from guideway.runtime.modifier_set import ActiveSequence, ModifierSet
+from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
 from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
-from guideway.runtime.threads import Threads
+from guideway.runtime.threads import AtWork, Threads
 from guideway.runtime.warping import Warping, banned_by
 
 __all__ = ["Runtime"]
@@ -77,11 +78,12 @@ class Runtime:
         compile_threads: int = 2,
     ) -> None:
         self.context = context
-        self._compile_threads = Threads("guideway-compile", compile_threads)
-        self._mask = self.grammar_host(strategies, Compiler(self._compile_threads, cache_bytes), context)
+        self._strategies = strategies
+        self._threads, self._at_work = Threads("guideway-compile", compile_threads), AtWork()
+        self._mask = self.grammar_host(strategies, Compiler(self._threads, self._at_work, cache_bytes), context)
         check_names(modifiers)
         self._modifiers = ModifierSet([self._mask, *modifiers], context, offers)
-        self._compiler = RequestCompiler(self._modifiers, self._mask.name, self._compile_threads)
+        self._compiler = RequestCompiler(self._modifiers, self._mask.name, self._threads, self._at_work)
         self._by_name = {m.name: m for m in modifiers}
         self._validators = validators or {}
         self._validation = ValidationContext(
@@ -91,6 +93,7 @@ class Runtime:
             grammars=tuple(strategies),
             modifiers=tuple(self._by_name),
         )
+        self._closed = False
         self._sequences: list[ActiveSequence | None] = [None] * context.max_num_sequences
         self._acting: list[bool] | None = None
         """Whether any running sequence has a state of each modifier; None where that has to be found out anew."""
@@ -118,7 +121,10 @@ class Runtime:
         """Let a request in, or raise `InvalidRequest`, or `PluginError` if a plugin failed over it; nothing else is
         disturbed either way. May be called from any thread, by several at once."""
         try:
-            return self._admit(request)
+            with self._at_work.using("admission"):
+                if self._closed:
+                    raise GuidewayError("closed: no more requests are admitted")
+                return self._admit(request)
         except GuidewayError:
             raise
         except BaseException as error:  # whatever else a value of any type can raise when it is looked at
@@ -132,6 +138,7 @@ class Runtime:
         chosen = [self._by_name[name] for name in params.modifiers]
         for modifier in chosen:
             self._modifiers.check_needs(modifier)
+            check_served(modifier)
         self._modifiers.check_samplers(chosen, params)
         run_validators(self._validators, request, self._validation)
         request = replace(request, seed=secrets.randbits(63) if params.seed is None else params.seed)
@@ -163,10 +170,22 @@ class Runtime:
         self._sequence_ended(admission.request)
 
     def close(self) -> None:
-        """Stop compiling."""
-        self._compiler.close()
-        self._mask.close()
-        self._compile_threads.close()
+        """Release every sequence that still runs, stop compiling, and close strategies and modifiers; what a thread is
+        using, at the end of that. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        running = [slot for slot, sequence in enumerate(self._sequences) if sequence is not None]
+        releases = [("runtime", partial(self.release, slot)) for slot in running]
+        close_each([*releases, ("runtime", self._compiler.close), (f"modifier.{self._mask.name}", self._mask.close)])
+        self._threads.close()
+        self._at_work.end("admission", self._close_plugins)
+
+    def _close_plugins(self) -> None:
+        plugins = {f"grammar.{name}": strategy.close for name, strategy in self._strategies.items()}
+        plugins |= {f"modifier.{name}": modifier.close for name, modifier in self._by_name.items()}
+        for plugin, close in plugins.items():
+            self._at_work.end(plugin, partial(close_each, [(plugin, close)]))
 
     # Sequences
 
@@ -249,6 +268,8 @@ class Runtime:
             self._sequences[slot] = None
             self._warping.end(slot)
             self._modifiers.release(sequence.states)
+            if sequence.fault is None and not sequence.broken:
+                self._mask.recycle(self._modifiers.state(sequence, self._mask))
         finally:  # also if it was interrupted
             if ended:
                 self._sequence_ended(sequence.journal.request)
@@ -348,6 +369,9 @@ class Runtime:
     def _begin(self, journal: Journal, compiled: Compiled) -> ActiveSequence:
         sequence = self._modifiers.start(journal, compiled)
         try:
+            for modifier, _ in sequence.acting:
+                if modifier.name in self._by_name:  # one may act where it was not asked for
+                    check_served(modifier)
             self._mask.begin_after(self._modifiers.state(sequence, self._mask), journal.constraint_start)
             self._modifiers.replay(sequence)
         except BaseException:

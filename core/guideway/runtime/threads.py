@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from typing import Generic, TypeVar
 
 from guideway.errors import GuidewayError
 
-__all__ = ["SharedWork", "Threads"]
+__all__ = ["AtWork", "SharedWork", "Threads"]
 
 STACK_BYTES = 64 << 20
 """Stack of a thread. Native compilers recurse over `$ref` and rule chains; at the usual 8 MiB they overflow from about
@@ -78,12 +79,44 @@ class Threads:
             job()
 
 
+class AtWork:
+    """What is in use by threads, by name, so that nothing is closed while it is."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._in_use: Counter[str] = Counter()
+        self._endings: dict[str, Callable[[], None]] = {}
+
+    @contextmanager
+    def using(self, name: str) -> Iterator[None]:
+        """Around a use; the last one calls what `end` has asked for meanwhile, in its own thread."""
+        with self._lock:
+            self._in_use[name] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_use[name] -= 1
+                ending = None if self._in_use[name] else self._endings.pop(name, None)
+            if ending is not None:
+                ending()
+
+    def end(self, name: str, ending: Callable[[], None]) -> None:
+        """Call `ending` once nothing uses `name`: now, or when the last use ends. Waits for nothing."""
+        with self._lock:
+            if self._in_use[name]:
+                self._endings[name] = ending
+                return
+        ending()
+
+
 class SharedWork(Generic[T]):
     """Work for threads: what has equal keys and is under way is one, and values are kept for later, as many as weigh
     `capacity` together; the one that was used longest ago goes first."""
 
-    def __init__(self, threads: Threads, capacity: int) -> None:
+    def __init__(self, threads: Threads, at_work: AtWork, capacity: int) -> None:
         self._threads = threads
+        self._at_work = at_work
         self._capacity = capacity
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
@@ -92,9 +125,9 @@ class SharedWork(Generic[T]):
         self.weight = 0
         """Of all values that are kept."""
 
-    def submit(self, key: Hashable | None, work: Callable[[], tuple[T, int]]) -> Future[T]:
-        """The value for `key`: kept, under way, or begun; `work` returns it with what it weighs. None is no key, and
-        nothing is shared. After `close` the future is cancelled."""
+    def submit(self, user: str, key: Hashable | None, work: Callable[[], tuple[T, int]]) -> Future[T]:
+        """The value for `key`: kept, under way, or begun; `work`, which uses the plugin `user`, returns it with what it
+        weighs. None is no key, and nothing is shared. After `close` the future is cancelled."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -108,7 +141,7 @@ class SharedWork(Generic[T]):
                     future.set_result(self._kept[key][0])
                     return future
             # submitted before it is known: what cannot be, or is interrupted here, leaves nothing to wait for
-            self._threads.submit(partial(self._run, key, work, future))
+            self._threads.submit(partial(self._run, user, key, work, future))
             self._under_way[future if key is None else key] = future
         return future
 
@@ -120,9 +153,14 @@ class SharedWork(Generic[T]):
         for future in pending:
             future.cancel()
 
-    def _run(self, key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
+    def _run(self, user: str, key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]) -> None:
+        with self._at_work.using(user):
+            with self._lock:
+                if self._closed or not future.set_running_or_notify_cancel():
+                    return
+            self._work(key, work, future)
+
+    def _work(self, key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]) -> None:
         try:
             value, weight = work()
         except BaseException as error:

@@ -12,6 +12,7 @@ __all__ = ["DemoModel", "guideway_model"]
 class DemoModel(Model):
     """A Llama in the format of ``transformers``, inside this package."""
 
+    contract = "1.0"
     name = "demo"
 
     def path(self) -> Path:

@@ -47,6 +47,7 @@ class HelloTransform(LogitTransform):
 class Hello(LogitModifier[Wish]):
     """In the scheduler: knows what each request wants, and says so for each row."""
 
+    contract = "1.0"
     name, stage, transform, derived = "hello", Stage.PRE_WARP, HelloTransform, True
     examples = (Example({"letter": "e"}), Example({"letter": "a", "strength": 7.5}))
 

@@ -34,6 +34,7 @@ class Part:
 class LayerTiming(WorkerMixin):
     """Measures embedding, decoder layers and head in processor time of the worker's process, all threads together."""
 
+    contract = "1.0"
     name = "layer_timing"
 
     def __init__(self, options: Mapping[str, Any]) -> None:

@@ -75,6 +75,7 @@ class LegacyModifier(LogitModifier[_State]):
     modifier of that name which takes none.
     """
 
+    contract = "1.0"
     name = "legacy"
     stage = Stage.PRE_WARP
     transform: ClassVar[type[LogitTransform]] = LegacyTransform

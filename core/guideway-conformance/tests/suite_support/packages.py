@@ -10,6 +10,7 @@ from guideway.devices.numpy.device import NumpyDevice
 
 
 class Device(NumpyDevice):
+    contract = "1.0"
     name = "mine"
 
 

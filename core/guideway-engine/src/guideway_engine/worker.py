@@ -5,7 +5,7 @@ Importing this module loads no model library: a process that only makes workers 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from guideway.api.forward import ForwardOutput, ForwardStep, ModelInfo, ModelRunner, RunnerLimits
 from guideway.api.modifier import LogitModifier, WorkerContext
 from guideway.api.steps import Array, Logprobs, StepInput, StepOutput
-from guideway.errors import GuidewayError, contain
+from guideway.errors import GuidewayError, close_each, contain
 from guideway.pipeline import Pipeline
 from guideway.pipeline.mixins import Mixins
 from guideway.plugins import PluginPlan, Plugins, bootstrap_worker
@@ -75,16 +75,27 @@ class Worker:
         self.num_workers = num_workers
         self.device = spec.device
         self._spec = spec
-        # before the model is loaded: what is wrong with an option or a device need not cost that
-        self._backend = build_device(plugins.load("device", spec.device_backend), spec.device)
-        self._mixins = Mixins([(plugins.load("worker", address), options) for address, options in spec.mixins])
-        make_runner: type[ModelRunner] = plugins.load("runner", spec.runner)
-        self._runner = make_runner(self._backend, rank, num_workers)
-        self._pipeline: Pipeline
+        self._parts: list[tuple[str, Callable[[], object]]] = []
+        """What has to be closed, the last one first."""
+        try:
+            self._make_parts(spec, plugins)
+        except BaseException:
+            self.close()
+            raise
         self._logits_width = 0
         self._step: ForwardStep | None = None
         self._output: ForwardOutput | None = None
         self._failure: BaseException | None = None
+
+    def _make_parts(self, spec: WorkerSpec, plugins: Plugins) -> None:
+        # before the model is loaded: what is wrong with an option or a device need not cost that
+        self._backend = build_device(plugins.load("device", spec.device_backend), spec.device)
+        self._parts.append((f"device.{self._backend.name}", self._backend.close))
+        self._mixins = Mixins([(plugins.load("worker", address), options) for address, options in spec.mixins])
+        self._parts.append(("mixins", self._mixins.close))
+        make_runner: type[ModelRunner] = plugins.load("runner", spec.runner)
+        self._runner = make_runner(self._backend, self.rank, self.num_workers)
+        self._parts.insert(1, (f"runner.{self._runner.name}", self._runner.close))
 
     @property
     def model(self) -> Any:
@@ -105,6 +116,7 @@ class Worker:
             device=self._backend, vocabulary_size=settings.vocabulary_size, logits_width=self._logits_width
         )
         self._pipeline = Pipeline(settings.modifiers, context)
+        self._parts.insert(-1, ("pipeline", self._pipeline.close))
         self._mixins.on_model_loaded(self)
         self._warm_up()
 
@@ -144,9 +156,9 @@ class Worker:
         return self._mixins.call(address, args, kwargs)
 
     def close(self) -> None:
-        """Let go of everything. Closing twice is fine."""
-        self._mixins.close()
-        self._runner.close()
+        """Let go of everything: mixins, transforms, runner, device. Closing twice is fine."""
+        parts, self._parts = self._parts, []
+        close_each(reversed(parts))
 
     def _sample(self, step: StepInput | None, forward: ForwardStep, output: ForwardOutput) -> WorkerOutput:
         score = forward.score

@@ -13,6 +13,7 @@ from guideway.api import WorkerMixin, hookimpl
 class Recorder(WorkerMixin):
     """Notes what it hears; fails or dies where its options say."""
 
+    contract = "1.0"
     name = "recorder"
 
     def __init__(self, options: Mapping[str, Any]) -> None:

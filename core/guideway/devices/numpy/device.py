@@ -115,6 +115,7 @@ class Downloaded:
 class NumpyDevice(DeviceBackend):
     """NumPy arrays on the CPU."""
 
+    contract = "1.0"
     name = "numpy"
     arrays = "numpy"
 

@@ -150,6 +150,7 @@ class _Copying:
 class TorchDevice(DeviceBackend):
     """torch tensors on the device of that name."""
 
+    contract = "1.0"
     name = "torch"
     arrays = "torch"
     ops: TorchOps

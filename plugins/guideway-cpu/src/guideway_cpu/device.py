@@ -33,6 +33,7 @@ class CpuDevice(TorchDevice):
     ``torch.get_num_threads()`` share the rows, where there is enough to do for them.
     """
 
+    contract = "1.0"
     name = "cpu"
     fused = frozenset({"masked_argmax"})
 

@@ -65,6 +65,7 @@ class Options:
 class Strategy(GrammarStrategy):
     """One `LLTokenizer` for all grammars; each is parsed once and copied for every matcher."""
 
+    contract: ClassVar[str] = "1.0"
     name: ClassVar[str] = "llguidance"
     kinds: ClassVar[frozenset[str]] = frozenset(
         {"json_schema", "json_object", "regex", "choice", "grammar:lark", "structural_tag"}

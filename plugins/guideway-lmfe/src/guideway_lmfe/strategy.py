@@ -44,6 +44,7 @@ NBYTES_PER_CHARACTER = 200
 class Strategy(GrammarStrategy):
     """The tokens sorted once; grammars hold parsers only."""
 
+    contract: ClassVar[str] = "1.0"
     name: ClassVar[str] = "lmfe"
     kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "json_object", "regex", "choice"})
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork"})

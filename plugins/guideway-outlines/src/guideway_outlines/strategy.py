@@ -53,6 +53,7 @@ class Strategy(GrammarStrategy):
     because outlines-core refuses a grammar if any of its states has no legal token.
     """
 
+    contract: ClassVar[str] = "1.0"
     name: ClassVar[str] = "outlines"
     kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "regex", "choice"})
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "serialize"})

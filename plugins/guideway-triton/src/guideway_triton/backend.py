@@ -38,6 +38,7 @@ class TritonOps(TorchOps):
 class TritonDevice(TorchDevice):
     """torch tensors on the CUDA or ROCm device of that name; on ``cpu`` in Triton's interpreter, for tests."""
 
+    contract = "1.0"
     name = "triton"
     fused = frozenset({"apply_token_lists", "masked_argmax", "masked_sample", "warp_masked"})
 

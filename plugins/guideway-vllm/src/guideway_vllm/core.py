@@ -72,8 +72,8 @@ class Core:
 
     def __init__(self, config: GuestConfig, vllm_config: Any) -> None:
         plugins = Plugins(settings=config.plugins)
-        self.runtime: Runtime = build_runtime(config, plugins, vllm_config, front_end=False)
         self._fingerprint = fingerprint(config, plugins)
+        self.runtime: Runtime = build_runtime(config, plugins, vllm_config, front_end=False)
         self._states: dict[str, RequestState] = {}
         self._free = list(range(self.runtime.context.max_num_sequences))[::-1]
         self._late = {
@@ -148,7 +148,7 @@ class Core:
         return report or None
 
     def close(self) -> None:
-        """Stop compiling."""
+        """Stop compiling and close strategies and modifiers. Closing twice is fine."""
         self.runtime.close()
 
     # Steps

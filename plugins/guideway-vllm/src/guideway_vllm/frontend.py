@@ -51,12 +51,12 @@ class FrontEnd:
 
         plugins = Plugins(settings=config.plugins)
         self._config = config
-        self._runtime = build_runtime(config, plugins, vllm_config, front_end=True)
         plan = config.plan(plugins)
         self._fingerprint = plan.fingerprint
-        self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
         hooks = plugins.hooks()
         self._judges_all = bool(config.modifiers or hooks.validate_submission or hooks.validate_request)
+        self._runtime = build_runtime(config, plugins, vllm_config, front_end=True)
+        self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
         self._drafts_on_cpu = (
             vllm_config.speculative_config is not None and vllm_config.device_config.device_type == "cpu"
         )
@@ -215,7 +215,7 @@ class FrontEnd:
             )
 
     def close(self) -> None:
-        """Stop admitting and compiling."""
+        """Stop admitting and compiling, and close strategies and modifiers. Closing twice is fine."""
         self._threads.close()
         self._runtime.close()
 

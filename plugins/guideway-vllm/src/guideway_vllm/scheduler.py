@@ -40,9 +40,14 @@ class GuestScheduler:
             manager = type(structured_output_manager)
             structured_output_manager.__class__ = type(manager.__name__, (GuestManager, manager), {})
             structured_output_manager.guest = self.guest
-        super().__init__(  # type: ignore[call-arg]
-            vllm_config, *args, structured_output_manager=structured_output_manager, **kwargs
-        )
+        try:
+            super().__init__(  # type: ignore[call-arg]
+                vllm_config, *args, structured_output_manager=structured_output_manager, **kwargs
+            )
+        except BaseException:
+            if self.guest is not None:
+                self.guest.close()
+            raise
 
     def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
         """vLLM's masks, with guideway's payload beside them."""
@@ -169,7 +174,7 @@ class GuestManager:
         return ids[: self.guest.validate(request_id, ids)]
 
     def clear_backend(self) -> None:
-        """vLLM's, and guideway's compile threads."""
+        """vLLM's, and guideway's compile threads, strategies and modifiers."""
         self.guest.close()
         super().clear_backend()  # type: ignore[misc]
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
 import numpy as np
 import torch
 from guideway.api import ConformanceError, Fault, PluginUnavailable, StepOutput, WorkerContext
-from guideway.errors import GuidewayError, contain
+from guideway.errors import GuidewayError, close_each, contain
 from guideway.pipeline import Pipeline
 from guideway.pipeline.mixins import Mixins
 from guideway.plugins import Plugins
@@ -59,10 +59,10 @@ def attach(worker: Any, vllm_config: Any) -> None:
     guest = GuestWorker(config, worker, vllm_config)
     worker.guideway_guest = guest
     runner.sample_tokens = guest.around_sample_tokens(runner.sample_tokens)
+    worker.shutdown = guest.around_shutdown(worker.shutdown)
     if config.worker_mixins:
         runner.load_model = guest.around_load_model(runner.load_model)
         runner.execute_model = guest.around_execute_model(runner.execute_model)
-        worker.shutdown = guest.around_shutdown(worker.shutdown)
 
 
 class WorkerExtension:
@@ -103,7 +103,19 @@ class GuestWorker:
         plugins = Plugins(settings=config.plugins)
         self._worker = worker
         self._fingerprint = fingerprint(config, plugins)
-        self._device = build_device(plugins.load("device", str(config.device_backend)), str(worker.device))
+        self._parts: list[tuple[str, Callable[[], object]]] = []
+        """What has to be closed, the last one first."""
+        try:
+            self._make_parts(config, plugins, vllm_config)
+        except BaseException:
+            self.close()
+            raise
+        self._step: _Step | None = None
+        self._failure: str | None = None
+
+    def _make_parts(self, config: GuestConfig, plugins: Plugins, vllm_config: Any) -> None:
+        self._device = build_device(plugins.load("device", str(config.device_backend)), str(self._worker.device))
+        self._parts.append((f"device.{self._device.name}", self._device.close))
         modifiers = [plugins.load("modifier", address) for address in config.modifiers]
         width = vllm_config.model_config.get_vocab_size()
         # a tokenizer takes time to load, and is needed to know where the vocabulary ends
@@ -116,14 +128,19 @@ class GuestWorker:
             ],
             WorkerContext(device=self._device, vocabulary_size=size, logits_width=width),
         )
+        self._parts.append(("pipeline", self._pipeline.close))
         self.mixins = Mixins(
             [
                 (cls, dict(config.options.get(f"worker.{cls.name}", {})))
                 for cls in (plugins.load("worker", address) for address in config.worker_mixins)
             ]
         )
-        self._step: _Step | None = None
-        self._failure: str | None = None
+        self._parts.append(("mixins", self.mixins.close))
+
+    def close(self) -> None:
+        """Let go of everything: mixins, transforms, device. Closing twice is fine."""
+        parts, self._parts = self._parts, []
+        close_each(reversed(parts))
 
     # Methods of the worker and its runner
 
@@ -150,7 +167,7 @@ class GuestWorker:
     def around_shutdown(self, shutdown: Any) -> Any:
         @wraps(shutdown)
         def wrapped() -> None:
-            self.mixins.close()  # while the model is there still
+            self.close()  # while the model is there still
             shutdown()
 
         return wrapped

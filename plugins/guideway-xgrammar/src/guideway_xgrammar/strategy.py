@@ -69,6 +69,7 @@ _DIALECTS = {
 class Strategy(GrammarStrategy):
     """Two compilers, because JSON is kept from some tokens."""
 
+    contract: ClassVar[str] = "1.0"
     name: ClassVar[str] = "xgrammar"
     kinds: ClassVar[frozenset[str]] = frozenset(
         {"json_schema", "json_object", "regex", "choice", "structural_tag"}

@@ -2,6 +2,7 @@ from guideway.api import GrammarStrategy, hookimpl
 
 
 class Strategy(GrammarStrategy):
+    contract = "1.0"
     name = "abstract"
     kinds = frozenset({"regex"})
 

@@ -2,6 +2,8 @@ from guideway.api import GrammarStrategy, Support, UnsupportedGrammar, hookimpl
 
 
 class Base(GrammarStrategy):
+    contract = "1.0"
+
     def supports(self, constraint):
         return Support(reason="a test plugin compiles nothing")
 

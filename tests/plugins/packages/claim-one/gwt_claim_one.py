@@ -2,6 +2,7 @@ from guideway.api import WorkerMixin, hookimpl
 
 
 class Mixin(WorkerMixin):
+    contract = "1.0"
     name = "twice"
     origin = "one"
 

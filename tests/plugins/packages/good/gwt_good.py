@@ -9,6 +9,7 @@ if "GWT_MARKER" in os.environ:
 
 
 class Good(GrammarStrategy):
+    contract = "1.0"
     name = "good"
     kinds = frozenset({"regex"})
 

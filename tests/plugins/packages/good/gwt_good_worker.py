@@ -8,6 +8,7 @@ if "GWT_MARKER" in os.environ:
 
 
 class Mixin(WorkerMixin):
+    contract = "1.0"
     name = "good"
 
 

@@ -119,6 +119,7 @@ def _checked(work: Any, num_indices: int) -> Any:
 class SimDevice(DeviceBackend):
     """Mandatory operations alone, and arrays of any shape: an array library on an accelerator."""
 
+    contract = "1.0"
     name = "sim"
     arrays = "sim"
     donates = True

@@ -320,3 +320,18 @@ def _hosts() -> dict[str, Host]:
         "int64": np.array([TOO_LARGE_FOR_INT32, -5]),
         "bool": np.array([True, False, True]),
     }
+
+
+@check("device")
+def closing_ends_one_backend(subject: DeviceSubject) -> None:
+    """A backend closes without an error, used or unused, and others of its class go on."""
+    subject.backend_outside().close()
+    closing = subject.bench()
+    source, words, rows = oracles.logits(41, 3, 200), oracles.bitmask(42, 2, 7), np.array([2, 0])
+    other = subject.bench()
+    for bench in (closing, other):
+        bench.expect_masked(bench.floats(source), words, rows)
+    subject.leave_scopes()
+    closing.backend.close()
+    for bench in (subject.bench(), Bench(subject.entered(other.backend))):
+        bench.expect_masked(bench.floats(source), words, rows)

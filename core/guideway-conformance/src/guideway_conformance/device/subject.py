@@ -34,7 +34,7 @@ class DeviceSubject(Subject):
     def __init__(self, component: Any, settings: Settings) -> None:
         super().__init__(component, settings)
         self._scopes = ExitStack()
-        """Entered, and never left: the process ends with the check."""
+        """Entered, and mostly never left: the process ends with the check."""
 
     @classmethod
     def declared(cls, component: Any) -> frozenset[str]:
@@ -72,9 +72,16 @@ class DeviceSubject(Subject):
     def backend(self) -> DeviceBackend:
         """A new backend, in whose scope this thread is from now on, as a host is. Raises `HardwareAbsent` if it says
         that it cannot run here."""
-        backend = self.backend_outside()
+        return self.entered(self.backend_outside())
+
+    def entered(self, backend: DeviceBackend) -> DeviceBackend:
+        """`backend`, in whose scope this thread is from now on."""
         self._scopes.enter_context(backend.scope())
         return backend
+
+    def leave_scopes(self) -> None:
+        """Leave the scope of every backend, as a host has when it closes one."""
+        self._scopes.close()
 
     def backend_outside(self) -> DeviceBackend:
         """A new backend whose scope nobody has entered."""

@@ -299,6 +299,28 @@ def release_ends_one_sequence(subject: ModifierSubject) -> None:
         )
 
 
+@check("modifier")
+def closing_ends_one_instance(subject: ModifierSubject) -> None:
+    """A modifier and its transform close without an error, used or unused, and others of their classes go on."""
+    unused = Bench(subject)
+    for half in (unused.transform, unused.modifier):
+        half.close()
+    closing, other, alone = Bench(subject), Bench(subject), Bench(subject)
+    ending, sequence, wanted = closing.start(0), other.start(0), alone.start(0)
+    closing.step([ending])
+    found, before = other.step([sequence]), alone.step([wanted])
+    expect_alike(found.of(0), before.of(0), "of three instances the second gives something else")
+    closing.release(ending)
+    for half in (closing.transform, closing.modifier):
+        half.close()
+    for bench, later in ((other, sequence), (Bench(subject), None)):
+        if later is None:
+            later = bench.again(wanted)
+        if wanted.outcome == "continue":
+            what = "after another instance was closed, a sequence gets something else"
+            expect_alike(bench.peek([later]).of(0), alone.peek([wanted]).of(0), what)
+
+
 def _is_token(bench: Bench, value: object) -> bool:
     return isinstance(value, int | np.integer) and 0 <= int(value) < len(bench.vocabulary)
 

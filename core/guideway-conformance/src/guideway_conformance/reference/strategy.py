@@ -50,6 +50,7 @@ class TokenTree:
 class Strategy(GrammarStrategy):
     """Anything with a subset of each kind; what it compiles, it enforces to the letter."""
 
+    contract: ClassVar[str] = "1.0"
     name: ClassVar[str] = "reference"
     kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "json_object", "regex", "choice"})
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork"})

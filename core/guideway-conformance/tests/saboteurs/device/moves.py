@@ -376,3 +376,32 @@ class FirstThreadOnly(Sabotaged):
             raise RuntimeError("another thread is using the device")
         FirstThreadOnly.owner = here
         return super().apply_bitmask(logits, bitmask, rows)
+
+
+@saboteur("device.closing_ends_one_backend")
+class ClosesForAll(Sabotaged):
+    """Closing one backend ends all of its class."""
+
+    closed: ClassVar[bool] = False
+
+    def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
+        if self.closed:
+            raise RuntimeError("closed")
+        return super().apply_bitmask(logits, bitmask, rows)
+
+    def close(self) -> None:
+        type(self).closed = True
+
+
+@saboteur("device.closing_ends_one_backend")
+class ClosesWhatAMaskOpened(Sabotaged):
+    """Closes what only a mask opens."""
+
+    opened: Any
+
+    def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
+        self.opened = True
+        return super().apply_bitmask(logits, bitmask, rows)
+
+    def close(self) -> None:
+        del self.opened

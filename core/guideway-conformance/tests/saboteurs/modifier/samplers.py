@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from guideway.api import Array, Payload, Step
+from guideway.api import Array, Need, Payload, Step
 
 from saboteurs import saboteur
 from saboteurs.modifier.references import Draw, DrawSampler
@@ -105,3 +105,23 @@ class SamplerThatApplies(Draw):
             return step.ops.where_rows(logits, payload.rows, True, -np.inf)
 
     transform = Transform
+
+
+@saboteur("modifier.uses_what_hosts_serve")
+class VerifiesItsDraws(Draw):
+    """Has a rule of its own for drafts, which no host asks."""
+
+    class Transform(DrawSampler):
+        """Lets all of them pass."""
+
+        def verify(self, logprobs: Array, payload: Payload, step: Step) -> Array:
+            return step.ops.argmax(logprobs)
+
+    transform = Transform
+
+
+@saboteur("modifier.uses_what_hosts_serve")
+class DecidesLate(Draw):
+    """Wants to choose among candidates in the scheduler's process."""
+
+    needs = Draw.needs | {Need.SCHEDULER_DRAW}

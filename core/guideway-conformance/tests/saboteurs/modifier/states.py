@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from guideway.api import (
     CONTINUE,
+    Array,
     Companion,
     Feedback,
     Outcome,
     Payload,
     Request,
     SequenceInfo,
+    Step,
     StepBatch,
 )
 
 from saboteurs import saboteur
-from saboteurs.modifier.references import Guide, Mass, Repetition, RepetitionState, Watermark
+from saboteurs.modifier.references import Guide, Mass, Repetition, RepetitionState, RepetitionTransform, Watermark
 
 
 @saboteur("modifier.start_leaves_the_request_alone")
@@ -138,6 +140,7 @@ class ForcesNoToken(Repetition):
         return [len(self.context.vocabulary)][:limit]
 
 
+@saboteur("modifier.uses_what_hosts_serve")
 @saboteur("modifier.forced_moves_nothing")
 class ForcedConsumes(Repetition):
     """Takes forced tokens as heard."""
@@ -416,3 +419,51 @@ class KeepsTheBatch(Repetition):
             payload.arrays["values"][:] += self.before.positions[0]
         self.before = batch
         return payload
+
+
+@saboteur("modifier.closing_ends_one_instance")
+class ClosesForAll(Repetition):
+    """Closing one instance ends all of its class."""
+
+    closed = False
+
+    def prepare(self, batch: StepBatch, states: Sequence[Any]) -> Payload | None:
+        if self.closed:
+            raise RuntimeError("closed")
+        return super().prepare(batch, states)
+
+    def close(self) -> None:
+        type(self).closed = True
+
+
+@saboteur("modifier.closing_ends_one_instance")
+class ClosesWhatAStepOpened(Repetition):
+    """Closes what only a step opens."""
+
+    opened: Any
+
+    def prepare(self, batch: StepBatch, states: Sequence[Any]) -> Payload | None:
+        self.opened = True
+        return super().prepare(batch, states)
+
+    def close(self) -> None:
+        del self.opened
+
+
+class _ClosedTransform(RepetitionTransform):
+    """Its table is the class's."""
+
+    table: ClassVar[list[float]] = [1.0]
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        return super().apply(logits, payload, step) * self.table[0]
+
+    def close(self) -> None:
+        self.table.clear()
+
+
+@saboteur("modifier.closing_ends_one_instance")
+class TransformClosesForAll(Repetition):
+    """Its transform lets go of what all transforms use."""
+
+    transform = _ClosedTransform

@@ -65,6 +65,7 @@ class Options:
 class StockStrategy(GrammarStrategy):
     """One of vLLM's backends, built when the first constraint is compiled, as vLLM does."""
 
+    contract: ClassVar[str] = "1.0"
     backend: ClassVar[str]
     """As ``--structured-outputs-config`` names it."""
     library: ClassVar[str | None] = None
@@ -155,6 +156,10 @@ class StockStrategy(GrammarStrategy):
         except DeadEnd as error:
             raise InvalidGrammar("no text of this vocabulary matches the constraint") from error
         return compiled
+
+    def close(self) -> None:
+        if self._built is not None:
+            self._built.destroy()
 
     # Parts
 

@@ -33,6 +33,7 @@ class _Copying:
 class XlaDevice(DeviceBackend):
     """jax arrays on one device, each operation compiled once for each shape of its arguments."""
 
+    contract = "1.0"
     name = "xla"
     arrays = "jax"
     fused = frozenset({"masked_argmax", "masked_sample", "warp_masked"})

@@ -58,6 +58,7 @@ class JaxRunner(ModelRunner):
     size.
     """
 
+    contract = "1.0"
     name = "jax"
     model: Model
 

@@ -37,6 +37,7 @@ class Done:
 class LocalExecutor(Executor):
     """Calls run at once, while they are submitted; what they raise is raised by `Call.result`."""
 
+    contract = "1.0"
     name = "local"
 
     def __init__(self, make_worker: Callable[[int, int], Any], options: Mapping[str, Any]) -> None:

@@ -32,6 +32,7 @@ class ProcessExecutor(Executor):
     ``MASTER_ADDR`` and ``MASTER_PORT`` in their environment.
     """
 
+    contract = "1.0"
     name = "process"
 
     def __init__(self, make_worker: Callable[[int, int], Any], options: Mapping[str, Any]) -> None:

@@ -92,6 +92,7 @@ class TransformersRunner(ModelRunner):
     """A model of `transformers`, whole or shared with other workers. It runs where a device with torch tensors is; for
     one with other arrays on the CPU, from where the logits move on."""
 
+    contract = "1.0"
     name = "transformers"
 
     def load(self, folder: str, dtype: str) -> ModelInfo:

@@ -1,0 +1,115 @@
+"""Matchers that come back, and the end of a strategy."""
+
+from __future__ import annotations
+
+from guideway.api import Matcher
+
+from guideway_conformance.grammar.session import Session, expect_same, walk
+from guideway_conformance.grammar.subject import Case, GrammarSubject
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
+
+NUM_LIVES = 4
+"""How many sequences use a grammar one after the other."""
+
+
+def _pairs(subject: GrammarSubject) -> list[tuple[Case, Case]]:
+    """Each constraint compiled twice: one grammar gets its matchers back, the other never does."""
+    return list(zip(subject.few(), subject.few(), strict=True))
+
+
+def _stops(case: Case, number: int) -> frozenset[int] | None:
+    """Stop tokens of the `number`-th sequence: the vocabulary's own, or another one."""
+    return (
+        frozenset({min(frozenset(case.vocabulary.special_tokens) - case.vocabulary.stop_token_ids)}) if number else None
+    )
+
+
+def _end(case: Case, session: Session) -> None:
+    """The end of a sequence, after which the host has no use for its matcher."""
+    case.compiled.recycle(session.matcher)
+
+
+@check("grammar")
+def a_recycled_matcher_is_as_new(subject: GrammarSubject) -> None:
+    """A matcher made after others were given back is at the start of the grammar, with the stop tokens it was asked
+    for, and goes on as one of a grammar that no matcher came back to."""
+    for case, fresh in _pairs(subject):
+        for number in range(NUM_LIVES):
+            stops = _stops(case, number % 2)
+            session, wanted = case.session(stops), fresh.session(stops)
+            said = f"{case.name}: after {number} matchers were given back,"
+            expect_same(session, wanted, case.vocabulary, f"{said} a new one is not at the start")
+            for token_id in walk(fresh.session(stops), number, 10):
+                session.take([token_id])
+                wanted.take([token_id])
+                expect_same(session, wanted, case.vocabulary, f"{said} a new one {session.place}")
+            if number == 1:
+                _end(case, session.fork())  # a fork's end is an end like any other
+            _end(case, session)
+
+
+@check("grammar")
+def a_recycled_matcher_has_no_past(subject: GrammarSubject) -> None:
+    """A matcher made after others were given back rolls back over what it accepted, as one of a grammar that no matcher
+    came back to, and not into what another sequence accepted before."""
+    for case, fresh in _pairs(subject):
+        for number in range(NUM_LIVES):
+            earlier = case.session()
+            walk(earlier, number, 4)
+            _end(case, earlier)
+            session, wanted = case.session(), fresh.session()
+            said = f"{case.name}: after {number + 1} matchers were given back,"
+            ahead = walk(fresh.session(), number, 4)
+            for here in (session, wanted):
+                here.take(ahead)
+                here.rollback(min(here.undoable, len(ahead)))
+            expect_same(session, wanted, case.vocabulary, f"{said} {len(ahead)} tokens were rolled back")
+            # no host asks for this: what there is to undo, if anything, must not be another sequence's
+            refused = [_refuses(here.matcher, len(here.token_ids) + 1) for here in (session, wanted)]
+            expect(refused[0] == refused[1], f"{said} a new one rolls back a token that it never accepted")
+            if not refused[0]:
+                expect_same(session, wanted, case.vocabulary, f"{said} a new one was rolled back past its start")
+
+
+def _refuses(matcher: Matcher, num_tokens: int) -> bool:
+    """Whether so many tokens cannot be rolled back."""
+    try:
+        matcher.rollback(num_tokens)
+    except Exception:
+        return True
+    return False
+
+
+@check("grammar")
+def recycled_matchers_are_independent(subject: GrammarSubject) -> None:
+    """A matcher that was given back is given out to one sequence at most, and is not the one of another that lives."""
+    for case in subject.few():
+        first, other = case.session(), case.session()
+        walk(first, 1, 3)
+        walk(other, 2, 3)
+        _end(case, first)
+        several = [other, case.session(), case.session(), case.session()]
+        matchers = {id(session.matcher) for session in several}
+        expect(len(matchers) == len(several), f"{case.name}: one matcher was given to two sequences")
+        standing = [session.twin() for session in several]
+        walk(several[1], 3, 4)
+        for stayed, wanted in zip([other, *several[2:]], [standing[0], *standing[2:]], strict=True):
+            expect_same(stayed, wanted, case.vocabulary, f"{case.name}: a matcher moved with one that came back")
+
+
+@check("grammar")
+def closing_ends_one_strategy(subject: GrammarSubject) -> None:
+    """A strategy closes without an error, used or unused, and others of its class go on."""
+    subject.build().close()
+    for case, other in _pairs(subject)[:2]:
+        session = case.session()
+        walk(session, 0, 4)
+        _end(case, session)
+        case.strategy.close()
+        again = subject.build().compile(case.sample.constraint)
+        for compiled in (other.compiled, again):
+            living = Session(other.strategy, compiled, other.vocabulary, other.name)
+            walk(living, 0, 6)
+            expect_same(living, living.twin(), other.vocabulary, f"{case.name}: another strategy was closed,")
+        other.strategy.close()

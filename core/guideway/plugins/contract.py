@@ -1,0 +1,176 @@
+"""Whether a class is what the contract of its kind asks for."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from guideway import api
+from guideway.plugins import moved
+from guideway.plugins.index import PluginRecord
+from guideway.plugins.kinds import KINDS
+
+__all__ = ["ContractViolation", "check_class"]
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class ContractViolation(TypeError):
+    """What a plugin returned is not what its kind has to be."""
+
+
+def check_class(record: PluginRecord, component: Any) -> None:
+    """Raise `ContractViolation`, with everything that is wrong and what to write instead."""
+    kind = KINDS[record.kind]
+    base = getattr(api, kind.base)
+    if not (isinstance(component, type) and issubclass(component, base)):
+        what = component.__qualname__ if isinstance(component, type) else f"{component!r}, which is no class"
+        raise ContractViolation(f"{kind.hook} must return a subclass of guideway.api.{kind.base}, not {what}")
+    problems = [*_attributes(record, component, base), *_contract(component), *_moved(record.kind, component, base)]
+    problems += _signatures(record.kind, component, base)
+    transform = getattr(component, "transform", None)
+    if base is api.LogitModifier and isinstance(transform, type) and issubclass(transform, api.LogitTransform):
+        half = api.Sampler if issubclass(transform, api.Sampler) else api.LogitTransform
+        problems += _signatures(record.kind, transform, half)
+    if problems:
+        raise ContractViolation("\n".join(problems))
+
+
+def _attributes(record: PluginRecord, component: Any, base: type) -> Iterator[str]:
+    name = component.__qualname__
+    if abstract := sorted(getattr(component, "__abstractmethods__", ())):
+        yield f"{name} is abstract: it does not implement {', '.join(abstract)}"
+    missing = [a for a in _class_variables(base) if a != "contract" and not hasattr(component, a)]
+    if missing:
+        yield f"{name} does not set the class variable {', '.join(missing)}"
+    if "name" not in missing and component.name != record.name:
+        yield f"{name}.name is {component.name!r}, but its entry point says {record.name!r}"
+
+
+def _class_variables(base: type) -> Iterator[str]:
+    for cls in base.__mro__:
+        for attribute, annotation in inspect.get_annotations(cls).items():
+            if "ClassVar" in str(annotation):
+                yield attribute
+
+
+def _contract(component: Any) -> Iterator[str]:
+    name = component.__qualname__
+    stating = next((cls for cls in component.__mro__ if "contract" in vars(cls)), None)
+    # a class that derives from one of guideway's was not written when that was
+    if stating is None or (stating is not component and _is_ours(stating)):
+        yield (
+            f"{name} does not say which version of the contract it was written for\n"
+            f'hint: write contract = "{api.CONTRACT}" in the class, beside its name'
+        )
+        return
+    contract = component.contract
+    if not isinstance(contract, str) or not re.fullmatch(r"\d+\.\d+", contract):
+        yield f"{name}.contract must be a string such as {api.CONTRACT!r}, not {contract!r}"
+        return
+    major, minor = map(int, contract.split("."))
+    host_major, host_minor = map(int, api.CONTRACT.split("."))
+    if major != host_major or minor > host_minor:
+        newer = (major, minor) > (host_major, host_minor)
+        yield (
+            f"{name} is written for contract {contract}, and this guideway has {api.CONTRACT}\n"
+            f"hint: upgrade {'guideway' if newer else 'the plugin'}"
+        )
+
+
+def _moved(kind: str, component: Any, base: Any) -> Iterator[str]:
+    """What the class has of an earlier contract."""
+    own = {attribute for cls in component.__mro__ if not _is_ours(cls) for attribute in vars(cls)}
+    for (of_kind, attribute), instead in moved.ATTRIBUTES.items():
+        if of_kind == kind and attribute in own and not hasattr(base, attribute):
+            yield f"{component.__qualname__}.{attribute} is no part of the contract any more\nhint: {instead}"
+    if kind == "modifier" and not any(isinstance(example, Mapping) for example in base.examples):
+        examples = component.examples
+        if isinstance(examples, Sequence) and any(isinstance(example, Mapping) for example in examples):
+            yield (
+                f"{component.__qualname__}.examples has plain mappings\n"
+                f"hint: write {type(base.examples[0]).__name__}(options={{...}}) for each"
+            )
+
+
+def _signatures(kind: str, component: Any, base: type) -> Iterator[str]:
+    """Methods that cannot be called as the contract's are: by position."""
+    for method, declared in _methods(base).items():
+        own = inspect.getattr_static(component, method)
+        if own is declared:
+            continue
+        said = f"{component.__qualname__}.{method}"
+        if not callable(getattr(component, method)):
+            yield f"{said} is no method, as the contract's is"
+            continue
+        if isinstance(declared, classmethod) and not isinstance(own, classmethod | staticmethod):
+            yield f"{said} must be a classmethod, as the contract's is"
+            continue
+        wanted = _parameters(declared)
+        try:
+            given = _parameters(own)
+        except (TypeError, ValueError):  # of an extension module that does not say
+            continue
+        if problem := _misfit(given, wanted):
+            missing = wanted[_room(given) :]
+            hints = [moved.PARAMETERS.get((kind, method, parameter.name)) for parameter in missing]
+            yield "\n".join(
+                [
+                    f"{said}({_text(given)}) does not fit the contract's {method}({_text(wanted)}): {problem}",
+                    *(f"hint: {hint}" for hint in hints if hint),
+                ]
+            )
+
+
+def _methods(base: type) -> dict[str, Any]:
+    """What a plugin may override."""
+    found: dict[str, Any] = {}
+    for cls in filter(_is_ours, base.__mro__):
+        for name, value in vars(cls).items():
+            if (name == "__init__" or not name.startswith("_")) and isinstance(value, FunctionType | classmethod):
+                found.setdefault(name, value)
+    return found
+
+
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    """Those a caller gives. Raises TypeError or ValueError where they cannot be told."""
+    if isinstance(function, staticmethod):
+        return list(inspect.signature(function.__func__).parameters.values())
+    inner = function.__func__ if isinstance(function, classmethod) else function
+    parameters = list(inspect.signature(inner).parameters.values())
+    takes_self = parameters and parameters[0].kind in POSITIONAL
+    return parameters[1:] if takes_self else parameters
+
+
+def _misfit(given: list[inspect.Parameter], wanted: list[inspect.Parameter]) -> str | None:
+    """Why a method with the parameters `given` cannot be called with all those of `wanted`, by position."""
+    names = [parameter.name for parameter in wanted]
+    places = [parameter for parameter in given if parameter.kind in POSITIONAL]
+    if (room := _room(given)) < len(names):
+        return f"it has no place for {', '.join(names[room:])}"
+    required = [p.name for p in places[len(names) :] if p.default is p.empty]
+    required += [p.name for p in given if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    if required:
+        return f"it requires {', '.join(required)}, which no host passes"
+    for place, name in zip(places, names, strict=False):
+        if place.name != name and place.name in names:
+            return f"hosts pass by position, and its {place.name!r} stands where the contract has {name!r}"
+    return None
+
+
+def _room(parameters: list[inspect.Parameter]) -> int:
+    """How many arguments can be given by position."""
+    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
+        return 1 << 30
+    return sum(parameter.kind in POSITIONAL for parameter in parameters)
+
+
+def _text(parameters: list[inspect.Parameter]) -> str:
+    return ", ".join(["self", *(str(p.replace(annotation=p.empty)) for p in parameters)])
+
+
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "guideway"

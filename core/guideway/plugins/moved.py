@@ -1,0 +1,38 @@
+"""What the contract was called, or looked like, before 1.0, and what a plugin writes now: for errors, which then say
+what to change."""
+
+from __future__ import annotations
+
+__all__ = ["ATTRIBUTES", "HOOKS", "MODULES", "PARAMETERS"]
+
+MODULES = {
+    "guideway.api.errors": "guideway.api.errors is now guideway.errors; guideway.api has the same names",
+    "guideway.api.json_schema": "guideway.api.json_schema is now guideway.json_schema",
+    "guideway.api.json_schema_cases": "guideway.api.json_schema_cases is now guideway.json_schema.cases",
+    "guideway.api.json_schema_probe": "guideway.api.json_schema_probe is now guideway.json_schema.prober",
+    "guideway.builtin": (
+        "guideway.builtin is gone: devices to derive from are guideway.devices.numpy.device and "
+        "guideway.devices.torch.device, philox is guideway.devices.philox, the reference strategy is "
+        "guideway_conformance.reference"
+    ),
+    "guideway.constraints": "guideway.constraints is now guideway.runtime, its vocabularies are guideway.vocabulary",
+    "guideway.engine": "guideway.engine is now guideway_engine; guideway has Engine and EngineConfig as before",
+    "guideway.conformance": "guideway.conformance has one function, for test modules; the rest is guideway_conformance",
+}
+"""By the module's former name, or that of its package."""
+
+HOOKS = {"guideway_commands": "a command is an entry point of the group 'guideway.commands', and needs no hook"}
+"""By the hook's former name."""
+
+ATTRIBUTES = {
+    ("modifier", "order"): "delete it: modifiers of one stage act in the order in which the configuration lists them",
+}
+"""By kind and the former name of a class variable."""
+
+PARAMETERS = {
+    ("modifier", "start", "compiled"): (
+        "write def start(self, request, sequence, compiled), the last of which is what `compile` returned for the "
+        "request, None where the class does not override that"
+    ),
+}
+"""By kind, method and parameter that a method written before has no place for."""

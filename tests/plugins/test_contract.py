@@ -1,0 +1,266 @@
+"""A class that is not what its kind's contract asks for is refused, with what to write instead: also one that was
+written for an earlier contract."""
+# ruff: noqa: ARG005 - the parameters are what is tested
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guideway import api
+from guideway.api import (
+    GrammarStrategy,
+    LogitModifier,
+    LogitTransform,
+    Sampler,
+    Stage,
+    UnsupportedGrammar,
+    WorkerMixin,
+)
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.errors import PluginLoadError
+from guideway.plugins import PluginIndex, PluginRecord, moved
+from guideway.plugins.contract import ContractViolation, check_class
+from guideway.plugins.kinds import KINDS
+from guideway.plugins.loading import load
+
+
+def record(kind: str, name: str = "mine") -> PluginRecord:
+    return PluginRecord(kind, name, "mine", "mine", "1", "somewhere")
+
+
+def refusal(kind: str, cls: type) -> str:
+    with pytest.raises(ContractViolation) as caught:
+        check_class(record(kind), cls)
+    return str(caught.value)
+
+
+class Transform(LogitTransform):
+    def apply(self, logits: Any, payload: Any, step: Any) -> Any:
+        return logits
+
+
+class Draws(Sampler):
+    def sample(self, logprobs: Any, payload: Any, step: Any) -> Any:
+        return logprobs
+
+
+class Modifier(LogitModifier[Any]):
+    contract, name, stage, transform = "1.0", "mine", Stage.PRE_WARP, Transform
+
+    def start(self, request: Any, sequence: Any, compiled: Any) -> Any:
+        return None
+
+    def prepare(self, batch: Any, states: Any) -> Any:
+        return None
+
+
+class Strategy(GrammarStrategy):
+    contract, name, kinds = "1.0", "mine", frozenset({"regex"})
+
+    def supports(self, constraint: Any) -> Any:
+        return api.Support()
+
+    def compile(self, constraint: Any) -> Any:
+        raise UnsupportedGrammar("none", feature="regex")
+
+
+class Device(NumpyDevice):
+    contract, name = "1.0", "mine"
+
+
+class Mixin(WorkerMixin):
+    contract, name = "1.0", "mine"
+
+
+CORRECT = {"modifier": Modifier, "grammar": Strategy, "device": Device, "worker": Mixin}
+
+
+def written(kind: str, **attributes: Any) -> type:
+    """A subclass of the correct class of a kind, with other attributes."""
+    return type("Mine", (CORRECT[kind],), attributes)
+
+
+# Versions
+
+
+def test_the_bases_state_no_contract() -> None:
+    for kind in KINDS.values():
+        if kind.base:
+            base = getattr(api, kind.base)
+            assert not hasattr(base, "contract"), kind
+            assert "contract" in base.__annotations__, kind
+
+
+def test_a_class_without_a_contract_of_its_own_is_refused() -> None:
+    class Silent(WorkerMixin):
+        name = "mine"
+
+    class OfOurs(NumpyDevice):
+        name = "mine"
+
+    for kind, cls in (("worker", Silent), ("device", OfOurs)):
+        assert 'hint: write contract = "1.0" in the class, beside its name' in refusal(kind, cls)
+
+
+def test_a_contract_that_another_plugins_class_states_counts() -> None:
+    class Further(Mixin):
+        pass
+
+    check_class(record("worker"), Further)
+    check_class(record("device", "numpy"), NumpyDevice)
+
+
+def test_every_installed_component_is_what_its_contract_asks_for() -> None:
+    for found in PluginIndex.scan().records:
+        if found.distribution.startswith("guideway"):
+            try:
+                load(found)
+            except PluginLoadError as error:
+                assert "ContractViolation" not in str(error)  # a library or device that is not here is another matter
+
+
+# Signatures
+
+
+def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+FITTING = [
+    ("modifier", "start", lambda self, request, sequence, compiled: None),
+    ("modifier", "start", lambda self, asked, where, made: None),
+    ("modifier", "start", lambda self, request, sequence, compiled, extra=None, *, more=1: None),
+    ("modifier", "start", lambda self, *args: None),
+    ("modifier", "start", lambda *args, **kwargs: None),
+    ("modifier", "start", decorated(lambda self, request, sequence, compiled: None)),
+    ("modifier", "release", staticmethod(lambda state: None)),
+    ("modifier", "compile_key", functools.partialmethod(lambda self, what, request: None, "x")),
+    ("modifier", "accept", min),  # of an extension module, and says nothing of its parameters
+    ("grammar", "available", classmethod(lambda cls: None)),
+    ("grammar", "available", staticmethod(lambda: None)),
+    ("device", "__init__", lambda self, device="cpu": None),
+    ("worker", "anything", lambda self, of, its, own: None),
+]
+
+
+@pytest.mark.parametrize(("kind", "method", "function"), FITTING)
+def test_a_method_that_takes_what_hosts_pass_is_fine(kind: str, method: str, function: Any) -> None:
+    check_class(record(kind), written(kind, **{method: function}))
+
+
+MISFITS = [
+    (
+        "modifier",
+        "start",
+        lambda self, request, sequence: None,
+        "Mine.start(self, request, sequence) does not fit the contract's start(self, request, sequence, compiled): "
+        "it has no place for compiled\nhint: write def start(self, request, sequence, compiled)",
+    ),
+    ("modifier", "start", lambda self, request, sequence, *, compiled: None, "it has no place for compiled"),
+    ("modifier", "prepare", lambda self, batch, states, device: None, "it requires device, which no host passes"),
+    ("modifier", "prepare", lambda self, batch, states, *, device: None, "it requires device, which no host passes"),
+    (
+        "modifier",
+        "prepare",
+        lambda self, states, batch: None,
+        "hosts pass by position, and its 'states' stands where the contract has 'batch'",
+    ),
+    ("modifier", "release", (), "Mine.release is no method"),
+    ("grammar", "available", lambda cls: None, "Mine.available must be a classmethod"),
+    ("grammar", "fill", lambda self, jobs: None, "it has no place for bitmask"),
+    ("grammar", "__init__", lambda self, vocabulary: None, "it has no place for options"),
+    ("grammar", "close", staticmethod(lambda how: None), "it requires how"),
+    ("device", "download", lambda self: None, "Mine.download(self) does not fit the contract's download(self, arrays)"),
+    ("worker", "before_step", lambda self: None, "it has no place for step"),
+]
+
+
+@pytest.mark.parametrize(("kind", "method", "function", "said"), MISFITS)
+def test_a_method_that_does_not_is_named(kind: str, method: str, function: Any, said: str) -> None:
+    assert said in refusal(kind, written(kind, **{method: function}))
+
+
+@pytest.mark.parametrize(
+    ("transform", "said"),
+    [
+        (
+            type("Old", (Transform,), {"apply": lambda self, logits, payload: logits}),
+            "Old.apply(self, logits, payload)",
+        ),
+        (type("Old", (Draws,), {"sample": lambda self, logprobs: logprobs}), "sample(self, logprobs, payload, step)"),
+    ],
+)
+def test_methods_of_a_transform_are_compared_too(transform: type, said: str) -> None:
+    assert said in refusal("modifier", written("modifier", transform=transform))
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    class Wrong(GrammarStrategy):
+        name = "another"
+
+        def compile(self) -> None: ...  # type: ignore[override]
+
+    said = refusal("grammar", Wrong)
+    for part in ("does not implement supports", "class variable kinds", "'another'", "which version", "no place for"):
+        assert part in said
+
+
+# Names that moved
+
+
+def test_what_an_earlier_contract_had_is_said_with_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(moved.ATTRIBUTES, ("modifier", "rank"), "delete it")
+    assert refusal("modifier", written("modifier", rank=2)).endswith(
+        "Mine.rank is no part of the contract any more\nhint: delete it"
+    )
+    check_class(record("worker"), written("worker", rank=2))
+    monkeypatch.setattr(LogitModifier, "rank", 0, raising=False)  # a name the contract has is none that moved
+    check_class(record("modifier"), written("modifier", rank=2))
+
+
+def test_examples_that_are_mappings_are_refused_where_the_contract_has_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Example:
+        pass
+
+    plain = written("modifier", examples=({"bias": 2},))
+    monkeypatch.setattr(LogitModifier, "examples", (Example(),))
+    assert refusal("modifier", plain).endswith("hint: write Example(options={...}) for each")
+    check_class(record("modifier"), written("modifier", examples=(Example(),)))
+
+
+OLD_MODULES = [
+    ("from guideway.constraints import Runtime", "guideway.constraints is now guideway.runtime"),
+    ("from guideway.builtin.torch_device import TorchDevice", "guideway.devices.torch.device"),
+    ("import guideway.api.errors", "guideway.api.errors is now guideway.errors"),
+    ("from guideway.conformance.registry import check", "the rest is guideway_conformance"),
+    ("from guideway.api import hookimpl\n@hookimpl\ndef guideway_commands(): ...", "group 'guideway.commands'"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), OLD_MODULES)
+def test_a_plugin_that_uses_a_name_that_moved_is_told_the_new_one(
+    line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"gwt_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(f"{line}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PluginLoadError) as caught:
+        load(PluginRecord("worker", "old", name, "old", "1", str(tmp_path), requires=("guideway",)))
+    hints = [text for text in str(caught.value).splitlines() if text.strip().startswith("hint: ")]
+    assert any(said in hint for hint in hints), hints
+
+
+def test_modules_that_moved_are_not_there() -> None:
+    from importlib.util import find_spec
+
+    for name in moved.MODULES:
+        if name != "guideway.conformance":
+            assert find_spec(name) is None, name
