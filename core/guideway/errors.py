@@ -30,6 +30,7 @@ __all__ = [
     "PluginNotFound",
     "PluginUnavailable",
     "RemoteError",
+    "SequencesFailed",
     "UnsupportedCapability",
     "UnsupportedGrammar",
     "WorkerLost",
@@ -103,6 +104,15 @@ class PluginUnavailable(PluginError):
 
 class PluginLoadError(PluginError):
     """A selected component failed while it was imported, looked up or checked against its contract."""
+
+
+class SequencesFailed(GuidewayError):
+    """Some sequences of a step cannot go on. `sequence_ids` are theirs, of `WorkerStep.sequence_ids`: a worker mixin
+    raises this from `before_step` or `after_step` to end those alone."""
+
+    def __init__(self, message: str, *, sequence_ids: Iterable[str]) -> None:
+        super().__init__(message)
+        self.sequence_ids = tuple(sequence_ids)
 
 
 class WorkerLost(GuidewayError):

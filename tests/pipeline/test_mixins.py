@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from abc import ABC
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from guideway.api import (
     PluginConflict,
     PluginError,
     PluginLoadError,
+    SequencesFailed,
     UnsupportedCapability,
     WorkerMixin,
 )
@@ -313,6 +315,65 @@ def test_failures_name_mixin_and_phase(caplog: pytest.LogCaptureFixture) -> None
         mixins.close()
     assert closed == ["last", "first"]
     assert [record.getMessage() for record in caplog.records] == ["worker.failing failed in close"]
+
+
+class Blaming(WorkerMixin):
+    name = "blaming"
+    blames: tuple[str, ...] = ()
+
+    def before_step(self, step: Any) -> None:
+        if self.blames:
+            raise SequencesFailed("not these", sequence_ids=self.blames)
+
+    after_step = before_step
+
+
+def test_a_mixin_may_blame_some_sequences_of_a_step() -> None:
+    heard: list[str] = []
+
+    class Further(WorkerMixin):
+        name = "further"
+
+        def before_step(self, step: Any) -> None:
+            heard.append("before")
+            raise SequencesFailed("nor this", sequence_ids=[step.sequence_ids[0], step.sequence_ids[2]])
+
+        def after_step(self, step: Any) -> None:
+            heard.append("after")
+
+    append = Append(Region(0, 64), 0, [1], 1)
+    step = ForwardStep([append] * 4, sequence_ids=["a/0", "b/0", "b/1", "b/1"])
+    mixins = Mixins([(Blaming, {}), (Further, {})])
+    assert mixins.after_step(step) == {}
+    Blaming.blames = ("a/0", "b/0")
+    try:
+        blamed = mixins.before_step(step)
+        assert {sequence: str(fault) for sequence, fault in blamed.items()} == {
+            "a/0": "worker.blaming failed in before_step: not these",
+            "b/0": "worker.blaming failed in before_step: not these",
+            "b/1": "worker.further failed in before_step: nor this",
+        }
+        assert set(mixins.after_step(step)) == {"a/0", "b/0"}
+        assert heard == ["after", "before", "after"], "the others are called as ever"
+        for blames, said in ((("a/0", "c/0"), "'c/0', which is not in the step"), ("", "not")):
+            Blaming.blames = blames or ("x",)
+            with pytest.raises(PluginError, match=f"worker.blaming failed in before_step: .*{said}"):
+                mixins.before_step(step)
+    finally:
+        Blaming.blames = ()
+
+
+def test_sequences_failed_names_some() -> None:
+    class Nobody(WorkerMixin):
+        name = "nobody"
+
+        def after_step(self, step: Any) -> None:
+            raise SequencesFailed("who?", sequence_ids=())
+
+    with pytest.raises(PluginError, match=r"names no sequence at all \(who\?\)"):
+        Mixins([(Nobody, {})]).after_step(STEP)
+    error = pickle.loads(pickle.dumps(SequencesFailed("these", sequence_ids=iter(["a/0"]))))
+    assert (str(error), error.sequence_ids) == ("these", ("a/0",))
 
 
 def test_a_wish_to_stop_passes() -> None:

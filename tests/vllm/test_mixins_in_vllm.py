@@ -10,6 +10,7 @@ import pytest
 from guideway.api import (
     InvalidConfiguration,
     PluginConflict,
+    SequencesFailed,
     UnsupportedCapability,
     Worker,
     WorkerMixin,
@@ -31,6 +32,7 @@ class Counter(WorkerMixin):
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.heard: list[tuple[Any, ...]] = []
         self.refuses: tuple[str, int] | None = None
+        self.blames: tuple[str, str] | None = None
         self._closed = options.get("closed")
 
     def on_model_loaded(self, worker: Worker) -> None:
@@ -41,9 +43,20 @@ class Counter(WorkerMixin):
         if self.refuses and step.num_sequences == self.refuses[1]:
             (message, _), self.refuses = self.refuses, None
             raise ValueError(message)
+        self._blame("before", step)
 
     def after_step(self, step: WorkerStep) -> None:
         self.heard.append(("after", step.num_sequences, step.num_tokens, step.num_rows))
+        self._blame("after", step)
+
+    def _blame(self, phase: str, step: WorkerStep) -> None:
+        if self.blames and self.blames[0] == phase:
+            (_, begin), self.blames = self.blames, None
+            raise SequencesFailed("not this one", sequence_ids=[i for i in step.sequence_ids if i.startswith(begin)])
+
+    def blame(self, phase: str, begin: str) -> None:
+        """In the next step the sequences whose name begins so."""
+        self.blames = phase, begin
 
     def take(self) -> list[tuple[Any, ...]]:
         heard, self.heard = self.heard, []
@@ -181,6 +194,40 @@ def test_a_failing_step_ends_the_requests_of_that_step_only(llm: Any) -> None:
     while engine.has_unfinished_requests():
         reasons |= {o.request_id: o.outputs[0].finish_reason for o in engine.step() if o.finished}
     assert {request_id[:5]: reason for request_id, reason in reasons.items()} == {"first": "error", "secon": "length"}
+
+
+@pytest.mark.parametrize("phase", ["before", "after"])
+@pytest.mark.parametrize("constrained", [True, False])
+def test_a_mixin_may_end_some_requests_of_a_step(llm: Any, phase: str, constrained: bool) -> None:
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    engine = llm.llm_engine
+
+    def run(blamed: str | None) -> dict[str, tuple[str, list[int], Any]]:
+        params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+        letters = StructuredOutputsParams(regex="[a-z]{4,40}")
+        engine.add_request("free", "Hello", params)
+        engine.add_request("letters", "Hello", SamplingParams(temperature=0, max_tokens=6, structured_outputs=letters))
+        if blamed is not None:
+            call(llm, "counter.blame", phase, blamed)
+        found = {}
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    done = output.outputs[0]
+                    found[output.request_id] = done.finish_reason, list(done.token_ids), output.kv_transfer_params
+        return found
+
+    wanted = run(None)
+    blamed, spared = ("letters", "free") if constrained else ("free", "letters")
+    found = run(blamed)
+    assert found[spared][:2] == wanted[spared][:2]
+    reason, token_ids, report = found[blamed]
+    assert reason == "error"
+    assert report["guideway"]["error"] == f"worker.counter failed in {phase}_step: not this one"
+    assert len(token_ids) <= 1
+    assert run(None) == wanted
 
 
 def test_what_cannot_work_together_is_refused_at_start_up(

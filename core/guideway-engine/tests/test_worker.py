@@ -128,6 +128,80 @@ def test_calls_that_fail_disturb_nothing(in_process: Engine) -> None:
     assert in_process.generate([[5, 6, 7]], SamplingParams(max_tokens=2))[0].error is None
 
 
+def test_mixins_know_sequences_in_all_their_steps() -> None:
+    with engine("local") as made:
+        two = SamplingParams(max_tokens=3, ignore_eos=True, n=2, temperature=1.0)
+        generations = [
+            made.submit([5, 6, 7], SamplingParams(max_tokens=3, ignore_eos=True), request_id="mine"),
+            made.submit([8, 9], two, request_id="ours"),
+        ]
+        for generation in generations:
+            generation.wait()
+        (ids,) = made.call_workers("recorder.ids")
+    assert {sequence for step in ids for sequence in step} == {"mine/0", "ours/0", "ours/1"}
+    assert [sum("mine/0" in step for step in ids), max(map(len, ids))] == [3, 3]
+
+
+PARTS = {
+    # what is blamed, how many tokens a step may have: in the second the prompt takes several
+    "one of two outputs": (["r1/1"], 2048),
+    "two requests": (["r0/0", "r2/0"], 2048),
+    "in its prompt": (["r2/0"], 8),
+}
+
+
+@pytest.mark.parametrize("phase", ["before", "after"])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_mixin_may_end_some_sequences_of_a_step(phase: str, part: str) -> None:
+    blamed, budget = PARTS[part]
+    params = SamplingParams(max_tokens=5, ignore_eos=True)
+    several = SamplingParams(max_tokens=5, ignore_eos=True, n=2, temperature=1.0, seed=3)
+
+    def run(made: Engine) -> dict[str, Any]:
+        prompts = [([5, 6, 7], params), ([8, 9], several), (list(range(20, 45)), params)]
+        started = [
+            made.submit(prompt, wanted, request_id=f"r{i}", wait=False) for i, (prompt, wanted) in enumerate(prompts)
+        ]
+        results = [generation.wait() for generation in started]
+        return {f"r{i}/{o.index}": o for i, result in enumerate(results) for o in result.outputs}
+
+    with engine("local", max_num_batched_tokens=budget, enable_prefix_caching=False) as made:
+        wanted = run(made)
+        made.call_workers("recorder.blame", phase, blamed, 0)
+        (before,) = made.call_workers("recorder.ids")
+        num_before = len(before)
+        found = run(made)
+        (ids,) = made.call_workers("recorder.ids")
+        steps = ids[num_before:]
+        again = run(made)
+    for name, output in found.items():
+        if name in blamed:
+            assert sum(name in step for step in steps) == 1, "it ends at once"
+            assert output.finish_reason is FinishReason.INTERNAL_ERROR
+            assert isinstance(output.error, PluginError)
+            assert output.error.plugin == "worker.recorder"
+            assert str(output.error) == f"worker.recorder failed in {phase}_step: not today"
+            assert output.token_ids == (), "those of that step are not final"
+        else:
+            assert (output.error, output.token_ids) == (None, wanted[name].token_ids)
+    assert {name: output.token_ids for name, output in again.items()} == {
+        name: output.token_ids for name, output in wanted.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 2])
+def test_any_of_several_workers_may_blame(rank: int) -> None:
+    more = {"options": {"executor.process": {"num_workers": 3}, "worker.recorder": {}}}
+    config = EngineConfig(model="demo", max_num_seqs=4, executor="process", worker_mixins=("recorder",), **more)
+    with Engine(config) as made:
+        made.call_workers("recorder.blame", "after", ["request-0/0"], rank)
+        params = SamplingParams(max_tokens=3, ignore_eos=True)
+        failed, fine = made.generate([[5, 6, 7], [8, 9]], params)
+    assert "worker.recorder failed in after_step: not today" in str(failed.error)
+    assert fine.error is None
+
+
 @pytest.mark.parametrize("phase", ["before", "after"])
 def test_a_mixin_that_fails_costs_the_requests_of_that_step(phase: str) -> None:
     with engine("local", {f"fail_{phase}": 3}) as made:

@@ -96,6 +96,7 @@ __all__ = [
     "Sampler",
     "SamplingParams",
     "SequenceInfo",
+    "SequencesFailed",
     "Stage",
     "Step",
     "StepBatch",

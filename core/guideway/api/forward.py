@@ -98,6 +98,8 @@ class ForwardStep:
     hidden_states: bool = False
     """Whether the hidden states of each row are wanted too."""
     score: Score | None = None
+    sequence_ids: Sequence[str] = ()
+    """Whose each of `appends` is, for worker mixins: see `WorkerStep.sequence_ids`."""
 
     @property
     def num_sequences(self) -> int:

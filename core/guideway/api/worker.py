@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 __all__ = ["Worker", "WorkerMixin", "WorkerStep"]
@@ -36,6 +36,12 @@ class WorkerStep(Protocol):
     @property
     def num_sequences(self) -> int:
         """How many sequences, companions included, append tokens."""
+        ...
+
+    @property
+    def sequence_ids(self) -> Sequence[str]:
+        """Whose they are, ``num_sequences`` of them: what the host calls a sequence in all its steps, made from its
+        request's id. A companion has that of the sequence it runs beside."""
         ...
 
     @property
@@ -73,10 +79,12 @@ class WorkerMixin:
         ``.data``: the engine may keep a copy arranged for the processor, and does not see that one."""
 
     def before_step(self, step: WorkerStep) -> None:
-        """Before each forward pass. What it raises ends the requests of this step; the next step calls it again."""
+        """Before each forward pass. `SequencesFailed` ends the sequences it names, and the step goes on for the others;
+        what else it raises ends the requests of this step. The next step calls it again."""
 
     def after_step(self, step: WorkerStep) -> None:
-        """After each step's tokens are drawn. What it raises ends the requests of this step."""
+        """After each step's tokens are drawn, which are not final yet. `SequencesFailed` ends the sequences it names;
+        what else it raises ends the requests of this step."""
 
     def close(self) -> None:
         """Once, when the worker shuts down or fails to start, with or without `on_model_loaded` before it. What it

@@ -8,16 +8,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from guideway.api.steps import Fault
 from guideway.api.worker import Worker, WorkerMixin, WorkerStep
 from guideway.errors import (
+    ConformanceError,
     GuidewayError,
     InvalidConfiguration,
     PluginConflict,
     PluginLoadError,
+    SequencesFailed,
     UnsupportedCapability,
     blame,
     close_each,
     did_you_mean,
+    passable,
 )
 
 __all__ = ["Mixins"]
@@ -50,17 +54,27 @@ class Mixins:
             with blame(f"worker.{name}", "on_model_loaded", error=PluginLoadError):
                 cls.on_model_loaded(self._object, worker)
 
-    def before_step(self, step: WorkerStep) -> None:
-        """Raises `PluginError`, naming the mixin that failed."""
-        for name, cls in self._classes.items():
-            with blame(f"worker.{name}", "before_step"):
-                cls.before_step(self._object, step)
+    def before_step(self, step: WorkerStep) -> dict[str, Fault]:
+        """By sequence, why a mixin says that it cannot go on. Raises `PluginError`, naming the mixin that failed."""
+        return self._call_each("before_step", step)
 
-    def after_step(self, step: WorkerStep) -> None:
-        """Raises `PluginError`, naming the mixin that failed."""
+    def after_step(self, step: WorkerStep) -> dict[str, Fault]:
+        """By sequence, why a mixin says that it cannot go on. Raises `PluginError`, naming the mixin that failed."""
+        return self._call_each("after_step", step)
+
+    def _call_each(self, phase: str, step: WorkerStep) -> dict[str, Fault]:
+        blamed: dict[str, Fault] = {}
         for name, cls in self._classes.items():
-            with blame(f"worker.{name}", "after_step"):
-                cls.after_step(self._object, step)
+            plugin = f"worker.{name}"
+            try:
+                with blame(plugin, phase, passing=(SequencesFailed,)):
+                    getattr(cls, phase)(self._object, step)
+            except SequencesFailed as failed:
+                with blame(plugin, phase):
+                    _check_blamed(failed, step)
+                for sequence_id in failed.sequence_ids:
+                    blamed.setdefault(sequence_id, Fault(plugin, phase, passable(str(failed))))
+        return blamed
 
     def call(self, address: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the method ``name.method`` returns. Raises `UnsupportedCapability` if there is none that may be
@@ -140,6 +154,14 @@ def _instance(
     instance.__class__ = composed
     instance.__dict__ = kept
     return instance
+
+
+def _check_blamed(failed: SequencesFailed, step: WorkerStep) -> None:
+    """Raise `ConformanceError` unless it names sequences of the step."""
+    unknown = [sequence_id for sequence_id in failed.sequence_ids if sequence_id not in step.sequence_ids]
+    if unknown or not failed.sequence_ids:
+        whom = f"{unknown[0]!r}, which is not in the step" if unknown else "no sequence at all"
+        raise ConformanceError(f"SequencesFailed names {whom} ({failed})") from failed
 
 
 def _close(instance: WorkerMixin, classes: Sequence[type[WorkerMixin]]) -> None:

@@ -300,6 +300,11 @@ class Runtime:
         """Why the sequence in `slot` must end with an internal error."""
         return self._sequence(slot).fault
 
+    def fail(self, slot: int, fault: Fault) -> None:
+        """The sequence in `slot` must end with an internal error, for a reason its own states do not know."""
+        sequence = self._sequence(slot)
+        sequence.fault = sequence.fault or fault
+
     # Steps
 
     def uses(self, need: Need) -> bool:

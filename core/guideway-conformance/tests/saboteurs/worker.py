@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from guideway.api import Worker, WorkerMixin, WorkerStep
+from guideway.api import SequencesFailed, Worker, WorkerMixin, WorkerStep
 
 from saboteurs import saboteur
 
@@ -52,6 +52,28 @@ class DividesByRows(_Correct):
 
     def after_step(self, step: WorkerStep) -> None:
         self._steps += step.num_tokens // step.num_rows
+
+
+@saboteur("worker.blames_sequences_of_its_step")
+class BlamesWhoWentBefore(_Correct):
+    """Says of a step's sequences that they cannot go on when the next step comes."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._steps = 0
+        self._suspects: tuple[str, ...] = ()
+
+    def before_step(self, step: WorkerStep) -> None:
+        suspects, self._suspects = self._suspects, tuple(step.sequence_ids)
+        if suspects:
+            raise SequencesFailed("too late", sequence_ids=suspects)
+
+
+@saboteur("worker.blames_sequences_of_its_step")
+class BlamesNobody(_Correct):
+    """Says that some cannot go on, and not which."""
+
+    def after_step(self, step: WorkerStep) -> None:
+        raise SequencesFailed("somebody", sequence_ids=())
 
 
 @saboteur("worker.survives_a_failed_step")

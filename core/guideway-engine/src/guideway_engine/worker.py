@@ -6,14 +6,14 @@ Importing this module loads no model library: a process that only makes workers 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from guideway.api.forward import ForwardOutput, ForwardStep, ModelInfo, ModelRunner, RunnerLimits
 from guideway.api.modifier import LogitModifier, WorkerContext
-from guideway.api.steps import Array, Logprobs, StepInput, StepOutput
+from guideway.api.steps import Array, Fault, Logprobs, StepInput, StepOutput
 from guideway.errors import GuidewayError, close_each, contain
 from guideway.pipeline import Pipeline
 from guideway.pipeline.mixins import Mixins
@@ -41,6 +41,8 @@ class WorkerOutput:
     """None if nothing was sampled."""
     prompt: Logprobs | None
     """Of the given tokens that `ForwardStep.score` asked about."""
+    faults: Mapping[str, Fault] = field(default_factory=dict)
+    """By sequence, why a mixin says that it cannot go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,7 @@ class Worker:
         self._step: ForwardStep | None = None
         self._output: ForwardOutput | None = None
         self._failure: BaseException | None = None
+        self._faults: dict[str, Fault] = {}
 
     def _make_parts(self, spec: WorkerSpec, plugins: Plugins) -> None:
         # before the model is loaded: what is wrong with an option or a device need not cost that
@@ -132,7 +135,7 @@ class Worker:
         raised by the next `sample`."""
         self._step, self._output, self._failure = step, None, None
         try:
-            self._mixins.before_step(step)
+            self._faults = self._mixins.before_step(step)
             self._output = self._runner.forward(step)
         except BaseException as error:
             contain(error)
@@ -148,8 +151,8 @@ class Worker:
         if forward is None or output is None:
             raise GuidewayError("a worker was asked to sample without a forward pass")
         sampled = self._sample(step, forward, output)
-        self._mixins.after_step(forward)
-        return sampled
+        faults = {**self._mixins.after_step(forward), **self._faults}
+        return replace(sampled, faults=faults) if faults else sampled
 
     def call(self, address: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the mixins' method ``name.method`` returns; see `Mixins.call`."""

@@ -66,6 +66,9 @@ class GuestScheduler:
         guest_output = getattr(model_runner_output, ATTRIBUTE, None)
         if (pending := getattr(scheduler_output, ATTRIBUTE, None)) is not None:
             guest.take_output(pending, guest_output)
+        blamed = {} if guest_output is None else guest_output.blamed
+        for request_id, fault in blamed.items():
+            guest.fail(request_id, fault)
         self._final_reports.clear()  # of requests that were aborted since, whose outputs nobody reads
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         if guest.finished:
@@ -73,6 +76,8 @@ class GuestScheduler:
         if guest_output is not None and guest_output.failure is not None:
             for request_id in self._end(list(scheduler_output.num_scheduled_tokens), "FINISHED_ERROR", outputs):
                 self._final_reports.setdefault(request_id, {}).setdefault("error", guest_output.failure)
+        for request_id in self._end(list(blamed), "FINISHED_ERROR", outputs) if blamed else ():  # who had no constraint
+            self._final_reports.setdefault(request_id, {}).setdefault("error", str(blamed[request_id]))
         if self._final_reports:
             self._attach_reports(outputs)
         return outputs

@@ -55,6 +55,8 @@ class GuestOutput:
     """By row of the step: what failed outside the parts."""
     failure: str | None = None
     """Why every request of the step must end."""
+    blamed: dict[str, Fault] = field(default_factory=dict)
+    """By request, why a worker mixin says that it cannot go on."""
 
 
 def select(step: StepInput, sequences: Sequence[int]) -> tuple[StepInput, NDArray[np.int32]]:

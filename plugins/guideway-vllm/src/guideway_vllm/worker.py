@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -90,7 +91,8 @@ class _Step:
     """What mixins may know of a step: a `guideway.api.WorkerStep`."""
 
     def __init__(self, scheduled: Any) -> None:
-        self.num_sequences = len(scheduled.num_scheduled_tokens)
+        self.sequence_ids = tuple(scheduled.num_scheduled_tokens)
+        self.num_sequences = len(self.sequence_ids)
         self.num_tokens = scheduled.total_num_scheduled_tokens
         drafts = scheduled.scheduled_spec_decode_tokens
         self.num_rows = self.num_sequences + sum(map(len, drafts.values()))
@@ -112,6 +114,7 @@ class GuestWorker:
             raise
         self._step: _Step | None = None
         self._failure: str | None = None
+        self._blamed: dict[str, Fault] = {}
 
     def _make_parts(self, config: GuestConfig, plugins: Plugins, vllm_config: Any) -> None:
         self._device = build_device(plugins.load("device", str(config.device_backend)), str(self._worker.device))
@@ -156,7 +159,7 @@ class GuestWorker:
     def around_execute_model(self, execute_model: Any) -> Any:
         @wraps(execute_model)
         def wrapped(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-            self._step, self._failure = None, None
+            self._step, self._failure, self._blamed = None, None, {}
             if scheduler_output.total_num_scheduled_tokens:
                 self._step = _Step(scheduler_output)
                 self._note(self.mixins.before_step)
@@ -186,6 +189,8 @@ class GuestWorker:
                 self._note(self.mixins.after_step)
             if self._failure is not None:
                 output, self._failure = GuestOutput(failure=self._failure), None
+            elif self._blamed:
+                output, self._blamed = replace(output or GuestOutput(), blamed=self._blamed), {}
             if output is not None:
                 inner = getattr(result, "_model_runner_output", None)
                 if inner is None:  # vLLM keeps one empty output for all that have nothing to say
@@ -196,9 +201,10 @@ class GuestWorker:
         return wrapped
 
     def _note(self, call: Any) -> None:
-        """A mixin that fails ends the requests of its step: what it raised goes up with the step's output."""
+        """A mixin that fails ends the requests of its step, or those it names: what it raised goes up with the step's
+        output."""
         try:
-            call(self._step)
+            self._blamed = {**call(self._step), **self._blamed}
         except GuidewayError as error:
             log.exception("guideway: a worker mixin failed; the requests of its step end")
             self._failure = self._failure or str(error)

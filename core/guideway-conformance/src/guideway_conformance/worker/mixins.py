@@ -54,7 +54,8 @@ def lives_through_a_run(subject: WorkerSubject) -> None:
 
 @check("worker")
 def knows_only_what_the_contract_offers(subject: WorkerSubject) -> None:
-    """Of its worker a mixin uses model, device, rank and num_workers, of a step the three counts, and nothing else."""
+    """Of its worker a mixin uses model, device, rank and num_workers, of a step the three counts and the
+    sequence ids, and nothing else."""
 
     class Strict:
         def __init__(self, known: object) -> None:
@@ -79,6 +80,16 @@ def survives_steps_of_any_size(subject: WorkerSubject) -> None:
     mixin.on_model_loaded(worker)
     for sizes in ((1, 1, 1), (512, 8192, 600), (1, 4096, 0), (3, 3, 3)):
         subject.step(mixin, worker, OneStep(*sizes))
+    mixin.close()
+
+
+@check("worker")
+def blames_sequences_of_its_step(subject: WorkerSubject) -> None:
+    """A mixin that raises SequencesFailed names sequences of the step it was given, at least one, and goes on."""
+    mixin, worker = subject.mixin(), subject.worker()
+    mixin.on_model_loaded(worker)
+    for first in (0, 0, 2, 9, 1):
+        subject.step(mixin, worker, OneStep(first=first))
     mixin.close()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from guideway.api import WorkerMixin
+from guideway.api import SequencesFailed, WorkerMixin
 
-from guideway_conformance.subjects import HardwareAbsent, Subject
+from guideway_conformance.subjects import HardwareAbsent, Subject, expect
 
 __all__ = ["OneStep", "OneWorker", "WorkerSubject", "public_methods"]
 
@@ -36,6 +36,12 @@ class OneStep:
     num_sequences: int = 2
     num_tokens: int = 7
     num_rows: int = 3
+    first: int = 0
+    """Where the names of its sequences begin."""
+
+    @property
+    def sequence_ids(self) -> tuple[str, ...]:
+        return tuple(f"request-{self.first + i}/0" for i in range(self.num_sequences))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"of a step it used {name!r}, which the contract does not offer")
@@ -75,9 +81,22 @@ class WorkerSubject(Subject):
     def step(self, mixin: WorkerMixin, worker: OneWorker, step: OneStep | None = None) -> None:
         """One step, as a host carries it out."""
         step = step or OneStep()
-        mixin.before_step(step)
+        with _blaming(step):
+            mixin.before_step(step)
         worker.model(**worker.model.dummy_inputs)
-        mixin.after_step(step)
+        with _blaming(step):
+            mixin.after_step(step)
+
+
+@contextlib.contextmanager
+def _blaming(step: OneStep) -> Iterator[None]:
+    """A mixin may say that sequences cannot go on, and then names some of this step."""
+    try:
+        yield
+    except SequencesFailed as failed:
+        expect(failed.sequence_ids, f"SequencesFailed ({failed}) names no sequence")
+        unknown = sorted(set(failed.sequence_ids) - set(step.sequence_ids))
+        expect(not unknown, f"SequencesFailed ({failed}) names {', '.join(unknown)}: not in this step")
 
 
 def public_methods(mixin: WorkerMixin) -> list[str]:

@@ -106,6 +106,8 @@ class SequenceState:
     stream: TextStream = field(default_factory=TextStream)
     lookup: PromptLookup | None = None
     """Where its drafts come from; made with the first."""
+    id: str = field(init=False)
+    """What workers call it, and what they run beside it."""
     request: Request = field(init=False)
     tenant: str = field(init=False)
     priority: int = field(init=False)
@@ -115,6 +117,7 @@ class SequenceState:
 
     def __post_init__(self) -> None:
         self.request = self.group.request
+        self.id = f"{self.request.request_id}/{self.index}"
         params = self.request.params
         self.tenant, self.priority, self.arrival = self.request.tenant, params.priority, self.group.arrival
         self.rank = (self.priority, self.arrival, self.index)

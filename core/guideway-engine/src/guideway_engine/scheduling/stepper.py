@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from guideway.api.forward import Append, ForwardStep, Score
 from guideway.api.provisional import Executor
-from guideway.api.steps import Logprobs, Need, Outcome, StepBatch
+from guideway.api.steps import Fault, Logprobs, Need, Outcome, StepBatch, fail
 from guideway.api.types import TokenLogprobs
 from guideway.pipeline import accepted_tokens
 from guideway.runtime.rows import token_logprobs
@@ -105,7 +106,8 @@ class Stepper:
             step = self._runtime.prepare(batch)
         sampling = self._executor.submit("sample", step)
         launched.result()
-        output = sampling.result()
+        outputs = sampling.results()
+        output = outputs[0]
         self._cache.executed(forward.first_move + len(forward.moves))
         for work in works:
             for slot, token_ids in zip(work.sequence.slots, work.appends, strict=True):
@@ -113,8 +115,9 @@ class Stepper:
                     self._cache.advance(slot, token_ids)
         if output.prompt is not None:
             self._keep_scores(scored, forward.score, output.prompt)
+        failed = self._failed(works, outputs)
         if batch is None:
-            return []
+            return failed
         vocabulary = self._runtime.context.vocabulary
         drawn = accepted_tokens(batch, output.step.token_ids)
         finals = [work.sequence.cut(ids, vocabulary) for work, ids in zip(sampled, drawn, strict=True)]
@@ -123,7 +126,21 @@ class Stepper:
         return [
             SequenceOutput(work.sequence, ids, found, outcome)
             for work, ids, found, outcome in zip(sampled, finals, logprobs, outcomes, strict=True)
-        ]
+        ] + failed
+
+    def _failed(self, works: list[Work], outputs: list[Any]) -> list[SequenceOutput]:
+        """Tell the runtime of sequences of which a mixin of any worker says that they cannot go on: it ends those that
+        sample, and what is returned the others."""
+        faults: dict[str, Fault] = {}
+        for output in outputs:
+            faults |= output.faults
+        found = []
+        for work in works if faults else ():
+            if (fault := faults.get(work.sequence.id)) is not None:
+                self._runtime.fail(work.sequence.slots[0], fault)
+                if not work.samples:
+                    found.append(SequenceOutput(work.sequence, [], [], fail(str(fault))))
+        return found
 
     def _scores(self, sequence: SequenceState) -> bool:
         """Whether tokens of its prompt are still to be scored."""
@@ -131,10 +148,10 @@ class Stepper:
         return sequence.index == 0 and scored is not None and len(scored) < len(sequence.group.prompts[0])
 
     def _forward(self, works: list[Work], sampled: list[Work], scored: list[Work]) -> ForwardStep:
-        first: list[Append] = []
-        companions: list[Append] = []
-        scores: list[Append] = []
-        silent: list[Append] = []
+        first: list[tuple[Append, str]] = []
+        companions: list[tuple[Append, str]] = []
+        scores: list[tuple[Append, str]] = []
+        silent: list[tuple[Append, str]] = []
         targets: list[int] = []
         for work in works:
             num_rows = 1 + len(work.drafts) if work.samples else 0
@@ -143,15 +160,18 @@ class Stepper:
                     continue
                 if which == 0 and work.num_scored:
                     append = self._cache.append(slot, token_ids, work.num_scored)
-                    scores.append(append)
+                    scores.append((append, work.sequence.id))
                     end = append.length + len(token_ids)
                     targets += work.sequence.tokens(0, end - work.num_scored + 1, end + 1)
                     continue
                 append = self._cache.append(slot, token_ids, num_rows)
-                (silent if not num_rows else first if which == 0 else companions).append(append)
+                of_its_kind = silent if not num_rows else first if which == 0 else companions
+                of_its_kind.append((append, work.sequence.id))
+        ordered = [*first, *companions, *scores, *silent]
         first_move, moves = self._cache.moves()
         return ForwardStep(
-            appends=[*first, *companions, *scores, *silent],
+            appends=[append for append, _ in ordered],
+            sequence_ids=[sequence_id for _, sequence_id in ordered],
             moves=moves,
             first_move=first_move,
             hidden_states=bool(sampled) and self._runtime.uses(Need.HIDDEN_STATES),
