@@ -217,23 +217,25 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 
 
 def test_what_an_earlier_contract_had_is_said_with_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(moved.ATTRIBUTES, ("modifier", "rank"), "delete it")
-    assert refusal("modifier", written("modifier", rank=2)).endswith(
-        "Mine.rank is no part of the contract any more\nhint: delete it"
+    said = refusal("modifier", written("modifier", order=2))
+    assert said.startswith(
+        "Mine.order is no part of the contract any more\nhint: delete it: modifiers of one stage act in"
     )
-    check_class(record("worker"), written("worker", rank=2))
-    monkeypatch.setattr(LogitModifier, "rank", 0, raising=False)  # a name the contract has is none that moved
-    check_class(record("modifier"), written("modifier", rank=2))
+    check_class(record("worker"), written("worker", order=2))
+    monkeypatch.setattr(LogitModifier, "order", 0, raising=False)  # a name the contract has is none that moved
+    check_class(record("modifier"), written("modifier", order=2))
 
 
-def test_examples_that_are_mappings_are_refused_where_the_contract_has_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Example:
-        pass
-
-    plain = written("modifier", examples=({"bias": 2},))
-    monkeypatch.setattr(LogitModifier, "examples", (Example(),))
-    assert refusal("modifier", plain).endswith("hint: write Example(options={...}) for each")
-    check_class(record("modifier"), written("modifier", examples=(Example(),)))
+def test_examples_of_earlier_kinds_are_refused() -> None:
+    new: dict[str, Any] = {
+        "modifier": api.Example({"bias": 2}),
+        "grammar": api.GrammarExample(api.Regex("a"), (b"a",)),
+    }
+    old = {"modifier": {"bias": 2}, "grammar": api.Example(api.Regex("a"))}  # type: ignore[arg-type]
+    hints = {"modifier": "hint: write Example(options={...})", "grammar": "hint: write GrammarExample(...)"}
+    for kind in new:
+        check_class(record(kind), written(kind, examples=(new[kind],)))
+        assert hints[kind] in refusal(kind, written(kind, examples=(new[kind], old[kind])))
 
 
 OLD_MODULES = [

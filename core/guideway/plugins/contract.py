@@ -87,13 +87,11 @@ def _moved(kind: str, component: Any, base: Any) -> Iterator[str]:
     for (of_kind, attribute), instead in moved.ATTRIBUTES.items():
         if of_kind == kind and attribute in own and not hasattr(base, attribute):
             yield f"{component.__qualname__}.{attribute} is no part of the contract any more\nhint: {instead}"
-    if kind == "modifier" and not any(isinstance(example, Mapping) for example in base.examples):
-        examples = component.examples
-        if isinstance(examples, Sequence) and any(isinstance(example, Mapping) for example in examples):
-            yield (
-                f"{component.__qualname__}.examples has plain mappings\n"
-                f"hint: write {type(base.examples[0]).__name__}(options={{...}}) for each"
-            )
+    former = {"modifier": (Mapping, "Example(options={...})"), "grammar": (api.Example, "GrammarExample(...)")}
+    if kind in former and isinstance(component.examples, Sequence):
+        cls, instead = former[kind]
+        if any(isinstance(example, cls) for example in component.examples):
+            yield f"{component.__qualname__}.examples has a {cls.__name__}\nhint: write {instead} of guideway.api"
 
 
 def _signatures(kind: str, component: Any, base: type) -> Iterator[str]:

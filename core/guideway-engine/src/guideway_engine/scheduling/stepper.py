@@ -139,7 +139,7 @@ class Stepper:
             if (fault := faults.get(work.sequence.id)) is not None:
                 self._runtime.fail(work.sequence.slots[0], fault)
                 if not work.samples:
-                    found.append(SequenceOutput(work.sequence, [], [], fail(str(fault))))
+                    found.append(SequenceOutput(work.sequence, (), [], fail(str(fault))))
         return found
 
     def _scores(self, sequence: SequenceState) -> bool:
