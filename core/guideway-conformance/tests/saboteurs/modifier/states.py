@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from guideway.api import (
     CONTINUE,
     Companion,
@@ -416,3 +417,27 @@ class KeepsTheBatch(Repetition):
             payload.arrays["values"][:] += self.before.positions[0]
         self.before = batch
         return payload
+
+
+@saboteur("modifier.reports_are_small_json")
+class ReportsEveryToken(Repetition):
+    """Tells of each token, at such length that a few of them are too much."""
+
+    def report(self, state: RepetitionState) -> Any:
+        return {str(i): f"token {token_id} ".ljust(500) for i, token_id in enumerate(state.tokens)}
+
+
+@saboteur("modifier.reports_are_small_json")
+class ReportsArrays(Mass):
+    """Tells numbers as NumPy has them."""
+
+    def report(self, state: list[float]) -> Any:
+        return {"mass": np.float32(sum(state))}
+
+
+@saboteur("modifier.reports_are_small_json")
+class ReportsAText(Repetition):
+    """Tells a text."""
+
+    def report(self, state: RepetitionState) -> Any:
+        return f"{len(state.tokens)} tokens"
