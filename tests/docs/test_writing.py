@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from guideway.plugins.scaffold import KINDS_TO_WRITE, new_package
 
 from tests.docs.blocks import ROOT, Reader, fenced, matches
 from tests.support.stages import everyday
@@ -17,8 +18,6 @@ PAGES = {kind: f"docs/writing/{kind}.md" for kind in ("grammar", "device", "modi
 
 
 def test_there_is_a_page_per_kind_that_can_be_begun() -> None:
-    from guideway.plugins.scaffold import KINDS_TO_WRITE
-
     assert PAGES.keys() == KINDS_TO_WRITE.keys()
     assert sorted(PAGES.values()) == sorted(f"docs/writing/{p.name}" for p in (ROOT / "docs/writing").iterdir())
 
@@ -47,6 +46,18 @@ def test_a_reader_ends_with_a_certified_plugin(kind: str, tmp_path: Path) -> Non
             everything += output
     certified = rf"^\S+/{kind}\.\w+: CERTIFIED, .*\nlevels: smoke, core.*\nrecorded in guideway\.lock$"
     assert re.search(certified, everything, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("kind", "name", "most"), [("device", "jnp", 35), ("modifier", "mirostat", 40)])
+def test_the_smallest_one_is_short_and_what_a_new_package_holds(
+    kind: str, name: str, most: int, tmp_path: Path
+) -> None:
+    """That a new package is certified is for the tests of `plugins new`."""
+    new_package(kind, name, tmp_path / "new")
+    path = f"src/guideway_{name}/__init__.py"
+    smallest = next(block for block in fenced(PAGES[kind]) if block.title == path)
+    assert smallest.code == (tmp_path / "new" / path).read_text(encoding="utf-8")
+    assert smallest.code.count("\n") <= most
 
 
 def test_the_code_is_in_style(tmp_path: Path) -> None:

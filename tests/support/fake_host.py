@@ -159,6 +159,7 @@ class FakeHost:
 
     def finish(self, slot: int, reason: FinishReason) -> None:
         """Note the result and free the slot."""
+        reports = {} if self.runtime.fault(slot) else self.runtime.reports(slot)
         journal, fault = self.runtime.journal(slot), self.runtime.fault(slot)
         completion = Completion(
             index=journal.sequence.index,
@@ -168,6 +169,7 @@ class FakeHost:
             error=None if fault is None else PluginError(str(fault), plugin=fault.plugin),
             strategy=self.runtime.strategy(slot),
             unenforced=self.runtime.unenforced(slot),
+            reports=reports,
             logprobs=None if journal.request.params.logprobs is None else tuple(self.logprobs[slot]),
         )
         self.results[slot] = GenerationResult(request_id=journal.request.request_id, outputs=(completion,))

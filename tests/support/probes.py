@@ -4,7 +4,7 @@ written cleanly here means that the contract is wrong. All run on every device, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -209,6 +209,11 @@ class LastWord(LogitModifier[int]):
     def accept(self, state: int, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         self.heard.append(self.name)
         return CONTINUE
+
+    def report(self, state: int) -> Mapping[str, Any]:
+        if state == 302:
+            raise RuntimeError("nothing to tell")
+        return {"said": state}
 
 
 class LastWordA(LastWord):

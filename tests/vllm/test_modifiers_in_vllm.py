@@ -122,6 +122,21 @@ def test_modifiers_of_one_stage_act_in_the_order_of_the_configuration(llm: Any) 
     assert LastWord.heard == names * 2
 
 
+def test_what_modifiers_report_comes_back(llm: Any) -> None:
+    asked = [
+        params({"last_word_a": {"id": 300}, "last_word_b": {"id": 301}}, max_tokens=2, ignore_eos=True),
+        params({"last_word_a": {"id": 302}, "last_word_b": {"id": 301}}, max_tokens=2, ignore_eos=True),
+        params({"last_word_a": {"id": 300}}, max_tokens=9, stop_token_ids=[300]),
+    ]
+    outputs = llm.generate([prompt(0)] * 3, asked, use_tqdm=False)
+    cut, failed, stopped = (output.kv_transfer_params["guideway"] for output in outputs)
+    assert cut == {"reports": {"last_word_b": {"said": 301}, "last_word_a": {"said": 300}}}
+    assert failed["reports"] == {"last_word_b": {"said": 301}}
+    assert failed["error"] == "modifier.last_word_a failed in report: RuntimeError: nothing to tell"
+    assert list(outputs[1].outputs[0].token_ids) == [302, 302]
+    assert stopped == {"reports": {"last_word_a": {"said": 300}}}
+
+
 def test_each_acts_on_its_own_request_alone(llm: Any) -> None:
     bystanders = [
         (prompt(0), params()),

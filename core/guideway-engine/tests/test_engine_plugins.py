@@ -154,6 +154,30 @@ def test_modifiers_of_one_stage_act_in_the_order_of_the_configuration(names: tup
     assert LastWord.heard == [*names] * 2, "and hears last, beside the scheduler"
 
 
+@pytest.mark.usefixtures("probes")
+def test_what_modifiers_report_is_in_each_output() -> None:
+    def asking(token_id: int, **more: Any) -> SamplingParams:
+        return SamplingParams(ignore_eos=True, modifiers={"last_word_a": {"id": token_id}}, **{"max_tokens": 3, **more})
+
+    with Engine(EngineConfig(model="demo", modifiers=("last_word_a",))) as e:
+        cut, failed, plain = e.generate(
+            [person(0)] * 3, [asking(300, n=2, temperature=1.0), asking(302), SamplingParams(max_tokens=3)]
+        )
+        stopped = e.generate([person(0)], asking(300, max_tokens=9, stop_token_ids=(300,)))[0]
+        given_up = e.submit(person(0), asking(302, max_tokens=30))
+        e.step()
+        given_up.abort()
+        aborted = given_up.wait()
+    assert [output.reports for output in cut.outputs] == [{"last_word_a": {"said": 300}}] * 2
+    assert [output.finish_reason for output in cut.outputs] == [FinishReason.LENGTH] * 2
+    assert (stopped.finish_reason, stopped.reports) == (FinishReason.STOP, {"last_word_a": {"said": 300}})
+    assert failed.finish_reason is FinishReason.INTERNAL_ERROR
+    assert str(failed.error) == "modifier.last_word_a failed in report: RuntimeError: nothing to tell"
+    assert failed.token_ids == (302,) * 3, "what was generated is there all the same"
+    assert (plain.error, plain.reports) == (None, {})
+    assert (aborted.finish_reason, aborted.reports) == (FinishReason.ABORT, {})
+
+
 class Unbuildable(LogitTransform):
     def __init__(self, context: Any, options: Any) -> None:
         raise KeyError("weights")

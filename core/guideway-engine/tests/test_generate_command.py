@@ -398,6 +398,7 @@ def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {
         "grammar.aaa": "no_such_module_of_anyone",
         "modifier.green_list": "tests.support.probes",
+        "modifier.last_word_a": "tests.support.probes",
         "hooks.watcher": "test_generate_command:watcher",
     }
     install(tmp_path / "installed", "strangers", entries)
@@ -426,6 +427,9 @@ def test_modifiers_options_and_hooks_come_from_the_command_line(capsys: pytest.C
     status, (marked,), err = run(capsys, *arguments, "--modifier", 'green_list={"key": 3, "delta": 99}')
     assert (status, err) == (0, "")
     assert marked["text"] != plain["text"]
+    status, (reported,), err = run(capsys, *arguments, "--modifier", 'last_word_a={"id": 300}')
+    assert (status, err, reported["reports"]) == (0, "", {"last_word_a": {"said": 300}})
+    assert "reports" not in plain
     spaced = ("--regex", "[ab]{2}", "--strategy", "llguidance", "--option", "grammar.llguidance.whitespace=spaced")
     assert run(capsys, *arguments, *spaced)[0] == 0
     assert run(capsys, *arguments, *spaced[:4], "--option", "grammar.llguidance.whitspace=x")[0] == 1

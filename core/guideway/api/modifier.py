@@ -245,6 +245,12 @@ class LogitModifier(ABC, Generic[State]):
         implement this refuses to fork."""
         raise UnsupportedCapability(f"modifier {self.name!r} cannot fork a sequence", field="fork")
 
+    def report(self, state: State) -> Mapping[str, Any] | None:
+        """What the user is told of a sequence in `Completion.reports`, by this modifier's name: JSON, at most 4 KiB of
+        it; None: nothing. Asked once, when a sequence that neither failed nor was given up has ended, before `release`.
+        If it fails, the request ends with `FinishReason.INTERNAL_ERROR` and keeps its text."""
+        return None
+
     def release(self, state: State | None) -> None:
         """Let go of a sequence: exactly once for each one that was started or forked, however it ends, with its state,
         or None if `start` or `fork` raised or left it alone. Preemption is not release."""

@@ -47,6 +47,9 @@ GRAMMAR_MASK = "grammar"
 MAX_FEEDBACK_BYTES_PER_ROW = 4096
 """More than this per row is refused: feedback is copied back with the token ids and journaled."""
 
+MAX_REPORT_BYTES = 4096
+"""What a modifier reports of a sequence takes at most so many bytes as JSON."""
+
 
 class Stage(Enum):
     """Where in the life of a row of logits a modifier acts. The order of definition is the order everywhere.

@@ -434,6 +434,8 @@ class Completion:
     unenforced: tuple[str, ...] = ()
     """Everything that was asked for and not enforced, by name; empty: all of it was. ``constraint`` stands here where
     a stop string or a modifier ended the output before it was complete."""
+    reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By modifier name what `LogitModifier.report` says of it."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
     """One per generated token, if asked for."""
 
@@ -478,6 +480,11 @@ class GenerationResult:
     def unenforced(self) -> tuple[str, ...]:
         """Of the first output."""
         return self.outputs[0].unenforced
+
+    @property
+    def reports(self) -> Mapping[str, Mapping[str, Any]]:
+        """Of the first output."""
+        return self.outputs[0].reports
 
     @property
     def logprobs(self) -> tuple[TokenLogprobs, ...] | None:

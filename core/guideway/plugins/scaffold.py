@@ -69,8 +69,6 @@ def new_package(kind: str, name: str, folder: Path, distribution: str = "") -> l
         source / "__init__.py": _filled(f"{kind}.py", words),
         source / "py.typed": "",
     }
-    if kind == "device":
-        contents |= {source / file: text for file, text in _reference_device(words).items()}
     for path, text in contents.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -79,23 +77,3 @@ def new_package(kind: str, name: str, folder: Path, distribution: str = "") -> l
 
 def _filled(name: str, words: dict[str, str]) -> str:
     return Template(files(__package__).joinpath("templates", f"{name}.txt").read_text("utf-8")).substitute(words)
-
-
-def _reference_device(words: dict[str, str]) -> dict[str, str]:
-    """The NumPy device under another name: a backend needs all operations before it can pass its first check."""
-    source = files("guideway").joinpath("devices")
-    text = source.joinpath("numpy", "device.py").read_text("utf-8")
-    for old, new in {
-        '"""The NumPy device: the reference that every other device is checked against, so obvious before fast."""': (
-            '"""Arrays and operations: a copy of guideway\'s NumPy reference. Put your array library in its place."""'
-        ),
-        "import numpy as np\nfrom numpy.typing import NDArray\n\nfrom guideway": "import numpy as np\nfrom guideway",
-        "from guideway.api.steps import Array\nfrom guideway.devices.philox": (
-            f"from guideway.api.steps import Array\nfrom numpy.typing import NDArray\n\nfrom {words['module']}.philox"
-        ),
-        "NumpyDevice": words["class"],
-        'name = "numpy"': f'name = "{words["name"]}"',
-    }.items():
-        assert old in text, old
-        text = text.replace(old, new)
-    return {"backend.py": text, "philox.py": source.joinpath("philox.py").read_text("utf-8")}

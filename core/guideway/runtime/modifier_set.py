@@ -3,6 +3,7 @@ sequence runs is that sequence's alone."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,18 @@ from numpy.typing import NDArray
 from guideway.api.bitmask import num_words
 from guideway.api.grammar import CompiledGrammar
 from guideway.api.modifier import LogitModifier, ModifierContext, Sampler
-from guideway.api.steps import CONTINUE, Fault, Feedback, Need, Outcome, Payload, Stage, StepBatch, fail
+from guideway.api.steps import (
+    CONTINUE,
+    MAX_REPORT_BYTES,
+    Fault,
+    Feedback,
+    Need,
+    Outcome,
+    Payload,
+    Stage,
+    StepBatch,
+    fail,
+)
 from guideway.api.types import Companion, Request, SamplingParams, SequenceInfo
 from guideway.errors import (
     ConformanceError,
@@ -25,6 +37,7 @@ from guideway.errors import (
     UnsupportedCapability,
     blame,
     contain,
+    text_of,
 )
 from guideway.runtime.journal import Journal
 from guideway.runtime.rows import check_bitmask, check_payload, handed
@@ -280,6 +293,18 @@ class ModifierSet:
             count = self._ask(sequence, modifier, state, "validate", ids, partial(read_count, len(ids))) or 0
         return count
 
+    def reports(self, sequence: ActiveSequence) -> dict[str, Mapping[str, Any]]:
+        """What the modifiers of a sequence that has ended tell its user, by name. One that fails becomes its fault."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for modifier, state in sequence.acting:
+            try:
+                if (report := modifier.report(state)) is not None:
+                    found[modifier.name] = read_report(report)
+            except BaseException as error:
+                contain(error)
+                sequence.fault = sequence.fault or Fault.of(self._plugin(modifier, state), "report", error)
+        return found
+
     # Parts
 
     def _plugin(self, modifier: LogitModifier[Any], state: Any) -> str:
@@ -373,6 +398,21 @@ def read_names(value: Any) -> list[str]:
     if isinstance(value, str) or not all(isinstance(name, str) for name in value):
         raise ConformanceError("it must return a sequence of names")
     return list(value)
+
+
+def read_report(value: Any) -> dict[str, Any]:
+    """A copy of `value` as JSON has it. Raises `ConformanceError` if it is no small mapping of JSON."""
+    if not isinstance(value, Mapping):
+        raise ConformanceError(f"it must return a mapping or None, not {type(value).__name__}")
+    try:
+        text = json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConformanceError(f"what it returned is no JSON: {text_of(error)}") from error
+    if size > MAX_REPORT_BYTES:
+        raise ConformanceError(f"what it returned takes {size} bytes as JSON; {MAX_REPORT_BYTES} are the most")
+    report: dict[str, Any] = json.loads(text)
+    return report
 
 
 def read_ids(limit: int, value: Any) -> list[int]:

@@ -296,6 +296,11 @@ class Runtime:
         sequence = self._sequence(slot)
         return self._mask.completes(self._modifiers.state(sequence, self._mask), sequence.journal, text)
 
+    def reports(self, slot: int) -> Mapping[str, Mapping[str, Any]]:
+        """What modifiers tell the user of the sequence in `slot`, by name. For a host to ask once, when it has ended
+        and neither failed nor was given up; it may have a `fault` afterwards."""
+        return self._modifiers.reports(self._sequence(slot))
+
     def fault(self, slot: int) -> Fault | None:
         """Why the sequence in `slot` must end with an internal error."""
         return self._sequence(slot).fault

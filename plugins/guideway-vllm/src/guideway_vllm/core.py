@@ -114,9 +114,13 @@ class Core:
             admission.compilation.add_done_callback(lambda done: _settle(done, ready, state, request.request_id))
         return ready
 
-    def release(self, request_id: str) -> dict[str, Any] | None:
-        """The request has ended. Its `report`."""
+    def release(self, request_id: str, *, orderly: bool) -> dict[str, Any] | None:
+        """The request has ended; `orderly`: it neither failed nor was given up. Its `report`, with what modifiers say
+        of it."""
+        reports = self._reports(request_id) if orderly else {}
         report = self.report(request_id)
+        if reports:
+            report = {**(report or {}), "reports": dict(reports)}
         self._outputs.pop(request_id, None)
         self.finished.pop(request_id, None)
         self._refused.pop(request_id, None)
@@ -146,6 +150,12 @@ class Core:
         if (fault := self._fault(state)) is not None:
             report["error"] = passable(str(fault))
         return report or None
+
+    def _reports(self, request_id: str) -> Mapping[str, Any]:
+        state = self._states.get(request_id)
+        if state is None or state.slot is None or state.refusal is not None or self._fault(state) is not None:
+            return {}
+        return self.runtime.reports(state.slot)
 
     def close(self) -> None:
         """Stop compiling and close strategies and modifiers. Closing twice is fine."""

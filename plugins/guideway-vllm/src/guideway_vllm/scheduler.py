@@ -85,8 +85,10 @@ class GuestScheduler:
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Every end of a request comes through here."""
         freed = super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
-        if self.guest is not None and (report := self.guest.release(request.request_id)) is not None:
-            self._final_reports[request.request_id] = report
+        if self.guest is not None:
+            orderly = str(request.get_finished_reason()) in ("stop", "length", "repetition")
+            if (report := self.guest.release(request.request_id, orderly=orderly)) is not None:
+                self._final_reports[request.request_id] = report
         return freed
 
     def _attach_reports(self, outputs: dict[int, Any]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 from guideway.api import LogitModifier, UnsupportedCapability
+from guideway.runtime.modifier_set import read_report
 
 from guideway_conformance.modifier.bench import REFUSALS, Bench, read_only
 from guideway_conformance.modifier.comparison import expect_alike
@@ -261,6 +262,17 @@ def keeps_copies(subject: ModifierSubject) -> None:
             found, wanted = reusing.step([pair[0]]), plain.step([pair[1]])
             what = "after the host had overwritten what it had given, the sequence gets something else"
             expect_alike(found.of(0), wanted.of(0), what)
+
+
+@check("modifier")
+def reports_are_small_json(subject: ModifierSubject) -> None:
+    """`report` gives None or a mapping of JSON, of at most 4 KiB, wherever its sequence has ended."""
+    bench = Bench(subject)
+    for sequence in _under_way(bench, steps=range(4)):
+        report = bench.modifier.report(sequence.state)
+        if report is not None:
+            read_report(report)
+        bench.release(sequence)
 
 
 @check("modifier")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 from guideway.api import (
     CONTINUE,
     Array,
@@ -467,3 +468,27 @@ class TransformClosesForAll(Repetition):
     """Its transform lets go of what all transforms use."""
 
     transform = _ClosedTransform
+
+
+@saboteur("modifier.reports_are_small_json")
+class ReportsEveryToken(Repetition):
+    """Tells of each token, at such length that a few of them are too much."""
+
+    def report(self, state: RepetitionState) -> Any:
+        return {str(i): f"token {token_id} ".ljust(500) for i, token_id in enumerate(state.tokens)}
+
+
+@saboteur("modifier.reports_are_small_json")
+class ReportsArrays(Mass):
+    """Tells numbers as NumPy has them."""
+
+    def report(self, state: list[float]) -> Any:
+        return {"mass": np.float32(sum(state))}
+
+
+@saboteur("modifier.reports_are_small_json")
+class ReportsAText(Repetition):
+    """Tells a text."""
+
+    def report(self, state: RepetitionState) -> Any:
+        return f"{len(state.tokens)} tokens"

@@ -98,6 +98,8 @@ def _output(output: Completion) -> dict[str, Any]:
         "unenforced": list(output.unenforced),
         "error": None if output.error is None else _described(output.error),
     }
+    if output.reports:
+        shown["reports"] = dict(output.reports)
     if output.logprobs is not None:
         shown["logprobs"] = [_logprobs(entry) for entry in output.logprobs]
     return shown

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from guideway.api.types import Completion, FinishReason, GenerationResult, Request, TokenLogprobs
 from guideway.api.vocabulary import Vocabulary
@@ -212,6 +213,7 @@ class SequenceState:
         error: GuidewayError | None = None,
         strategy: str | None = None,
         unenforced: tuple[str, ...] = (),
+        reports: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Completion:
         """Set and return what it has become."""
         text = self.text + self.stream.end()
@@ -224,6 +226,7 @@ class SequenceState:
             error=error,
             strategy=strategy,
             unenforced=unenforced,
+            reports=reports or {},
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
         )
         # again all or nothing

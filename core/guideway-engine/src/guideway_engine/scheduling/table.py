@@ -6,11 +6,12 @@ or by `SequenceTable.repair`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from typing import Any
 
 from guideway.api.types import FinishReason
-from guideway.errors import GuidewayError, text_of
+from guideway.errors import GuidewayError, PluginError, text_of
 from guideway.runtime.runtime import Runtime
 
 from guideway_engine.scheduling.kv_cache import KVCache, KVCacheError
@@ -102,13 +103,18 @@ class SequenceTable:
             return
         strategy: str | None = None
         unenforced: tuple[str, ...] = ()
+        reports: Mapping[str, Mapping[str, Any]] = {}
         slots = sequence.slots
         if slots:
             strategy, unenforced = self._runtime.strategy(slots[0]), self._runtime.unenforced(slots[0])
             if reason is FinishReason.STOP and not self._runtime.completes(slots[0], sequence.generated()):
                 unenforced = (*unenforced, "constraint")
+            if reason in (FinishReason.STOP, FinishReason.LENGTH):
+                reports = self._runtime.reports(slots[0])
+                if (fault := self._runtime.fault(slots[0])) is not None:
+                    reason, error = FinishReason.INTERNAL_ERROR, PluginError(str(fault), plugin=fault.plugin)
         self._changing = True
-        sequence.finish(reason, error=error, strategy=strategy, unenforced=unenforced)
+        sequence.finish(reason, error=error, strategy=strategy, unenforced=unenforced, reports=reports)
         if slots:
             self._runtime.release(slots[0])
         else:
