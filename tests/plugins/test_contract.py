@@ -251,7 +251,7 @@ OLD_MODULES = [
 def test_a_plugin_that_uses_a_name_that_moved_is_told_the_new_one(
     line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = f"gwt_{tmp_path.name}"
+    name = f"old_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(f"{line}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(PluginLoadError) as caught:
