@@ -17,6 +17,8 @@ import pytest
 from guideway import Engine, EngineConfig, FinishReason, JsonSchema, Regex, SamplingParams
 from guideway_engine.generation import Generation
 
+from tests.support.distributions import install
+
 pytestmark = pytest.mark.slow
 
 PERSON = {
@@ -49,10 +51,21 @@ def engine_of(**changes: Any) -> Engine:
     return Engine(EngineConfig(**options | {"device_backend": "xla", "runner": "jax"} | changes))
 
 
+MODIFIERS: dict[str, dict[str, Any]] = {
+    "green_list": {"key": 3, "delta": 2.0},
+    "gumbel": {},
+    "hello": {"letter": "e", "strength": -3.0},
+}
+
+
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with engine_of(num_speculative_tokens=3) as built:
-        yield built
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    folder = tmp_path_factory.mktemp("probes")
+    install(folder, "probes", {f"modifier.{name}": "tests.support.probes" for name in ("green_list", "gumbel")})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        with engine_of(num_speculative_tokens=3, modifiers=tuple(MODIFIERS)) as built:
+            yield built
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +134,10 @@ def random_params(rng: random.Random) -> SamplingParams:
             {"min_tokens": min(3, options["max_tokens"])},
             {"logprobs": 2},
         ])  # fmt: skip
-    return SamplingParams(**options)
+    modifiers = {name: wanted for name, wanted in MODIFIERS.items() if rng.random() < 0.3}
+    if "temperature" not in options:
+        modifiers.pop("gumbel", None)  # it owns a draw
+    return SamplingParams(**options, modifiers=modifiers)
 
 
 def test_nothing_is_compiled_in_a_thousand_random_steps(engine: Engine, compiled: list[str]) -> None:

@@ -13,6 +13,7 @@ from guideway.api import (
     CONTINUE,
     Array,
     Companion,
+    Example,
     Feedback,
     LogitModifier,
     LogitTransform,
@@ -46,6 +47,7 @@ class GreenList(LogitModifier[tuple[int, float]]):
 
     contract = "1.0"
     name, stage, transform, derived = "green_list", Stage.PRE_WARP, GreenListTransform, True
+    examples = (Example({"key": 1, "delta": 1.0}),)
     needs = frozenset({Need.HISTORY})
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> tuple[int, float] | None:
@@ -98,6 +100,7 @@ class Guidance(LogitModifier[float]):
 
     contract = "1.0"
     name, stage, transform, derived = "guidance", Stage.PRE_WARP, GuidanceTransform, True
+    examples = (Example({"scale": 1.0, "negative_prompt": [1]}),)
     needs = frozenset({Need.COMPANIONS})
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> float | None:

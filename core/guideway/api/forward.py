@@ -123,6 +123,8 @@ class ModelInfo:
     max_context: int | None
     """The most tokens the model was made for; None if its configuration does not say."""
     stop_token_ids: tuple[int, ...]
+    static_shapes: bool = False
+    """Whether its device compiles for each shape (`DeviceBackend.static_shapes`). Workers say so themselves."""
 
 
 @dataclass(frozen=True, slots=True)

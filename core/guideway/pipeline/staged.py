@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from guideway.api.bitmask import allocate
 from guideway.api.steps import Array, Fault, Payload, StepInput, StepOutput
 from guideway.errors import contain
 from guideway.pipeline.context import Entry, PipelineContext
@@ -192,7 +193,11 @@ class StagedStep:
 
     def _bitmask(self) -> Payload | None:
         mask = self.context.bitmask(self.step)
-        return mask if mask is None or self.padding is None else self.padding.payload(mask)
+        if self.padding is None:
+            return mask
+        if mask is None:  # what reads it finds the same shape in every step
+            mask = Payload(np.empty(0, dtype=np.int32), {"bitmask": allocate(0, self.context.width)})
+        return self.padding.payload(mask)
 
     def _penalized(self, logits: Array) -> Array:
         """`logits` with penalties, bias and bans. Where bans leave a row empty, it has penalties and bias alone."""

@@ -15,6 +15,8 @@ A host (guideway's engine, vLLM, a test of eighty lines) drives it so::
 
 from __future__ import annotations
 
+import copy
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -28,9 +30,9 @@ from numpy.typing import NDArray
 
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.hooks import ValidationContext
-from guideway.api.modifier import LogitModifier, ModifierContext
+from guideway.api.modifier import Example, LogitModifier, ModifierContext
 from guideway.api.steps import Fault, Need, Outcome, Payload, StepBatch, StepInput, StepOutput
-from guideway.api.types import Request, SequenceInfo, Submission
+from guideway.api.types import Request, SamplingParams, SequenceInfo, Submission
 from guideway.errors import GuidewayError, InvalidRequest, PluginError, close_each, contain, text_of
 from guideway.pipeline.context import combined_bitmask
 from guideway.runtime.admission import Admission, Validator, check_companions, run_validators, validate_request
@@ -43,6 +45,8 @@ from guideway.runtime.threads import AtWork, Threads
 from guideway.runtime.warping import Warping, banned_by
 
 __all__ = ["Runtime"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -311,6 +315,44 @@ class Runtime:
         sequence.fault = sequence.fault or fault
 
     # Steps
+
+    def example_steps(self) -> list[StepInput]:
+        """A step of one sequence for each of the modifiers' examples: what a worker whose device compiles for each
+        shape runs before the first request, over logits of each shape. To be called while no slot is taken. A modifier
+        that fails over an example is logged; an example that it refuses, or leaves alone, has no step."""
+        steps = []
+        for modifier in self._by_name.values():
+            for example in modifier.examples:
+                try:
+                    self._modifiers.check_needs(modifier)
+                    steps += self._example_step(modifier, example)
+                except InvalidRequest:
+                    continue
+                except GuidewayError as error:
+                    log.warning("modifier %r could not be warmed up: %s", modifier.name, error)
+        return steps
+
+    def _example_step(self, modifier: LogitModifier[Any], example: Example) -> list[StepInput]:
+        """That of one example, if there is one."""
+        given = example.prompt_token_ids or ()
+        prompt = tuple(i for i in given if i < len(self.context.vocabulary))[: self.context.max_model_len - 1] or (0,)
+        params = SamplingParams(temperature=1.0, seed=0, modifiers={modifier.name: example.options})
+        request = Request(request_id="example", prompt_token_ids=prompt, params=params)
+        companions = self._modifiers.companions(request)
+        owners = tuple(name for name, _ in companions)
+        compilation = self._compiler.submit(request, None)
+        self.start(Admission(request, compilation, tuple(companion for _, companion in companions), owners), 0)
+        try:
+            step = self.prepare(StepBatch.build([0], [len(prompt)]))
+            fault = self.fault(0)
+        finally:
+            self.release(0, ended=False)
+        if fault is not None:
+            raise PluginError(str(fault), plugin=fault.plugin)
+        if modifier.name not in step.payloads:
+            return []
+        # a modifier may use its arrays again for the next example
+        return [replace(step, payloads={name: copy.deepcopy(payload) for name, payload in step.payloads.items()})]
 
     def uses(self, need: Need) -> bool:
         """Whether any running sequence has a modifier that declares `need`."""

@@ -99,6 +99,7 @@ def assemble(config: EngineConfig) -> Parts:
         ).build(hooks)
         settings = WorkerSettings(
             modifiers=runtime.modifier_classes(),
+            example_steps=runtime.example_steps() if info.static_shapes else (),
             vocabulary_size=len(vocabulary),
             limits=RunnerLimits(
                 num_cells=cache.num_cells,

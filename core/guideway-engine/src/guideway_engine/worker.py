@@ -31,6 +31,8 @@ class WorkerSettings:
     """Classes and options, the grammar mask first: what `Pipeline` takes."""
     vocabulary_size: int
     limits: RunnerLimits
+    example_steps: Sequence[StepInput] = ()
+    """Steps in which each modifier acts by itself; see `Runtime.example_steps`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Worker:
         """Load the model, or this worker's part of it. Raises `InvalidConfiguration`."""
         info = self._runner.load(self._spec.model, self._spec.dtype)
         self._logits_width = info.logits_width
-        return info
+        return replace(info, static_shapes=self._backend.static_shapes)
 
     def start(self, settings: WorkerSettings) -> None:
         """Make room for keys and values, build the pipeline, call the mixins, and run whatever steps have to be run
@@ -121,11 +123,18 @@ class Worker:
         self._pipeline = Pipeline(settings.modifiers, context)
         self._parts.insert(-1, ("pipeline", self._pipeline.close))
         self._mixins.on_model_loaded(self)
-        self._warm_up()
+        self._warm_up(settings.example_steps)
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, examples: Sequence[StepInput]) -> None:
         for step in self._runner.dummy_steps():
             self._pipeline.warm_up(partial(self._logits, step), step.num_rows)
+            for example in examples:
+                if (
+                    example.batch.num_rows + sum(rows.shape[1] for rows in example.companion_rows.values())
+                    <= step.num_rows
+                ):
+                    output = self._runner.forward(replace(step, hidden_states=True))
+                    self._pipeline.run(output.logits, example, output.hidden_states, num_rows=step.num_rows)
 
     def _logits(self, step: ForwardStep) -> Array:
         return self._runner.forward(step).logits
