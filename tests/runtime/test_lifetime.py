@@ -195,6 +195,29 @@ def test_a_strategy_that_compiles_is_closed_with_the_end_of_that() -> None:
     assert busy.events.count("compiled") <= 2, "what was queued is not begun"
 
 
+def test_a_modifier_that_compiles_is_closed_with_the_end_of_that() -> None:
+    hold, begun, events = threading.Event(), threading.Event(), list[str]()
+
+    class Slow(Listener):
+        def compile(self, request: Any, grammar: Any) -> Any:
+            begun.set()
+            hold.wait()
+            events.append("compiled")
+
+        def close(self) -> None:
+            events.append("closed")
+
+    made, _ = host(modifiers=[Slow])
+    admission = made.runtime.admit(Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=SamplingParams()))
+    assert admission.compilation is not None and begun.wait(60)
+    made.runtime.close()
+    assert events == []
+    hold.set()
+    for thread in made.runtime._threads._threads:
+        thread.join(60)
+    assert events == ["compiled", "closed"]
+
+
 @pytest.mark.parametrize("strategy", [Watched, WithoutFork])
 @pytest.mark.parametrize("num_drafts", [0, 3])
 def test_the_matcher_of_a_sequence_that_ended_is_given_back(strategy: type[Watched], num_drafts: int) -> None:
