@@ -17,7 +17,7 @@ def lose_workers(built: Engine, monkeypatch: pytest.MonkeyPatch, times: list[int
     count, restarts = 0, []
 
     class Lost:
-        def result(self) -> Any:
+        def results(self) -> Any:
             raise WorkerLost("worker 0 is gone")
 
     def watched(method: str, *args: Any) -> Any:
@@ -63,7 +63,7 @@ def test_who_costs_the_workers_their_lives_is_found_and_costs_nobody_else(
         killer = generations[2]._group.sequences[0]
 
         class Lost:
-            def result(self) -> Any:
+            def results(self) -> Any:
                 raise WorkerLost("worker 0 is gone")
 
         def watched(method: str, *args: Any) -> Any:
