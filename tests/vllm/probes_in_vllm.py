@@ -53,6 +53,8 @@ class Ledger:
 class Counted(LogitModifier[Any]):
     """A modifier that enters its states in the ledger."""
 
+    contract = "1.0"
+
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
         if self.name not in request.params.modifiers:
             return None
