@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from guideway.api import (
     LogitModifier,
     LogitTransform,
     Payload,
+    PluginError,
     Regex,
     Request,
     SamplingParams,
@@ -24,6 +26,7 @@ from guideway.api import (
     StepBatch,
 )
 from guideway.api.steps import Array
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.hostility import PROMPT, host
 
@@ -81,7 +84,7 @@ def test_it_is_off_the_decoding_thread_and_every_start_is_given_its_value() -> N
     admission = admitted(subject, "two", SamplingParams(max_tokens=2, n=2, temperature=1.0))
     for index in range(2):
         subject.runtime.start(admission, index, index=index)
-    assert [thread.name for thread in modifier.threads] == ["guideway-compile"]
+    assert [thread.name for thread in modifier.threads] == ["guideway-modifiers"]
     assert len(modifier.started) == 2
     assert modifier.started[0] is modifier.started[1]
 
@@ -130,6 +133,60 @@ def test_a_failure_is_one_requests_and_names_plugin_and_phase(options: dict[str,
     assert bad.finish_reason is FinishReason.INTERNAL_ERROR
     assert str(bad.error) == error
     assert [good.token_ids, too.token_ids] == [alone.token_ids] * 2
+
+
+class Incomparable:
+    def __hash__(self) -> int:
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not to be compared")
+
+
+@pytest.mark.parametrize("constraint", [None, Regex("a+")])
+def test_keys_that_cannot_be_compared_fail_their_requests_and_leave_nobody_waiting(constraint: Any) -> None:
+    subject = host(Slow)
+    modifier = subject.runtime._by_name["slow"]
+    modifier.go.clear()  # the first is under way when the second comes
+    wanted = [replace(params(key=Incomparable()), constraint=constraint) for _ in range(2)]
+    first, second = (admitted(subject, str(i), one) for i, one in enumerate(wanted))
+    modifier.go.set()
+    for admission in (first, second):
+        assert admission.wait(timeout=30)
+    with pytest.raises(PluginError, match=r"modifier\.slow failed in compile_key: RuntimeError: not to be compared"):
+        second.compilation.result()
+
+
+def test_a_request_does_not_wait_for_the_constraint_of_another() -> None:
+    go = threading.Event()
+
+    class Stuck(ReferenceStrategy):
+        def compile(self, constraint: Any) -> CompiledGrammar:
+            assert go.wait(timeout=30)
+            return super().compile(constraint)
+
+    subject = host(Slow, strategies=[Stuck], compile_threads=1)
+    stuck = admitted(subject, "stuck", SamplingParams(constraint=Regex("a+")))
+    assert admitted(subject, "other", params()).wait(timeout=30)
+    assert not stuck.ready()
+    go.set()
+    assert stuck.wait(timeout=30)
+
+
+def test_which_modifiers_may_act_is_known_before_all_is_compiled() -> None:
+    class Idle(Slow):
+        name = "idle"
+        compile = LogitModifier.compile
+
+        def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
+            return request.params.modifiers.get(self.name)
+
+    subject = host(Slow, Idle)
+    subject.runtime._by_name["slow"].go.clear()  # type: ignore[attr-defined]
+    unasked = admitted(subject, "unasked", SamplingParams())
+    asked = admitted(subject, "asked", SamplingParams(modifiers={"idle": {}}))
+    assert [subject.runtime.may_act(admission) for admission in (unasked, asked)] == [("slow",), ("slow", "idle")]
+    subject.runtime._by_name["slow"].go.set()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("error", [InvalidRequest("not so"), InvalidConfiguration("not so", field="options.x")])

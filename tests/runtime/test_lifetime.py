@@ -213,7 +213,7 @@ def test_a_modifier_that_compiles_is_closed_with_the_end_of_that() -> None:
     made.runtime.close()
     assert events == []
     hold.set()
-    for thread in made.runtime._threads._threads:
+    for thread in made.runtime._modifier_threads._threads:
         thread.join(60)
     assert events == ["compiled", "closed"]
 

@@ -323,6 +323,7 @@ def failing(payload: Payload) -> str:
 class FaultyModifier(LogitModifier[State]):
     """Fails as its `Plan` says."""
 
+    contract = "1.0"
     transform: ClassVar[type[LogitTransform]] = FaultyTransform
     states: ClassVar[list[State]] = []
     """Of the engine core, in the order they were made."""

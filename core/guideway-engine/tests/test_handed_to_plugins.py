@@ -42,6 +42,7 @@ class Untouched(LogitTransform):
 class Scribbler(LogitModifier[str]):
     """Writes to what it is handed."""
 
+    contract = "1.0"
     name, stage, transform = "scribbler", Stage.PRE_WARP, Untouched
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> str | None:

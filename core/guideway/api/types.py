@@ -358,7 +358,8 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What a caller sent, before a host tokenises it; only `tenant` and the bytes of `prompt` have been looked at."""
+    """What a caller sent, before a host tokenises it. Only the form of the prompt has been looked at: what else is
+    wrong with it may be found later."""
 
     request_id: str
     prompt: str | tuple[int, ...] | tuple[Mapping[str, Any], ...] | None

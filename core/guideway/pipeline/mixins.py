@@ -72,8 +72,9 @@ class Mixins:
             except SequencesFailed as failed:
                 with blame(plugin, phase):
                     _check_blamed(failed, step)
+                    fault = Fault(plugin, phase, passable(str(failed)))
                 for sequence_id in failed.sequence_ids:
-                    blamed.setdefault(sequence_id, Fault(plugin, phase, passable(str(failed))))
+                    blamed.setdefault(sequence_id, fault)
         return blamed
 
     def call(self, address: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from guideway.api.grammar import CompiledGrammar
 from guideway.api.modifier import LogitModifier
 from guideway.api.types import Constraint, Request
-from guideway.errors import GuidewayError, InvalidGrammar, UnsupportedGrammar, blame
+from guideway.errors import GuidewayError, InvalidGrammar, PluginError, UnsupportedGrammar, blame
 from guideway.runtime.candidates import Candidate
 from guideway.runtime.modifier_set import ModifierSet
 from guideway.runtime.threads import AtWork, SharedWork, Threads
@@ -76,7 +76,7 @@ class Compiler:
             _settle(compilation, error, lambda: Compilation(candidates[0], future.result()))
 
         work = partial(_compile, candidates[0], constraint)
-        self._work.submit(f"grammar.{candidates[0].name}", candidates[0].key, work).add_done_callback(end)
+        self._work.submit([f"grammar.{candidates[0].name}"], candidates[0].key, work).add_done_callback(end)
 
 
 class RequestCompiler:
@@ -91,20 +91,21 @@ class RequestCompiler:
 
     def submit(self, request: Request, constraint: Future[Compilation] | None) -> Future[Compiled] | None:
         """What each `start` is given; `constraint` is the request's, which is under way. None: nothing has to be
-        compiled. The future fails with what `Compiler.submit` or a modifier's `compile` fails with."""
+        compiled. The future fails with what `Compiler.submit` or a modifier's `compile` fails with. Raises
+        `PluginError` if a `compile_key` fails."""
         if constraint is None and not self._compiling:
             return None
+        left = [(modifier, self._modifiers.compile_key(modifier, request)) for modifier in self._compiling]
         compiled: Future[Compiled] = Future()
         if constraint is None:
-            self._next(request, None, self._compiling, {}, compiled)
+            self._next(request, None, left, {}, compiled)
             return compiled
 
         def end(future: Future[Compilation]) -> None:
             if (error := _error_of(future)) is not None:
                 _settle(compiled, error, dict)
             else:
-                values = {self._owner: future.result()}
-                self._next(request, future.result().grammar, self._compiling, values, compiled)
+                self._next(request, future.result(), left, {self._owner: future.result()}, compiled)
 
         constraint.add_done_callback(end)
         compiled.add_done_callback(lambda future: future.cancelled() and constraint.cancel())
@@ -117,8 +118,8 @@ class RequestCompiler:
     def _next(
         self,
         request: Request,
-        grammar: CompiledGrammar | None,
-        left: Sequence[LogitModifier[Any]],
+        constraint: Compilation | None,
+        left: Sequence[tuple[LogitModifier[Any], Hashable | None]],
         values: dict[str, Any],
         compiled: Future[Compiled],
     ) -> None:
@@ -126,28 +127,27 @@ class RequestCompiler:
         if not left or compiled.cancelled():
             _settle(compiled, None, lambda: values)
             return
-        modifier = left[0]
+        modifier, key = left[0]
 
         def end(future: Future[Any]) -> None:
             if (error := _error_of(future)) is not None:
                 _settle(compiled, error, dict)
             else:
                 values[modifier.name] = future.result()
-                self._next(request, grammar, left[1:], values, compiled)
+                self._next(request, constraint, left[1:], values, compiled)
 
+        def work() -> tuple[Any, int]:
+            return self._modifiers.compile(modifier, request, None if constraint is None else constraint.grammar), 1
+
+        # a grammar is not used once its strategy is closed
+        uses = [f"modifier.{modifier.name}", *([] if constraint is None else [f"grammar.{constraint.candidate.name}"])]
         try:
-            key = self._modifiers.compile_key(modifier, request)
-        except GuidewayError as error:
+            with blame(f"modifier.{modifier.name}", "compile_key"):
+                submitted = self._work.submit(uses, None if key is None else (modifier.name, key), work)
+        except PluginError as error:
             _settle(compiled, error, dict)
             return
-        work = partial(self._compile, modifier, request, grammar)
-        own_key = None if key is None else (modifier.name, key)
-        self._work.submit(f"modifier.{modifier.name}", own_key, work).add_done_callback(end)
-
-    def _compile(
-        self, modifier: LogitModifier[Any], request: Request, grammar: CompiledGrammar | None
-    ) -> tuple[Any, int]:
-        return self._modifiers.compile(modifier, request, grammar), 1
+        submitted.add_done_callback(end)
 
 
 def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledGrammar, int]:

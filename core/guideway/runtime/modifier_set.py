@@ -169,6 +169,17 @@ class ModifierSet:
             raise
         return sequence
 
+    def may_act(self, modifier: LogitModifier[Any], request: Request, info: SequenceInfo) -> bool:
+        """Whether `modifier` may act on a sequence of a request of which not all is compiled. Raises as `start`."""
+        if type(modifier).compile is not LogitModifier.compile:
+            return True
+        state = None
+        try:
+            state = self._call(modifier, None, "start", request, info, None)
+            return state is not None
+        finally:
+            self._release([(modifier, state)])
+
     def replay(self, sequence: ActiveSequence) -> None:
         """Bring the states of a sequence that was just started up to date by its journal."""
         for token_ids, feedback in sequence.journal.steps():

@@ -33,7 +33,7 @@ from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import Example, LogitModifier, ModifierContext
 from guideway.api.steps import Fault, Need, Outcome, Payload, StepBatch, StepInput, StepOutput
 from guideway.api.types import Request, SamplingParams, SequenceInfo, Submission
-from guideway.errors import GuidewayError, InvalidRequest, PluginError, close_each, contain, text_of
+from guideway.errors import GuidewayError, InvalidRequest, PluginError, blame, close_each, contain, text_of
 from guideway.pipeline.context import combined_bitmask
 from guideway.runtime.admission import Admission, Validator, check_companions, run_validators, validate_request
 from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler
@@ -83,11 +83,14 @@ class Runtime:
     ) -> None:
         self.context = context
         self._strategies = strategies
-        self._threads, self._at_work = Threads("guideway-compile", compile_threads), AtWork()
+        self._at_work = AtWork()
+        self._threads = Threads("guideway-compile", compile_threads)
+        self._modifier_threads = Threads("guideway-modifiers", compile_threads)
+        """Threads of their own, so that no request waits for another one's constraint."""
         self._mask = self.grammar_host(strategies, Compiler(self._threads, self._at_work, cache_bytes), context)
         check_names(modifiers)
         self._modifiers = ModifierSet([self._mask, *modifiers], context, offers)
-        self._compiler = RequestCompiler(self._modifiers, self._mask.name, self._threads, self._at_work)
+        self._compiler = RequestCompiler(self._modifiers, self._mask.name, self._modifier_threads, self._at_work)
         self._by_name = {m.name: m for m in modifiers}
         self._validators = validators or {}
         self._validation = ValidationContext(
@@ -183,6 +186,7 @@ class Runtime:
         releases = [("runtime", partial(self.release, slot)) for slot in running]
         close_each([*releases, ("runtime", self._compiler.close), (f"modifier.{self._mask.name}", self._mask.close)])
         self._threads.close()
+        self._modifier_threads.close()
         self._at_work.end("admission", self._close_plugins)
 
     def _close_plugins(self) -> None:
@@ -290,6 +294,13 @@ class Runtime:
         """The configured modifiers that act on the sequence in `slot`, in the order they act in."""
         return tuple(m.name for m, _ in self._sequence(slot).acting if m.name in self._by_name)
 
+    def may_act(self, admission: Admission) -> tuple[str, ...]:
+        """The configured modifiers that may act on a request of which not all is compiled yet: those that compile, and
+        of the others those that say so. For a host that has to know before. Raises as `start` does."""
+        request = admission.request
+        info = SequenceInfo(index=0, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
+        return tuple(m.name for m in self._by_name.values() if self._modifiers.may_act(m, request, info))
+
     def unenforced(self, slot: int) -> tuple[str, ...]:
         """What was asked for the sequence in `slot` and is not enforced, by name."""
         return tuple(self._sequence(slot).unenforced)
@@ -325,7 +336,8 @@ class Runtime:
             for example in modifier.examples:
                 try:
                     self._modifiers.check_needs(modifier)
-                    steps += self._example_step(modifier, example)
+                    with blame(f"modifier.{modifier.name}", "examples", passing=(GuidewayError,)):
+                        steps += self._example_step(modifier, example)
                 except InvalidRequest:
                     continue
                 except GuidewayError as error:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -53,7 +53,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Take nothing more; what is running ends in its own time."""
+        """Take nothing more; what was taken ends in its own time."""
         with self._lock:
             self._closed = True
             for _ in self._threads:
@@ -77,6 +77,7 @@ class Threads:
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
             job()
+            del job  # it holds what it worked on, and the next one may be long in coming
 
 
 class AtWork:
@@ -125,9 +126,10 @@ class SharedWork(Generic[T]):
         self.weight = 0
         """Of all values that are kept."""
 
-    def submit(self, user: str, key: Hashable | None, work: Callable[[], tuple[T, int]]) -> Future[T]:
-        """The value for `key`: kept, under way, or begun; `work`, which uses the plugin `user`, returns it with what it
-        weighs. None is no key, and nothing is shared. After `close` the future is cancelled."""
+    def submit(self, uses: Sequence[str], key: Hashable | None, work: Callable[[], tuple[T, int]]) -> Future[T]:
+        """The value for `key`: kept, under way, or begun; `work`, which uses these plugins, returns it with what it
+        weighs. None is no key, and nothing is shared. After `close` the future is cancelled. Raises what comparing keys
+        raises."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -141,7 +143,7 @@ class SharedWork(Generic[T]):
                     future.set_result(self._kept[key][0])
                     return future
             # submitted before it is known: what cannot be, or is interrupted here, leaves nothing to wait for
-            self._threads.submit(partial(self._run, user, key, work, future))
+            self._threads.submit(partial(self._run, uses, key, work, future))
             self._under_way[future if key is None else key] = future
         return future
 
@@ -153,8 +155,12 @@ class SharedWork(Generic[T]):
         for future in pending:
             future.cancel()
 
-    def _run(self, user: str, key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]) -> None:
-        with self._at_work.using(user):
+    def _run(
+        self, uses: Sequence[str], key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]
+    ) -> None:
+        with ExitStack() as at_work:
+            for plugin in uses:
+                at_work.enter_context(self._at_work.using(plugin))
             with self._lock:
                 if self._closed or not future.set_running_or_notify_cancel():
                     return
@@ -162,16 +168,17 @@ class SharedWork(Generic[T]):
 
     def _work(self, key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]) -> None:
         try:
-            value, weight = work()
-        except BaseException as error:
-            with self._lock:
-                self._under_way.pop(future if key is None else key, None)
+            try:
+                value, weight = work()
+            finally:
+                with self._lock:
+                    self._under_way.pop(future if key is None else key, None)
+            if key is not None:
+                with self._lock:
+                    self._keep(key, value, weight)
+        except BaseException as error:  # whatever it is, also of comparing keys: whoever waits must hear of it
             future.set_exception(error)
             return
-        with self._lock:
-            self._under_way.pop(future if key is None else key, None)
-            if key is not None:
-                self._keep(key, value, weight)
         future.set_result(value)
 
     def _keep(self, key: Hashable, value: T, weight: int) -> None:

@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guideway.api.forward import ModelInfo, RunnerLimits
 from guideway.api.modifier import ModifierContext
@@ -22,12 +22,10 @@ from guideway.runtime.runtime import Runtime
 from guideway.vocabulary import build_vocabulary
 
 from guideway_engine.config import EngineConfig
+from guideway_engine.prompts import PromptReader, most_bytes
 from guideway_engine.scheduling.buddy import power_of_two
 from guideway_engine.scheduling.kv_cache import KVCache
 from guideway_engine.worker import WorkerSettings, WorkerSpec
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 __all__ = ["Parts", "assemble"]
 
@@ -44,7 +42,7 @@ MAX_DEFAULT_CELLS = 1 << 16
 class Parts:
     """What an engine is made of."""
 
-    tokenizer: PreTrainedTokenizerFast
+    prompts: PromptReader
     runtime: Runtime
     executor: Executor
     cache: KVCache
@@ -97,18 +95,19 @@ def assemble(config: EngineConfig) -> Parts:
             cache_bytes=config.grammar_cache_bytes,
             compile_threads=config.compile_threads,
         ).build(hooks)
-        settings = WorkerSettings(
-            modifiers=runtime.modifier_classes(),
-            example_steps=runtime.example_steps() if info.static_shapes else (),
-            vocabulary_size=len(vocabulary),
-            limits=RunnerLimits(
-                num_cells=cache.num_cells,
-                max_length=max_length,
-                max_num_tokens=config.max_num_batched_tokens,
-                max_num_rows=config.max_num_seqs * (1 + config.num_speculative_tokens),
-            ),
-        )
         try:
+            settings = WorkerSettings(
+                modifiers=runtime.modifier_classes(),
+                example_steps=runtime.example_steps() if info.static_shapes else (),
+                vocabulary_size=len(vocabulary),
+                limits=RunnerLimits(
+                    num_cells=cache.num_cells,
+                    max_length=max_length,
+                    max_num_tokens=config.max_num_batched_tokens,
+                    max_num_rows=config.max_num_seqs * (1 + config.num_speculative_tokens),
+                ),
+            )
+            prompts = PromptReader(tokenizer, most_bytes(tokenizer, vocabulary, max_length))
             _start(executor, settings)
         except BaseException:
             runtime.close()
@@ -123,7 +122,7 @@ def assemble(config: EngineConfig) -> Parts:
         executor.submit("start", settings).result()
 
     log.info("%s", spec.plan.summary("its own engine"))
-    return Parts(tokenizer, runtime, executor, cache, hooks, info, restart)
+    return Parts(prompts, runtime, executor, cache, hooks, info, restart)
 
 
 def _start(executor: Executor, settings: WorkerSettings) -> None:

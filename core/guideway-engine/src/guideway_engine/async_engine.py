@@ -275,7 +275,13 @@ class AsyncEngine:
                 request_id=waiting.request_id,
                 arrival=waiting.arrival,
             )
-            self._admission.submit(admit).add_done_callback(partial(self._on_admitted, waiting))
+            try:
+                admitted = self._admission.submit(admit)
+            except GuidewayError as error:  # the system has no thread for it
+                self._end(waiting)
+                self._call_in(waiting.loop, _set_admitted, waiting.admitted, error)
+            else:
+                admitted.add_done_callback(partial(self._on_admitted, waiting))
 
     def _has_room(self, params: SamplingParams) -> bool:
         entering: Counter[int] = Counter()

@@ -30,7 +30,7 @@ from guideway_engine.admission import demand, make_group
 from guideway_engine.assembly import assemble
 from guideway_engine.config import EngineArguments, EngineConfig, config_of
 from guideway_engine.generation import Generation
-from guideway_engine.prompts import BYTES, Message, Prompt, PromptReader, conversations, most_bytes
+from guideway_engine.prompts import BYTES, Message, Prompt, conversations
 from guideway_engine.scheduling.scheduler import Scheduler
 from guideway_engine.scheduling.sequence import SequenceGroup, reason_of, refusal
 from guideway_engine.scheduling.stepper import Stepper
@@ -94,10 +94,7 @@ class Engine:
     def __init__(self, model: str | os.PathLike[str] | EngineConfig, **settings: Unpack[EngineArguments]) -> None:
         self.config = config = config_of(model, settings)
         parts = assemble(config)
-        self._prompts = PromptReader(
-            parts.tokenizer,
-            most_bytes(parts.tokenizer, parts.runtime.context.vocabulary, parts.runtime.context.max_model_len),
-        )
+        self._prompts = parts.prompts
         self._runtime = parts.runtime
         self._hooks = parts.hooks
         self._executor = parts.executor

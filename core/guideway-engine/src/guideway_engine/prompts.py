@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -130,7 +131,7 @@ def _read(prompt: Any) -> Read:
             field="prompt",
         )
     if prompt and all(isinstance(item, Mapping) for item in prompt):
-        return tuple(prompt)
+        return tuple(copy.deepcopy(prompt))  # hooks see them, and they are the caller's
     for item in prompt:
         if not isinstance(item, Integral) or isinstance(item, bool):  # NumPy's integers are Integral
             raise InvalidRequest(

@@ -67,7 +67,8 @@ class Core:
     """The guest of one engine core.
 
     `admit` may be called from another thread than the rest, and takes no lock, so that a strategy that thinks long
-    about a constraint holds up nobody: what it shares with the steps are entries of dictionaries, one a request.
+    about a constraint holds up no step: what it shares with the steps are entries of dictionaries, one a request.
+    Requests that come after it wait, for vLLM reads them in one thread.
     """
 
     def __init__(self, config: GuestConfig, vllm_config: Any) -> None:

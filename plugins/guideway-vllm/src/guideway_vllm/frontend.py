@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from http import HTTPStatus
@@ -106,10 +106,22 @@ class FrontEnd:
         with _told_as_vllm_does():
             trial = self._admit(made, text)
             while (admission := await self._beside(partial(next, trial, None))) is not None:
-                if admission.compilation is not None:
-                    waiting = asyncio.wrap_future(admission.compilation)
-                    await asyncio.wait([waiting], timeout=self._config.refuse_within)
+                await self._compiled(admission)
         return made
+
+    async def _compiled(self, admission: Admission) -> None:
+        """Wait for its compilation, whatever becomes of that, at most `refuse_within`."""
+        if admission.compilation is None:
+            return
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell(_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(done.set)
+
+        admission.compilation.add_done_callback(tell)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(done.wait(), self._config.refuse_within)
 
     def _beside(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.wrap_future(self._threads.submit(work))
@@ -167,13 +179,8 @@ class FrontEnd:
             yield admission
             if admission.ready():
                 return self._started(admission)
-        finally:
-            self._abandon(admission)
-        # which of them act does not depend on what the constraint compiles to
-        free = replace(request, params=replace(request.params, constraint=None))
-        admission = self._runtime.admit(free)
-        try:
-            return self._started(admission) if admission.ready() else list(request.params.modifiers)
+            with self._slot:
+                return list(self._runtime.may_act(admission))
         finally:
             self._abandon(admission)
 
