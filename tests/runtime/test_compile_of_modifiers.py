@@ -81,7 +81,7 @@ def admitted(subject: Any, request_id: str, params: SamplingParams) -> Any:
 def test_it_is_off_the_decoding_thread_and_every_start_is_given_its_value() -> None:
     subject = host(Slow)
     modifier = subject.runtime._by_name["slow"]
-    admission = admitted(subject, "two", SamplingParams(max_tokens=2, n=2, temperature=1.0))
+    admission = admitted(subject, "two", SamplingParams(max_tokens=2, n=2, temperature=1.0, modifiers={"slow": {}}))
     for index in range(2):
         subject.runtime.start(admission, index, index=index)
     assert [thread.name for thread in modifier.threads] == ["guideway-modifiers"]
@@ -109,10 +109,21 @@ def test_equal_keys_share_one_call_and_no_key_shares_none() -> None:
     assert [compiled[0] for compiled in modifier.started] == ["a", "a", "c", "d2", "e2"]
 
 
+def test_it_is_not_called_for_requests_that_do_not_select_the_modifier() -> None:
+    subject = host(Slow)
+    modifier = subject.runtime._by_name["slow"]
+    modifier.go.clear()
+    admission = admitted(subject, "plain", SamplingParams())
+    assert admission.ready()
+    subject.runtime.start(admission, 0)
+    assert modifier.started == [None]
+    modifier.go.set()
+
+
 def test_it_is_given_the_compiled_constraint() -> None:
     subject = host(Slow)
     modifier = subject.runtime._by_name["slow"]
-    admission = admitted(subject, "with", SamplingParams(constraint=Regex("a+")))
+    admission = admitted(subject, "with", replace(params(), constraint=Regex("a+")))
     assert admission.wait(timeout=30)
     assert admitted(subject, "without", params()).wait(timeout=30)
     assert [isinstance(grammar, CompiledGrammar) for grammar in modifier.grammars] == [True, False]
@@ -183,9 +194,10 @@ def test_which_modifiers_may_act_is_known_before_all_is_compiled() -> None:
 
     subject = host(Slow, Idle)
     subject.runtime._by_name["slow"].go.clear()  # type: ignore[attr-defined]
-    unasked = admitted(subject, "unasked", SamplingParams())
-    asked = admitted(subject, "asked", SamplingParams(modifiers={"idle": {}}))
-    assert [subject.runtime.may_act(admission) for admission in (unasked, asked)] == [("slow",), ("slow", "idle")]
+    one, both = {"slow": {}}, {"slow": {}, "idle": {}}
+    admissions = [admitted(subject, str(wanted), SamplingParams(modifiers=wanted)) for wanted in (one, both)]
+    assert [admission.ready() for admission in admissions] == [False, False]
+    assert [subject.runtime.may_act(admission) for admission in admissions] == [("slow",), ("slow", "idle")]
     subject.runtime._by_name["slow"].go.set()  # type: ignore[attr-defined]
 
 

@@ -208,7 +208,9 @@ def test_a_modifier_that_compiles_is_closed_with_the_end_of_that() -> None:
             events.append("closed")
 
     made, _ = host(modifiers=[Slow])
-    admission = made.runtime.admit(Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=SamplingParams()))
+    admission = made.runtime.admit(
+        Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=SamplingParams(modifiers={"listener": {}}))
+    )
     assert admission.compilation is not None and begun.wait(60)
     made.runtime.close()
     assert events == []

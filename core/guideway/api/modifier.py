@@ -188,7 +188,8 @@ class LogitModifier(ABC, Generic[State]):
         self.context = context
 
     def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
-        """The slow part of a request, before any of its sequences starts: what it returns is given to each `start`.
+        """The slow part of a request that selects this modifier, before any of its sequences starts: what it returns is
+        given to each `start`.
 
         Called off the thread that decodes, from several threads at once, in every process that admits the request or
         calls `start`; a function of the request and of this modifier's options alone. `grammar` is the request's
@@ -197,16 +198,16 @@ class LogitModifier(ABC, Generic[State]):
         return None
 
     def compile_key(self, request: Request) -> Hashable | None:
-        """Requests of equal keys share one call of `compile` and its value; None: each has a call of its own. Called
-        from several threads at once."""
+        """Requests of equal keys share one call of `compile` and its value; None: each has a call of its own. Asked
+        where `compile` will be called, from several threads at once."""
         return None
 
     @abstractmethod
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> State | None:
         """The state of a new sequence, once per sequence; None leaves its rows alone. A request that selects this
-        modifier has its options in ``request.params.modifiers[name]``, a mapping. `compiled` is what `compile`
-        returned for the request. Raises `InvalidRequest` to refuse it; an `InvalidConfiguration`, as `parse_options`
-        raises, refuses it too."""
+        modifier has its options in ``request.params.modifiers[name]``, a mapping. `compiled` is what `compile` returned
+        for the request, None for one that does not select this modifier. Raises `InvalidRequest` to refuse it; an
+        `InvalidConfiguration`, as `parse_options` raises, refuses it too."""
 
     def unenforced(self, state: State) -> Sequence[str]:
         """Names of what was asked for this sequence and will not be enforced, once it has started; they are in the

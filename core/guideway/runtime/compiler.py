@@ -93,9 +93,10 @@ class RequestCompiler:
         """What each `start` is given; `constraint` is the request's, which is under way. None: nothing has to be
         compiled. The future fails with what `Compiler.submit` or a modifier's `compile` fails with. Raises
         `PluginError` if a `compile_key` fails."""
-        if constraint is None and not self._compiling:
+        compiling = [modifier for modifier in self._compiling if modifier.name in request.params.modifiers]
+        if constraint is None and not compiling:
             return None
-        left = [(modifier, self._modifiers.compile_key(modifier, request)) for modifier in self._compiling]
+        left = [(modifier, self._modifiers.compile_key(modifier, request)) for modifier in compiling]
         compiled: Future[Compiled] = Future()
         if constraint is None:
             self._next(request, None, left, {}, compiled)

@@ -171,7 +171,7 @@ class ModifierSet:
 
     def may_act(self, modifier: LogitModifier[Any], request: Request, info: SequenceInfo) -> bool:
         """Whether `modifier` may act on a sequence of a request of which not all is compiled. Raises as `start`."""
-        if type(modifier).compile is not LogitModifier.compile:
+        if modifier.name in request.params.modifiers and type(modifier).compile is not LogitModifier.compile:
             return True
         state = None
         try:

@@ -295,8 +295,8 @@ class Runtime:
         return tuple(m.name for m, _ in self._sequence(slot).acting if m.name in self._by_name)
 
     def may_act(self, admission: Admission) -> tuple[str, ...]:
-        """The configured modifiers that may act on a request of which not all is compiled yet: those that compile, and
-        of the others those that say so. For a host that has to know before. Raises as `start` does."""
+        """The configured modifiers that may act on a request of which not all is compiled yet: those that compile for
+        it, and of the others those that say so. For a host that has to know before. Raises as `start` does."""
         request = admission.request
         info = SequenceInfo(index=0, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
         return tuple(m.name for m in self._by_name.values() if self._modifiers.may_act(m, request, info))

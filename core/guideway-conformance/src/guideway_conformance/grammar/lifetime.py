@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guideway.api import Matcher
+from guideway.api import CompiledGrammar, Matcher
 
 from guideway_conformance.grammar.session import Session, expect_same, walk
 from guideway_conformance.grammar.subject import Case, GrammarSubject
@@ -65,6 +65,8 @@ def a_recycled_matcher_has_no_past(subject: GrammarSubject) -> None:
                 here.take(ahead)
                 here.rollback(min(here.undoable, len(ahead)))
             expect_same(session, wanted, case.vocabulary, f"{said} {len(ahead)} tokens were rolled back")
+            if type(case.compiled).recycle is CompiledGrammar.recycle:
+                continue
             # no host asks for this: what there is to undo, if anything, must not be another sequence's
             refused = [_refuses(here.matcher, len(here.token_ids) + 1) for here in (session, wanted)]
             expect(refused[0] == refused[1], f"{said} a new one rolls back a token that it never accepted")

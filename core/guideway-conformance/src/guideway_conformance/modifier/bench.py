@@ -133,7 +133,8 @@ class Bench:
         if Need.COMPANIONS in self.cls.needs and request.request_id not in self._companions:
             companions = self._companions[request.request_id] = tuple(self.modifier.companions(request))
         try:
-            value = self.modifier.compile(request, None) if compiled is COMPILE else compiled
+            selected = self.cls.name in request.params.modifiers
+            value = compiled if compiled is not COMPILE else self.modifier.compile(request, None) if selected else None
             state = self.modifier.start(request, info, value)
         except BaseException:
             self.modifier.release(None)
