@@ -91,7 +91,7 @@ def _moved(kind: str, component: Any, base: Any) -> Iterator[str]:
     if kind in former and isinstance(component.examples, Sequence):
         cls, instead = former[kind]
         if any(isinstance(example, cls) for example in component.examples):
-            yield f"{component.__qualname__}.examples has a {cls.__name__}\nhint: write {instead} of guideway.api"
+            yield f"{component.__qualname__}.examples holds {cls.__name__}\nhint: write {instead} of guideway.api"
 
 
 def _signatures(kind: str, component: Any, base: type) -> Iterator[str]:
@@ -167,7 +167,11 @@ def _room(parameters: list[inspect.Parameter]) -> int:
 
 
 def _text(parameters: list[inspect.Parameter]) -> str:
-    return ", ".join(["self", *(str(p.replace(annotation=p.empty)) for p in parameters)])
+    return ", ".join(["self", *filter(None, [str(inspect.Signature(_bare(parameters)))[1:-1]])])
+
+
+def _bare(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    return [parameter.replace(annotation=parameter.empty) for parameter in parameters]
 
 
 def _is_ours(cls: type) -> bool:
