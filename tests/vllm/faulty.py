@@ -68,7 +68,7 @@ def install(folder: Path) -> None:
     """The distribution; `folder` goes on the path."""
     entries = [
         *("grammar.faulty", "grammar.replayed", "hooks.faulty", "worker.faulty"),
-        *(f"modifier.faulty_{stage}" for stage in STAGES),
+        *(f"modifier.faulty_{stage}" for stage in (*STAGES, "compiles")),
     ]
     distributions.install(folder, "faulty", dict.fromkeys(entries, __name__))
 
@@ -328,9 +328,6 @@ class FaultyModifier(LogitModifier[State]):
     states: ClassVar[list[State]] = []
     """Of the engine core, in the order they were made."""
 
-    def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
-        hold_at(request.params.modifiers.get(self.name, {}).get("gate"))
-
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:
         wanted = request.params.modifiers.get(self.name)
         if wanted is None:
@@ -409,6 +406,15 @@ class Sample(FaultyModifier):
     needs = frozenset({Need.UNIFORM})
 
 
+class Compiles(FaultyModifier):
+    """Waits where it is asked to, before its sequences start."""
+
+    name, stage = "faulty_compiles", Stage.PRE_WARP
+
+    def compile(self, request: Request, grammar: CompiledGrammar | None) -> None:
+        hold_at(request.params.modifiers[self.name].get("gate"))
+
+
 # Worker mixins and hooks
 
 
@@ -455,7 +461,7 @@ def guideway_grammar_strategy(name: str) -> type[GrammarStrategy]:
 
 @hookimpl
 def guideway_logit_modifier(name: str) -> type[LogitModifier[Any]]:
-    return {cls.name: cls for cls in (PreWarp, Mask, PostWarp, Sample)}[name]
+    return {cls.name: cls for cls in (PreWarp, Mask, PostWarp, Sample, Compiles)}[name]
 
 
 @hookimpl

@@ -63,7 +63,8 @@ def server(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     faulty.install(folder)
     guideway = {
         "grammar": ["llguidance", "xgrammar", "faulty"],
-        "modifiers": ["hello", "faulty_pre_warp", "faulty_post_warp"],
+        "modifiers": ["hello", "faulty_pre_warp", "faulty_post_warp", "faulty_compiles"],
+        "refuse_within": 30,
         "worker_mixins": ["layer_timing"],
         "plugins": {"enable": ["tenant_policy", "faulty"]},
     }
@@ -450,7 +451,7 @@ def test_a_server_answers_others_while_it_looks_at_a_request(
             "vllm_xargs": {"guideway.dialect": "faulty"},
         },
         "validate_request": {"vllm_xargs": {"guideway.tenant": f"gate:{gate}"}},
-        "modifier's compile": {"vllm_xargs": modifiers(faulty_pre_warp={"gate": str(gate)})},
+        "modifier's compile": {"vllm_xargs": modifiers(faulty_compiles={"gate": str(gate)})},
     }[where]
     with ThreadPoolExecutor(1) as threads:
         answer = threads.submit(ask.chat, **slow)

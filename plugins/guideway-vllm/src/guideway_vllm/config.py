@@ -40,7 +40,7 @@ class GuestConfig:
     """How many constraints compile at once, in the front end and in the engine core each."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20
     """How much memory finished grammars may keep for reuse, in either."""
-    refuse_within: Annotated[float, Range(0), math.isfinite, "a number of seconds of at least 0"] = 0.5
+    refuse_within: Annotated[float, Range(0), math.isfinite, "a number of seconds of at least 0"] = 2.0
     """For how many seconds at most the front end waits for a constraint to compile, so that a wrong one is refused
     with status 400; one that takes longer goes on to the engine, where only its own request can fail."""
     options: Options = field(default_factory=dict, hash=False)

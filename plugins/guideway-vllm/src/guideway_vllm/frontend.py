@@ -89,7 +89,7 @@ class FrontEnd:
         """Whether a request with these parameters is tried at all."""
         return hasattr(params, "structured_outputs") and (self._judges_all or is_ours(params))
 
-    def admit(self, request: Any, text: str | None) -> None:
+    def admit(self, request: Any, text: str | None = None) -> None:
         """Try an ``EngineCoreRequest``, whose prompt was this `text` if that is known, and prepare its parameters,
         which are its own, for the engine core. Raises ``VLLMValidationError`` for a request that cannot be served, and
         `PluginError` if a plugin failed over it."""

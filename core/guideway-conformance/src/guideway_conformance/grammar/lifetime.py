@@ -104,7 +104,7 @@ def recycled_matchers_are_independent(subject: GrammarSubject) -> None:
 def closing_ends_one_strategy(subject: GrammarSubject) -> None:
     """A strategy closes without an error, used or unused, and others of its class go on."""
     subject.build().close()
-    for case, other in _pairs(subject)[:2]:
+    for case, other in _pairs(subject)[:1]:  # all cases are of one strategy, and it is closed once
         session = case.session()
         walk(session, 0, 4)
         _end(case, session)
