@@ -25,6 +25,7 @@ class StaticNumpy(NumpyDevice):
 class FusedNumpy(NumpyDevice):
     """Declares every optional operation, each as the contract builds it from the others."""
 
+    contract = "1.0"
     name = "fused"
     fused = frozenset(FUSED_OPERATIONS)
 

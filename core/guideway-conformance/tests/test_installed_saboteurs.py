@@ -39,7 +39,7 @@ BUGS = {
     ),
     "writes-everywhere": Bug(
         "modifier",
-        'step.ops.add_at(logits, payload.rows, payload.arrays["token_id"], payload.arrays["bias"])',
+        'step.ops.scale_rows(logits, payload.rows, payload.arrays["factor"])',
         "logits + 1.0",
         1,
         "rows",

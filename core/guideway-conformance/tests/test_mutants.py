@@ -50,8 +50,12 @@ HOLDING = "holding = [i for i, token in enumerate(vocabulary.tokens) if letter.e
 ONLY_MEMORY = "memory held, which can be told only roughly"
 OTHER_ARRAYS = "logits of another library, of which the suite has none for a device of NumPy"
 OWN_REFUSALS = "which patterns it refuses is a strategy's own affair, and compile refuses them too"
+OWN_OPTIONS = "which options it takes is a strategy's own affair"
+SHORTER = "the same language, written shorter"
 OTHER_WISH = "what a request may wish for, and what comes of it, is the modifier's own affair"
 SURVIVORS = {
+    ("strategy.py", 'parse_options(Options, options, where="grammar.reference")'): OWN_OPTIONS,
+    ("expressions.py", "flat.discard(self.NOTHING)"): SHORTER,
     ("strategy.py", 'reason = _why_not_pattern(subschema["pattern"])'): OWN_REFUSALS,
     ("strategy.py", "if reason is not None:"): OWN_REFUSALS,
     ("strategy.py", "parse_regex(Language(), pattern)"): OWN_REFUSALS,
