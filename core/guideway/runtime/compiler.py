@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from guideway.api.grammar import CompiledGrammar
 from guideway.api.modifier import LogitModifier
 from guideway.api.types import Constraint, Request
-from guideway.errors import GuidewayError, InvalidGrammar, PluginError, UnsupportedGrammar, blame
+from guideway.errors import GuidewayError, InvalidGrammar, UnsupportedGrammar, blame
 from guideway.runtime.candidates import Candidate
 from guideway.runtime.modifier_set import ModifierSet
 from guideway.runtime.threads import AtWork, SharedWork, Threads
@@ -143,9 +143,10 @@ class RequestCompiler:
         # a grammar is not used once its strategy is closed
         uses = [f"modifier.{modifier.name}", *([] if constraint is None else [f"grammar.{constraint.candidate.name}"])]
         try:
-            with blame(f"modifier.{modifier.name}", "compile_key"):
+            # comparing keys calls the modifier's code
+            with blame(f"modifier.{modifier.name}", "compile_key", passing=(GuidewayError,)):
                 submitted = self._work.submit(uses, None if key is None else (modifier.name, key), work)
-        except PluginError as error:
+        except GuidewayError as error:
             _settle(compiled, error, dict)
             return
         submitted.add_done_callback(end)

@@ -13,11 +13,14 @@ from typing import Generic, TypeVar
 
 from guideway.errors import GuidewayError
 
-__all__ = ["AtWork", "SharedWork", "Threads"]
+__all__ = ["ADMISSION_THREADS", "AtWork", "SharedWork", "Threads"]
 
 STACK_BYTES = 64 << 20
 """Stack of a thread. Native compilers recurse over `$ref` and rule chains; at the usual 8 MiB they overflow from about
 2,500 links on, which kills the process. Virtual memory only."""
+
+ADMISSION_THREADS = 4
+"""In which a host admits requests beside the thread that decodes, or its event loop."""
 
 T = TypeVar("T")
 

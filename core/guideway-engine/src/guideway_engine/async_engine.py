@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, Unpack
 from guideway.api.types import GenerationResult, SamplingParams
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import GuidewayError, text_of
-from guideway.runtime.threads import Threads
+from guideway.runtime.threads import ADMISSION_THREADS, Threads
 
 from guideway_engine.admission import demand
 from guideway_engine.config import EngineArguments, EngineConfig
@@ -31,9 +31,6 @@ __all__ = ["AsyncEngine", "AsyncGeneration"]
 
 log = logging.getLogger(__name__)
 
-ADMISSION_THREADS = 4
-"""In which requests are checked and tokenised, beside the thread that decodes."""
-
 POLL_SECONDS = 0.02
 """How long a compilation that has ended may go unnoticed while nothing else is there to do."""
 
@@ -42,14 +39,20 @@ class AsyncGeneration:
     """One submitted request. Its methods are for the event loop that submitted it."""
 
     def __init__(
-        self, engine: AsyncEngine, request_id: str, prompt: Prompt, params: SamplingParams | None, tenant: str
+        self,
+        engine: AsyncEngine,
+        request_id: str,
+        arrival: int,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        tenant: str,
     ) -> None:
         self.request_id = request_id
         self.params = SamplingParams() if params is None else params
         self.arguments = (prompt, self.params, tenant)
         self.priority, _ = demand(self.params)
         self.tenant = tenant if isinstance(tenant, str) else ""  # admission refuses another one
-        self.arrival = engine.new_arrival()
+        self.arrival = arrival
         self.loop = asyncio.get_running_loop()
         self.result: GenerationResult | None = None
         """The result, once every output has ended."""
@@ -189,12 +192,9 @@ class AsyncEngine:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def new_arrival(self) -> int:
-        """`Engine.new_arrival`."""
-        return self._engine.new_arrival()
-
     def _new_generation(self, prompt: Prompt, params: SamplingParams | None, tenant: str) -> AsyncGeneration:
-        return AsyncGeneration(self, f"request-{next(self._ids)}", prompt, params, tenant)
+        request_id, arrival = f"request-{next(self._ids)}", self._engine.new_arrival()
+        return AsyncGeneration(self, request_id, arrival, prompt, params, tenant)
 
     async def _begin(self, generation: AsyncGeneration) -> None:
         """Wait until it is admitted. Raises what `submit` raises."""

@@ -12,7 +12,6 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cache, partial
 from http import HTTPStatus
 from importlib.metadata import entry_points
@@ -21,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 from guideway.api import InvalidRequest, PluginError, Request, Stage, Submission, UnsupportedCapability
 from guideway.plugins import Plugins
 from guideway.runtime import Admission
-from guideway.runtime.threads import Threads
+from guideway.runtime.threads import ADMISSION_THREADS, Threads
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.parts import build_runtime
@@ -34,9 +33,6 @@ log = logging.getLogger("vllm.guideway")
 NOT_BESIDE_DRAWS = ("logprobs", "logprob_token_ids", "bad_words", "allowed_token_ids", "thinking_token_budget")
 """Parameters only vLLM's own draw obeys, or reports of."""
 
-
-ADMISSION_THREADS = 4
-"""In which a server tries requests, beside its event loop."""
 
 T = TypeVar("T")
 Trial: TypeAlias = Generator[Admission, None, T]
@@ -135,8 +131,15 @@ class FrontEnd:
         # ids given from outside need not be unique yet
         request_id = f"{request.request_id}/{next(self._numbers)}"
         ours = request_of(request_id, prompt, params, request.priority)
-        came = Submission(request_id=request_id, prompt=text, prompt_token_ids=prompt, params=ours.params)
-        self._runtime.check(replace(came, tenant=ours.tenant))
+        self._runtime.check(
+            Submission(
+                request_id=request_id,
+                prompt=text,
+                params=ours.params,
+                prompt_token_ids=prompt,
+                tenant=ours.tenant,
+            )
+        )
         acting = yield from self._tried(ours)
         late = [name for name in acting if self._modifiers[name].stage in (Stage.POST_WARP, Stage.SAMPLE)]
         if acting and self._runner != "V1":
