@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -15,15 +16,17 @@ from guideway.api import (
     GrammarStrategy,
     LogitModifier,
     LogitTransform,
+    Matcher,
     Sampler,
     Stage,
     UnsupportedGrammar,
     WorkerMixin,
 )
-from guideway.devices.numpy.device import NumpyDevice
-from guideway.errors import PluginLoadError
+from guideway.devices.numpy.device import NumpyDevice, NumpyOps
+from guideway.errors import ConformanceError, PluginLoadError
 from guideway.plugins import PluginIndex, PluginRecord, moved
-from guideway.plugins.contract import ContractViolation, check_class
+from guideway.plugins.building import build_device, build_modifiers
+from guideway.plugins.contract import ContractViolation, check_class, check_returned
 from guideway.plugins.kinds import KINDS
 from guideway.plugins.loading import load
 
@@ -142,7 +145,7 @@ FITTING = [
     ("modifier", "start", lambda *args, **kwargs: None),
     ("modifier", "start", decorated(lambda self, request, sequence, compiled: None)),
     ("modifier", "release", staticmethod(lambda state: None)),
-    ("modifier", "compile_key", functools.partialmethod(lambda self, what, request: None, "x")),
+    ("modifier", "companions", functools.partialmethod(lambda self, what, request: (), "x")),
     ("modifier", "accept", min),  # of an extension module, and says nothing of its parameters
     ("grammar", "available", classmethod(lambda cls: None)),
     ("grammar", "available", staticmethod(lambda: None)),
@@ -202,6 +205,70 @@ def test_methods_of_a_transform_are_compared_too(transform: type, said: str) -> 
     assert said in refusal("modifier", written("modifier", transform=transform))
 
 
+def built_modifier(cls: type[Any]) -> Any:
+    context: Any = None
+    return build_modifiers([cls], context, {})[0]
+
+
+def test_operations_of_a_device_are_compared_when_it_is_built() -> None:
+    class Ops(NumpyOps):
+        def topk(self, x: Any) -> Any: ...  # type: ignore[override]
+
+    closed = []
+
+    class Mine(Device):
+        def __init__(self, device: str) -> None:
+            super().__init__()
+            self.device, self.ops = device, Ops() if device == "old" else NumpyOps()
+
+        def close(self) -> None:
+            closed.append(self.device)
+
+    check_class(record("device"), Mine)
+    build_device(Mine, "cpu")
+    with pytest.raises(PluginLoadError) as caught:
+        build_device(Mine, "old")
+    assert "device.mine failed while it was built: ContractViolation: " in str(caught.value)
+    assert "Ops.topk(self, x) does not fit the contract's topk(self, x, k): it has no place for k" in str(caught.value)
+    assert closed == ["old"]
+
+
+class OldMatcher(Matcher):
+    accept = fill_bitmask = lambda self, *args: 0
+    is_terminated = is_accepting = lambda self: False
+
+    def rollback(self) -> None: ...  # type: ignore[override]
+
+
+class Duck:
+    """Derives from nothing, as a class of an extension module may."""
+
+    def accept(self, token_ids: Any) -> int:
+        return 0
+
+
+class OldDuck:
+    def accept(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [
+        (OldMatcher, r"OldMatcher\.rollback\(self\) does not fit the contract's rollback\(self, num_tokens\)"),
+        (OldDuck, r"OldDuck\.accept\(self\) does not fit"),
+        (Duck, None),
+    ],
+)
+def test_methods_of_what_a_strategy_returns_are_compared(cls: type, said: str | None) -> None:
+    if said is None:
+        check_returned(cls(), Matcher)
+        return
+    for _ in range(2):  # from memory too
+        with pytest.raises(ConformanceError, match=said):
+            check_returned(cls(), Matcher)
+
+
 def test_everything_that_is_wrong_is_said_at_once() -> None:
     class Wrong(GrammarStrategy):
         name = "another"
@@ -226,6 +293,40 @@ def test_what_an_earlier_contract_had_is_said_with_what_to_write(monkeypatch: py
     check_class(record("modifier"), written("modifier", order=2))
 
 
+def test_what_an_earlier_contract_had_is_found_where_init_sets_it() -> None:
+    closed = []
+
+    class Mine(Modifier):
+        def __init__(self, options: Any, context: Any) -> None:
+            super().__init__(options, context)
+            self.order = 2
+
+        def close(self) -> None:
+            closed.append(self)
+
+    check_class(record("modifier"), Mine)
+    built_modifier(Modifier)
+    with pytest.raises(PluginLoadError) as caught:
+        built_modifier(Mine)
+    assert "Mine.order is no part of the contract any more\nhint: delete it" in str(caught.value)
+    assert len(closed) == 1
+
+
+def test_a_key_of_nothing_is_refused() -> None:
+    key, compiles = {"compile_key": lambda self, request: 1}, {"compile": lambda self, request, grammar: 2}
+    said = refusal("modifier", written("modifier", **key))
+    assert "Mine.compile_key does nothing without compile\nhint: write def compile(self, request, grammar)" in said
+    for attributes in (compiles, key | compiles):
+        check_class(record("modifier"), written("modifier", **attributes))
+
+
+@pytest.mark.parametrize(("kind", "hint"), [("modifier", "Example(options={...})"), ("grammar", "GrammarExample(...)")])
+def test_examples_that_are_no_sequence_are_refused(kind: str, hint: str) -> None:
+    for given in ({"bias": 2}, api.Example({}), "text", {1}):
+        said = refusal(kind, written(kind, examples=given))
+        assert f"Mine.examples is of type {type(given).__name__}, no sequence\nhint: write examples = ({hint},)" in said
+
+
 def test_examples_of_earlier_kinds_are_refused() -> None:
     new: dict[str, Any] = {
         "modifier": api.Example({"bias": 2}),
@@ -238,16 +339,22 @@ def test_examples_of_earlier_kinds_are_refused() -> None:
         assert hints[kind] in refusal(kind, written(kind, examples=(new[kind], old[kind])))
 
 
-OLD_MODULES = [
+OLD_NAMES = [
     ("from guideway.constraints import Runtime", "guideway.constraints is now guideway.runtime"),
     ("from guideway.builtin.torch_device import TorchDevice", "guideway.devices.torch.device"),
     ("import guideway.api.errors", "guideway.api.errors is now guideway.errors"),
     ("from guideway.conformance.registry import check", "the rest is guideway_conformance"),
+    ("from guideway.conformance import check", "the rest is guideway_conformance"),
     ("from guideway.api import hookimpl\n@hookimpl\ndef guideway_commands(): ...", "group 'guideway.commands'"),
+    ("from guideway.api.grammar import Example", "a strategy's is GrammarExample(constraint, accepted, rejected)"),
+    *(
+        (f"from guideway.api import Example, Regex\nExample({given})", "a strategy's is GrammarExample(constraint,")
+        for given in ("constraint=Regex('a'), accepted=(b'a',)", "Regex('a'), accepted=(b'a',)")
+    ),
 ]
 
 
-@pytest.mark.parametrize(("line", "said"), OLD_MODULES)
+@pytest.mark.parametrize(("line", "said"), OLD_NAMES)
 def test_a_plugin_that_uses_a_name_that_moved_is_told_the_new_one(
     line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,9 +367,17 @@ def test_a_plugin_that_uses_a_name_that_moved_is_told_the_new_one(
     assert any(said in hint for hint in hints), hints
 
 
-def test_modules_that_moved_are_not_there() -> None:
-    from importlib.util import find_spec
+def test_another_class_or_keyword_is_no_name_that_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"other_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text("from guideway.api import Example\nExample({}, anything=1)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PluginLoadError) as caught:
+        load(PluginRecord("worker", "old", name, "old", "1", str(tmp_path), requires=("guideway",)))
+    assert str(caught.value).count("hint: ") == 1  # the one that every failure has
 
-    for name in moved.MODULES:
+
+def test_names_that_moved_are_not_there() -> None:
+    for name in moved.NAMES:
         if name != "guideway.conformance":
-            assert find_spec(name) is None, name
+            with pytest.raises((ImportError, AttributeError)):
+                resolve_name(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -113,6 +114,47 @@ class LeavingSupports(ReferenceStrategy):
 
 class LeavingMatcher(Faulty):
     name, error = "leaving_matcher", GeneratorExit()
+
+
+class OldMatchers(ReferenceStrategy):
+    name = "old_matchers"
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        class Old(FaultyMatcher):
+            def rollback(self) -> None: ...  # type: ignore[override]
+
+        class Matchers(FaultyGrammar):
+            def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+                return Old(self.inner.matcher(stop_token_ids), self.error)
+
+        return Matchers(super().compile(constraint), RuntimeError())
+
+
+class OldGrammars(ReferenceStrategy):
+    name = "old_grammars"
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        class Grammars(FaultyGrammar):
+            def matcher(self) -> Matcher: ...  # type: ignore[override,empty-body]
+
+        return Grammars(super().compile(constraint), RuntimeError())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (
+            OldMatchers,
+            r"failed in matcher: ConformanceError: .*Old\.rollback\(self\) does not fit",
+        ),
+        (OldGrammars, r"failed in compile: ConformanceError: .*Grammars\.matcher\(self\) does not fit"),
+    ],
+)
+def test_methods_that_cannot_be_called_are_named(strategy: type[ReferenceStrategy], said: str) -> None:
+    wanted = SamplingParams(max_tokens=6, constraint=Regex("[a-z]{3}"))
+    (result,) = host(strategies=[strategy]).generate([PROMPT], [wanted])
+    assert result.finish_reason is FinishReason.INTERNAL_ERROR
+    assert re.search(said, str(result.error))
 
 
 FAULTY = [Faulty, Panicking, PanickingCompile, PanickingSupports]

@@ -198,8 +198,9 @@ class LogitModifier(ABC, Generic[State]):
         return None
 
     def compile_key(self, request: Request) -> Hashable | None:
-        """Requests of equal keys share one call of `compile` and its value; None: each has a call of its own. Asked
-        where `compile` will be called, from several threads at once."""
+        """Requests of equal keys share one call of `compile` and its value; None: each has a call of its own. Asked of
+        the requests that `compile` will be called for, and where, from several threads at once. Goes with `compile`:
+        alone it would do nothing, and is refused."""
         return None
 
     @abstractmethod

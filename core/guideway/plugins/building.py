@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from guideway.api.types import Request, Submission
 from guideway.errors import GuidewayError, PluginLoadError, PluginUnavailable, blame, close_each
+from guideway.plugins.contract import check_built
 from guideway.plugins.hooks import Hook, Hooks
 
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ def build_device(backend: type[DeviceBackend], device: str) -> DeviceBackend:
     plugin = f"device.{backend.name}"
     _check_available(plugin, backend)
     with building(plugin):
-        return backend(device)
+        built = backend(device)
+        with closing_if_it_fails("device", [built]):
+            check_built("device", built)
+    return built
 
 
 def build_strategies(
@@ -75,6 +79,7 @@ def build_modifiers(
         for cls in classes:
             with building(plugin := f"modifier.{cls.name}"):
                 modifiers.append(cls(dict(options.get(plugin, {})), context))
+                check_built("modifier", modifiers[-1])
     return modifiers
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
 from guideway import api
+from guideway.errors import ConformanceError
 from guideway.plugins import moved
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import KINDS
 
-__all__ = ["ContractViolation", "check_class"]
+__all__ = ["ContractViolation", "check_built", "check_class", "check_returned"]
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -31,12 +33,37 @@ def check_class(record: PluginRecord, component: Any) -> None:
         raise ContractViolation(f"{kind.hook} must return a subclass of guideway.api.{kind.base}, not {what}")
     problems = [*_attributes(record, component, base), *_contract(component), *_moved(record.kind, component, base)]
     problems += _signatures(record.kind, component, base)
+    problems += _without_effect(component, base)
     transform = getattr(component, "transform", None)
     if base is api.LogitModifier and isinstance(transform, type) and issubclass(transform, api.LogitTransform):
         half = api.Sampler if issubclass(transform, api.Sampler) else api.LogitTransform
         problems += _signatures(record.kind, transform, half)
-    if problems:
-        raise ContractViolation("\n".join(problems))
+    _refuse(problems)
+
+
+def check_built(kind: str, built: Any) -> None:
+    """Raise `ContractViolation` with what is wrong of a modifier or device and shows only once it is built."""
+    if kind == "modifier":
+        _refuse(_dropped(kind, type(built), getattr(built, "__dict__", ()), api.LogitModifier))
+    else:
+        _refuse(_signatures(kind, type(built.ops), api.ArrayOps))
+
+
+def check_returned(returned: Any, base: type) -> None:
+    """Raise `ConformanceError` if methods of what a strategy returned cannot be called as those of `base`,
+    `CompiledGrammar` or `Matcher`, are. Looks at each class once."""
+    if problems := _problems_of_returned(type(returned), base):
+        raise ConformanceError(problems)
+
+
+@lru_cache(maxsize=256)
+def _problems_of_returned(cls: type, base: type) -> str:
+    return "\n".join(_signatures("grammar", cls, base))
+
+
+def _refuse(problems: Iterable[str]) -> None:
+    if text := "\n".join(problems):
+        raise ContractViolation(text)
 
 
 def _attributes(record: PluginRecord, component: Any, base: type) -> Iterator[str]:
@@ -84,21 +111,42 @@ def _contract(component: Any) -> Iterator[str]:
 def _moved(kind: str, component: Any, base: Any) -> Iterator[str]:
     """What the class has of an earlier contract."""
     own = {attribute for cls in component.__mro__ if not _is_ours(cls) for attribute in vars(cls)}
+    yield from _dropped(kind, component, own, base)
+    if kind not in ("modifier", "grammar"):
+        return
+    example = api.Example if kind == "modifier" else api.GrammarExample
+    given, instead = component.examples, "Example(options={...})" if kind == "modifier" else "GrammarExample(...)"
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        yield (
+            f"{component.__qualname__}.examples is of type {type(given).__name__}, no sequence\n"
+            f"hint: write examples = ({instead},), with {example.__name__} of guideway.api"
+        )
+    elif others := sorted({type(one).__name__ for one in given if not isinstance(one, example)}):
+        yield f"{component.__qualname__}.examples holds {', '.join(others)}\nhint: write {instead} of guideway.api"
+
+
+def _without_effect(cls: Any, base: Any) -> Iterator[str]:
+    """What is overridden and never asked."""
+    if base is api.LogitModifier and cls.compile is base.compile and cls.compile_key is not base.compile_key:
+        yield (
+            f"{cls.__qualname__}.compile_key does nothing without compile\n"
+            "hint: write def compile(self, request, grammar), whose value requests of equal keys share, or delete "
+            "compile_key"
+        )
+
+
+def _dropped(kind: str, component: type, own: Container[str], base: type) -> Iterator[str]:
+    """Which of its attributes an earlier contract had, and this one has not."""
     for (of_kind, attribute), instead in moved.ATTRIBUTES.items():
         if of_kind == kind and attribute in own and not hasattr(base, attribute):
             yield f"{component.__qualname__}.{attribute} is no part of the contract any more\nhint: {instead}"
-    former = {"modifier": (Mapping, "Example(options={...})"), "grammar": (api.Example, "GrammarExample(...)")}
-    if kind in former and isinstance(component.examples, Sequence):
-        cls, instead = former[kind]
-        if any(isinstance(example, cls) for example in component.examples):
-            yield f"{component.__qualname__}.examples holds {cls.__name__}\nhint: write {instead} of guideway.api"
 
 
 def _signatures(kind: str, component: Any, base: type) -> Iterator[str]:
     """Methods that cannot be called as the contract's are: by position."""
     for method, declared in _methods(base).items():
-        own = inspect.getattr_static(component, method)
-        if own is declared:
+        own = inspect.getattr_static(component, method, declared)
+        if own is declared:  # or it derives from no class of guideway's, and hands this on
             continue
         said = f"{component.__qualname__}.{method}"
         if not callable(getattr(component, method)):

@@ -6,6 +6,7 @@ any of its code again. Selecting one component activates no other, not even one 
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -131,6 +132,8 @@ def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
         ]
         if isinstance(cause, ImportError) and not isinstance(cause, MissingDistribution | IncompatibleVersion):
             lines.append(f"hint: {_import_hint(record, cause)}")
+        elif instead := _moved_keyword(cause):
+            lines.append(f"hint: {instead}")
         lines.append(f"hint: guideway plugins doctor --import {record.id} tries it in a process of its own")
         raise PluginLoadError("\n  ".join(lines), plugin=record.id) from cause
 
@@ -138,7 +141,7 @@ def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
 def _import_hint(record: PluginRecord, cause: ImportError) -> str:
     if install := missing_extra(record, cause):
         return f"pip install '{install}'"
-    if (instead := _moved_module(cause)) is not None:
+    if (instead := _moved_name(cause)) is not None:
         return instead
     module = record.value.partition(":")[0].strip()
     if isinstance(cause, ModuleNotFoundError) and f"{module}.".startswith(f"{cause.name}."):
@@ -149,12 +152,20 @@ def _import_hint(record: PluginRecord, cause: ImportError) -> str:
     return "pip check names distributions that are missing or too old"
 
 
-def _moved_module(cause: ImportError) -> str | None:
-    """What a plugin writes instead of a module of guideway's that is not there any more."""
+def _moved_name(cause: ImportError) -> str | None:
+    """What a plugin writes instead of a name of guideway's that is not there any more."""
     name = cause.name or ""
-    while name and name not in moved.MODULES:
+    if missing := re.match(r"ImportError: cannot import name '(\w+)'", text_of(cause)):
+        name = f"{name}.{missing[1]}"
+    while name and name not in moved.NAMES:
         name = name.rpartition(".")[0]
-    return moved.MODULES.get(name) if isinstance(cause, ModuleNotFoundError) else None
+    return moved.NAMES.get(name)
+
+
+def _moved_keyword(cause: BaseException) -> str | None:
+    """What a plugin writes instead of a keyword that a class of guideway's does not take any more."""
+    called = re.match(r"TypeError: (\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text_of(cause))
+    return moved.KEYWORDS.get((called[1], called[2])) if called else None
 
 
 def missing_extra(record: PluginRecord, cause: BaseException | None) -> str | None:

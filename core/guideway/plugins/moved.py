@@ -3,10 +3,16 @@ what to change."""
 
 from __future__ import annotations
 
-__all__ = ["ATTRIBUTES", "HOOKS", "MODULES", "PARAMETERS"]
+__all__ = ["ATTRIBUTES", "HOOKS", "KEYWORDS", "NAMES", "PARAMETERS"]
 
-MODULES = {
+EXAMPLES = (
+    "Example is a modifier's now: Example(options, prompt_token_ids, generated, logits); a strategy's is "
+    "GrammarExample(constraint, accepted, rejected), both of guideway.api"
+)
+
+NAMES = {
     "guideway.api.errors": "guideway.api.errors is now guideway.errors; guideway.api has the same names",
+    "guideway.api.grammar.Example": EXAMPLES,
     "guideway.api.json_schema": "guideway.api.json_schema is now guideway.json_schema",
     "guideway.api.json_schema_cases": "guideway.api.json_schema_cases is now guideway.json_schema.cases",
     "guideway.api.json_schema_probe": "guideway.api.json_schema_probe is now guideway.json_schema.prober",
@@ -19,15 +25,21 @@ MODULES = {
     "guideway.engine": "guideway.engine is now guideway_engine; guideway has Engine and EngineConfig as before",
     "guideway.conformance": "guideway.conformance has one function, for test modules; the rest is guideway_conformance",
 }
-"""By the module's former name, or that of its package."""
+"""By the former name of a module, of its package, or of what a module has no more."""
+
+KEYWORDS = {("Example", keyword): EXAMPLES for keyword in ("constraint", "accepted", "rejected")}
+"""By class and the keyword it was built with."""
 
 HOOKS = {"guideway_commands": "a command is an entry point of the group 'guideway.commands', and needs no hook"}
 """By the hook's former name."""
 
 ATTRIBUTES = {
-    ("modifier", "order"): "delete it: modifiers of one stage act in the order in which the configuration lists them",
+    ("modifier", "order"): (
+        "delete it: modifiers of one stage act in the order in which the configuration lists them; one of your own by "
+        "that name needs another"
+    ),
 }
-"""By kind and the former name of a class variable."""
+"""By kind and the former name of an attribute, of the class or of what is built."""
 
 PARAMETERS = {
     ("modifier", "start", "compiled"): (

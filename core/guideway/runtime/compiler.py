@@ -12,6 +12,7 @@ from guideway.api.grammar import CompiledGrammar
 from guideway.api.modifier import LogitModifier
 from guideway.api.types import Constraint, Request
 from guideway.errors import GuidewayError, InvalidGrammar, UnsupportedGrammar, blame
+from guideway.plugins.contract import check_returned
 from guideway.runtime.candidates import Candidate
 from guideway.runtime.modifier_set import ModifierSet
 from guideway.runtime.threads import AtWork, SharedWork, Threads
@@ -156,6 +157,7 @@ def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledGram
     """The grammar and its bytes."""
     with blame(f"grammar.{candidate.name}", "compile", passing=(InvalidGrammar, UnsupportedGrammar)):
         grammar = candidate.strategy.compile(constraint)
+        check_returned(grammar, CompiledGrammar)
     with blame(f"grammar.{candidate.name}", "nbytes"):
         return grammar, max(0, int(grammar.nbytes))
 

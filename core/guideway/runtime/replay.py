@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Matcher
 from guideway.errors import ConformanceError
+from guideway.plugins.contract import check_returned
 
 __all__ = ["ReplayingMatcher", "new_matcher", "recycle"]
 
 
 def new_matcher(strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_ids: frozenset[int]) -> Matcher:
-    """A matcher that can roll back and fork without limit: the strategy's own if it can, a replaying one if not."""
+    """A matcher that can roll back and fork without limit: the strategy's own if it can, a replaying one if not. Raises
+    `ConformanceError` for one that cannot be called as the contract's."""
     matcher = grammar.matcher(stop_token_ids)
+    check_returned(matcher, Matcher)
     if strategy.max_rollback is None and "fork" in strategy.capabilities:
         return matcher
     return ReplayingMatcher(strategy, grammar, stop_token_ids, matcher, [])

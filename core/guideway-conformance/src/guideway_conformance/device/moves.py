@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from guideway.api import InvalidConfiguration, Payload
 from guideway.api.steps import Array
+from guideway.plugins.contract import check_built
 
 from guideway_conformance.device import oracles
 from guideway_conformance.device.bench import Bench, Host, expect_bits, expect_equal
@@ -44,6 +45,12 @@ def names_itself(subject: DeviceSubject) -> None:
     for attribute in ("name", "arrays", "device"):
         value = getattr(backend, attribute, None)
         expect(isinstance(value, str) and value, f"its `{attribute}` is {value!r}")
+
+
+@check("device")
+def operations_can_be_called(subject: DeviceSubject) -> None:
+    """Operations of `ops` can be called as the contract's are, by position."""
+    check_built("device", subject.backend())
 
 
 @check("device")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from guideway.api import CompiledGrammar, Matcher
+from guideway.plugins.contract import check_returned
+
 from guideway_conformance.grammar.session import legal
 from guideway_conformance.grammar.subject import GrammarSubject
 from guideway_conformance.registry import check
@@ -36,3 +39,11 @@ def an_output_is_produced(subject: GrammarSubject) -> None:
         expect(token_ids is not None, f"{case.name}: no output was found, neither those of the sample nor by chance")
         session = case.session().take([*(token_ids or ()), min(case.vocabulary.stop_token_ids)])
         expect(session.is_terminated(), f"{case.name}: is_terminated is false {session.place}")
+
+
+@check("grammar")
+def what_it_returns_can_be_called(subject: GrammarSubject) -> None:
+    """Methods of its compiled grammars and matchers can be called as the contract's are, by position."""
+    for case in subject.few(most=1):
+        check_returned(case.compiled, CompiledGrammar)
+        check_returned(case.compiled.matcher(case.vocabulary.stop_token_ids), Matcher)

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from guideway.api import Example, LogitTransform, Need, Sampler, Stage
+from guideway.api import Example, LogitModifier, LogitTransform, Need, Sampler, Stage
 from guideway.api.steps import GRAMMAR_MASK, MAX_FEEDBACK_BYTES_PER_ROW
+from guideway.plugins.contract import check_built
 
 from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.modifier.vocabulary import synthetic
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
@@ -82,6 +84,21 @@ def a_sampler_owns_the_draw(subject: ModifierSubject) -> None:
         is_sampler == (stage is Stage.SAMPLE),
         f"it acts at stage {stage.value!r}, and its transform {name} is {'a' if is_sampler else 'no'} Sampler",
     )
+
+
+@check("modifier")
+def has_nothing_of_an_earlier_contract(subject: ModifierSubject) -> None:
+    """Once built it has no attribute that an earlier contract had and that nobody reads now, such as `order`."""
+    check_built("modifier", subject.modifier(synthetic()))
+
+
+@check("modifier")
+def a_key_goes_with_what_is_compiled(subject: ModifierSubject) -> None:
+    """`compile_key` is overridden only where `compile` is."""
+    compiles, keys = (
+        getattr(subject.cls, name) is not getattr(LogitModifier, name) for name in ("compile", "compile_key")
+    )
+    expect(compiles or not keys, "it overrides compile_key without compile, and is never asked for a key")
 
 
 @check("modifier")

@@ -60,6 +60,14 @@ class Nameless(Sabotaged):
     name = ""
 
 
+@saboteur("device.operations_can_be_called")
+class FirstOfAll(Sabotaged):
+    """Its `argmax` has no place for what it should look at."""
+
+    def argmax(self) -> Array:  # type: ignore[override]
+        return 0
+
+
 @saboteur("device.says_whether_shapes_are_static")
 class OftenStatic(Sabotaged):
     """`static_shapes` is a word."""

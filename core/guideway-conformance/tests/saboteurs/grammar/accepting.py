@@ -31,6 +31,23 @@ class NeverEnds(Sane):
             return False
 
 
+@saboteur("grammar.what_it_returns_can_be_called")
+class RollsBackAll(Sane):
+    """Its matchers roll back without being told how far."""
+
+    class State(Place):
+        def rollback(self) -> None:  # type: ignore[override]
+            del self.states[1:]
+
+
+@saboteur("grammar.what_it_returns_can_be_called")
+class RecyclesNothing(Sane):
+    """Its grammars take no matcher back."""
+
+    class Grammar(Compiled):
+        def recycle(self) -> None: ...  # type: ignore[override]
+
+
 @saboteur("grammar.accept_keeps_what_precedes_a_refused_token")
 class AllOrNothing(Sane):
     """A refused token undoes those before it."""

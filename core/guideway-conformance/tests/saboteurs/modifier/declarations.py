@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ from guideway.api import (
     Feedback,
     InvalidRequest,
     LogitTransform,
+    ModifierContext,
     Payload,
     Request,
     SequenceInfo,
@@ -55,6 +56,23 @@ class StageAsText(Repetition):
     """Names its stage instead of giving it."""
 
     stage: ClassVar[Any] = "pre_warp"
+
+
+@saboteur("modifier.has_nothing_of_an_earlier_contract")
+class ActsInAnOrder(Repetition):
+    """Says when it acts, as modifiers once did."""
+
+    def __init__(self, options: Mapping[str, Any], context: ModifierContext) -> None:
+        super().__init__(options, context)
+        self.order = 7
+
+
+@saboteur("modifier.a_key_goes_with_what_is_compiled")
+class KeyOfNothing(Repetition):
+    """Says which requests are equal, and compiles nothing."""
+
+    def compile_key(self, request: Request) -> Hashable | None:
+        return request.seed
 
 
 @saboteur("modifier.gives_examples")
