@@ -59,7 +59,7 @@ class Slow(LogitModifier[Any]):
         return [request.request_id]
 
     def compile_key(self, request: Request) -> Hashable | None:
-        key: Hashable | None = request.params.modifiers.get(self.name, {}).get("key")
+        key: Hashable | None = request.params.modifiers[self.name].get("key")
         return key
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> Any:

@@ -52,7 +52,7 @@ def check_built(kind: str, built: Any) -> None:
 def check_returned(returned: Any, base: type) -> None:
     """Raise `ConformanceError` if methods of what a strategy returned cannot be called as those of `base`,
     `CompiledGrammar` or `Matcher`, are. Looks at each class once."""
-    if problems := _problems_of_returned(type(returned), base):
+    if problems := _problems_of_returned(type(returned), base):  # type: ignore[arg-type]  # a class can be hashed
         raise ConformanceError(problems)
 
 

@@ -98,7 +98,7 @@ def what_was_compiled_stays(subject: ModifierSubject) -> None:
 
 
 def _requests(bench: Bench) -> list[Request]:
-    """Two of each example, which differ in everything else."""
+    """Two of each example, which differ in everything else. All select the modifier: hosts compile for no others."""
     examples = bench.examples
     return [bench.request(example, 2 * i + j) for i, example in enumerate(examples) for j in range(2)]
 

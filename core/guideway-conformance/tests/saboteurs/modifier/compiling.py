@@ -13,14 +13,13 @@ from saboteurs.modifier.references import Repetition, RepetitionState
 
 
 class Compiling(Repetition):
-    """Compiles its strength. Correct."""
+    """Compiles its strength. Correct: both are asked of requests that select it alone."""
 
     def compile(self, request: Request, grammar: CompiledGrammar | None) -> Any:
-        wanted = request.params.modifiers.get(self.name)
-        return None if wanted is None else [wanted["strength"]]
+        return [request.params.modifiers[self.name]["strength"]]
 
     def compile_key(self, request: Request) -> Hashable | None:
-        key: Hashable | None = request.params.modifiers.get(self.name, {}).get("strength")
+        key: Hashable | None = request.params.modifiers[self.name].get("strength")
         return key
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> RepetitionState | None:
