@@ -18,6 +18,7 @@ ELSEWHERE = {
     "docs/hosts/vllm.md": "tests/vllm/test_vllm_page.py",
     "docs/tutorial.md": "tests/docs/test_tutorial.py",
     **{f"docs/writing/{path.name}": "tests/docs/test_writing.py" for path in (ROOT / "docs/writing").iterdir()},
+    "docs/writing/porting.md": "tests/docs/test_porting.py",
 }
 """Pages with a test of their own, which takes all their blocks in turn and says more of what comes of them."""
 

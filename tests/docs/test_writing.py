@@ -19,7 +19,8 @@ PAGES = {kind: f"docs/writing/{kind}.md" for kind in ("grammar", "device", "modi
 
 def test_there_is_a_page_per_kind_that_can_be_begun() -> None:
     assert PAGES.keys() == KINDS_TO_WRITE.keys()
-    assert sorted(PAGES.values()) == sorted(f"docs/writing/{p.name}" for p in (ROOT / "docs/writing").iterdir())
+    there = {f"docs/writing/{path.name}" for path in (ROOT / "docs/writing").iterdir()}
+    assert {*PAGES.values(), "docs/writing/porting.md"} == there
 
 
 @pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)

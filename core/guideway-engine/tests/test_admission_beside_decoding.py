@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from guideway import AsyncEngine, Engine, EngineConfig, FinishReason, InvalidRequest, PluginSettings, SamplingParams
 from guideway.api import Constraint, Regex, Request, Submission, Support, hookimpl
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+from guideway_engine.prompts import most_bytes
+from tokenizers import AddedToken, normalizers
 
 from tests.support.distributions import install
 
@@ -218,3 +221,19 @@ def test_text_that_can_never_fit_is_not_tokenised(monkeypatch: pytest.MonkeyPatc
                 assert "bytes of text" in str(result.error)
                 assert isinstance(result.error, InvalidRequest)
                 assert result.error.field == "prompt"
+
+
+def test_where_bytes_do_not_tell_a_long_text_is_tokenised_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine(CONFIG) as engine:
+        tokenizer: Any = copy.deepcopy(engine._prompts._tokenizer)
+        length = engine._runtime.context.max_model_len
+        assert most_bytes(tokenizer, engine.vocabulary, length) is not None
+        tokenizer.add_tokens(AddedToken("<greedy>", lstrip=True))
+        assert most_bytes(tokenizer, engine.vocabulary, length) is None
+        tokenizer = copy.deepcopy(engine._prompts._tokenizer)
+        tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+        assert most_bytes(tokenizer, engine.vocabulary, length) is None
+        monkeypatch.setattr(engine._prompts, "_max_bytes", None)
+        (result,) = engine.generate(["word " * 20_000])
+        assert result.finish_reason is FinishReason.REFUSED
+        assert "tokens" in str(result.error) and "bytes of text" not in str(result.error)
