@@ -109,6 +109,7 @@ bench-vllm: setup-vllm
 	$(VLLM_BIN)/python tests/benchmarks/vllm_throughput.py $(if $(CORPORA),--corpora "$(CORPORA)")
 	$(VLLM_BIN)/python tests/benchmarks/vllm_startup.py
 	$(VLLM_BIN)/python tests/benchmarks/vllm_failures.py
+	$(VLLM_BIN)/python tests/benchmarks/vllm_admission.py
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

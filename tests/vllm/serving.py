@@ -86,7 +86,7 @@ def serve_by(
         port = probe.getsockname()[1]
     with log_file.open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--host=127.0.0.1", f"--port={port}", *FLAGS],
+            [*command, "--host=127.0.0.1", f"--port={port}", *(flag for flag in FLAGS if not _has(command, flag))],
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -103,6 +103,10 @@ def serve_by(
         yield server
     finally:
         _end(process)
+
+
+def _has(command: Sequence[str], flag: str) -> bool:
+    return any(word.partition("=")[0] == flag.partition("=")[0] for word in command)
 
 
 def _metadata_of_vllm(folder: Path) -> list[Path]:

@@ -1,0 +1,180 @@
+"""What guideway's code does on threads that others wait for: the one that decodes, and the event loop.
+
+A sampler in each process that is watched looks every millisecond where these threads are. As long as one of them is in
+code of guideway or of a slow plugin, and neither in a model's forward pass nor waiting for work, that is one span;
+those over 2 ms are written down, with the stack they were most often seen in and how long the thread computed in them;
+else it waited, for a lock, in a plugin, for the interpreter, or for a processor. A sampler that comes over 2 ms late
+itself lacked the interpreter or a processor; that is counted, too. Times are those of one clock, in all processes.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+
+__all__ = ["LATE", "LONG", "Span", "traced", "watch"]
+
+PERIOD = 0.001
+LONG = 0.002
+WATCHED = ("MainThread", "guideway-engine", "process_input_sockets")
+"""Words in the names of threads: event loops and vLLM's engine core, guideway's engine, vLLM's reader of requests."""
+LATE = "sampler"
+SWITCH = "on"
+"""A file: as long as it is there, samples are taken."""
+WAITS_FOR_WORK = {("guideway_engine.async_engine", "_run_commands")}
+SETTLES = 0.2
+"""Seconds until every sampler has seen the switch."""
+
+Stack = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A thread was in guideway's code all that time."""
+
+    thread: str
+    """With the name of its process."""
+    start: float
+    end: float
+    computed: float = 0.0
+    """Seconds of it."""
+    stack: Sequence[str] = ()
+    """Innermost first, of guideway's code alone."""
+    num_samples: int = 0
+
+    @property
+    def waited(self) -> float:
+        return self.end - self.start - self.computed
+
+
+@dataclass
+class _Open:
+    """A span that has not ended."""
+
+    start: float
+    computed: float
+    """Processor time of the thread when it began."""
+    stack: Stack = ()
+    last: float = 0.0
+    last_computed: float = 0.0
+    stacks: Counter[Stack] = field(default_factory=Counter)
+
+
+def watch(folder: Path) -> None:
+    """Sample in this process from now on, whenever `traced` asks for it. Once is enough."""
+    if not any(thread.name == LATE for thread in threading.enumerate()):
+        threading.Thread(target=_Sampler(folder).run, name=LATE, daemon=True).start()
+
+
+@contextmanager
+def traced(folder: Path, spans: list[Span]) -> Iterator[None]:
+    """Adds to `spans`, when the block has ended, those of all processes that watch with this folder: the long ones, and
+    for each process one of how many samples were taken. Raises RuntimeError if none was."""
+    (folder / SWITCH).touch()
+    time.sleep(SETTLES)
+    start = time.monotonic()
+    try:
+        yield
+    finally:
+        end = time.monotonic()
+        (folder / SWITCH).unlink()
+        time.sleep(SETTLES)
+    lines = [line for file in folder.glob("spans-*") for line in file.read_text("utf-8").splitlines()]
+    found = [span for span in (Span(**json.loads(line)) for line in lines) if start <= span.end and span.start <= end]
+    if not any(span.num_samples for span in found):
+        raise RuntimeError("nothing was watched")
+    spans += found
+
+
+class _Sampler:
+    def __init__(self, folder: Path) -> None:
+        self._process = multiprocessing.current_process().name
+        self._switch = folder / SWITCH
+        self._file = (folder / f"spans-{os.getpid()}").open("w", encoding="utf-8")
+        self._open: dict[int, _Open] = {}
+
+    def run(self) -> None:
+        while True:
+            time.sleep(SETTLES / 4)
+            if self._switch.exists():
+                self._window()
+
+    def _window(self) -> None:
+        start = last = time.monotonic()
+        num_samples = 0
+        while num_samples % 50 or self._switch.exists():
+            time.sleep(PERIOD)
+            now = time.monotonic()
+            late = now - last - PERIOD > LONG
+            if late:
+                self._tell(Span(self._name(LATE), last, now))
+            self._sample(now, late)
+            last, num_samples = now, num_samples + 1
+        for thread in threading.enumerate():
+            self._close(thread)
+        self._tell(Span(self._name(LATE), start, last, num_samples=num_samples))
+
+    def _sample(self, now: float, late: bool) -> None:
+        frames = sys._current_frames()
+        for thread in threading.enumerate():
+            if thread.ident not in frames or not any(word in thread.name for word in WATCHED):
+                continue
+            stack = _ours(frames.pop(thread.ident))
+            span = self._open.get(thread.ident)
+            # between two samples that are far from each other it may have been anywhere, unless it has not moved
+            if span is not None and (not stack or (late and stack != span.stack)):
+                self._close(thread)
+                span = None
+            if not stack:
+                continue
+            if span is None:
+                span = self._open[thread.ident] = _Open(now, _processor_time(thread.ident))
+            span.stack, span.last, span.last_computed = stack, now, _processor_time(thread.ident)
+            span.stacks[stack] += 1
+
+    def _close(self, thread: threading.Thread) -> None:
+        span = self._open.pop(thread.ident or 0, None)
+        if span is not None and span.last - span.start > LONG:
+            computed = span.last_computed - span.computed
+            ((stack, _),) = span.stacks.most_common(1)
+            self._tell(Span(self._name(thread.name), span.start, span.last, computed, stack))
+
+    def _name(self, thread: str) -> str:
+        return f"{self._process}, {thread}"
+
+    def _tell(self, span: Span) -> None:
+        self._file.write(json.dumps(asdict(span)) + "\n")
+        self._file.flush()
+
+
+def _processor_time(thread: int) -> float:
+    return time.clock_gettime(time.pthread_getcpuclockid(thread))
+
+
+def _ours(frame: FrameType | None) -> Stack:
+    """The frames of guideway's code, innermost first; empty if the thread is not at work for it. What guideway calls
+    counts as its own, but for vLLM and the forward pass of a model."""
+    stack: list[str] = []
+    while frame is not None:
+        module, name = str(frame.f_globals.get("__name__")), frame.f_code.co_name
+        package = module.partition(".")[0]
+        if module.startswith("torch.nn.modules") or package == "transformers":
+            return ()
+        if package.startswith("guideway") or package == "slow_plugins":
+            if not stack and (module, name) in WAITS_FOR_WORK:
+                return ()
+            stack.append(f"{module}:{frame.f_lineno} {name}")
+        elif package == "vllm" and not stack:
+            return ()
+        frame = frame.f_back
+    return tuple(stack)
