@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from guideway.api import GuidewayError
+from guideway.runtime.threads import ADMISSION_THREADS
 
 from tests.vllm import faulty
 
@@ -53,6 +56,10 @@ def modifier(stage: str, phase: str, how: str, said: str, last: str = STOPS_ONLY
 
 
 IN_THE_CORE = [
+    grammar("supports in the core", "raise", "failed in supports: RuntimeError", NOTHING),
+    grammar("supports in the core", "panic", "failed in supports: Panic", NOTHING),
+    grammar("supports in the core", "exit", "failed in supports: SystemExit", NOTHING),
+    grammar("supports in the core", "type", "supports must return a Support", NOTHING),
     grammar("compile", "raise", "failed in compile: RuntimeError", NOTHING, slow=True),
     grammar("compile", "panic", "failed in compile: Panic", NOTHING, slow=True),
     grammar("compile", "interrupt", "failed in compile: KeyboardInterrupt", NOTHING, slow=True),
@@ -268,6 +275,30 @@ def test_what_fails_in_the_trial_is_refused(llm: Any, case: Case) -> None:
     outputs = llm.wait_for_completion(use_tqdm=False)
     assert_nothing_is_left(llm)
     assert ids(outputs) == without(llm, case.plugin, 0)
+
+
+def test_requests_that_are_given_up_while_the_core_admits_them_leave_nothing(llm: Any, tmp_path: Path) -> None:
+    """Some are looked at then, and more wait for that."""
+    engine, core = llm.llm_engine, llm.llm_engine.engine_core.engine_core.scheduler.guest
+    gates = [tmp_path / str(i) for i in range(ADMISSION_THREADS + 2)]
+    neighbor = without(llm, "grammar.faulty", 0)
+    plans = [{"bytes": 5, "gate in the core": str(gate)} for gate in gates]
+    with ThreadPoolExecutor(1) as another:  # as a server has one to read requests in
+        added = [
+            another.submit(engine.add_request, p["gate in the core"], PROMPTS[0], params("grammar.faulty", p))
+            for p in plans
+        ]
+    given_up = [each.result(60) for each in added]
+    faulty.until(lambda: sum(gate.with_suffix(".reached").exists() for gate in gates) == ADMISSION_THREADS)
+    engine.step()
+    engine.abort_request(given_up, internal=True)
+    for gate in gates:
+        gate.with_suffix(".open").touch()
+    assert ids(batch(llm, "grammar.faulty", None)) == neighbor
+    faulty.until(lambda: not core.runtime._open)
+    assert sum(gate.with_suffix(".reached").exists() for gate in gates) == ADMISSION_THREADS
+    assert core._entering == {}
+    assert_nothing_is_left(llm)
 
 
 @pytest.mark.parametrize(

@@ -465,6 +465,35 @@ def test_a_server_answers_others_while_it_looks_at_a_request(
         assert answer.result().choices[0].message.content
 
 
+def test_nobody_waits_while_the_engine_core_asks_a_strategy_once_more(server: Server, ask: Ask, tmp_path: Path) -> None:
+    """A stream goes on, and a request comes and goes; another one that the core looks at is given up meanwhile."""
+    gates = [tmp_path / "served", tmp_path / "given up"]
+
+    def held(gate: Path) -> dict[str, Any]:
+        spec = json.dumps({"bytes": 5, "gate in the core": str(gate)})
+        return {"structured_outputs": {"grammar": spec}, "vllm_xargs": {"guideway.dialect": "faulty"}}
+
+    with ask.complete(stream=True, max_tokens=400, extra_body={"ignore_eos": True}) as stream:
+        next(stream)
+        with ThreadPoolExecutor(1) as threads:
+            answer = threads.submit(ask.chat, **held(gates[0]))
+            given_up = ask.chat(stream=True, **held(gates[1]))
+            try:
+                faulty.until(lambda: all(gate.with_suffix(".reached").exists() for gate in gates))
+                assert (
+                    json.loads(ask.complete(structured_outputs={"json": SCHEMA}, timeout=60).choices[0].text) == ANSWER
+                )
+                assert len(list(stream)) == 399
+                given_up.close()
+                faulty.until(lambda: server.metric("vllm:num_requests_waiting") == 1)
+                assert not answer.done()
+            finally:
+                for gate in gates:
+                    gate.with_suffix(".open").touch()
+            assert re.fullmatch("[a-z]{5}", answer.result().choices[0].message.content)
+    assert json.loads(ask.text(json=SCHEMA)) == ANSWER
+
+
 # All at once
 
 

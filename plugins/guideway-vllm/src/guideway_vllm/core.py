@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock, get_ident
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +22,7 @@ from guideway.api.bitmask import FULL, allow_only, num_words
 from guideway.errors import passable, text_of
 from guideway.plugins import Plugins
 from guideway.runtime import Admission, Journal, Runtime
+from guideway.runtime.threads import ADMISSION_THREADS, Threads
 from numpy.typing import NDArray
 
 from guideway_vllm.config import GuestConfig
@@ -66,15 +69,22 @@ class Pending:
 class Core:
     """The guest of one engine core.
 
-    `admit` may be called from another thread than the rest, and takes no lock, so that a strategy that thinks long
-    about a constraint holds up no step: what it shares with the steps are entries of dictionaries, one a request.
-    Requests that come after it wait, for vLLM reads them in one thread.
+    `admit` may be called from another thread than the rest, and waits for no plugin there: requests are admitted in
+    threads of the guest's own, so that one over which a plugin thinks long holds up neither the thread in which vLLM
+    reads requests nor a step. vLLM keeps their order of arrival.
     """
 
     def __init__(self, config: GuestConfig, vllm_config: Any) -> None:
         plugins = Plugins(settings=config.plugins)
         self._fingerprint = fingerprint(config, plugins)
         self.runtime: Runtime = build_runtime(config, plugins, vllm_config, front_end=False)
+        self._threads = Threads("guideway-admission", ADMISSION_THREADS)
+        self._entering: dict[str, Future[RequestState]] = {}
+        """What `admit` has returned, of requests whose admission has not ended and that were not released."""
+        self._lock = Lock()
+        """Held while a request leaves `_entering`."""
+        self._stepping = get_ident()
+        """The thread that takes the steps."""
         self._states: dict[str, RequestState] = {}
         self._free = list(range(self.runtime.context.max_num_sequences))[::-1]
         self._late = {
@@ -97,22 +107,15 @@ class Core:
     def admit(self, request: Any) -> Future[RequestState]:
         """Begin with one of vLLM's requests: what its grammar is to be, or the error that ends it."""
         ready: Future[RequestState] = Future()
+        self._entering[request.request_id] = ready
         try:
-            params = request.sampling_params
-            self._check_mark(params.structured_outputs._backend)
-            prompt = request.prompt_token_ids or (0,)
-            asked = request_of(request.request_id, prompt, params, samples=bool(self._late))
-            admission = self.runtime.admit(asked)
-            self._states[request.request_id] = state = RequestState(admission)
-        except Exception as error:
-            log.warning("guideway: request %s is refused: %s", request.request_id, error)
-            self._refused[request.request_id] = _message(error)
-            ready.set_exception(error)
+            admitted = self._threads.submit(partial(self._admit, request, ready))
+        except GuidewayError as error:  # closed, or the system has no thread for it
+            self._refuse(request.request_id, ready, error)
             return ready
-        if admission.compilation is None:
-            ready.set_result(state)
-        else:
-            admission.compilation.add_done_callback(lambda done: _settle(done, ready, state, request.request_id))
+        if get_ident() == self._stepping:
+            # all of vLLM is one process, as for batches that are the same each time: it waits, as the front end there
+            wait([admitted])
         return ready
 
     def release(self, request_id: str, *, orderly: bool) -> dict[str, Any] | None:
@@ -124,8 +127,10 @@ class Core:
             report = {**(report or {}), "reports": dict(reports)}
         self._outputs.pop(request_id, None)
         self.finished.pop(request_id, None)
-        self._refused.pop(request_id, None)
-        state = self._states.pop(request_id, None)
+        with self._lock:
+            self._entering.pop(request_id, None)
+            state = self._states.pop(request_id, None)
+            self._refused.pop(request_id, None)
         if state is not None:
             if (fault := self._fault(state)) is not None:
                 log.error("guideway: request %s ended with an error: %s", request_id, fault)
@@ -159,7 +164,8 @@ class Core:
         return self.runtime.reports(state.slot)
 
     def close(self) -> None:
-        """Stop compiling and close strategies and modifiers. Closing twice is fine."""
+        """Stop admitting and compiling, and close strategies and modifiers. Closing twice is fine."""
+        self._threads.close()
         self.runtime.close()
 
     # Steps
@@ -269,6 +275,38 @@ class Core:
         self.runtime.end_reasoning(slot, len(self.runtime.journal(slot).token_ids) + num_tokens)
 
     # Parts
+
+    def _admit(self, request: Any, ready: Future[RequestState]) -> None:
+        """In a thread of admission; nothing comes of it once the request is released."""
+        request_id, params = request.request_id, request.sampling_params
+        if self._entering.get(request_id) is not ready:
+            return
+        try:
+            self._check_mark(params.structured_outputs._backend)
+            prompt = request.prompt_token_ids or (0,)
+            admission = self.runtime.admit(request_of(request_id, prompt, params, samples=bool(self._late)))
+        except BaseException as error:  # whatever it is, vLLM must hear of it, and expects no other than an Exception
+            self._refuse(request_id, ready, error if isinstance(error, Exception) else GuidewayError(text_of(error)))
+            return
+        state, compilation = RequestState(admission), admission.compilation
+        with self._lock:
+            if wanted := self._entering.get(request_id) is ready:
+                del self._entering[request_id]
+                self._states[request_id] = state
+        if not wanted:
+            self.runtime.abandon(admission)
+        elif compilation is None:
+            ready.set_result(state)
+        else:
+            compilation.add_done_callback(lambda done: _settle(done, ready, state, request_id))
+
+    def _refuse(self, request_id: str, ready: Future[RequestState], error: Exception) -> None:
+        log.warning("guideway: request %s is refused: %s", request_id, error)
+        with self._lock:
+            if self._entering.get(request_id) is ready:
+                del self._entering[request_id]
+                self._refused[request_id] = _message(error)
+        ready.set_exception(error)
 
     def _check_mark(self, mark: Any) -> None:
         if isinstance(mark, str) and mark.startswith(PREFIX) and not mark.endswith(f".{self._fingerprint}"):
