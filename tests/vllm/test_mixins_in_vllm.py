@@ -230,6 +230,32 @@ def test_a_mixin_may_end_some_requests_of_a_step(llm: Any, phase: str, constrain
     assert run(None) == wanted
 
 
+@pytest.mark.parametrize("whole_step", [False, True])
+@pytest.mark.parametrize("constrained", [False, True])
+def test_what_ends_by_itself_in_the_step_that_fails_it_has_failed(
+    llm: Any, constrained: bool, whole_step: bool
+) -> None:
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    engine = llm.llm_engine
+    letters = StructuredOutputsParams(regex="[a-z]{4,40}") if constrained else None
+    engine.add_request("blamed", "Hello", SamplingParams(max_tokens=1, structured_outputs=letters))
+    if whole_step:
+        call(llm, "counter.refuse", "not this one", 1)
+    else:
+        call(llm, "counter.blame", "after", "blamed")
+    (output,) = [output for output in iter_steps(engine) if output.finished]
+    assert output.outputs[0].finish_reason == "error"
+    assert "not this one" in output.kv_transfer_params["guideway"]["error"]
+    assert [reason for _, reason in generate(llm, "Hello", "Letters:", max_tokens=1)] == ["length"] * 2
+
+
+def iter_steps(engine: Any) -> Iterator[Any]:
+    while engine.has_unfinished_requests():
+        yield from engine.step()
+
+
 def test_what_cannot_work_together_is_refused_at_start_up(
     demo_model: str, llm: Any, closed: Path, start: Callable[..., Any]
 ) -> None:

@@ -73,11 +73,11 @@ class GuestScheduler:
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         if guest.finished:
             self._end(list(guest.finished), "FINISHED_STOPPED", outputs)
+        errors = {request_id: str(fault) for request_id, fault in blamed.items()}
         if guest_output is not None and guest_output.failure is not None:
-            for request_id in self._end(list(scheduler_output.num_scheduled_tokens), "FINISHED_ERROR", outputs):
-                self._final_reports.setdefault(request_id, {}).setdefault("error", guest_output.failure)
-        for request_id in self._end(list(blamed), "FINISHED_ERROR", outputs) if blamed else ():  # who had no constraint
-            self._final_reports.setdefault(request_id, {}).setdefault("error", str(blamed[request_id]))
+            errors = dict.fromkeys(scheduler_output.num_scheduled_tokens, guest_output.failure)
+        if errors:
+            self._fail(errors, outputs)
         if self._final_reports:
             self._attach_reports(outputs)
         return outputs
@@ -100,6 +100,20 @@ class GuestScheduler:
                 if output.finish_reason is not None and has_report:
                     report = {ATTRIBUTE: self._final_reports[output.request_id]}
                     output.kv_transfer_params = {**(output.kv_transfer_params or {}), **report}
+
+    def _fail(self, errors: Mapping[str, str], outputs: dict[int, Any]) -> None:
+        """End these requests with an error, those too that have just ended by themselves: their outputs have not left
+        yet."""
+        from vllm.v1.engine import FinishReason
+
+        self._end(list(errors), "FINISHED_ERROR", outputs)
+        for of_client in outputs.values():
+            for output in of_client.outputs:
+                if output.finish_reason is not None and output.request_id in errors:
+                    output.finish_reason, output.stop_reason = FinishReason.ERROR, None
+                    report = self._final_reports.setdefault(output.request_id, {})
+                    report.setdefault("error", errors[output.request_id])
+                    report.pop("reports", None)
 
     def _end(self, request_ids: list[str], status: str, outputs: dict[int, Any]) -> list[str]:
         """End requests, and add that to the outputs of this step. Returns those that had not ended."""
