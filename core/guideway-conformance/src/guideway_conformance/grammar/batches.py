@@ -109,6 +109,19 @@ def fill_is_one_mask_after_another(subject: GrammarSubject) -> None:
 
 
 @check("grammar")
+def fill_writes_nowhere_else(subject: GrammarSubject) -> None:
+    """The bitmask is a strategy's block of a larger array, and nothing around it is written to, near or far."""
+    for case in subject.few():
+        for around in (1, 300):
+            parts = _parts(case, [_legal_drafts(case, around, n) for n in (4, 0, 1, 7)], [0, 0, 0, 0])
+            large = new_rows(24 + 2 * around, case.vocabulary, POISON)
+            case.strategy.fill(tuple(part.job for part in parts), large[around:-around])
+            rows = np.flatnonzero((large != POISON).any(axis=1)) - around
+            outside = [row for row in rows.tolist() if not 0 <= row < 24]
+            expect(not outside, f"{case.name}: fill wrote to rows {outside[:5]} of a bitmask whose rows are 0 to 23")
+
+
+@check("grammar")
 def fill_stops_at_a_refused_draft(subject: GrammarSubject) -> None:
     """Drafts count up to the first refused one, and rows after it stay untouched."""
     for case in subject.few():

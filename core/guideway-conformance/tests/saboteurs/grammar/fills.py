@@ -174,6 +174,17 @@ class FailsWithoutAWord(Sane):
         return result
 
 
+@saboteur("grammar.fill_writes_nowhere_else")
+class WritesFarAway(Sane):
+    """It knows where memory goes on after its bitmask, as native code does, and writes there past the next row."""
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> Result:
+        large = bitmask.base
+        if large is not None and len(large) > len(bitmask) + 100:
+            large[-100] = 0
+        return super().fill(jobs, bitmask)
+
+
 @saboteur("grammar.a_draft_into_a_dead_end_is_refused")
 class DraftsIntoDeadEnds(Sane):
     """A draft that leads to a dead end fails its job."""
