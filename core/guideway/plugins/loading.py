@@ -25,7 +25,7 @@ from guideway.plugins.kinds import HOOKS, KINDS
 from guideway.plugins.requirements import extra_with, missing_distributions, version_conflict
 from guideway.version import __version__
 
-__all__ = ["Loaded", "hook_manager", "incompatibility", "load", "missing_extra", "outcome"]
+__all__ = ["Loaded", "hook_manager", "incompatibility", "load", "missing_extra", "outcome", "record_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,12 @@ def load(record: PluginRecord) -> Loaded:
 def outcome(record: PluginRecord) -> Loaded | PluginLoadError | None:
     """What `load` returned or raised for `record` in this process; None if it was not asked."""
     return _OUTCOMES.get(record)
+
+
+def record_of(component: Any) -> PluginRecord | None:
+    """What `component` was loaded for in this process; None if no entry point named it."""
+    found = (o for o in _OUTCOMES.values() if isinstance(o, Loaded) and o.component is component)
+    return next((loaded.record for loaded in found), None)
 
 
 def incompatibility(record: PluginRecord) -> str | None:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from guideway.api.grammar import GrammarStrategy, Support
 from guideway.api.types import Constraint, JsonSchema, StructuralTag
-from guideway.errors import ConformanceError, InvalidGrammar, UnsupportedGrammar, blame
+from guideway.errors import ConformanceError, InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.json_schema import check_schema, misspelt_keywords
 
 __all__ = ["Candidate", "CandidateCache", "Key", "choose"]
@@ -55,7 +55,7 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             refusals.append(f"{name} compiles {', '.join(sorted(strategy.kinds))}")
             missing.append(kind)
             continue
-        with blame(f"grammar.{name}", "supports"):
+        with blame(f"grammar.{name}", "supports", passing=(LimitExceeded,)):
             support = strategy.supports(constraint)
         if not isinstance(support, Support):
             raise ConformanceError(f"grammar.{name}: supports must return a Support, not {type(support).__name__}")

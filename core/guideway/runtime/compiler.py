@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from guideway.api.grammar import CompiledGrammar
 from guideway.api.modifier import LogitModifier
 from guideway.api.types import Constraint, Request
-from guideway.errors import GuidewayError, InvalidGrammar, UnsupportedGrammar, blame
+from guideway.errors import GuidewayError, InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.plugins.contract import check_returned
 from guideway.runtime.candidates import Candidate
 from guideway.runtime.modifier_set import ModifierSet
@@ -155,7 +155,7 @@ class RequestCompiler:
 
 def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledGrammar, int]:
     """The grammar and its bytes."""
-    with blame(f"grammar.{candidate.name}", "compile", passing=(InvalidGrammar, UnsupportedGrammar)):
+    with blame(f"grammar.{candidate.name}", "compile", passing=(InvalidGrammar, LimitExceeded, UnsupportedGrammar)):
         grammar = candidate.strategy.compile(constraint)
         check_returned(grammar, CompiledGrammar)
     with blame(f"grammar.{candidate.name}", "nbytes"):

@@ -7,7 +7,7 @@ text completes it); all else it asks of any modifier.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,14 +37,12 @@ from guideway.errors import ConformanceError, InvalidConfiguration, InvalidReque
 from guideway.runtime.candidates import Candidate, CandidateCache
 from guideway.runtime.compiler import Compilation, Compiler
 from guideway.runtime.journal import Journal
+from guideway.runtime.mask_block import GUARD, fill_between_guards
 from guideway.runtime.replay import new_matcher, recycle
 
 __all__ = ["GrammarMask", "GrammarState", "check_names"]
 
 log = logging.getLogger(__name__)
-
-GUARD = np.int32(0x6B5A4D3C)
-"""Each word of a row that nobody may write to."""
 
 
 class MaskTransform(LogitTransform):
@@ -357,26 +355,6 @@ class GrammarMask(LogitModifier[GrammarState]):
         if count > state.num_open_rows + state.num_live_drafts:
             return fail(f"DeadEnd: after token {token_ids[count - 1]} no token is legal")
         return fail(f"it refused token {token_id}, which its own mask allowed")
-
-
-def fill_between_guards(
-    fill: Callable[[Sequence[FillJob], Bitmask], NDArray[np.int32]], jobs: Sequence[FillJob], bitmask: Bitmask
-) -> NDArray[np.int32]:
-    """What ``fill(jobs, bitmask)`` returns. Raises `ConformanceError` if it wrote to the first or the last row of
-    `bitmask`, neighbors of the jobs' own; these are restored."""
-    before, after = bitmask[0], bitmask[-1]
-    kept = before.tobytes(), after.tobytes()
-    try:
-        accepted = fill(jobs, bitmask)
-    finally:
-        trespassed = (before.tobytes(), after.tobytes()) != kept
-        if trespassed:
-            before[:], after[:] = (np.frombuffer(row, dtype=np.int32) for row in kept)
-    if trespassed:
-        raise ConformanceError("fill wrote outside the rows of its jobs")
-    if accepted.shape != (len(jobs),):
-        raise ConformanceError(f"fill must return int32[{len(jobs)}], not shape {accepted.shape}")
-    return accepted
 
 
 def check_names(modifiers: Sequence[LogitModifier[Any]]) -> None:

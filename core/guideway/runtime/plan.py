@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.steps import Need
 from guideway.plugins.building import build_modifiers, build_strategies, closing_if_it_fails, validators
 from guideway.plugins.hooks import Hooks
+from guideway.plugins.loading import record_of
+from guideway.runtime.grammar_hosts import GrammarHosts, HostLimits
 from guideway.runtime.runtime import Runtime
 
 __all__ = ["RuntimePlan"]
@@ -32,10 +35,14 @@ class RuntimePlan:
     cache_bytes: int = 512 << 20
     """Of compiled grammars."""
     compile_threads: int = 2
+    grammar_host: Literal["inline", "process"] = "inline"
+    """Where strategies compile and fill: in this process, or in hosts. One that no entry point names, or that needs
+    objects of this process, is inline."""
+    host_limits: HostLimits = field(default_factory=HostLimits)
 
     def build(self, hooks: Hooks | None = None) -> Runtime:
         """The runtime, with the validators of `hooks`. Raises `InvalidConfiguration` and `PluginError`."""
-        strategies = build_strategies(self.strategies, self.context.vocabulary, self.options)
+        strategies = self._build_strategies()
         with closing_if_it_fails("grammar", strategies.values()):
             modifiers = build_modifiers(self.modifiers, self.context, self.options)
             with closing_if_it_fails("modifier", modifiers):
@@ -49,3 +56,24 @@ class RuntimePlan:
                     cache_bytes=self.cache_bytes,
                     compile_threads=self.compile_threads,
                 )
+
+    def _build_strategies(self) -> dict[str, GrammarStrategy]:
+        """Those that live in hosts, and those that live here, in the order of preference."""
+        records = {cls: record_of(cls) for cls in self.strategies} if self.grammar_host == "process" else {}
+        hosted = [cls for cls, record in records.items() if record is not None]
+        inline = [cls for cls in self.strategies if cls not in hosted]
+        here = build_strategies(inline, self.context.vocabulary, self.options)
+        if not hosted:
+            return here
+        with closing_if_it_fails("grammar", here.values()):
+            hosts = GrammarHosts(
+                hosted,
+                [record for record in records.values() if record is not None],
+                self.context.vocabulary,
+                self.options,
+                num_compilers=self.compile_threads,
+                path=sys.path,
+                limits=self.host_limits,
+            )
+        built = here | hosts.strategies
+        return {cls.name: built[cls.name] for cls in self.strategies}

@@ -1,0 +1,14 @@
+"""Grammar hosts: processes in which strategies compile and fill, so that what crashes, hangs or eats the memory there
+costs one request and not the server.
+
+`HostedStrategy` stands in the serving process for a strategy that lives in hosts, and obeys the same contract::
+
+    serving process                 zygote                    forked from it
+    HostedStrategy ─ GrammarHosts ─ builds the strategies ┬─ compile hosts: supports, compile; hold nothing
+                                                          └─ matcher hosts: one per strategy; fill into shared memory
+"""
+
+from guideway.runtime.grammar_hosts.hosts import GrammarHosts
+from guideway.runtime.grammar_hosts.limits import HostLimits
+
+__all__ = ["GrammarHosts", "HostLimits"]

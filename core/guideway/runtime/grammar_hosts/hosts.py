@@ -1,0 +1,181 @@
+"""The grammar hosts of one runtime: where constraints compile, and where their matchers live."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from guideway.api.bitmask import num_words
+from guideway.api.grammar import GrammarStrategy, Support
+from guideway.api.types import Constraint
+from guideway.api.vocabulary import Vocabulary
+from guideway.errors import GuidewayError, LimitExceeded
+from guideway.plugins.index import PluginRecord
+from guideway.runtime.grammar_hosts.limits import HostLimits
+from guideway.runtime.grammar_hosts.matchers import MatcherHost
+from guideway.runtime.grammar_hosts.processes import Host, HostDied, Zygote
+from guideway.runtime.grammar_hosts.serving import Spec
+from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedStrategy
+
+__all__ = ["GrammarHosts"]
+
+MAX_REFUSED = 1024
+"""So many constraints that broke a limit are remembered."""
+
+
+class GrammarHosts:
+    """Hosts for the strategies of `records`, which name the `classes`. Raises, for one that cannot be built, what
+    building it raises."""
+
+    def __init__(
+        self,
+        classes: Sequence[type[GrammarStrategy]],
+        records: Sequence[PluginRecord],
+        vocabulary: Vocabulary,
+        options: Mapping[str, Mapping[str, Any]],
+        *,
+        num_compilers: int,
+        path: Sequence[str],
+        limits: HostLimits | None = None,
+    ) -> None:
+        self._limits = limits = limits or HostLimits()
+        its_own = {f"grammar.{cls.name}": dict(options.get(f"grammar.{cls.name}", {})) for cls in classes}
+        words = num_words(vocabulary.logits_width)
+        self._zygote = Zygote(Spec(tuple(path), vocabulary, tuple(records), its_own, words), limits)
+        self._compilers = _Pool(self._zygote, num_compilers)
+        self._readers = _Pool(self._zygote, 1)
+        """For `supports`: it waits for no compilation."""
+        self._matchers = {cls.name: MatcherHost(cls.name, self._zygote, limits, self._refuse) for cls in classes}
+        self._refused: OrderedDict[tuple[str, str, bytes], tuple[float, str]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._open = {cls.name for cls in classes}
+        try:
+            self._zygote.start()
+        except BaseException:
+            self._zygote.close()
+            raise
+        self.strategies = {
+            cls.name: HostedStrategy(cls, vocabulary, its_own[f"grammar.{cls.name}"], self) for cls in classes
+        }
+        """By name, what a runtime is given in place of the strategies."""
+
+    def matcher_host(self, strategy: str) -> MatcherHost:
+        """Where the matchers of a strategy live."""
+        return self._matchers[strategy]
+
+    def supports(self, strategy: str, constraint: Constraint) -> Support:
+        """`GrammarStrategy.supports`."""
+        answer, _ = self._limited(self._readers, "supports", strategy, constraint)
+        return Support(frozenset(answer["enforced"]), frozenset(answer["unenforced"]), answer["reason"])
+
+    def compile(self, strategy: str, constraint: Constraint) -> tuple[int, bytes | None]:
+        """The bytes that a compiled constraint holds, and itself where it can be handed over. Raises what
+        `GrammarStrategy.compile` raises, and `LimitExceeded`."""
+        answer, data = self._limited(self._compilers, "compile", strategy, constraint)
+        return answer["nbytes"], data
+
+    def close(self, strategy: str) -> None:
+        """End the matchers of a strategy, and all hosts with those of the last one."""
+        self._matchers[strategy].close()
+        with self._lock:
+            self._open.discard(strategy)
+            if self._open:
+                return
+        for pool in (self._compilers, self._readers):
+            pool.close()
+        self._zygote.close()
+
+    def _limited(self, pool: _Pool, name: str, strategy: str, constraint: Constraint) -> tuple[Any, bytes | None]:
+        self._check(strategy, constraint)
+        try:
+            return pool.call(name, strategy, constraint, seconds=self._limits.compile_seconds)
+        except HostDied as error:
+            if error.by_itself:
+                self._remember(strategy, constraint, str(error))
+            raise error.error() from error
+
+    def _refuse(self, strategy: str, grammar: HostedGrammar, why: str) -> None:
+        self._remember(strategy, grammar.constraint, why)
+
+    def _remember(self, strategy: str, constraint: Constraint, why: str) -> None:
+        with self._lock:
+            self._refused[_key(strategy, constraint)] = (time.monotonic() + self._limits.remembered_seconds, why)
+            while len(self._refused) > MAX_REFUSED:
+                self._refused.popitem(last=False)
+
+    def _check(self, strategy: str, constraint: Constraint) -> None:
+        """Raise `LimitExceeded` for a constraint that broke a limit not long ago."""
+        key = _key(strategy, constraint)
+        with self._lock:
+            until, why = self._refused.get(key, (0.0, ""))
+            if not why:
+                return
+            if until < time.monotonic():
+                del self._refused[key]
+                return
+        raise LimitExceeded(
+            f"{strategy} was tried on this constraint not long ago, and {why}; it is tried again after "
+            f"{self._limits.remembered_seconds:g} s",
+            field="constraint",
+        )
+
+
+class _Pool:
+    """Hosts that hold nothing between two calls."""
+
+    def __init__(self, zygote: Zygote, num_hosts: int) -> None:
+        self._zygote = zygote
+        self._free = threading.Semaphore(num_hosts)
+        self._idle: list[Host] = []
+        self._busy: set[Host] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def call(self, name: str, *arguments: Any, seconds: float) -> tuple[Any, bytes | None]:
+        """`Host.call` of one that is free. One that is killed from outside is replaced, once."""
+        with self._free:
+            for last in (False, True):
+                host = self._take()
+                try:
+                    return host.call(name, *arguments, seconds=seconds)
+                except HostDied as error:
+                    if error.by_itself or last:
+                        raise
+                finally:
+                    self._put_back(host)
+        raise AssertionError
+
+    def close(self) -> None:
+        """End all, also those at work."""
+        with self._lock:
+            self._closed = True
+            hosts = [*self._idle, *self._busy]
+        for host in hosts:
+            host.close()
+
+    def _take(self) -> Host:
+        with self._lock:
+            if self._closed:
+                raise GuidewayError("closed: nothing more is compiled")
+            host = self._idle.pop() if self._idle else None
+        if host is None or not host.alive:
+            host = self._zygote.fork()
+        with self._lock:
+            self._busy.add(host)
+        return host
+
+    def _put_back(self, host: Host) -> None:
+        with self._lock:
+            self._busy.discard(host)
+            if host.alive and not self._closed:
+                self._idle.append(host)
+                return
+        host.close()
+
+
+def _key(strategy: str, constraint: Constraint) -> tuple[str, str, bytes]:
+    return strategy, constraint.kind, hashlib.sha256(constraint.source().encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,154 @@
+"""How the serving process and a grammar host talk: frames over a socket.
+
+A host is sent pickles, and answers in JSON, perhaps with one frame of bytes after it: the serving process reads no
+pickle from a process that runs what clients send.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import pickle
+import socket
+import struct
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.errors import DeadEnd, GuidewayError, InvalidGrammar, LimitExceeded, RemoteError, UnsupportedGrammar
+
+__all__ = ["Birth", "Frames", "Job", "SharedMasks", "error_of", "words_of"]
+
+HEADER = struct.Struct("!Q")
+MAX_ROWS = 4096
+"""Of a host's block of masks. Memory of rows that are not used is never touched."""
+IDLE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What a matcher is made from, at the first use in a host."""
+
+    grammar: int
+    stop_token_ids: frozenset[int]
+    token_ids: tuple[int, ...]
+    """Accepted before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One sequence's part of a command: what happened to it since the last one, and what it wants to know."""
+
+    matcher: int
+    birth: Birth | None
+    """None: the host has it."""
+    rollback: int
+    accept: tuple[int, ...]
+    draft_token_ids: tuple[int, ...] = ()
+    first_row: int = 0
+
+
+class Frames:
+    """Frames of bytes, each after its length. Raises EOFError where the other end is gone."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+
+    def send(self, value: Any) -> None:
+        """Send a value of ours, pickled."""
+        self.send_bytes(pickle.dumps(value, protocol=5))
+
+    def receive(self) -> Any:
+        """What `send` sent. Of our own process only."""
+        return pickle.loads(self.receive_bytes())
+
+    def answer(self, value: Any) -> None:
+        """Send JSON."""
+        self.send_bytes(json.dumps(value, separators=(",", ":")).encode())
+
+    def receive_answer(self) -> Any:
+        """What `answer` sent."""
+        return json.loads(self.receive_bytes())
+
+    def send_bytes(self, data: bytes) -> None:
+        try:
+            self.socket.sendall(HEADER.pack(len(data)) + data)
+        except OSError as error:
+            raise EOFError(str(error)) from error
+
+    def receive_bytes(self) -> bytes:
+        (size,) = HEADER.unpack(self._exactly(HEADER.size))
+        return self._exactly(size)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            try:
+                count = self.socket.recv_into(view)
+            except OSError as error:
+                raise EOFError(str(error)) from error
+            if not count:
+                raise EOFError("the other end is gone")
+            view = view[count:]
+        return bytes(data)
+
+
+class SharedMasks:
+    """Memory of the serving process and one host: rows of masks between guards, and what the host is working on."""
+
+    def __init__(self, words: int, descriptor: int | None = None) -> None:
+        size = mmap.PAGESIZE + (MAX_ROWS + 2) * words * 4
+        self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
+        self._memory = mmap.mmap(self.descriptor, size)
+        self._working_on: NDArray[np.int64] = np.frombuffer(self._memory, dtype=np.int64, count=1)
+        rows = np.frombuffer(self._memory, dtype=np.int32, offset=mmap.PAGESIZE)
+        self.rows: NDArray[np.int32] = rows.reshape(MAX_ROWS + 2, words)
+        self.working_on = IDLE
+
+    @property
+    def working_on(self) -> int:
+        """The matcher in work; `IDLE` between jobs and in work for several at once."""
+        return int(self._working_on[0])
+
+    @working_on.setter
+    def working_on(self, matcher: int) -> None:
+        self._working_on[0] = matcher
+
+
+def words_of(error: BaseException) -> dict[str, Any]:
+    """An error for `error_of` in another process."""
+    kind = next((cls.__name__ for cls in PASSING if type(error) is cls), "")
+    remote = RemoteError.of(error)
+    feature = getattr(error, "feature", "")
+    return {"kind": kind, "type": remote.type_name, "text": str(error if kind else remote), "feature": str(feature)}
+
+
+def error_of(words: dict[str, Any]) -> GuidewayError:
+    """The error that `words_of` described: of the types a strategy may raise, or a `RemoteError`."""
+    kind, text = words["kind"], words["text"]
+    if kind == UnsupportedGrammar.__name__:
+        return UnsupportedGrammar(text, feature=words["feature"])
+    simple = {cls.__name__: cls for cls in (InvalidGrammar, LimitExceeded, DeadEnd)}
+    return simple[kind](text) if kind in simple else RemoteError(text, type_name=words["type"])
+
+
+PASSING = (InvalidGrammar, UnsupportedGrammar, LimitExceeded, DeadEnd)
+
+
+def _anonymous_file(size: int) -> int:
+    """A descriptor of memory that is gone with the last process that has it."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("guideway-masks", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor

@@ -1,0 +1,280 @@
+"""What runs in the processes of grammar hosts: the zygote, which builds the strategies and forks, and the hosts.
+
+The zygote has one thread and has compiled nothing, so that a fork of it is whole. A host has two: one for commands, one
+for what takes long beside them; both with stacks that native recursion does not overflow at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
+from guideway.api.types import Constraint
+from guideway.api.vocabulary import Vocabulary
+from guideway.errors import ConformanceError, InvalidConfiguration, contain
+from guideway.plugins.building import build_strategies
+from guideway.plugins.index import PluginRecord
+from guideway.plugins.loading import load
+from guideway.runtime.grammar_hosts.messages import IDLE, Frames, Job, SharedMasks, words_of
+from guideway.runtime.mask_block import GUARD, fill_between_guards
+from guideway.runtime.replay import new_matcher, recycle
+from guideway.runtime.threads import STACK_BYTES
+
+__all__ = ["Spec", "main"]
+
+PDEATHSIG = 1
+"""Of Linux's ``prctl``: which signal a process has when its parent ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a zygote is made from."""
+
+    path: tuple[str, ...]
+    """Where modules are found, as in the serving process."""
+    vocabulary: Vocabulary
+    strategies: tuple[PluginRecord, ...]
+    options: dict[str, dict[str, Any]]
+    words: int
+    """Of a mask."""
+
+
+def main(descriptor: int) -> None:
+    """Serve as a zygote over a socket until its other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the serving process, which closes the socket
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    control = Frames(socket.socket(fileno=descriptor))
+    try:
+        spec: Spec = control.receive()
+        sys.path[:] = spec.path
+        try:
+            classes = [load(record).component for record in spec.strategies]
+            strategies = build_strategies(classes, spec.vocabulary, spec.options)
+        except BaseException as error:
+            contain(error)
+            field = error.field if isinstance(error, InvalidConfiguration) else ""
+            plugin = getattr(error, "plugin", "")
+            control.answer({"error": {**words_of(error), "field": field, "plugin": plugin, "said": str(error)}})
+            return
+        control.answer({"error": None})
+        _serve(control, spec, strategies)
+    except EOFError:
+        return
+
+
+def _serve(control: Frames, spec: Spec, strategies: dict[str, GrammarStrategy]) -> None:
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(control.socket, 4096, 3)
+        if not data:
+            return
+        command = json.loads(data)
+        if "reap" in command:
+            _, status = os.waitpid(command["reap"], 0)  # it has ended, or was killed
+            control.answer({"status": os.waitstatus_to_exitcode(status)})
+            continue
+        pid = os.fork()
+        if pid == 0:
+            try:
+                control.close()
+                _die_with_parent()
+                _limit_memory(command["memory_bytes"])
+                _host(descriptors, spec, strategies)
+            except BaseException:
+                os._exit(70)
+            os._exit(0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        control.answer({"pid": pid})
+
+
+def _host(descriptors: Sequence[int], spec: Spec, strategies: dict[str, GrammarStrategy]) -> None:
+    commands, beside, shared = descriptors
+    host = _Host(strategies, SharedMasks(spec.words, shared))
+    threading.stack_size(STACK_BYTES)
+    threads = [
+        threading.Thread(target=_answer, args=(Frames(socket.socket(fileno=end)), answers), daemon=True)
+        for end, answers in ((commands, host.commands), (beside, host.beside))
+    ]
+    for thread in threads:
+        thread.start()
+    threads[0].join()
+
+
+def _answer(frames: Frames, answers: dict[str, Callable[..., Any]]) -> None:
+    """Answer commands until the other end is closed."""
+    try:
+        while True:
+            name, *arguments = frames.receive()
+            data = None
+            try:
+                answer = answers[name](*arguments)
+                if isinstance(answer, tuple):
+                    answer, data = answer
+                frames.answer({"value": answer, "bytes": data is not None})
+            except EOFError:
+                raise
+            except BaseException as error:
+                frames.answer({"error": words_of(error)})
+            if data is not None:
+                frames.send_bytes(data)
+    except EOFError:
+        return
+
+
+class _Host:
+    """The answers of one host."""
+
+    def __init__(self, strategies: dict[str, GrammarStrategy], masks: SharedMasks) -> None:
+        self._strategies = strategies
+        self._masks = masks
+        self._grammars: dict[int, tuple[GrammarStrategy, CompiledGrammar]] = {}
+        self._matchers: dict[int, _Living] = {}
+        self.commands: dict[str, Callable[..., Any]] = {
+            "supports": self._supports,
+            "compile": self._compile,
+            "step": self._step,
+            "ask": self._ask,
+        }
+        self.beside: dict[str, Callable[..., Any]] = {"load": self._load}
+
+    # For any constraint
+
+    def _supports(self, strategy: str, constraint: Constraint) -> dict[str, Any]:
+        support = self._strategies[strategy].supports(constraint)
+        return {
+            "enforced": sorted(support.enforced),
+            "unenforced": sorted(support.unenforced),
+            "reason": support.reason,
+        }
+
+    def _compile(self, strategy: str, constraint: Constraint) -> tuple[dict[str, Any], bytes | None]:
+        """How many bytes the grammar holds, and itself if it can be handed over."""
+        owner = self._strategies[strategy]
+        grammar = owner.compile(constraint)
+        data = grammar.to_bytes() if "serialize" in owner.capabilities else None
+        return {"nbytes": max(0, int(grammar.nbytes))}, data
+
+    # For sequences
+
+    def _load(self, grammar: int, strategy: str, given: Constraint | bytes) -> None:
+        owner = self._strategies[strategy]
+        made = owner.from_bytes(given) if isinstance(given, bytes) else owner.compile(given)
+        self._grammars[grammar] = owner, made
+
+    def _step(self, jobs: Sequence[Job], ended: Sequence[tuple[int, bool]], unloaded: Sequence[int]) -> dict[str, Any]:
+        """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error."""
+        self._forget(ended, unloaded)
+        masks, counts, errors = self._masks, [-1] * len(jobs), {}
+        ready: dict[int, FillJob] = {}
+        for i, job in enumerate(jobs):
+            masks.working_on = job.matcher
+            try:
+                living = self._living(job)
+                ready[i] = FillJob(living.matcher, job.draft_token_ids, job.first_row)
+            except BaseException as error:
+                errors[i] = words_of(error)
+        num_rows = sum(1 + len(job.draft_token_ids) for job in jobs)
+        block = masks.rows[: num_rows + 2]
+        block[0] = block[-1] = GUARD
+        for indices in self._together(jobs, ready):
+            masks.working_on = jobs[indices[0]].matcher if len(indices) == 1 else IDLE
+            some = tuple(ready[i] for i in indices)
+            strategy = self._matchers[jobs[indices[0]].matcher].strategy
+            try:
+                filled = fill_between_guards(strategy.fill, some, block)
+            except BaseException as error:  # matchers and rows may be anywhere now
+                for i in indices:
+                    self._matchers.pop(jobs[i].matcher, None)
+                    errors[i] = words_of(error)
+                continue
+            for i, count in zip(indices, filled.tolist(), strict=True):
+                counts[i] = count
+                if count < 0:
+                    unsaid = ConformanceError("fill returned -1 without setting the job's error")
+                    errors[i] = words_of(ready[i].error or unsaid)
+        masks.working_on = IDLE
+        return {"counts": counts, "errors": errors}
+
+    def _together(self, jobs: Sequence[Job], ready: dict[int, FillJob]) -> list[list[int]]:
+        """The jobs that are filled by one call: all, where the strategy fills batches by itself."""
+        if not ready:
+            return []
+        strategy = self._matchers[jobs[next(iter(ready))].matcher].strategy
+        batches = type(strategy).fill is not GrammarStrategy.fill
+        return [list(ready)] if batches else [[i] for i in ready]
+
+    def _ask(self, job: Job, method: str, arguments: Sequence[Any]) -> Any:
+        """What a matcher's method returns."""
+        self._masks.working_on = job.matcher
+        living = self._living(job)
+        answer = getattr(living.matcher, method)(*arguments)
+        self._masks.working_on = IDLE
+        return list(answer) if isinstance(answer, list | tuple) else answer
+
+    def _living(self, job: Job) -> _Living:
+        """The matcher of a job, with everything done that was not."""
+        if job.birth is not None:
+            strategy, grammar = self._grammars[job.birth.grammar]
+            matcher = new_matcher(strategy, grammar, job.birth.stop_token_ids)
+            _accept(matcher, job.birth.token_ids)
+            self._matchers[job.matcher] = _Living(strategy, grammar, matcher)
+        living = self._matchers[job.matcher]
+        if job.rollback:
+            living.matcher.rollback(job.rollback)
+        _accept(living.matcher, job.accept)
+        return living
+
+    def _forget(self, ended: Sequence[tuple[int, bool]], unloaded: Sequence[int]) -> None:
+        for matcher, whole in ended:
+            living = self._matchers.pop(matcher, None)
+            if living is not None and whole:
+                try:
+                    recycle(living.grammar, living.matcher)
+                except BaseException as error:
+                    contain(error)
+        for grammar in unloaded:
+            self._grammars.pop(grammar, None)
+
+
+@dataclass(slots=True)
+class _Living:
+    """A matcher, and where it is from."""
+
+    strategy: GrammarStrategy
+    grammar: CompiledGrammar
+    matcher: Matcher
+
+
+def _accept(matcher: Matcher, token_ids: tuple[int, ...]) -> None:
+    if token_ids and matcher.accept(token_ids) != len(token_ids):
+        raise ConformanceError("it refused a token that its own mask allowed")
+
+
+def _die_with_parent() -> None:
+    """End with the zygote, also amid native code that never returns. Elsewhere than on Linux the end of the socket
+    has to do."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+
+
+def _limit_memory(num_bytes: int) -> None:
+    """Let the process allocate so much more."""
+    try:
+        with open("/proc/self/statm") as file:  # noqa: PTH123 - a fork of many should not import pathlib
+            pages = int(file.read().split()[0])
+    except OSError:
+        return
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + num_bytes + 2 * STACK_BYTES
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))

@@ -1,0 +1,230 @@
+"""A strategy that lives in grammar hosts, as the serving process sees it: under the contract of any strategy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.bitmask import BITS_PER_WORD, Bitmask
+from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
+from guideway.api.types import Constraint
+from guideway.api.vocabulary import Vocabulary
+from guideway.runtime.grammar_hosts.messages import Birth, Job
+
+if TYPE_CHECKING:
+    from guideway.runtime.grammar_hosts.hosts import GrammarHosts
+    from guideway.runtime.grammar_hosts.matchers import MatcherHost
+
+__all__ = ["HostedGrammar", "HostedMatcher", "HostedStrategy"]
+
+_NUMBERS = itertools.count()
+"""Of grammars and matchers, in all hosts of this process."""
+
+
+class HostedStrategy(GrammarStrategy):
+    """Sends to a compile host what `cls` compiles, and to a matcher host what its matchers do.
+
+    Raises `LimitExceeded`, beside what the contract names, for a constraint over the limits of a host.
+    """
+
+    def __init__(
+        self, cls: type[GrammarStrategy], vocabulary: Vocabulary, options: Mapping[str, Any], hosts: GrammarHosts
+    ) -> None:
+        super().__init__(vocabulary, options)
+        # of the instance: the class stands for any strategy
+        self.name, self.kinds = cls.name, cls.kinds  # type: ignore[misc]
+        self.capabilities = (cls.capabilities - {"serialize"}) | {"fork"}  # type: ignore[misc]
+        self.max_rollback = None  # type: ignore[misc]
+        self._hosts = hosts
+        self._matchers = hosts.matcher_host(cls.name)
+
+    def supports(self, constraint: Constraint) -> Support:
+        return self._hosts.supports(self.name, constraint)
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        nbytes, data = self._hosts.compile(self.name, constraint)
+        grammar = HostedGrammar(self._matchers, constraint, data, nbytes)
+        self._matchers.load(grammar)
+        return grammar
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
+        return self._matchers.fill(jobs, bitmask)
+
+    def close(self) -> None:
+        self._hosts.close(self.name)
+
+
+class HostedGrammar(CompiledGrammar):
+    """A grammar in a matcher host, and what to make it from again."""
+
+    def __init__(self, home: MatcherHost, constraint: Constraint, data: bytes | None, nbytes: int) -> None:
+        self.number = next(_NUMBERS)
+        self.constraint = constraint
+        self.data = data
+        self._home = home
+        self._nbytes = nbytes
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+        return HostedMatcher(self._home, self, stop_token_ids, [])
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes + len(self.data or b"")
+
+    def recycle(self, matcher: Matcher) -> None:
+        assert isinstance(matcher, HostedMatcher)
+        matcher.recycled = True
+
+    def __del__(self) -> None:
+        self._home.unload(self.number)
+
+
+class HostedMatcher(Matcher):
+    """Knows the masks of the last fill, and so what its matcher in the host will say of the tokens drawn from them:
+    what was accepted is told with the next command, and what cannot be known is asked."""
+
+    def __init__(
+        self, home: MatcherHost, grammar: HostedGrammar, stop_token_ids: frozenset[int], accepted: list[int]
+    ) -> None:
+        self._home = home
+        self.grammar = grammar
+        self.number = next(_NUMBERS)
+        self.recycled = False
+        """Whether the strategy may use it again."""
+        self._stop_token_ids = stop_token_ids
+        self._accepted = accepted
+        self._born_in = -1
+        """The incarnation of the host that has it."""
+        self._to_roll_back = 0
+        self._to_accept: list[int] = []
+        """What the host does not know yet: it rolls back first."""
+        self._masks: NDArray[np.int32] | None = None
+        """Of the last fill: of its state and of those after its drafts."""
+        self._drafts: Sequence[int] = ()
+        self._at: int | None = None
+        """Which of the masks is that of the state now; None: none is."""
+        self._filled_in = -1
+
+    # What is known
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        for count, token_id in enumerate(token_ids):
+            if self.is_terminated():
+                return count
+            mask = self._mask()
+            if mask is None:
+                return count + self._accept_there(tuple(token_ids[count:]))
+            if not _allows(mask, token_id):
+                return count
+            self._note(token_id)
+            self._to_accept.append(token_id)
+        return len(token_ids)
+
+    def is_terminated(self) -> bool:
+        return bool(self._accepted) and self._accepted[-1] in self._stop_token_ids
+
+    def is_accepting(self) -> bool:
+        mask = self._mask()
+        if mask is not None:
+            return any(_allows(mask, token_id) for token_id in self._stop_token_ids)
+        return bool(self._home.ask(self, "is_accepting"))
+
+    def rollback(self, num_tokens: int) -> None:
+        if not 0 <= num_tokens <= len(self._accepted):
+            raise ValueError(f"{num_tokens} tokens cannot be rolled back: {len(self._accepted)} were accepted")
+        if num_tokens == 0:
+            return
+        del self._accepted[-num_tokens:]
+        unknown = min(num_tokens, len(self._to_accept))
+        if unknown:
+            del self._to_accept[-unknown:]
+        self._to_roll_back += num_tokens - unknown
+        self._at = self._at - num_tokens if self._at is not None and self._at >= num_tokens else None
+
+    def fork(self) -> Matcher:
+        child = HostedMatcher(self._home, self.grammar, self._stop_token_ids, list(self._accepted))
+        child._masks, child._drafts, child._at, child._filled_in = self._masks, self._drafts, self._at, self._filled_in
+        return child
+
+    # What is asked
+
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        job = FillJob(self, (), row)
+        if self._home.fill((job,), bitmask)[0] < 0:
+            assert job.error is not None
+            raise job.error
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        return int(self._home.ask(self, "validate", tuple(token_ids)))
+
+    def forced_tokens(self) -> Sequence[int]:
+        return tuple(self._home.ask(self, "forced_tokens"))
+
+    def shortest_completion(self, limit: int) -> Sequence[int] | None:
+        found = self._home.ask(self, "shortest_completion", limit)
+        return None if found is None else tuple(found)
+
+    # For its home
+
+    def job(self, incarnation: int, draft_token_ids: Sequence[int] = (), first_row: int = 0) -> Job:
+        """What the host has to do for it."""
+        if self._born_in == incarnation:
+            return Job(self.number, None, self._to_roll_back, tuple(self._to_accept), tuple(draft_token_ids), first_row)
+        birth = Birth(self.grammar.number, self._stop_token_ids, tuple(self._accepted))
+        return Job(self.number, birth, 0, (), tuple(draft_token_ids), first_row)
+
+    def done(self, incarnation: int) -> None:
+        """The host has done it."""
+        self._born_in, self._to_roll_back = incarnation, 0
+        self._to_accept.clear()
+
+    def lost(self) -> None:
+        """What the host has of it is not to be used any more."""
+        self._born_in = -1
+        self._masks = self._at = None
+
+    def filled(self, masks: NDArray[np.int32], draft_token_ids: Sequence[int], number: int) -> None:
+        """Its masks are these until the host fills again."""
+        self._masks, self._drafts, self._at, self._filled_in = masks, draft_token_ids, 0, number
+
+    def is_born(self, incarnation: int) -> bool:
+        """Whether the host has it."""
+        return self._born_in == incarnation
+
+    def num_filled(self, count: int, draft_token_ids: Sequence[int]) -> int:
+        """How many of its rows a fill that accepted `count` drafts has written: none after the end."""
+        return count if count and draft_token_ids[count - 1] in self._stop_token_ids else count + 1
+
+    def _mask(self) -> NDArray[np.int32] | None:
+        """That of the state now, if it is known."""
+        if self._at is None or self._masks is None or self._filled_in != self._home.num_fills:
+            return None
+        mask: NDArray[np.int32] = self._masks[self._at]
+        return mask
+
+    def _note(self, token_id: int) -> None:
+        """It was accepted."""
+        self._accepted.append(token_id)
+        if self._at is not None:
+            at, masks = self._at, self._masks
+            followed = at < len(self._drafts) and self._drafts[at] == token_id
+            self._at = at + 1 if followed and masks is not None and at + 1 < len(masks) else None
+
+    def _accept_there(self, token_ids: tuple[int, ...]) -> int:
+        count = int(self._home.ask(self, "accept", token_ids))
+        self._accepted += token_ids[:count]
+        self._at = None
+        return count
+
+    def __del__(self) -> None:
+        if self._born_in >= 0:
+            self._home.forget(self.number, self._born_in, self.recycled)
+
+
+def _allows(mask: NDArray[np.int32], token_id: int) -> bool:
+    word, bit = divmod(token_id, BITS_PER_WORD)
+    return 0 <= word < len(mask) and bool(int(mask[word]) >> bit & 1)
