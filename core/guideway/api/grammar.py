@@ -177,6 +177,8 @@ class GrammarStrategy(ABC):
     max_rollback: ClassVar[int | None] = 0
     """How many tokens its matchers can roll back; None: all of them. Beyond it the host replays."""
 
+    inline: ClassVar[bool] = False
+    """Whether it needs objects of the serving process, and so cannot live in a grammar host."""
     examples: ClassVar[Sequence[GrammarExample]] = ()
     """For conformance runs; needed for kinds ``grammar:<dialect>``, whose language guideway does not know."""
 

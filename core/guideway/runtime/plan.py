@@ -59,7 +59,8 @@ class RuntimePlan:
 
     def _build_strategies(self) -> dict[str, GrammarStrategy]:
         """Those that live in hosts, and those that live here, in the order of preference."""
-        records = {cls: record_of(cls) for cls in self.strategies} if self.grammar_host == "process" else {}
+        wanted = [cls for cls in self.strategies if self.grammar_host == "process" and not cls.inline]
+        records = {cls: record_of(cls) for cls in wanted}
         hosted = [cls for cls, record in records.items() if record is not None]
         inline = [cls for cls in self.strategies if cls not in hosted]
         here = build_strategies(inline, self.context.vocabulary, self.options)

@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,9 +66,6 @@ class Runtime:
     thread, and compiling has threads of its own.
     """
 
-    grammar_host: ClassVar[type[GrammarMask]] = GrammarMask
-    """Where grammars are compiled and matchers live, in every host that builds a runtime."""
-
     def __init__(
         self,
         context: ModifierContext,
@@ -87,7 +84,7 @@ class Runtime:
         self._threads = Threads("guideway-compile", compile_threads)
         self._modifier_threads = Threads("guideway-modifiers", compile_threads)
         """Threads of their own, so that no request waits for another one's constraint."""
-        self._mask = self.grammar_host(strategies, Compiler(self._threads, self._at_work, cache_bytes), context)
+        self._mask = GrammarMask(strategies, Compiler(self._threads, self._at_work, cache_bytes), context)
         check_names(modifiers)
         self._modifiers = ModifierSet([self._mask, *modifiers], context, offers)
         self._compiler = RequestCompiler(self._modifiers, self._mask.name, self._modifier_threads, self._at_work)

@@ -84,6 +84,7 @@ def test_what_is_given_arrives() -> None:
         ({"grammar": ["a", "dist/a"]}, "grammar", "twice"),
         ({"grammar": [""]}, "grammar", "list of names"),
         ({"modifiers": [1]}, "modifiers", "modifiers"),
+        ({"grammar_host": "thread"}, "grammar_host", "process"),
         ({"compile_threads": 0}, "compile_threads", "at least 1"),
         ({"compile_threads": True}, "compile_threads", "compile_threads"),
         ({"grammar_cache_bytes": -1}, "grammar_cache_bytes", "at least 0"),

@@ -94,6 +94,7 @@ def assemble(config: EngineConfig) -> Parts:
             model=config.model,
             cache_bytes=config.grammar_cache_bytes,
             compile_threads=config.compile_threads,
+            grammar_host=config.grammar_host,
         ).build(hooks)
         try:
             settings = WorkerSettings(

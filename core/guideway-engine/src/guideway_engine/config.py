@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from guideway.api.options import known_fields_only, short_repr
 from guideway.errors import InvalidConfiguration
@@ -68,6 +68,7 @@ class EngineArguments(TypedDict, total=False):
     enable_prefix_caching: bool
     max_waiting: int
     num_speculative_tokens: int
+    grammar_host: Literal["inline", "process"]
     compile_threads: int
     grammar_cache_bytes: int
     options: Mapping[str, Mapping[str, Any]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from guideway.api.options import Range, check_fields
 from guideway.errors import InvalidConfiguration
@@ -70,6 +70,9 @@ class EngineSettings:
     """How many sequences may wait before more of the same or a worse priority are turned away."""
     num_speculative_tokens: Annotated[int, Range(0)] = 0
     """How many tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
+    grammar_host: Literal["inline", "process"] = "inline"
+    """Where grammar strategies compile and fill: ``inline``, in this process, or ``process``, in processes that may
+    crash, hang or run out of memory at the cost of one request."""
     compile_threads: Positive = 2
     """How many constraints compile at once."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20

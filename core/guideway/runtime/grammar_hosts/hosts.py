@@ -90,7 +90,7 @@ class GrammarHosts:
         self._zygote.close()
 
     def _limited(self, pool: _Pool, name: str, strategy: str, constraint: Constraint) -> tuple[Any, bytes | None]:
-        self._check(strategy, constraint)
+        self.check(strategy, constraint)
         try:
             return pool.call(name, strategy, constraint, seconds=self._limits.compile_seconds)
         except HostDied as error:
@@ -107,7 +107,7 @@ class GrammarHosts:
             while len(self._refused) > MAX_REFUSED:
                 self._refused.popitem(last=False)
 
-    def _check(self, strategy: str, constraint: Constraint) -> None:
+    def check(self, strategy: str, constraint: Constraint) -> None:
         """Raise `LimitExceeded` for a constraint that broke a limit not long ago."""
         key = _key(strategy, constraint)
         with self._lock:
@@ -154,6 +154,7 @@ class _Pool:
         with self._lock:
             self._closed = True
             hosts = [*self._idle, *self._busy]
+            self._idle.clear()
         for host in hosts:
             host.close()
 

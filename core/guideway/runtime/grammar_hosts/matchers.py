@@ -132,6 +132,7 @@ class MatcherHost:
             self._closed = True
             if self._host is not None:
                 self._host.close()
+                self._host = None
 
     def _step(
         self, jobs: Sequence[FillJob], group: Sequence[int], bitmask: Bitmask, accepted: NDArray[np.int32]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class HostedStrategy(GrammarStrategy):
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         nbytes, data = self._hosts.compile(self.name, constraint)
-        grammar = HostedGrammar(self._matchers, constraint, data, nbytes)
+        grammar = HostedGrammar(self._matchers, constraint, data, nbytes, partial(self._hosts.check, self.name))
         self._matchers.load(grammar)
         return grammar
 
@@ -61,14 +62,24 @@ class HostedStrategy(GrammarStrategy):
 class HostedGrammar(CompiledGrammar):
     """A grammar in a matcher host, and what to make it from again."""
 
-    def __init__(self, home: MatcherHost, constraint: Constraint, data: bytes | None, nbytes: int) -> None:
+    def __init__(
+        self,
+        home: MatcherHost,
+        constraint: Constraint,
+        data: bytes | None,
+        nbytes: int,
+        check: Callable[[Constraint], None],
+    ) -> None:
         self.number = next(_NUMBERS)
         self.constraint = constraint
         self.data = data
         self._home = home
         self._nbytes = nbytes
+        self._check = check
+        """Raises `LimitExceeded` if a matcher of it broke a limit not long ago."""
 
     def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+        self._check(self.constraint)
         return HostedMatcher(self._home, self, stop_token_ids, [])
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from guideway.api import InvalidConfiguration, parse_options
 from guideway.api.options import Range, check_fields
@@ -36,6 +36,9 @@ class GuestConfig:
     """Worker mixins, in the order their methods are called."""
     device_backend: str | None = None
     """The device component that applies masks and modifiers; None: ``cpu`` on a CPU, else ``torch``."""
+    grammar_host: Literal["inline", "process"] = "inline"
+    """Where grammar strategies compile and fill: in vLLM's own processes, or in hosts. Those of vLLM itself are always
+    inline."""
     compile_threads: Annotated[int, Range(1)] = 2
     """How many constraints compile at once, in the front end and in the engine core each."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20

@@ -59,6 +59,7 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
         model=str(vllm_config.model_config.served_model_name or vllm_config.model_config.model),
         cache_bytes=config.grammar_cache_bytes,
         compile_threads=config.compile_threads,
+        grammar_host=config.grammar_host,
     )
     with serving(Server(vllm_config, _tokenizer(vllm_config))):
         return plan.build(hooks if front_end else None)

@@ -23,7 +23,7 @@ from guideway.pipeline import Pipeline
 from guideway.pipeline.mixins import Mixins
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_device
-from guideway.runtime import Runtime
+from guideway.runtime.grammar_mask import GrammarMask
 from numpy.typing import NDArray
 
 from guideway_vllm.config import GuestConfig
@@ -126,7 +126,7 @@ class GuestWorker:
         size = width if vocabulary is None else len(vocabulary)
         self._pipeline = Pipeline(
             [
-                (Runtime.grammar_host, {}),
+                (GrammarMask, {}),
                 *((cls, dict(config.options.get(f"modifier.{cls.name}", {}))) for cls in modifiers),
             ],
             WorkerContext(device=self._device, vocabulary_size=size, logits_width=width),

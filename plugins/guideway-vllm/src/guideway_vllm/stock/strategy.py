@@ -66,6 +66,7 @@ class StockStrategy(GrammarStrategy):
     """One of vLLM's backends, built when the first constraint is compiled, as vLLM does."""
 
     contract: ClassVar[str] = "1.0"
+    inline: ClassVar[bool] = True
     backend: ClassVar[str]
     """As ``--structured-outputs-config`` names it."""
     library: ClassVar[str | None] = None

@@ -1,0 +1,280 @@
+"""Grammar hosts: what crashes, hangs or eats the memory there ends its request and nobody else's, and a host that is
+killed from outside ends nobody's."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guideway.api import (
+    Choice,
+    FinishReason,
+    JsonSchema,
+    LimitExceeded,
+    ModifierContext,
+    Regex,
+    SamplingParams,
+)
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.errors import InvalidConfiguration, PluginError, UnsupportedGrammar
+from guideway.plugins import Plugins
+from guideway.runtime import RuntimePlan
+from guideway.runtime.grammar_hosts import GrammarHosts, HostLimits
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+
+from tests.support.distributions import install
+from tests.support.fake_host import FakeHost
+from tests.support.hostility import PROMPT, VOCABULARY
+
+LIMITS = HostLimits(compile_seconds=0.8, fill_seconds=0.6, wall_factor=8, memory_bytes=256 << 20)
+GOOD = SamplingParams(constraint=Regex("[a-z]{3,12}(x|y)"), temperature=1.0, seed=7, max_tokens=24)
+OTHER = SamplingParams(
+    constraint=JsonSchema({"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 5}),
+    temperature=1.0,
+    seed=3,
+    max_tokens=40,
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., GrammarHosts]]:
+    """Makes hosts for the hostile strategy and the reference; closes them."""
+    folder = tmp_path_factory.mktemp("installed")
+    install(folder, "hostile", {"grammar.hostile": "tests.support.hostile_strategy"})
+    sys.path.insert(0, str(folder))
+    opened: list[GrammarHosts] = []
+
+    def make(limits: HostLimits = LIMITS, options: dict[str, Any] | None = None) -> GrammarHosts:
+        plugins = Plugins()
+        records = [plugins.resolve("grammar", name) for name in ("hostile", "reference")]
+        classes = [plugins.load("grammar", name) for name in ("hostile", "reference")]
+        hosts = GrammarHosts(classes, records, VOCABULARY, options or {}, num_compilers=2, path=sys.path, limits=limits)
+        opened.append(hosts)
+        return hosts
+
+    yield make
+    sys.path.remove(str(folder))
+    for hosts in opened:
+        for name in hosts.strategies:
+            hosts.close(name)
+
+
+@pytest.fixture(scope="module")
+def hosts(made: Callable[..., GrammarHosts]) -> GrammarHosts:
+    """Hosts that many tests share: what one kills is there again for the next."""
+    return made()
+
+
+def served(hosts: GrammarHosts, **options: Any) -> FakeHost:
+    return FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=hosts.strategies, **options)
+
+
+def inline(**options: Any) -> FakeHost:
+    return FakeHost(
+        VOCABULARY, NumpyDevice("cpu"), strategies={"reference": ReferenceStrategy(VOCABULARY, {})}, **options
+    )
+
+
+def asking(pattern: str) -> SamplingParams:
+    return replace(GOOD, constraint=Regex(pattern, strategy="hostile"))
+
+
+def children(pid: int) -> set[int]:
+    """The processes that have it as their parent."""
+    found = set()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid and fields[0] != "Z":
+                found.add(int(folder.name))
+    return found
+
+
+def zygote(hosts: GrammarHosts) -> int:
+    process = hosts._zygote._process
+    assert process is not None
+    return process.pid
+
+
+@pytest.mark.parametrize("num_drafts", [0, 3])
+def test_the_tokens_are_those_of_a_strategy_in_this_process(hosts: GrammarHosts, num_drafts: int) -> None:
+    wanted = [GOOD, OTHER, replace(GOOD, constraint=Choice(["perhaps", "perhaps not"])), SamplingParams(max_tokens=9)]
+    here = inline(num_drafts=num_drafts).generate([PROMPT] * 4, wanted)
+    there = served(hosts, num_drafts=num_drafts).generate([PROMPT] * 4, wanted)
+    assert [r.outputs[0].error for r in there] == [None] * 4
+    assert [r.token_ids for r in there] == [r.token_ids for r in here]
+    assert [r.outputs[0].finish_reason for r in there] == [r.outputs[0].finish_reason for r in here]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "error", "said"),
+    [
+        ("CS[a-z]+", LimitExceeded, "0.8 s of a processor|did not answer"),
+        ("CC[a-z]+", PluginError, "SIGSEGV"),
+        ("CK[a-z]+", PluginError, "from outside"),
+        ("CE[a-z]+", PluginError, "MemoryError"),
+        ("CR[a-z]+", PluginError, "a bug"),
+        ("SS[a-z]+", LimitExceeded, "0.8 s of a processor|did not answer"),
+        ("SC[a-z]+", PluginError, "SIGSEGV"),
+        ("[a-z", UnsupportedGrammar, "too early"),
+    ],
+)
+def test_a_compilation_that_fails_ends_its_request_alone(
+    hosts: GrammarHosts, pattern: str, error: type[Exception], said: str
+) -> None:
+    host = served(hosts)
+    (alone,) = host.generate([PROMPT], [GOOD])
+    before, bad, after = host.generate([PROMPT] * 3, [GOOD, asking(pattern), GOOD])
+    assert before.token_ids == after.token_ids == alone.token_ids
+    failure = bad.outputs[0].error
+    assert isinstance(failure, error), failure
+    assert re.search(said, str(failure))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("FS[a-z]", "0.6 s of a processor|did not answer"),
+        ("FC[a-z]", "SIGSEGV"),
+        ("AS[a-z]", "0.6 s of a processor|did not answer"),
+        ("AC[a-z]", "SIGSEGV"),
+        ("FR[a-z]", "a bug"),
+        ("FK[a-z]", "from outside"),
+        ("FE[a-z]", "MemoryError"),
+    ],
+)
+@pytest.mark.parametrize("num_drafts", [0, 2])
+def test_a_step_that_fails_ends_its_request_alone(
+    hosts: GrammarHosts, pattern: str, said: str, num_drafts: int
+) -> None:
+    """The others of its host are made anew, and go on with the same tokens."""
+    host = served(hosts, num_drafts=num_drafts)
+    good = replace(GOOD, constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"))
+    (alone,) = host.generate([PROMPT], [good])
+    before, bad, after = host.generate([PROMPT] * 3, [good, asking(f"{pattern}{{{9 + num_drafts}}}"), good])
+    assert before.token_ids == after.token_ids == alone.token_ids
+    assert (before.outputs[0].error, after.outputs[0].error) == (None, None)
+    assert bad.outputs[0].finish_reason is FinishReason.INTERNAL_ERROR
+    assert re.search(said, str(bad.outputs[0].error))
+    assert "grammar.hostile" in str(bad.outputs[0].error)
+
+
+def test_what_broke_a_limit_is_refused_at_once_until_it_is_forgotten(made: Callable[..., GrammarHosts]) -> None:
+    hosts = made(replace(LIMITS, remembered_seconds=1.0))
+    host = served(hosts)
+    for pattern in ("CS[a-z]+", "FC[a-z]{9}"):
+        host.generate([PROMPT], [asking(pattern)])
+        living = children(zygote(hosts))
+        (again,) = host.generate([PROMPT], [asking(pattern)])
+        assert isinstance(again.outputs[0].error, LimitExceeded)
+        assert "not long ago" in str(again.outputs[0].error)
+        assert children(zygote(hosts)) == living
+    time.sleep(1.1)
+    (later,) = host.generate([PROMPT], [asking("FC[a-z]{9}")])
+    assert "SIGSEGV" in str(later.outputs[0].error)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("num_drafts", [0, 3])
+def test_hosts_killed_from_outside_cost_nobody_anything(
+    hosts: GrammarHosts, how: signal.Signals, num_drafts: int
+) -> None:
+    host = served(hosts, num_drafts=num_drafts)
+    wanted = [GOOD, OTHER, GOOD, OTHER]
+    expected = inline(num_drafts=num_drafts).generate([PROMPT] * 4, wanted)
+    step, steps = host.step, 0
+
+    def killing() -> None:
+        nonlocal steps
+        steps += 1
+        if steps in (2, 5):
+            for pid in children(zygote(hosts)):
+                os.kill(pid, how)
+        step()
+
+    host.step = killing  # type: ignore[method-assign]
+    assert [r.token_ids for r in host.generate([PROMPT] * 4, wanted)] == [r.token_ids for r in expected]
+    assert steps > 5
+    # nothing is remembered against what they were working on
+    assert [r.token_ids for r in host.generate([PROMPT] * 4, wanted)] == [r.token_ids for r in expected]
+
+
+def test_the_zygote_is_started_again(hosts: GrammarHosts) -> None:
+    host = served(hosts)
+    (alone,) = host.generate([PROMPT], [GOOD])
+    first = zygote(hosts)
+    os.kill(first, signal.SIGKILL)
+    (again,) = host.generate([PROMPT], [replace(GOOD, constraint=Regex("[a-z]{3,12}(y|x)"))])
+    assert again.outputs[0].error is None
+    assert zygote(hosts) != first
+    assert host.generate([PROMPT], [GOOD])[0].token_ids == alone.token_ids
+
+
+def test_compilations_that_hang_keep_no_one_waiting_longer_than_their_limit(hosts: GrammarHosts) -> None:
+    host = served(hosts)
+    hanging = [threading.Thread(target=host.runtime.admit, args=(request(i, f"CS[a-z]{{{i + 1}}}"),)) for i in range(4)]
+    for thread in hanging:
+        thread.start()
+    for thread in hanging:
+        thread.join()
+    (after,) = host.generate([PROMPT], [GOOD])
+    assert after.outputs[0].error is None
+
+
+def request(number: int, pattern: str) -> Any:
+    from guideway.api import Request
+
+    return Request(request_id=f"hanging {number}", prompt_token_ids=tuple(PROMPT), params=asking(pattern))
+
+
+def test_nothing_is_left_when_they_are_closed(made: Callable[..., GrammarHosts]) -> None:
+    hosts = made()
+    host = served(hosts)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    host.generate([PROMPT] * 2, [GOOD, asking("FC[a-z]{9}")])
+    root = zygote(hosts)
+    living = children(root)
+    assert living
+    host.runtime.close()
+    host.results.clear()  # an error keeps what it passed through
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in {root, *living}):
+        time.sleep(0.01)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in {root, *living})
+    assert len(list(Path("/proc/self/fd").iterdir())) < before
+
+
+def test_options_that_are_wrong_are_refused_at_the_start(made: Callable[..., GrammarHosts]) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"speed.*grammar\.reference"):
+        made(options={"grammar.reference": {"speed": 1}})
+
+
+def test_a_class_that_no_entry_point_names_is_inline() -> None:
+    class Mine(ReferenceStrategy):
+        name = "mine"
+
+    context = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=4, max_model_len=64)
+    plugins = Plugins()
+    plan = RuntimePlan(context=context, strategies=(Mine, plugins.load("grammar", "reference")), grammar_host="process")
+    runtime = plan.build()
+    try:
+        assert {name: type(s).__name__ for name, s in runtime._strategies.items()} == {
+            "mine": "Mine",
+            "reference": "HostedStrategy",
+        }
+    finally:
+        runtime.close()

@@ -1,0 +1,103 @@
+"""A strategy that a constraint can make crash, hang or eat the memory, as native libraries do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from guideway.api import CompiledGrammar, Constraint, Matcher, Support, hookimpl
+from guideway.api.bitmask import Bitmask
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+
+
+def act(word: str) -> None:
+    """Do what the constraint asks for."""
+    if word == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif word == "spin":
+        while True:
+            pass
+    elif word == "sleep":
+        time.sleep(3600)
+    elif word == "eat":
+        kept = []
+        while True:
+            kept.append(bytearray(64 << 20))
+    elif word == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif word == "raise":
+        raise RuntimeError("a bug")
+
+
+class Strategy(ReferenceStrategy):
+    """Regexes that begin with two capitals do what these say: when (S supports, C compile, F fill, A accept) and
+    what."""
+
+    contract = "1.0"
+    name = "hostile"
+
+    def supports(self, constraint: Constraint) -> Support:
+        act(asked(constraint, "S"))
+        return super().supports(constraint)
+
+    def compile(self, constraint: Constraint) -> Any:
+        act(asked(constraint, "C"))
+        return Grammar(super().compile(constraint), constraint)
+
+
+def asked(constraint: Constraint, when: str) -> str:
+    words = {"C": "crash", "S": "spin", "L": "sleep", "E": "eat", "K": "killed", "R": "raise"}
+    source = constraint.source()
+    return words.get(source[1:2], "") if constraint.kind == "regex" and source[:1] == when else ""
+
+
+class Grammar(CompiledGrammar):
+    def __init__(self, inner: CompiledGrammar, constraint: Constraint) -> None:
+        self.inner, self.constraint = inner, constraint
+
+    def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
+        return Hostile(self.inner.matcher(stop_token_ids), self.constraint, 0)
+
+    @property
+    def nbytes(self) -> int:
+        return self.inner.nbytes
+
+
+class Hostile(Matcher):
+    """Acts at its fourth token."""
+
+    def __init__(self, inner: Matcher, constraint: Constraint, length: int) -> None:
+        self.inner, self.constraint, self.length = inner, constraint, length
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        if self.length + len(token_ids) > 3:
+            act(asked(self.constraint, "A"))
+        count = self.inner.accept(token_ids)
+        self.length += count
+        return count
+
+    def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
+        if self.length > 3:
+            act(asked(self.constraint, "F"))
+        self.inner.fill_bitmask(bitmask, row)
+
+    def is_terminated(self) -> bool:
+        return self.inner.is_terminated()
+
+    def is_accepting(self) -> bool:
+        return self.inner.is_accepting()
+
+    def rollback(self, num_tokens: int) -> None:
+        self.inner.rollback(num_tokens)
+        self.length -= num_tokens
+
+    def fork(self) -> Matcher:
+        return Hostile(self.inner.fork(), self.constraint, self.length)
+
+
+@hookimpl
+def guideway_grammar_strategy() -> type[Strategy]:
+    return Strategy
