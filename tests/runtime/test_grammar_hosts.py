@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -256,6 +257,18 @@ def test_nothing_is_left_when_they_are_closed(made: Callable[..., GrammarHosts])
         time.sleep(0.01)
     assert not any(Path(f"/proc/{pid}").exists() for pid in {root, *living})
     assert len(list(Path("/proc/self/fd").iterdir())) < before
+
+
+@pytest.mark.slow
+def test_a_strategy_in_hosts_obeys_the_contract_of_strategies(tmp_path: Path) -> None:
+    install(tmp_path, "hosted", {"grammar.hosted": "tests.support.hosted_strategy"})
+    done = subprocess.run(
+        [sys.executable, "-m", "guideway", "conform", "grammar.hosted", "--up-to", "core", "--timeout-factor", "4"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+    )
+    assert "levels: smoke, core" in done.stdout, done.stdout + done.stderr
 
 
 def test_options_that_are_wrong_are_refused_at_the_start(made: Callable[..., GrammarHosts]) -> None:

@@ -19,7 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.errors import DeadEnd, GuidewayError, InvalidGrammar, LimitExceeded, RemoteError, UnsupportedGrammar
+from guideway.errors import (
+    DeadEnd,
+    GuidewayError,
+    InvalidGrammar,
+    InvalidRequest,
+    LimitExceeded,
+    RemoteError,
+    UnsupportedCapability,
+    UnsupportedGrammar,
+)
 
 __all__ = ["Birth", "Frames", "Job", "SharedMasks", "error_of", "words_of"]
 
@@ -125,22 +134,30 @@ class SharedMasks:
 
 def words_of(error: BaseException) -> dict[str, Any]:
     """An error for `error_of` in another process."""
-    kind = next((cls.__name__ for cls in PASSING if type(error) is cls), "")
+    kind = type(error).__name__ if type(error) in PASSING else ""
     remote = RemoteError.of(error)
-    feature = getattr(error, "feature", "")
-    return {"kind": kind, "type": remote.type_name, "text": str(error if kind else remote), "feature": str(feature)}
+    found = {name: str(getattr(error, name, "")) for name in ("feature", "field")}
+    return {"kind": kind, "type": remote.type_name, "text": str(error if kind else remote), **found}
 
 
 def error_of(words: dict[str, Any]) -> GuidewayError:
     """The error that `words_of` described: of the types a strategy may raise, or a `RemoteError`."""
-    kind, text = words["kind"], words["text"]
-    if kind == UnsupportedGrammar.__name__:
-        return UnsupportedGrammar(text, feature=words["feature"])
-    simple = {cls.__name__: cls for cls in (InvalidGrammar, LimitExceeded, DeadEnd)}
-    return simple[kind](text) if kind in simple else RemoteError(text, type_name=words["type"])
+    cls = next((known for known in PASSING if known.__name__ == words["kind"]), None)
+    if cls is None:
+        return RemoteError(words["text"], type_name=words["type"])
+    if cls is UnsupportedGrammar:
+        return UnsupportedGrammar(words["text"], feature=words["feature"], field=words["field"])
+    return cls(words["text"], field=words["field"]) if issubclass(cls, InvalidRequest) else cls(words["text"])
 
 
-PASSING = (InvalidGrammar, UnsupportedGrammar, LimitExceeded, DeadEnd)
+PASSING: tuple[type[GuidewayError], ...] = (
+    DeadEnd,
+    InvalidGrammar,
+    LimitExceeded,
+    UnsupportedCapability,
+    UnsupportedGrammar,
+)
+"""What a strategy may raise."""
 
 
 def _anonymous_file(size: int) -> int:

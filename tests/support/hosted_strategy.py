@@ -1,0 +1,34 @@
+"""llguidance in grammar hosts, as if that were a strategy of its own: for the conformance suite."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from guideway.api import Vocabulary, hookimpl
+from guideway.plugins import Plugins
+from guideway.runtime.grammar_hosts import GrammarHosts
+from guideway.runtime.grammar_hosts.strategy import HostedStrategy
+from guideway_llguidance.strategy import Strategy as Inner
+
+
+class Strategy(HostedStrategy):
+    contract = "1.0"
+    name = "hosted"
+    kinds = Inner.kinds
+    capabilities = Inner.capabilities
+    max_rollback = None
+    examples = Inner.examples
+
+    def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
+        plugins = Plugins()
+        cls, record = plugins.load("grammar", Inner.name), plugins.resolve("grammar", Inner.name)
+        named = {f"grammar.{Inner.name}": options}
+        hosts = GrammarHosts([cls], [record], vocabulary, named, num_compilers=2, path=sys.path)
+        super().__init__(cls, vocabulary, options, hosts)
+
+
+@hookimpl
+def guideway_grammar_strategy() -> type[Strategy]:
+    return Strategy
