@@ -1,0 +1,131 @@
+"""What grammar hosts cost: the engine with `grammar_host` "process" against "inline", the same requests in turn.
+
+The pinned model (131,072 tokens), a batch of 64, every sequence under a JSON schema; each round generates the same
+number of tokens on both sides. Wall time, and CPU time of the whole process tree; the ratio is inline over process, so
+that less than 1 is what safety costs: median and, in brackets, its 96.5 % confidence interval for 15 pairs or more
+(order statistics).
+
+    python tests/benchmarks/bench_grammar_hosts.py [--pairs 15] [--batch 64] [--tokens 12] [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from guideway import Engine, SamplingParams, __version__
+from guideway.api import JsonSchema
+
+from tests.benchmarks.bench_admission import interval
+from tests.benchmarks.pinned_model import add_argument, pinned_model
+
+RESULTS = Path(__file__).parent / "results" / "grammar_hosts.md"
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def tree(pid: int) -> Iterator[int]:
+    """A process and all below it."""
+    yield pid
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            yield from tree(int(child))
+
+
+def cpu() -> float:
+    """CPU seconds of this process and all below it that live."""
+    total = time.process_time()
+    for pid in tree(os.getpid()):
+        if pid != os.getpid():
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15])) / TICKS  # its own, and of its children that have ended
+    return total
+
+
+def schema(number: int) -> JsonSchema:
+    return JsonSchema(
+        {
+            "type": "object",
+            "properties": {
+                f"name{number}": {"type": "string", "maxLength": 40},
+                "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 8},
+                "price": {"type": "number"},
+                "note": {"type": ["string", "null"]},
+            },
+            "required": [f"name{number}", "tags", "price", "note"],
+            "additionalProperties": False,
+        }
+    )
+
+
+def once(engine: Engine, batch: int, num_tokens: int, seed: int) -> tuple[float, float]:
+    """Wall and CPU seconds of one batch."""
+    params = [
+        SamplingParams(max_tokens=num_tokens, temperature=1.0, seed=seed * 1000 + i, constraint=schema(i % 8))
+        for i in range(batch)
+    ]
+    start, start_cpu = time.monotonic(), cpu()
+    results = engine.generate(["Describe it as JSON: "] * batch, params)
+    taken = time.monotonic() - start, cpu() - start_cpu
+    assert all(output.error is None for result in results for output in result.outputs), results
+    return taken
+
+
+def measure(model: Path, strategy: str, options: argparse.Namespace) -> Iterable[str]:
+    settings = {"grammar": (strategy,), "max_num_seqs": options.batch, "max_model_len": 256, "dtype": "bfloat16"}
+    with (
+        Engine(str(model), grammar_host="inline", **settings) as inline,
+        Engine(str(model), grammar_host="process", **settings) as process,
+    ):
+        engines = {"inline": inline, "process": process}
+        for engine in engines.values():
+            once(engine, options.batch, options.tokens, 0)
+        walls, cpus = [], []
+        for pair in range(1, options.pairs + 1):
+            order = ("inline", "process") if pair % 2 else ("process", "inline")
+            taken = {name: once(engines[name], options.batch, options.tokens, pair) for name in order}
+            walls.append(taken["inline"][0] / taken["process"][0])
+            cpus.append(taken["inline"][1] / taken["process"][1])
+    for what, ratios in (("wall time", walls), ("CPU time of the tree", cpus)):
+        median, low, high = interval(ratios)
+        yield f"| {strategy} | {what} | {median:.3f} ({low:.3f} to {high:.3f}) |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_argument(parser)
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=12)
+    parser.add_argument("--strategies", nargs="+", default=["llguidance", "xgrammar"])
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    model = pinned_model(options.models)
+    lines = [
+        "# Grammar hosts against strategies in the serving process",
+        "",
+        f"guideway {__version__}, Python {platform.python_version()}, {os.cpu_count()} CPU cores;",
+        f"`python tests/benchmarks/{Path(__file__).name} {' '.join(sys.argv[1:])}`",
+        "",
+        f"Batch of {options.batch}, {options.tokens} tokens each, {options.pairs} pairs; inline over process: below",
+        "1 is what safety costs. Median (96.5 % confidence interval).",
+        "",
+        "| strategy | | inline / process |",
+        "|---|---|---|",
+    ]
+    for strategy in options.strategies:
+        for row in measure(model, strategy, options):
+            print(row, flush=True)
+            lines.append(row)
+    if options.write:
+        RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
