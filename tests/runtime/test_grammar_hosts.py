@@ -36,6 +36,7 @@ from guideway_conformance.reference.strategy import Strategy as ReferenceStrateg
 from tests.support.distributions import install
 from tests.support.fake_host import FakeHost
 from tests.support.hostility import PROMPT, VOCABULARY
+from tests.support.stages import everyday
 
 LIMITS = HostLimits(compile_seconds=0.8, fill_seconds=0.6, wall_factor=8, memory_bytes=256 << 20)
 GOOD = SamplingParams(constraint=Regex("[a-z]{3,12}(x|y)"), temperature=1.0, seed=7, max_tokens=24)
@@ -139,6 +140,7 @@ def test_a_compilation_that_fails_ends_its_request_alone(
     host = served(hosts)
     (alone,) = host.generate([PROMPT], [GOOD])
     before, bad, after = host.generate([PROMPT] * 3, [GOOD, asking(pattern), GOOD])
+    assert (before.outputs[0].error, after.outputs[0].error) == (None, None)
     assert before.token_ids == after.token_ids == alone.token_ids
     failure = bad.outputs[0].error
     assert isinstance(failure, error), failure
@@ -157,7 +159,7 @@ def test_a_compilation_that_fails_ends_its_request_alone(
         ("FE[a-z]", "MemoryError"),
     ],
 )
-@pytest.mark.parametrize("num_drafts", [0, 2])
+@pytest.mark.parametrize("num_drafts", everyday([0, 2], 2))
 def test_a_step_that_fails_ends_its_request_alone(
     hosts: GrammarHosts, pattern: str, said: str, num_drafts: int
 ) -> None:
@@ -166,6 +168,7 @@ def test_a_step_that_fails_ends_its_request_alone(
     good = replace(GOOD, constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"))
     (alone,) = host.generate([PROMPT], [good])
     before, bad, after = host.generate([PROMPT] * 3, [good, asking(f"{pattern}{{{9 + num_drafts}}}"), good])
+    assert (before.outputs[0].error, after.outputs[0].error) == (None, None)
     assert before.token_ids == after.token_ids == alone.token_ids
     assert (before.outputs[0].error, after.outputs[0].error) == (None, None)
     assert bad.outputs[0].finish_reason is FinishReason.INTERNAL_ERROR
@@ -188,8 +191,10 @@ def test_what_broke_a_limit_is_refused_at_once_until_it_is_forgotten(made: Calla
     assert "SIGSEGV" in str(later.outputs[0].error)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("num_drafts", [0, 3])
+@pytest.mark.parametrize(
+    ("how", "num_drafts"),
+    everyday([(signal.SIGKILL, 0), (signal.SIGKILL, 3), (signal.SIGSTOP, 0), (signal.SIGSTOP, 3)], (signal.SIGKILL, 3)),
+)
 def test_hosts_killed_from_outside_cost_nobody_anything(
     hosts: GrammarHosts, how: signal.Signals, num_drafts: int
 ) -> None:
