@@ -19,6 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -181,6 +182,11 @@ class GrammarStrategy(ABC):
     """Whether it needs objects of the serving process, and so cannot live in a grammar host."""
     examples: ClassVar[Sequence[GrammarExample]] = ()
     """For conformance runs; needed for kinds ``grammar:<dialect>``, whose language guideway does not know."""
+
+    limits: Mapping[str, int] = MappingProxyType({})
+    """What constraints it can bear where that differs from the defaults, by rule of `guideway.api.limits.RULES`: the
+    host counts every constraint, and one over a limit never reaches `supports`. The host adds what its operator set
+    in the option ``limits``, which every strategy has."""
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         self.vocabulary = vocabulary

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from guideway.api.limits import check_limits
 from guideway.api.types import Request, Submission
 from guideway.errors import GuidewayError, PluginLoadError, PluginUnavailable, blame, close_each
 from guideway.plugins.contract import check_built
@@ -58,15 +59,21 @@ def build_device(backend: type[DeviceBackend], device: str) -> DeviceBackend:
 def build_strategies(
     classes: Sequence[type[GrammarStrategy]], vocabulary: Vocabulary, options: Options
 ) -> dict[str, GrammarStrategy]:
-    """The strategies by name, in the given order. Raises `PluginUnavailable` with the reason for one that cannot be
-    built here."""
+    """The strategies by name, in the given order, with their limits. Raises `PluginUnavailable` with the reason for
+    one that cannot be built here."""
     for cls in classes:
         _check_available(f"grammar.{cls.name}", cls)
     strategies: dict[str, GrammarStrategy] = {}
     with closing_if_it_fails("grammar", strategies.values()):
         for cls in classes:
-            with building(plugin := f"grammar.{cls.name}"):
-                strategies[cls.name] = cls(vocabulary, dict(options.get(plugin, {})))
+            plugin = f"grammar.{cls.name}"
+            own = dict(options.get(plugin, {}))
+            limits = own.pop("limits", {})
+            check_limits(limits, where=f"options.{plugin}.limits")
+            with building(plugin):
+                check_limits(cls.limits, where=f"{cls.__qualname__}.limits")
+                strategies[cls.name] = cls(vocabulary, own)
+            strategies[cls.name].limits = {**cls.limits, **limits}
     return strategies
 
 

@@ -191,6 +191,7 @@ def _constraint(constraint: Constraint, context: ValidationContext, known: Candi
         )
     if constraint.strategy is not None and constraint.strategy not in context.grammars:
         raise _not_configured("grammar strategy", constraint.strategy, context.grammars, "constraint.strategy")
+    known.check_bytes(constraint)
     constraint = constraint.frozen()
     if constraint not in known:
         constraint.source()

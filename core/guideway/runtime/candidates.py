@@ -14,6 +14,7 @@ from guideway.api.grammar import GrammarStrategy, Support
 from guideway.api.types import Constraint, JsonSchema, StructuralTag
 from guideway.errors import ConformanceError, InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.json_schema import check_schema, misspelt_keywords
+from guideway.runtime.guard import Guard, check_bytes
 
 __all__ = ["Candidate", "CandidateCache", "Key", "choose"]
 
@@ -41,19 +42,25 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
     """The strategies to try for `constraint`, best first.
 
     `strategies` is in the operator's order of preference. One that would leave a keyword unenforced comes after all
-    that enforce everything. Raises `UnsupportedGrammar` if none will take it, with each one's reason.
+    that enforce everything; one that cannot bear the constraint is not asked. Raises `UnsupportedGrammar` if none will
+    take it, with each one's reason, and `LimitExceeded` if that is its size for all of its kind.
     """
     names = list(strategies) if constraint.strategy is None else [constraint.strategy]
     kind, digest = constraint.kind, hashlib.sha256(constraint.source().encode()).digest()
     misspelt = _misspelt(constraint)
     full: list[Candidate] = []
     partial: list[Candidate] = []
-    refusals, missing = [], []
+    refusals, missing, too_large = [], [], 0
+    guard = Guard(constraint, {name: strategies[name].limits for name in names})
     for name in names:
         strategy = strategies[name]
         if kind not in strategy.kinds:
             refusals.append(f"{name} compiles {', '.join(sorted(strategy.kinds))}")
             missing.append(kind)
+            continue
+        if (reason := guard.refusal(name)) is not None:
+            refusals.append(f"{name}: {reason}")
+            too_large += 1
             continue
         with blame(f"grammar.{name}", "supports", passing=(LimitExceeded,)):
             support = strategy.supports(constraint)
@@ -65,6 +72,8 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
         unenforced = tuple(sorted(support.unenforced | misspelt))
         (partial if support.unenforced else full).append(Candidate(name, strategy, unenforced, (name, kind, digest)))
     if not full and not partial:
+        if too_large and too_large + len(missing) == len(names):
+            raise LimitExceeded(f"this {kind} constraint is too much ({'; '.join(refusals)})", field="constraint")
         offered = "; ".join(refusals) or "no grammar strategy is configured"
         raise UnsupportedGrammar(
             f"no configured strategy can serve this {kind} constraint ({offered})",
@@ -82,12 +91,16 @@ class CandidateCache:
         self._known: OrderedDict[tuple[str | None, str, bytes], list[Candidate]] = OrderedDict()
         self._lock = Lock()
 
+    def check_bytes(self, constraint: Constraint) -> None:
+        """Raise `LimitExceeded` for a text that no strategy takes, before it is read."""
+        check_bytes(constraint, (strategy.limits for strategy in self._strategies.values()))
+
     def __contains__(self, constraint: Constraint) -> bool:
         """Whether it came before, and was well formed. Raises `InvalidGrammar`."""
         return _key(constraint) in self._known
 
     def candidates(self, constraint: Constraint) -> list[Candidate]:
-        """The strategies to try, best first. Raises `UnsupportedGrammar`."""
+        """The strategies to try, best first. Raises what `choose` raises."""
         key = _key(constraint)
         found = self._known.get(key)
         if found is None:

@@ -1,0 +1,67 @@
+"""What a constraint may cost before any library reads it: the rules of the admission guard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from guideway.api.options import alternatives, is_int, short_repr
+from guideway.errors import InvalidConfiguration
+
+__all__ = ["RULES", "Rule", "check_limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing of a constraint that is counted."""
+
+    limit: int
+    """The most there may be, for strategies that say nothing of it."""
+    counts: str
+
+
+RULES: Mapping[str, Rule] = {
+    # any constraint
+    "bytes": Rule(1 << 20, "bytes of the constraint's text"),
+    "nul": Rule(0, "NUL characters, where a pattern or grammar has them"),
+    "literals": Rule(200_000, "characters of enum, const, names of properties, choices and strings of a grammar"),
+    "depth": Rule(64, "levels of arrays, objects, groups and brackets in one another"),
+    "alternatives": Rule(5000, "alternatives of one choice, `anyOf` or group"),
+    "repetition": Rule(100_000, "the largest bound: `maxItems`, `minLength`, `{n,m}` and the like"),
+    "repetitions": Rule(10_000_000, "bounds that stand in one another, multiplied"),
+    # JSON schemas, also within structural tags and grammars
+    "nodes": Rule(20_000, "values of a schema, tag or grammar: keywords, items of lists, terms"),
+    "chain": Rule(300, "references followed one after another, with the levels of schemas in between"),
+    "expanded": Rule(1 << 60, "size of a schema or pattern with references and repetitions written out"),
+    "combinations": Rule(10_000, "branches of `anyOf` and `oneOf` that hold together, multiplied"),
+    "properties": Rule(2000, "properties of one object"),
+    "enum": Rule(5000, "values of one `enum`"),
+    "digits": Rule(40, "digits of a bound of numbers"),
+    "multiple_of": Rule(10_000, "least common multiple of all `multipleOf`"),
+    # patterns and regular expressions
+    "pattern": Rule(20_000, "characters and classes of a pattern with its repetitions written out"),
+    "stars": Rule(500, "unbounded repetitions of a pattern or grammar"),
+    "nested_stars": Rule(8, "unbounded repetitions in one another"),
+    # grammars
+    "rules": Rule(1000, "rules of a grammar"),
+}
+"""By name. A strategy lowers or raises a limit for itself in `GrammarStrategy.limits`, an operator in its options."""
+
+
+def check_limits(limits: object, *, where: str) -> None:
+    """Raise `InvalidConfiguration` unless `limits` maps names of `RULES` to whole numbers. `where` is what holds
+    them, such as ``options.grammar.mine.limits``."""
+    if not isinstance(limits, Mapping):
+        raise InvalidConfiguration(
+            f"{where} must map rules of the admission guard to whole numbers, not {short_repr(limits)}", field=where
+        )
+    for name, limit in limits.items():
+        if name not in RULES:
+            raise InvalidConfiguration(
+                f"{where}: unknown rule {short_repr(name)}; {alternatives(name, RULES)}", field=f"{where}.{name}"
+            )
+        if not is_int(limit) or limit < 0:
+            raise InvalidConfiguration(
+                f"{where}: {name} must be a whole number of at least 0, not {short_repr(limit)}",
+                field=f"{where}.{name}",
+            )
