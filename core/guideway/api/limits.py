@@ -30,18 +30,21 @@ RULES: Mapping[str, Rule] = {
     "repetition": Rule(100_000, "the largest bound: `maxItems`, `minLength`, `{n,m}` and the like"),
     "repetitions": Rule(10_000_000, "bounds that stand in one another, multiplied"),
     # JSON schemas, also within structural tags and grammars
-    "nodes": Rule(20_000, "values of a schema, tag or grammar: keywords, items of lists, terms"),
+    "nodes": Rule(20_000, "keywords and items of a schema or tag, terms of patterns and grammars"),
     "chain": Rule(300, "references followed one after another, with the levels of schemas in between"),
     "expanded": Rule(1 << 60, "size of a schema or pattern with references and repetitions written out"),
     "combinations": Rule(10_000, "branches of `anyOf` and `oneOf` that hold together, multiplied"),
+    "strings": Rule(
+        100_000, "lengths of strings and sizes of patterns, those that differ added up, each as 256 at most"
+    ),
     "properties": Rule(2000, "properties of one object"),
     "enum": Rule(5000, "values of one `enum`"),
     "digits": Rule(40, "digits of a bound of numbers"),
     "multiple_of": Rule(10_000, "least common multiple of all `multipleOf`"),
     # patterns and regular expressions
     "pattern": Rule(20_000, "characters and classes of a pattern with its repetitions written out"),
-    "stars": Rule(500, "unbounded repetitions of a pattern or grammar"),
-    "nested_stars": Rule(8, "unbounded repetitions in one another"),
+    "stars": Rule(2000, "parts of a pattern or rule that may be left out or go on without end"),
+    "nested_stars": Rule(8, "parts that go on without end in one another"),
     # grammars
     "rules": Rule(1000, "rules of a grammar"),
 }

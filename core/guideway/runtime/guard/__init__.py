@@ -79,6 +79,7 @@ def measured(constraint: Constraint, most_nodes: int) -> Measures:
                 measure_grammar(constraint.text, constraint.dialect, measures)
             case StructuralTag():
                 _measure_tag(constraint.parsed, measures)
+        measures.at("nodes", measures.nodes, "the whole")
     except TooLarge:
         pass
     return measures

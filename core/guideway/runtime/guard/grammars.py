@@ -57,11 +57,10 @@ def measure_grammar(text: str, dialect: str, measures: Measures, where: str = ""
         at("depth", shape.depth, here)
         at("alternatives", shape.alternatives, here)
         at("repetition", shape.repetition, here)
-        at("nested_stars", shape.star_depth, here)
-        own.product = max(1, shape.product)
-        own.size = shape.size
+        at("stars", shape.whole.stars, here)
+        at("nested_stars", shape.whole.star_depth, here)
+        at("repetitions", shape.whole.product, here)
 
-    stars = 0
     at("nul", text.count("\0"), place(max(0, text.find("\0"))))
     while (token := tokens.match(text, position)) is not None:
         start, position = token.span()
@@ -71,7 +70,6 @@ def measure_grammar(text: str, dialect: str, measures: Measures, where: str = ""
         measures.count(1, place(start))
         if kind == "rule":
             end_of_rule()
-            stars += shape.stars
             shape, own, begin = Shape(), Block(), start
             rules.setdefault(token["ruled"], len(blocks))
             blocks.append(own)
@@ -110,16 +108,13 @@ def measure_grammar(text: str, dialect: str, measures: Measures, where: str = ""
                 case "?":
                     shape.repeat(1)
     end_of_rule()
-    at("stars", stars + shape.stars, where or "line 1, column 1")
     at("rules", len(rules), where or "line 1, column 1")
     for block, name in names:
         if (target := rules.get(name)) is not None:
             block.references.append(Reference(target))
-    products = [block.product for block in blocks]
     follow(blocks)
-    for block, product in zip(blocks, products, strict=True):
+    for block in blocks:
         at("chain", block.levels, where or "line 1, column 1")
-        at("repetitions", min(CAP, product), where or "line 1, column 1")
 
 
 def _count(digits: str | None) -> int:

@@ -12,6 +12,7 @@ from guideway.runtime.guard.measures import CAP, Measures
 from guideway.runtime.guard.productive import check_productive
 from guideway.runtime.guard.references import Block, Reference, follow
 from guideway.runtime.guard.regex import shape_of
+from guideway.runtime.guard.shapes import Unit
 
 __all__ = ["measure_json", "measure_pattern", "measure_schema"]
 
@@ -41,19 +42,21 @@ def measure_schema(schema: Any, measures: Measures, prefix: Chain = None) -> Non
         walk.follow()
 
 
-def measure_pattern(pattern: str, measures: Measures, place: Callable[[], str], factor: int = 1) -> int:
-    """Count what is in a pattern that is repeated `factor` times; its size."""
-    shape = shape_of(pattern)
+def measure_pattern(pattern: str, measures: Measures, place: Callable[[], str], factor: int = 1) -> Unit:
+    """Count what is in a pattern that is repeated `factor` times."""
+    shape = shape_of(pattern, measures, place)
+    whole = shape.whole
     at = measures.at
-    at("pattern", shape.size, place)
     at("depth", shape.depth, place)
     at("alternatives", shape.alternatives, place)
     at("repetition", shape.repetition, place)
-    at("repetitions", min(CAP, max(1, shape.product) * factor), place)
-    at("stars", shape.stars, place)
-    at("nested_stars", shape.star_depth, place)
+    at("repetitions", min(CAP, max(1, whole.product) * factor), place)
+    at("pattern", whole.size, place)
+    measures.string(pattern, whole.size, place)
+    at("stars", whole.stars, place)
+    at("nested_stars", whole.star_depth, place)
     at("nul", pattern.count("\0"), place)
-    return shape.size
+    return whole
 
 
 def measure_json(value: Any, measures: Measures, place: Callable[[], str], depth: int = 0, text: bool = False) -> None:
@@ -100,7 +103,7 @@ class _Walk:
     def run(self) -> None:
         measures = self.measures
         at, count = measures.at, measures.count
-        root = self.blocks[0]
+        root, deepest = self.blocks[0], 0
         # schema, its pointer, depth of JSON, block, level in the block, bounds around it, combinations around it
         stack: list[tuple[Any, Chain, int, Block, int, int, list[int]]] = [
             (self.schema, self.prefix, 1, root, 0, 1, root.combinations)
@@ -111,14 +114,17 @@ class _Walk:
                 continue
             here = Pointer(chain).__str__
             count(len(node), here)
-            if depth > 8:
+            if depth > deepest:
+                deepest = depth
                 at("depth", depth, here)
             if level > block.levels:
                 block.levels = level
             size, items, members = 1, 1, 1
             if not BOUNDS.isdisjoint(node):
                 length, items, members = (self.bound(node, names, chain) for names in (LENGTHS, ITEMS, MEMBERS))
-                size += length if length > 1 else 0
+                if length > 1:
+                    size += length
+                    measures.string((node.get("minLength"), node.get("maxLength")), length, here)
                 product = factor * max(length, items, members)
                 if product > block.product:
                     block.product = min(product, CAP)
@@ -146,7 +152,7 @@ class _Walk:
                     measures.literal(sum(map(len, value)), place)
                     if keyword == "patternProperties":
                         for name in value:
-                            size += measure_pattern(name, measures, Pointer((link, name)).__str__, factor)
+                            size += measure_pattern(name, measures, Pointer((link, name)).__str__, factor).size
                     times = min(factor * members, CAP) if keyword in REPEATED_VALUES else factor
                     for name, child in value.items():
                         cell = together if keyword == "dependentSchemas" else [1]
@@ -175,7 +181,7 @@ class _Walk:
                         self.references.append((block, reference, value, (chain, keyword)))
                 elif keyword == "pattern":
                     if isinstance(value, str):
-                        size += measure_pattern(value, measures, Pointer((chain, keyword)).__str__, factor)
+                        size += measure_pattern(value, measures, Pointer((chain, keyword)).__str__, factor).size
                 elif keyword == "enum":
                     if isinstance(value, list):
                         place = Pointer((chain, keyword)).__str__
@@ -204,6 +210,8 @@ class _Walk:
         return most
 
     def multiple(self, value: Any, place: Callable[[], str]) -> None:
+        if not isinstance(value, int | float):
+            return
         digits = _digits(value)
         self.measures.at("digits", digits, place)
         if digits > 300:
@@ -274,4 +282,5 @@ def _coefficient(value: Any) -> int:
     mantissa, _, exponent = repr(abs(value)).partition("e")
     whole, _, fraction = mantissa.partition(".")
     fraction = fraction.rstrip("0")
-    return int(whole + fraction) * 10 ** max(0, int(exponent or 0) - len(fraction))
+    scale: int = 10 ** max(0, int(exponent or 0) - len(fraction))
+    return int(whole + fraction) * scale

@@ -10,6 +10,9 @@ __all__ = ["CAP", "Measures", "Place", "TooLarge"]
 CAP = 1 << 62
 """What a product is cut to: numbers stay small however long a chain of repetitions is."""
 
+MOST_OF_A_STRING = 256
+"""What a string counts for at most: longer ones cost libraries hardly more."""
+
 Place: TypeAlias = Callable[[], str]
 """Says where something is, once somebody asks."""
 
@@ -21,13 +24,15 @@ class TooLarge(Exception):
 class Measures:
     """The most of each rule of `guideway.api.limits` and its place."""
 
-    __slots__ = ("found", "most_nodes", "nodes", "totals")
+    __slots__ = ("found", "most_nodes", "nodes", "strings", "totals")
 
     def __init__(self, most_nodes: int) -> None:
         self.found: dict[str, tuple[int, Place | str]] = {}
         self.nodes = 0
         self.most_nodes = most_nodes
-        self.totals = {"literals": 0, "multiple_of": 1}
+        self.strings: set[object] = set()
+        """Lengths and patterns that were seen."""
+        self.totals = {"literals": 0, "multiple_of": 1, "strings": 0}
         """Of what counts for the constraint as a whole."""
 
     def at(self, rule: str, value: int, place: Place | str) -> None:
@@ -40,6 +45,13 @@ class Measures:
         """Text of `length` that the output may hold as it is."""
         self.totals["literals"] += length
         self.at("literals", self.totals["literals"], place)
+
+    def string(self, what: object, length: int, place: Place | str) -> None:
+        """Text of up to `length` characters, told apart from others by `what`."""
+        if what not in self.strings:
+            self.strings.add(what)
+            self.totals["strings"] += min(length, MOST_OF_A_STRING)
+            self.at("strings", self.totals["strings"], place)
 
     def count(self, number: int, place: Place | str) -> None:
         """So many more nodes. Raises `TooLarge` once there are too many."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from guideway.runtime.guard.measures import Measures, Place
 from guideway.runtime.guard.shapes import Shape
 
 __all__ = ["shape_of"]
@@ -20,11 +21,15 @@ _TOKEN = re.compile(
 _IN_CLASS = re.compile(r"\^?\]?(?:[^\]\\\[]++|\\.|\[)*+(?:\]|$)", re.DOTALL)
 
 
-def shape_of(pattern: str) -> Shape:
-    """The shape of `pattern`."""
-    shape, at = Shape(), 0
+def shape_of(pattern: str, measures: Measures, place: Place) -> Shape:
+    """The shape of `pattern`, whose terms count as nodes."""
+    shape, at, terms = Shape(), 0, 0
     while (token := _TOKEN.match(pattern, at)) is not None:
         at = token.end()
+        terms += 1
+        if terms == 1000:
+            measures.count(terms, place)
+            terms = 0
         kind = token.lastgroup
         if kind == "run":
             shape.run(at - token.start())
@@ -52,6 +57,7 @@ def shape_of(pattern: str) -> Shape:
                     shape.atom()
                 case _:
                     shape.atom()
+    measures.count(terms, place)
     shape.end()
     return shape
 

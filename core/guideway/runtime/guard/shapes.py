@@ -2,93 +2,96 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from guideway.runtime.guard.measures import CAP
 
 __all__ = ["Shape"]
 
 
+class Unit(NamedTuple):
+    """What a repetition would repeat."""
+
+    size: int = 0
+    product: int = 1
+    """Of the bounds that stand in one another."""
+    stars: int = 0
+    """Parts that may be left out or go on without end."""
+    star_depth: int = 0
+
+
+ATOM, NOTHING = Unit(1), Unit()
+
+
 class Shape:
-    """Told of the tokens in their order, it knows the shape without a tree. `size` is what the expression would have
+    """Told of the tokens in their order, it knows the shape without a tree. `whole` is what the expression would be
     with bounded repetitions written out."""
 
-    __slots__ = (
-        *("_branches", "_open", "_own", "_product", "_size", "_stars", "_unit"),
-        *("alternatives", "depth", "product", "repetition", "size", "star_depth", "stars"),
-    )
+    __slots__ = ("_branches", "_group", "_last", "_open", "alternatives", "depth", "repetition", "whole")
 
     def __init__(self) -> None:
-        self.depth = self.repetition = self.product = self.stars = self.star_depth = self.alternatives = 0
-        self._open: list[tuple[int, int, int, int]] = []
-        self._size, self._product, self._stars, self._branches = 0, 1, 0, 1
-        """Of the group that is open, without its last unit."""
-        self._unit = (0, 1, 0)
-        """Size, product and stars of what came last, which a repetition would repeat."""
-        self.size = 0
+        self.depth = self.repetition = self.alternatives = 0
+        self.whole = NOTHING
+        self._open: list[tuple[Unit, int]] = []
+        self._group = NOTHING
+        """What is in the group that is open, without its last unit."""
+        self._branches = 1
+        self._last = NOTHING
 
-    def atom(self, size: int = 1) -> None:
+    def atom(self, unit: Unit = ATOM) -> None:
         """A character, class, name or string."""
-        self._flush()
-        self._unit = (size, 1, 0)
+        self._group = self._together()
+        self._last = unit
 
     def run(self, length: int) -> None:
         """So many characters in a row."""
-        self._flush()
-        self._size += length - 1
-        self._unit = (1, 1, 0)
+        group = self._together()
+        self._group = group._replace(size=group.size + length - 1)
+        self._last = ATOM
 
     def open(self) -> None:
-        self._flush()
-        self._unit = (0, 1, 0)
-        self._open.append((self._size, self._product, self._stars, self._branches))
-        self._size, self._product, self._stars, self._branches = 0, 1, 0, 1
+        """A group begins."""
+        self._open.append((self._together(), self._branches))
+        self._group, self._last, self._branches = NOTHING, NOTHING, 1
         if len(self._open) > self.depth:
             self.depth = len(self._open)
 
     def close(self) -> None:
-        if not self._open:
-            return
-        self._flush()
-        unit = (self._size, self._product, self._stars)
-        self._size, self._product, self._stars, self._branches = self._open.pop()
-        self._unit = unit
+        """The last group ends."""
+        if self._open:
+            self._last = self._together()
+            self._group, self._branches = self._open.pop()
 
     def repeat(self, most: int | None, least: int = 0) -> None:
         """What came last, up to `most` times; None: without end."""
-        size, product, stars = self._unit
-        times = max(1, least if most is None else most)
-        if times > 1:
-            times = min(times, CAP)
-            self.repetition = max(self.repetition, times)
-            size, product = min(size * times, CAP), min(product * times, CAP)
-        if most is None:
-            self.stars += 1
+        size, product, stars, depth = self._last
+        times = min(CAP, max(1, least if most is None else most))
+        self.repetition = max(self.repetition, times if times > 1 else 0)
+        stars = min(CAP, stars * times)
+        if most is None or (most == 1 and least == 0):
             stars += 1
-        self._unit = (size, product, stars)
+        self._last = Unit(min(CAP, size * times), min(CAP, product * times), stars, depth + (most is None))
 
     def alternative(self) -> None:
-        self._flush()
-        self._unit = (0, 1, 0)
+        """The next branch begins."""
+        self._group = self._together()
+        self._last = NOTHING
         self._branches += 1
-        if self._branches > self.alternatives:
-            self.alternatives = self._branches
+        self.alternatives = max(self.alternatives, self._branches)
 
     def end(self) -> None:
         """The end of the expression, of whatever is still open too."""
         while self._open:
             self.close()
-        self._flush()
-        self._unit = (0, 1, 0)
-        self.size = min(self.size + self._size, CAP)
-        self._size, self._product, self._stars, self._branches = 0, 1, 0, 1
+        self.whole = self._together()
 
-    def _flush(self) -> None:
-        size, product, stars = self._unit
-        self._size = min(self._size + size, CAP)
-        if product > self._product:
-            self._product = product
-            if product > self.product:
-                self.product = product
-        if stars > self._stars:
-            self._stars = stars
-            if stars > self.star_depth:
-                self.star_depth = stars
+    def _together(self) -> Unit:
+        group, last = self._group, self._last
+        if last is ATOM:
+            return Unit(group.size + 1, group.product, group.stars, group.star_depth)
+        return Unit(
+            min(CAP, group.size + last.size),
+            max(group.product, last.product),
+            min(CAP, group.stars + last.stars),
+            max(group.star_depth, last.star_depth),
+        )

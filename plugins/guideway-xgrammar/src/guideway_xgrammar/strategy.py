@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, cast
 
 import numpy as np
@@ -77,6 +78,7 @@ class Strategy(GrammarStrategy):
     )
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "serialize"})
     max_rollback: ClassVar[int | None] = None
+    limits = MappingProxyType({"strings": 640, "properties": 600, "stars": 150})
     examples: ClassVar[Sequence[GrammarExample]] = tuple(
         GrammarExample(Grammar(text, dialect), (b"[]", b"[1,22,3]"), (b"[", b"[1,]", b"[01,x]", b""))
         for dialect, text in _DIALECTS.items()
