@@ -1,7 +1,7 @@
 """What the admission guard lets pass that a grammar library cannot bear: each constraint of the abuse corpus, and of
 others made here, compiled and filled in a process of its own within limits of memory and CPU time.
 
-``python -m tests.benchmarks.guard_limits CORPUS [--strategy NAME] [--shapes] [--unguarded] [--only TEXT]``
+``python -m tests.benchmarks.guard_limits CORPUS [--strategy NAME] [--shapes] [--unguarded] [--only TEXT] [--time]``
 
 CORPUS is the folder with ``abuse_corpus.jsonl`` and its expander ``expand_abuse.py``, in it or beside it in ``tools``.
 """
@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +47,39 @@ STRATEGIES = ("llguidance", "xgrammar", "outlines", "lmfe")
 CPU_SECONDS = 10
 MEMORY_BYTES = 4 << 30
 """Beyond what the process had before."""
+MOST_TIMED = 100_000
+"""The largest size whose fourfold is made: all are past the limits there."""
 TOKENS = 24
 """How many tokens are accepted after the first mask: some grammars become slow as they go."""
 
 
 def corpus(folder: Path) -> Iterator[tuple[str, Constraint]]:
     """The constraints of the abuse corpus that can be written as one, by name."""
+    expand = _expander(folder)
+    for row in _rows(folder):
+        yield row["id"], constraint_of(row["kind"], expand(row["spec"]))
+
+
+def _specs(folder: Path) -> Iterator[tuple[str, dict[str, Any], Callable[[Any], Any]]]:
+    expand = _expander(folder)
+    for row in _rows(folder):
+        if isinstance(row["spec"], dict) and "gen" in row["spec"] and "n" in row["spec"]:
+            yield row["kind"], row["spec"], expand
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    rows = map(json.loads, (folder / "abuse_corpus.jsonl").read_text("utf-8").splitlines())
+    return [row for row in rows if row["kind"] != "param"]
+
+
+def _expander(folder: Path) -> Callable[[Any], Any]:
     expander = next(p for p in (folder / "expand_abuse.py", folder.parent / "tools" / "expand_abuse.py") if p.exists())
     spec = importlib.util.spec_from_file_location("expand_abuse", expander)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for line in (folder / "abuse_corpus.jsonl").read_text("utf-8").splitlines():
-        row = json.loads(line)
-        if row["kind"] != "param":
-            yield row["id"], constraint_of(row["kind"], module.expand(row["spec"]))
+    expand: Callable[[Any], Any] = module.expand
+    return expand
 
 
 def constraint_of(kind: str, value: Any) -> Constraint:
@@ -132,6 +150,45 @@ def outcome(constraint: Constraint, strategy: GrammarStrategy, vocabulary: Vocab
     return f"CRASH {signal.Signals(number).name if number else status}", cpu, grown, 0
 
 
+def timings(folder: Path) -> None:
+    """The time of the guard alone for each generated constraint of the corpus at its size and at four times that."""
+    worst: dict[str, tuple[float, float, int, int]] = {}
+    for kind, spec, expand in _specs(folder):
+        times, sizes = [], []
+        for factor in (1, 4):
+            larger = {**spec, "n": min(spec.get("n", 1), MOST_TIMED) * factor}
+            try:
+                constraint = constraint_of(kind, expand(larger))
+            except RecursionError:
+                break
+            spent, size = _guarded(constraint)
+            times.append(spent)
+            sizes.append(size)
+        if len(times) == 2 and times[1] > worst.get(spec["gen"], (0, 0))[1]:
+            worst[spec["gen"]] = (*times, *sizes)
+    for name, (first, second, small, large) in sorted(worst.items(), key=lambda item: -item[1][1]):
+        print(f"{name:20} {first * 1e3:7.2f} ms of {small:9} bytes, {second * 1e3:7.2f} ms of {large:9}")
+
+
+def _guarded(constraint: Constraint) -> tuple[float, int]:
+    """Seconds of the guard, the fastest of three, and the constraint's bytes; what JSON itself refuses takes none."""
+    best = 1e9
+    for _ in range(3):
+        began = time.perf_counter()
+        try:
+            check_bytes(constraint, [{}])
+            spent = time.perf_counter() - began
+            constraint.source()
+            getattr(constraint, "parsed", None)
+            began = time.perf_counter()
+            Guard(constraint, {"any": {}}).refusal("any")
+            best = min(best, spent + time.perf_counter() - began)
+        except GuidewayError:
+            best = min(best, time.perf_counter() - began)
+    text = next(value for value in vars(constraint).values() if value is not None)
+    return best, len(text) if isinstance(text, str) else sum(map(len, text))
+
+
 def _use(constraint: Constraint, strategy: GrammarStrategy, vocabulary: Vocabulary) -> tuple[str, float]:
     slowest = 0.0
     try:
@@ -175,7 +232,11 @@ def main() -> None:
     parser.add_argument("--unguarded", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--time", action="store_true", help="how long the guard itself takes, and nothing else")
     given = parser.parse_args()
+    if given.time:
+        timings(given.folder)
+        return
     vocabulary = build_vocabulary(samples.tekken())
     for name in given.strategy or STRATEGIES:
         ((_, strategy),) = build_strategies([Plugins().load("grammar", name)], vocabulary, {}).items()

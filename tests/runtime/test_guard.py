@@ -116,6 +116,8 @@ SIZES: list[tuple[str, int, Callable[[int], Constraint]]] = [
     })),
     ("nodes", 30, lambda n: schema(properties={str(i): True for i in range(n - 1)})),
     ("nodes", 30, lambda n: schema(examples=[0] * (n - 1))),
+    ("depth", 12, lambda n: Grammar("start: %json " + '{"items":' * (n - 1) + "{}" + "}" * (n - 1), "lark")),
+    ("depth", 1200, lambda n: Grammar("start: %json " + '{"items":' * (n - 1) + "{}" + "}" * (n - 1), "lark")),
     ("nodes", 30, lambda n: Grammar("root ::= " + '"a" ' * (n - 1), "ebnf")),
     ("chain", 20, lambda n: chain(n - 1)),
     ("chain", 20, lambda n: rules(n - 1, "ebnf")),
@@ -130,6 +132,7 @@ SIZES: list[tuple[str, int, Callable[[int], Constraint]]] = [
     })),
     ("strings", 100, lambda n: schema(properties={"a": {"maxLength": 60}, "b": {"maxLength": n - 60}, "c": {"maxLength": 60}})),  # noqa: E501
     ("strings", 100, lambda n: Regex("a" * n)),
+    ("strings", 16, lambda n: schema(properties={"a": {"format": "uri"}, "b": {"format": "uri"}, "c": {"maxLength": 1 + 7 * (n > 16)}} if n <= 16 else {k: {"format": "uri"} for k in "abc"})),  # noqa: E501
     ("properties", 20, lambda n: schema(properties={str(i): True for i in range(n)})),
     ("enum", 20, lambda n: schema(enum=list(range(n)))),
     ("digits", 20, lambda n: schema(minimum=10 ** (n - 1))),

@@ -30,12 +30,13 @@ RULES: Mapping[str, Rule] = {
     "repetition": Rule(100_000, "the largest bound: `maxItems`, `minLength`, `{n,m}` and the like"),
     "repetitions": Rule(10_000_000, "bounds that stand in one another, multiplied"),
     # JSON schemas, also within structural tags and grammars
-    "nodes": Rule(20_000, "keywords and items of a schema or tag, terms of patterns and grammars"),
+    "nodes": Rule(10_000, "keywords and items of a schema or tag, terms of patterns and grammars"),
     "chain": Rule(300, "references followed one after another, with the levels of schemas in between"),
     "expanded": Rule(1 << 60, "size of a schema or pattern with references and repetitions written out"),
     "combinations": Rule(10_000, "branches of `anyOf` and `oneOf` that hold together, multiplied"),
     "strings": Rule(
-        100_000, "lengths of strings and sizes of patterns, those that differ added up, each as 256 at most"
+        100_000,
+        "lengths of strings and sizes of patterns, those that differ added up, each as 256 at most; `format` as 8",
     ),
     "properties": Rule(2000, "properties of one object"),
     "enum": Rule(5000, "values of one `enum`"),

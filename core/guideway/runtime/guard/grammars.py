@@ -14,7 +14,7 @@ __all__ = ["measure_grammar"]
 
 _COMMON = r"""
     | (?P<string>"(?:[^"\\\n]++|\\.)*+"?)
-    | (?P<bounds>(?:\{|~)\s*+(?P<least>\d++)?+\s*+(?P<range>(?:,|\.\.)\s*+(?P<most>\d++)?+\s*+)?+\}?)
+    | (?P<bounds>(?:\{\s*+(?=[\d,])|~\s*+(?=\d))(?P<least>\d++)?+\s*+(?P<range>(?:,|\.\.)\s*+(?P<most>\d++)?+\s*+)?+\}?)
     | (?P<name>[A-Za-z_][\w.-]*+)
     | (?P<skip>\s++)
     | (?P<other>.)

@@ -25,9 +25,11 @@ LENGTHS: Final = ("minLength", "maxLength")
 ITEMS: Final = ("minItems", "maxItems", "minContains", "maxContains")
 MEMBERS: Final = ("minProperties", "maxProperties")
 NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+FORMAT: Final = 8
+"""What a ``format`` counts for as a string: libraries have patterns of their own for them."""
 BOUNDS: Final = frozenset((*LENGTHS, *ITEMS, *MEMBERS))
 INTERESTING: Final = frozenset(
-    {*ONE_SCHEMA, *SCHEMA_LISTS, *SCHEMA_MAPS, *NUMBERS, "$ref", "pattern", "multipleOf", "enum", "const"}
+    {*ONE_SCHEMA, *SCHEMA_LISTS, *SCHEMA_MAPS, *NUMBERS, "$ref", "pattern", "multipleOf", "enum", "const", "format"}
 )
 
 
@@ -190,6 +192,8 @@ class _Walk:
                         size += len(value)
                 elif keyword == "const":
                     measure_json(value, measures, Pointer((chain, keyword)).__str__, depth, text=True)
+                elif keyword == "format":
+                    measures.string((keyword, measures.nodes), FORMAT, here)
                 elif keyword == "multipleOf":
                     self.multiple(value, Pointer((chain, keyword)).__str__)
                 else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from guideway.api import (
@@ -58,6 +59,7 @@ class Strategy(GrammarStrategy):
     kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "regex", "choice"})
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "serialize"})
     max_rollback: ClassVar[int | None] = None
+    limits = MappingProxyType({"alternatives": 300, "enum": 300, "literals": 4000})
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         super().__init__(vocabulary, options)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 
-from guideway.api import Constraint, InvalidGrammar, JsonSchema, Support
+from guideway.api import Constraint, InvalidConfiguration, InvalidGrammar, JsonSchema, Support
+from guideway.api.limits import check_limits
 from guideway.json_schema import KEYWORDS, keywords
 from guideway.json_schema.cases import cases as keyword_cases
 
@@ -45,6 +46,16 @@ def _is_well_formed(constraint: Constraint) -> bool:
     except InvalidGrammar:
         return False
     return True
+
+
+@check("grammar")
+def limits_are_rules_of_the_guard(subject: GrammarSubject) -> None:
+    """Its limits are of rules that the admission guard has, each a whole number of at least 0."""
+    strategy = subject.build()
+    try:
+        check_limits(strategy.limits, where=f"the limits of {strategy.name}")
+    except InvalidConfiguration as error:
+        raise AssertionError(str(error)) from error
 
 
 @check("grammar")

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from guideway.api import (
@@ -25,6 +26,20 @@ from guideway_conformance.reference.strategy import ReferenceCompiled
 
 from saboteurs import saboteur
 from saboteurs.grammar.base import Compiled, Place, Sane
+
+
+@saboteur("grammar.limits_are_rules_of_the_guard")
+class LimitsOfItsOwn(Sane):
+    """It has a limit that nobody counts."""
+
+    limits = MappingProxyType({"characters": 500})
+
+
+@saboteur("grammar.limits_are_rules_of_the_guard")
+class LimitsWithoutEnd(Sane):
+    """It has a limit that is no number of anything."""
+
+    limits = MappingProxyType({"depth": -1})
 
 
 @saboteur("grammar.a_regex_allows_exactly_its_matches")

@@ -1,0 +1,31 @@
+"""The page on guarantees has every rule of the guard with its limit, and what each strategy has instead."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from guideway.api.limits import RULES
+from guideway.plugins import PluginIndex, Plugins
+
+from tests.docs.blocks import ROOT
+
+PAGE = (ROOT / "docs/guarantees.md").read_text("utf-8")
+GRAMMARS = [record for record in PluginIndex.scan().records if record.kind == "grammar"]
+
+
+def shown(limit: int) -> str:
+    return "none" if limit >= 1 << 60 else f"{limit:,}"
+
+
+def test_it_has_every_rule_as_the_code_has_it() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|$", PAGE, re.MULTILINE)
+    assert rows == [(name, rule.counts, shown(rule.limit)) for name, rule in RULES.items()]
+
+
+@pytest.mark.parametrize("name", sorted({record.name for record in GRAMMARS}))
+def test_it_has_what_a_strategy_has_instead(name: str) -> None:
+    written = re.search(rf"^\| `{name}` \| ([^|]+) \|$", PAGE, re.MULTILINE)
+    limits = Plugins().load("grammar", name).limits
+    told = ", ".join(f"`{rule}` {shown(limit)}" for rule, limit in limits.items()) or None
+    assert (written[1] if written else None) == told
