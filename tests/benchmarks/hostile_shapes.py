@@ -270,13 +270,14 @@ TAGS: dict[str, tuple[Family, tuple[int, ...]]] = {
 
 
 def shapes(seed: int) -> Iterator[tuple[str, Constraint]]:
-    """Constraints by name, the same for one seed."""
+    """Constraints by name, the same for one seed; from the second one on their sizes differ too."""
     random = Random(seed)
 
     def drawn(kind: str, families: dict[str, tuple[Family, tuple[int, ...]]]) -> Iterator[tuple[str, Any]]:
         for name, (family, sizes) in families.items():
             for size in sizes:
-                yield f"{kind} {name} {size}", family(random, size)
+                varied = size if size < 8 or seed == 1 else int(size * random.uniform(0.6, 1.7))
+                yield f"{kind} {name} {varied}", family(random, varied)
 
     for name, schema in drawn("json_schema", SCHEMAS):
         yield name, JsonSchema(schema if isinstance(schema, str) else json.dumps(schema))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from guideway.api import PluginUnavailable, Vocabulary
@@ -21,6 +22,7 @@ class LmFormatEnforcer(StockStrategy):
     name: ClassVar[str] = "vllm_lm_format_enforcer"
     backend: ClassVar[str] = "lm-format-enforcer"
     kinds: ClassVar[frozenset[str]] = KINDS
+    limits = MappingProxyType({"alternatives": 200, "properties": 300, "nested_stars": 1})
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         super().__init__(vocabulary, options)

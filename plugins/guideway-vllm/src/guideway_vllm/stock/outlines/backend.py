@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from guideway_vllm.stock.strategy import StockStrategy
@@ -24,6 +25,8 @@ class Outlines(StockStrategy):
     kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "regex", "choice"})
     enforced: ClassVar[frozenset[str]] = frozenset({"type", "enum", "const", "properties", "required", "maxLength"})
     max_rollback: ClassVar[int | None] = 32
+    # its index has no bound of its own
+    limits = MappingProxyType({"alternatives": 300, "enum": 300, "literals": 4000, "expanded": 1000, "stars": 50})
 
     def make(self, vllm_config: Any, tokenizer: Any, vocab_size: int) -> Any:
         from vllm.v1.structured_output.backend_outlines import OutlinesBackend

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from guideway.api import GrammarExample
@@ -26,6 +27,7 @@ class Xgrammar(StockStrategy):
     kinds: ClassVar[frozenset[str]] = KINDS | GRAMMARS
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork"})
     max_rollback: ClassVar[int | None] = None
+    limits = MappingProxyType({"strings": 640, "properties": 600, "stars": 150})
     examples: ClassVar[Sequence[GrammarExample]] = EXAMPLES
 
     def make(self, vllm_config: Any, tokenizer: Any, vocab_size: int) -> Any:
