@@ -78,6 +78,7 @@ SIZES: list[tuple[str, int, Callable[[int], Constraint]]] = [
     ("literals", 30, lambda n: schema(enum=["a" * 10, "b" * (n - 10)])),
     ("literals", 30, lambda n: schema(const={"k" * 10: "b" * (n - 10)})),
     ("literals", 30, lambda n: schema(properties={"a" * n: True})),
+    ("literals", 30, lambda n: StructuralTag(json.dumps({"begin": "a" * 10, "end": "b" * (n - 10)}))),
     ("literals", 30, lambda n: Grammar(f'root ::= "{"a" * (n - 2)}"', "ebnf")),
     ("depth", 12, lambda n: JsonSchema('{"items":' * (n - 1) + "{}" + "}" * (n - 1))),
     ("depth", 12, lambda n: JsonSchema('{"default":' + "[" * (n - 1) + "]" * (n - 1) + "}")),
@@ -88,6 +89,7 @@ SIZES: list[tuple[str, int, Callable[[int], Constraint]]] = [
     ("depth", 12, lambda n: Regex("[" * n + "a]")),
     ("depth", 12, lambda n: Grammar("root ::= " + "(" * n + '"a"' + ")" * n, "ebnf")),
     ("depth", 12, lambda n: Grammar("start: " + "[" * n + '"a"' + "]" * n, "lark")),
+    ("depth", 12, lambda n: StructuralTag('{"format":' * (n - 1) + "{}" + "}" * (n - 1))),
     ("depth", 12, lambda n: StructuralTag('{"format":' * (n - 1) + "[]" + "}" * (n - 1))),
     ("alternatives", 20, lambda n: Choice([str(i) for i in range(n)])),
     ("alternatives", 20, lambda n: schema(anyOf=[{}] * n)),
@@ -114,10 +116,17 @@ SIZES: list[tuple[str, int, Callable[[int], Constraint]]] = [
     ("repetitions", 120, lambda n: schema(**{
         "$defs": {"a": {"type": "string", "maxLength": 12 + (n > 120)}}, "maxItems": 10, "items": {"$ref": "#/$defs/a"}
     })),
+    ("repetitions", 120, lambda n: Grammar(f'root ::= ("a"{{10}} "b"){{{12 + (n > 120)}}}', "ebnf")),
     ("nodes", 30, lambda n: schema(properties={str(i): True for i in range(n - 1)})),
     ("nodes", 30, lambda n: schema(examples=[0] * (n - 1))),
     ("depth", 12, lambda n: Grammar("start: %json " + '{"items":' * (n - 1) + "{}" + "}" * (n - 1), "lark")),
     ("depth", 1200, lambda n: Grammar("start: %json " + '{"items":' * (n - 1) + "{}" + "}" * (n - 1), "lark")),
+    ("nodes", 30, lambda n: schema(anyOf=[{}] * (n - 1))),
+    ("nodes", 30, lambda n: schema(enum=[0] * (n - 1))),
+    ("nodes", 3000, lambda n: Regex("[a]" * n)),
+    ("nodes", 3000, lambda n: schema(pattern="[a]" * (n - 1))),
+    ("nodes", 30, lambda n: StructuralTag(json.dumps({"elements": [0] * (n - 1)}))),
+    ("nodes", 30, lambda n: StructuralTag(json.dumps({str(i): 0 for i in range(n)}))),
     ("nodes", 30, lambda n: Grammar("root ::= " + '"a" ' * (n - 1), "ebnf")),
     ("chain", 20, lambda n: chain(n - 1)),
     ("chain", 20, lambda n: rules(n - 1, "ebnf")),
@@ -125,6 +134,9 @@ SIZES: list[tuple[str, int, Callable[[int], Constraint]]] = [
     ("expanded", 64, lambda n: schema(pattern="a" * (n - 1))),
     ("expanded", 64, lambda n: schema(minItems=3, items={"minItems": 7, "items": {"maxLength": 1 + (n > 64)}})
         if n > 64 else schema(pattern="a" * 63)),
+    ("expanded", 64, lambda n: schema(**{
+        "$defs": {"a": {"pattern": "a" * (19 + (n > 64))}}, "prefixItems": [{"$ref": "#/$defs/a"}] * 3, "maxItems": 12
+    })),
     ("combinations", 36, lambda n: schema(allOf=[{"anyOf": [{}] * 6}, {"oneOf": [{}] * (6 + (n > 36))}])),
     ("combinations", 36, lambda n: schema(**{
         "$defs": {"a": {"anyOf": [{}] * 6}, "b": {"anyOf": [{}] * (6 + (n > 36))}},
@@ -137,6 +149,7 @@ SIZES: list[tuple[str, int, Callable[[int], Constraint]]] = [
     ("enum", 20, lambda n: schema(enum=list(range(n)))),
     ("digits", 20, lambda n: schema(minimum=10 ** (n - 1))),
     ("digits", 20, lambda n: JsonSchema(f'{{"maximum":1e-{n - 1}}}') if n == 21 else schema(maximum=0.5)),
+    ("digits", 20, lambda n: schema(multipleOf=10.0 ** (1 - n))),
     ("multiple_of", 77, lambda n: schema(multipleOf=n)),
     ("multiple_of", 77, lambda n: schema(allOf=[{"multipleOf": 7}, {"multipleOf": 11 if n == 77 else 13}])),
     ("multiple_of", 77, lambda n: schema(multipleOf=n / 1000)),
@@ -196,6 +209,13 @@ def test_the_next_strategy_gets_what_one_cannot_bear() -> None:
     first, second = Fussy(repetition=5), Fussy()
     (candidate,) = choose(schema(maxItems=6), {"first": first, "second": second})
     assert (candidate.name, first.asked, len(second.asked)) == ("second", [], 1)
+
+
+def test_nodes_are_counted_up_to_the_most_that_any_strategy_takes() -> None:
+    strategies = {"first": Fussy(nodes=5), "second": Fussy(nodes=20)}
+    assert [each.name for each in choose(schema(enum=[0] * 10), strategies)] == ["second"]
+    with pytest.raises(LimitExceeded):
+        choose(schema(enum=[0] * 20), strategies)
 
 
 def test_it_is_no_matter_of_limits_where_a_strategy_refuses_for_itself() -> None:

@@ -200,7 +200,6 @@ class _Walk:
                     at("digits", _digits(value), Pointer((chain, keyword)).__str__)
             block.size = min(CAP, block.size + size * factor)
         at("expanded", root.size, "#")
-        at("chain", root.levels, "#")
 
     def bound(self, node: Mapping[str, Any], names: tuple[str, ...], chain: Chain) -> int:
         """The largest of some bounds of a schema, at least 1."""
@@ -216,11 +215,7 @@ class _Walk:
     def multiple(self, value: Any, place: Callable[[], str]) -> None:
         if not isinstance(value, int | float):
             return
-        digits = _digits(value)
-        self.measures.at("digits", digits, place)
-        if digits > 300:
-            self.measures.at("multiple_of", CAP, place)
-            return
+        self.measures.at("digits", _digits(value), place)
         totals = self.measures.totals
         totals["multiple_of"] = min(CAP, lcm(totals["multiple_of"], max(1, _coefficient(value))))
         self.measures.at("multiple_of", totals["multiple_of"], place)
@@ -228,20 +223,18 @@ class _Walk:
     def follow(self) -> None:
         """What references lead to."""
         targets: dict[str, int | None] = {}
-        for block, reference, text, chain in self.references:
+        for block, reference, text, _ in self.references:
             if text not in targets:
                 targets[text] = self.target(text)
             if (target := targets[text]) is None:
                 continue
             reference.target = target
             block.references.append(reference)
-            self.measures.at("chain", 1, Pointer(chain).__str__)
         circles = follow(self.blocks)
         root, at = self.blocks[0], self.measures.at
         place = Pointer(self.prefix).__str__
         for block in self.blocks:  # also those nothing refers to: a library may read them
             at("chain", block.levels, place)
-            at("combinations", block.combinations[0], place)
         for _, reference, _, chain in self.references:
             at("combinations", reference.together[0], Pointer(chain).__str__)
         at("expanded", root.size, place)
