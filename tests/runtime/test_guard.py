@@ -173,7 +173,7 @@ SIZES: list[tuple[str, int, Callable[[int], Constraint]]] = [
 def test_each_rule_holds_from_one_past_its_limit(rule: str, limit: int, make: Callable[[int], Constraint]) -> None:
     strategy = Fussy(**{rule: limit})
     assert [candidate.name for candidate in choose(make(limit), {"fussy": strategy})] == ["fussy"]
-    with pytest.raises(LimitExceeded, match=f"fussy: {rule} at .*at most {limit} here"):
+    with pytest.raises(LimitExceeded, match=f"fussy: {rule} at .*, the limit {limit}$"):
         choose(make(limit + 1), {"fussy": strategy})
     assert strategy.asked == [make(limit)]
 
@@ -185,17 +185,17 @@ def test_each_rule_has_a_test() -> None:
 @pytest.mark.parametrize(
     ("constraint", "place"),
     [
-        (schema(properties={"a/b": {"items": {"maxItems": 10**6}}}), "#/properties/a~1b/items/maxItems: 1000000"),
-        (Grammar('root ::= "a"\n\nb ::= "b"{1,1000000}', "ebnf"), "line 3, column 1: 1000000"),
-        (tag(type="grammar", grammar='root ::= "b"{1,1000000}'), "#/format/grammar, line 1, column 1: 1000000"),
-        (Regex("a{1000000}"), "the pattern: 1000000"),
-        (schema(properties={"\x1b[31mred\n": {"maxItems": 10**6}}), r"#/properties/\x1b[31mred\n/maxItems: 1000000"),
+        (schema(properties={"a/b": {"items": {"maxItems": 10**6}}}), "#/properties/a~1b/items/maxItems is 1000000"),
+        (Grammar('root ::= "a"\n\nb ::= "b"{1,1000000}', "ebnf"), "line 3, column 1 is 1000000"),
+        (tag(type="grammar", grammar='root ::= "b"{1,1000000}'), "#/format/grammar, line 1, column 1 is 1000000"),
+        (Regex("a{1000000}"), "the pattern is 1000000"),
+        (schema(properties={"\x1b[31mred\n": {"maxItems": 10**6}}), r"#/properties/\x1b[31mred\n/maxItems is 1000000"),
     ],
 )
 def test_a_refusal_says_where(constraint: Constraint, place: str) -> None:
     with pytest.raises(LimitExceeded) as caught:
         choose(constraint, {"fussy": Fussy()})
-    assert f"fussy: repetition at {place}, and at most 100000 here" in str(caught.value)
+    assert f"fussy: repetition at {place}, the limit 100000" in str(caught.value)
     assert caught.value.field == "constraint"
 
 
@@ -216,6 +216,16 @@ def test_nodes_are_counted_up_to_the_most_that_any_strategy_takes() -> None:
     assert [each.name for each in choose(schema(enum=[0] * 10), strategies)] == ["second"]
     with pytest.raises(LimitExceeded):
         choose(schema(enum=[0] * 20), strategies)
+
+
+def test_what_is_too_much_for_several_is_told_once() -> None:
+    strategies = {"first": Fussy(depth=5), "second": Fussy(depth=5), "third": Fussy(repetition=3)}
+    with pytest.raises(LimitExceeded) as caught:
+        choose(Regex("((((((a{4}))))))"), strategies)
+    assert str(caught.value) == (
+        "this regex constraint is too much for first, second: depth at the pattern is 6, the limit 5; "
+        "third: repetition at the pattern is 4, the limit 3"
+    )
 
 
 def test_it_is_no_matter_of_limits_where_a_strategy_refuses_for_itself() -> None:
@@ -276,7 +286,7 @@ def test_what_may_end_passes(given: dict[str, Any]) -> None:
 def test_a_text_too_long_for_all_is_not_read() -> None:
     cache = CandidateCache({"first": Fussy(bytes=9), "second": Fussy(bytes=10)})
     cache.check_bytes(JsonSchema("not JSON.."))
-    with pytest.raises(LimitExceeded, match="bytes at its text: 11, and at most 10 here"):
+    with pytest.raises(LimitExceeded, match="bytes at its text is 11, the limit 10"):
         cache.check_bytes(JsonSchema("not JSON..."))
 
 

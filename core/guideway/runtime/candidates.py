@@ -50,7 +50,8 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
     misspelt = _misspelt(constraint)
     full: list[Candidate] = []
     partial: list[Candidate] = []
-    refusals, missing, too_large = [], [], 0
+    refusals, missing = [], []
+    too_large: dict[str, list[str]] = {}
     guard = Guard(constraint, {name: strategies[name].limits for name in names})
     for name in names:
         strategy = strategies[name]
@@ -60,7 +61,7 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             continue
         if (reason := guard.refusal(name)) is not None:
             refusals.append(f"{name}: {reason}")
-            too_large += 1
+            too_large.setdefault(reason, []).append(name)
             continue
         with blame(f"grammar.{name}", "supports", passing=(LimitExceeded,)):
             support = strategy.supports(constraint)
@@ -72,8 +73,9 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
         unenforced = tuple(sorted(support.unenforced | misspelt))
         (partial if support.unenforced else full).append(Candidate(name, strategy, unenforced, (name, kind, digest)))
     if not full and not partial:
-        if too_large and too_large + len(missing) == len(names):
-            raise LimitExceeded(f"this {kind} constraint is too much ({'; '.join(refusals)})", field="constraint")
+        if too_large and sum(map(len, too_large.values())) + len(missing) == len(names):
+            told = "; ".join(f"{', '.join(each)}: {reason}" for reason, each in too_large.items())
+            raise LimitExceeded(f"this {kind} constraint is too much for {told}", field="constraint")
         offered = "; ".join(refusals) or "no grammar strategy is configured"
         raise UnsupportedGrammar(
             f"no configured strategy can serve this {kind} constraint ({offered})",

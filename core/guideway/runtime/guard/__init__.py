@@ -40,7 +40,7 @@ class Guard:
         satisfies it."""
         limits = self._limits[strategy]
         if self._bytes > limits["bytes"]:
-            return _told("bytes", self._bytes, "the constraint", limits["bytes"])
+            return _told("bytes", self._bytes, "its text", limits["bytes"])
         if self._measures is None:
             self._measures = measured(self._constraint, max(each["nodes"] for each in self._limits.values()))
         exceeded = self._measures.exceeded(limits)
@@ -123,6 +123,5 @@ def _measure_tag(tag: Any, measures: Measures) -> None:
 def _told(rule: str, value: int, place: str, limit: int) -> str:
     what = passable(place).encode("unicode_escape").decode()
     what = what if len(what) <= MAX_PLACE else f"{what[: MAX_PLACE - 3]}..."
-    return (
-        f"{rule} at {what}: {value if value < CAP else 'far too many'}, and at most {limit} here ({RULES[rule].counts})"
-    )
+    number = value if value < CAP else "far too large"
+    return f"{rule} at {what} is {number}, the limit {limit}"

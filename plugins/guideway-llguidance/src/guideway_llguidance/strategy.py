@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from guideway.api import (
@@ -72,6 +73,7 @@ class Strategy(GrammarStrategy):
     )
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "forced_tokens"})
     max_rollback: ClassVar[int | None] = None
+    limits = MappingProxyType({"nul": 1000})
     examples: ClassVar[Sequence[GrammarExample]] = (
         GrammarExample(
             Grammar('start: "[" (NUMBER ("," NUMBER)*)? "]"\nNUMBER: /[0-9]+/', "lark"),
