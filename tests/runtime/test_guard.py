@@ -19,11 +19,14 @@ from guideway.api import (
     JsonSchema,
     LimitExceeded,
     Regex,
+    Request,
+    SamplingParams,
     StructuralTag,
     Support,
     UnsupportedGrammar,
 )
 from guideway.api.limits import RULES, check_limits
+from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins.building import build_strategies
 from guideway.runtime.candidates import CandidateCache, choose
 from guideway.runtime.guard import measured
@@ -31,6 +34,7 @@ from guideway_conformance.reference.strategy import Strategy as ReferenceStrateg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.fake_host import FakeHost
 from tests.support.vocabularies import tiny
 
 
@@ -288,6 +292,19 @@ def test_a_text_too_long_for_all_is_not_read() -> None:
     cache.check_bytes(JsonSchema("not JSON.."))
     with pytest.raises(LimitExceeded, match="bytes at its text is 11, the limit 10"):
         cache.check_bytes(JsonSchema("not JSON..."))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "rule"),
+    [(JsonSchema("{" * 500), "bytes"), (Regex("a" * 500), "bytes"), (schema(maxItems=6), "repetition")],
+)
+def test_a_runtime_admits_nothing_over_the_limits(constraint: Constraint, rule: str) -> None:
+    strategy = Fussy(repetition=5, bytes=400)
+    host = FakeHost(tiny(), NumpyDevice("cpu"), strategies={"fussy": strategy})
+    params = SamplingParams(max_tokens=2, constraint=constraint)
+    with pytest.raises(LimitExceeded, match=f"{rule} at"):
+        host.runtime.admit(Request(request_id="r", prompt_token_ids=(1,), params=params))
+    assert strategy.asked == []
 
 
 # Configuration
