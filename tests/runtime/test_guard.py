@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +19,7 @@ from guideway.api import (
     InvalidGrammar,
     JsonSchema,
     LimitExceeded,
+    ModifierContext,
     Regex,
     Request,
     SamplingParams,
@@ -27,7 +29,9 @@ from guideway.api import (
 )
 from guideway.api.limits import RULES, check_limits
 from guideway.devices.numpy.device import NumpyDevice
+from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
+from guideway.runtime import RuntimePlan
 from guideway.runtime.candidates import CandidateCache, choose
 from guideway.runtime.guard import measured
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
@@ -336,6 +340,27 @@ def test_wrong_limits_are_refused(limits: Any, problem: str) -> None:
     assert caught.value.field.startswith("options.grammar.reference.limits")
     with pytest.raises(InvalidConfiguration):
         check_limits(limits, where="here")
+
+
+def test_a_strategy_in_hosts_has_its_limits() -> None:
+    context = ModifierContext(vocabulary=tiny(), max_num_sequences=2, max_model_len=64)
+    reference = Plugins().load("grammar", "reference")
+    plan = RuntimePlan(context=context, strategies=(reference,), grammar_host="process")
+    limited = replace(plan, options={"grammar.reference": {"limits": {"repetition": 5}}})
+    runtime = limited.build()
+    try:
+        for size in (5, 6):
+            params = SamplingParams(max_tokens=2, constraint=Regex(f"a{{{size}}}"))
+            request = Request(request_id=str(size), prompt_token_ids=(1,), params=params)
+            if size == 5:
+                runtime.abandon(runtime.admit(request))
+                continue
+            with pytest.raises(LimitExceeded, match="reference: repetition at the pattern is 6, the limit 5"):
+                runtime.admit(request)
+    finally:
+        runtime.close()
+    with pytest.raises(InvalidConfiguration, match="did you mean 'depth'"):
+        replace(plan, options={"grammar.reference": {"limits": {"deepth": 5}}}).build()
 
 
 # Any text at all

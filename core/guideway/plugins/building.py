@@ -22,7 +22,15 @@ if TYPE_CHECKING:
         Vocabulary,
     )
 
-__all__ = ["build_device", "build_modifiers", "build_strategies", "building", "closing_if_it_fails", "validators"]
+__all__ = [
+    "build_device",
+    "build_modifiers",
+    "build_strategies",
+    "building",
+    "closing_if_it_fails",
+    "limits_of",
+    "validators",
+]
 
 Options = Mapping[str, Mapping[str, Any]]
 """Options of components by ``kind.name``."""
@@ -67,14 +75,21 @@ def build_strategies(
     with closing_if_it_fails("grammar", strategies.values()):
         for cls in classes:
             plugin = f"grammar.{cls.name}"
-            own = dict(options.get(plugin, {}))
-            limits = own.pop("limits", {})
-            check_limits(limits, where=f"options.{plugin}.limits")
+            limits = limits_of(cls, options)
+            own = {name: value for name, value in options.get(plugin, {}).items() if name != "limits"}
             with building(plugin):
-                check_limits(cls.limits, where=f"{cls.__qualname__}.limits")
                 strategies[cls.name] = cls(vocabulary, own)
-            strategies[cls.name].limits = {**cls.limits, **limits}
+            strategies[cls.name].limits = limits
     return strategies
+
+
+def limits_of(cls: type[GrammarStrategy], options: Options) -> Mapping[str, int]:
+    """What a strategy declares and its operator set, by rule of the admission guard. Raises `InvalidConfiguration`."""
+    plugin = f"grammar.{cls.name}"
+    limits = options.get(plugin, {}).get("limits", {})
+    check_limits(cls.limits, where=f"{cls.__qualname__}.limits")
+    check_limits(limits, where=f"options.{plugin}.limits")
+    return {**cls.limits, **limits}
 
 
 def build_modifiers(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.steps import Need
-from guideway.plugins.building import build_modifiers, build_strategies, closing_if_it_fails, validators
+from guideway.plugins.building import build_modifiers, build_strategies, closing_if_it_fails, limits_of, validators
 from guideway.plugins.hooks import Hooks
 from guideway.plugins.loading import record_of
 from guideway.runtime.grammar_hosts import GrammarHosts, HostLimits
@@ -62,6 +62,7 @@ class RuntimePlan:
         wanted = [cls for cls in self.strategies if self.grammar_host == "process" and not cls.inline]
         records = {cls: record_of(cls) for cls in wanted}
         hosted = [cls for cls, record in records.items() if record is not None]
+        limits = {cls: limits_of(cls, self.options) for cls in hosted}
         inline = [cls for cls in self.strategies if cls not in hosted]
         here = build_strategies(inline, self.context.vocabulary, self.options)
         if not hosted:
@@ -76,5 +77,7 @@ class RuntimePlan:
                 path=sys.path,
                 limits=self.host_limits,
             )
+        for cls in hosted:
+            hosts.strategies[cls.name].limits = limits[cls]
         built = here | hosts.strategies
         return {cls.name: built[cls.name] for cls in self.strategies}
