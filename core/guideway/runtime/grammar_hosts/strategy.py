@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,40 @@ from guideway.api.types import Constraint
 from guideway.api.vocabulary import Vocabulary
 from guideway.runtime.grammar_hosts.messages import Birth, Job
 
-if TYPE_CHECKING:
-    from guideway.runtime.grammar_hosts.hosts import GrammarHosts
-    from guideway.runtime.grammar_hosts.matchers import MatcherHost
-
 __all__ = ["HostedGrammar", "HostedMatcher", "HostedStrategy"]
 
 _NUMBERS = itertools.count()
 """Of grammars and matchers, in all hosts of this process."""
+
+
+class Home(Protocol):
+    """Where the matchers of one strategy live: `MatcherHost`."""
+
+    num_fills: int
+
+    def load(self, grammar: HostedGrammar) -> None: ...
+
+    def unload(self, grammar: int) -> None: ...
+
+    def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]: ...
+
+    def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any: ...
+
+    def forget(self, matcher: int, incarnation: int, recycled: bool) -> None: ...
+
+
+class Hosts(Protocol):
+    """Where constraints compile: `GrammarHosts`."""
+
+    def matcher_host(self, strategy: str) -> Home: ...
+
+    def supports(self, strategy: str, constraint: Constraint) -> Support: ...
+
+    def compile(self, strategy: str, constraint: Constraint) -> tuple[int, bytes | None]: ...
+
+    def check(self, strategy: str, constraint: Constraint) -> None: ...
+
+    def close(self, strategy: str) -> None: ...
 
 
 class HostedStrategy(GrammarStrategy):
@@ -33,7 +59,7 @@ class HostedStrategy(GrammarStrategy):
     """
 
     def __init__(
-        self, cls: type[GrammarStrategy], vocabulary: Vocabulary, options: Mapping[str, Any], hosts: GrammarHosts
+        self, cls: type[GrammarStrategy], vocabulary: Vocabulary, options: Mapping[str, Any], hosts: Hosts
     ) -> None:
         super().__init__(vocabulary, options)
         # of the instance: the class stands for any strategy
@@ -64,7 +90,7 @@ class HostedGrammar(CompiledGrammar):
 
     def __init__(
         self,
-        home: MatcherHost,
+        home: Home,
         constraint: Constraint,
         data: bytes | None,
         nbytes: int,
@@ -98,9 +124,7 @@ class HostedMatcher(Matcher):
     """Knows the masks of the last fill, and so what its matcher in the host will say of the tokens drawn from them:
     what was accepted is told with the next command, and what cannot be known is asked."""
 
-    def __init__(
-        self, home: MatcherHost, grammar: HostedGrammar, stop_token_ids: frozenset[int], accepted: list[int]
-    ) -> None:
+    def __init__(self, home: Home, grammar: HostedGrammar, stop_token_ids: frozenset[int], accepted: list[int]) -> None:
         self._home = home
         self.grammar = grammar
         self.number = next(_NUMBERS)
