@@ -240,6 +240,35 @@ def test_compilations_that_hang_keep_no_one_waiting_longer_than_their_limit(host
     assert after.outputs[0].error is None
 
 
+def test_an_abort_ends_a_compilation_at_once(made: Callable[..., GrammarHosts]) -> None:
+    """Two that would take minutes keep both compilers until nobody waits for them."""
+    hosts = made(replace(LIMITS, compile_seconds=60))
+    host = served(hosts)
+    runtime = host.runtime
+    sleeping = [runtime.admit(request(i, f"CL[a-z]{{{i + 1}}}")) for i in range(2)]
+    twin = runtime.admit(replace(request(7, "CL[a-z]{1}"), request_id="twin"))
+    queued = runtime.admit(request(8, "[a-z]{8}"))
+    while len(hosts._compilers._busy) < 2:
+        time.sleep(0.01)
+    pids = {h.pid for h in hosts._compilers._busy}
+    runtime.abandon(sleeping[0])
+    assert {h.pid for h in hosts._compilers._busy} == pids, "another request waits for the same"
+    runtime.abandon(queued)
+    assert queued.compilation is not None and queued.compilation.cancelled()
+    runtime.abandon(sleeping[1])
+    runtime.abandon(twin)
+    answer = threading.Thread(target=host.generate, args=([PROMPT], [GOOD]), daemon=True)
+    answer.start()
+    answer.join(30)
+    assert not answer.is_alive()
+    assert host.results[0].outputs[0].error is None
+    assert not pids & children(zygote(hosts))
+    # nothing is held against it
+    again = runtime.admit(request(9, "CL[a-z]{1}"))
+    assert again.compilation is not None and not again.compilation.done()
+    runtime.abandon(again)
+
+
 def request(number: int, pattern: str) -> Any:
     from guideway.api import Request
 

@@ -14,6 +14,7 @@ from guideway.api.types import Constraint, Request
 from guideway.errors import GuidewayError, InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.plugins.contract import check_returned
 from guideway.runtime.candidates import Candidate
+from guideway.runtime.grammar_hosts.strategy import HostedStrategy
 from guideway.runtime.modifier_set import ModifierSet
 from guideway.runtime.threads import AtWork, SharedWork, Threads
 
@@ -48,7 +49,8 @@ class Compiler:
     def submit(self, candidates: Sequence[Candidate], constraint: Constraint) -> Future[Compilation]:
         """Compile with the first candidate that can. The future fails with `InvalidGrammar`, with an
         `UnsupportedGrammar` that has every candidate's reason, or with a `PluginError` if a strategy broke: after an
-        error nothing else is tried. After `close` it fails with a `GuidewayError`."""
+        error nothing else is tried. After `close` it fails with a `GuidewayError`. Once it is cancelled by all who
+        ask for the same, it is not compiled, or not any further where strategies live in hosts."""
         compilation: Future[Compilation] = Future()
         self._try(candidates, constraint, [], compilation)
         return compilation
@@ -76,8 +78,16 @@ class Compiler:
                     error = UnsupportedGrammar(message, feature=error.feature)
             _settle(compilation, error, lambda: Compilation(candidates[0], future.result()))
 
-        work = partial(_compile, candidates[0], constraint)
-        self._work.submit([f"grammar.{candidates[0].name}"], candidates[0].key, work).add_done_callback(end)
+        work, key, strategy = partial(_compile, candidates[0], constraint), candidates[0].key, candidates[0].strategy
+        interrupt = partial(strategy.give_up, constraint) if isinstance(strategy, HostedStrategy) else None
+        submitted = self._work.submit([f"grammar.{candidates[0].name}"], key, work, interrupt)
+        submitted.add_done_callback(end)
+
+        def leave(future: Future[Compilation]) -> None:
+            if future.cancelled():
+                self._work.leave(key, submitted)
+
+        compilation.add_done_callback(leave)
 
 
 class RequestCompiler:

@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -114,6 +115,15 @@ class AtWork:
         ending()
 
 
+@dataclass(slots=True)
+class _UnderWay(Generic[T]):
+    """Work that was taken and has not ended."""
+
+    future: Future[T]
+    interrupt: Callable[[], None] | None
+    num_waiting: int = 1
+
+
 class SharedWork(Generic[T]):
     """Work for threads: what has equal keys and is under way is one, and values are kept for later, as many as weigh
     `capacity` together; the one that was used longest ago goes first."""
@@ -124,15 +134,21 @@ class SharedWork(Generic[T]):
         self._capacity = capacity
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
-        self._under_way: dict[Hashable, Future[T]] = {}
+        self._under_way: dict[Hashable, _UnderWay[T]] = {}
         self._closed = False
         self.weight = 0
         """Of all values that are kept."""
 
-    def submit(self, uses: Sequence[str], key: Hashable | None, work: Callable[[], tuple[T, int]]) -> Future[T]:
+    def submit(
+        self,
+        uses: Sequence[str],
+        key: Hashable | None,
+        work: Callable[[], tuple[T, int]],
+        interrupt: Callable[[], None] | None = None,
+    ) -> Future[T]:
         """The value for `key`: kept, under way, or begun; `work`, which uses these plugins, returns it with what it
         weighs. None is no key, and nothing is shared. After `close` the future is cancelled. Raises what comparing keys
-        raises."""
+        raises. `interrupt` ends work that has begun, where that can be done."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -140,23 +156,38 @@ class SharedWork(Generic[T]):
                 return future
             if key is not None:
                 if key in self._under_way:
-                    return self._under_way[key]
+                    self._under_way[key].num_waiting += 1
+                    return self._under_way[key].future
                 if key in self._kept:
                     self._kept.move_to_end(key)
                     future.set_result(self._kept[key][0])
                     return future
             # submitted before it is known: what cannot be, or is interrupted here, leaves nothing to wait for
             self._threads.submit(partial(self._run, uses, key, work, future))
-            self._under_way[future if key is None else key] = future
+            self._under_way[future if key is None else key] = _UnderWay(future, interrupt)
         return future
+
+    def leave(self, key: Hashable, future: Future[T]) -> None:
+        """One of those who were given `future` for `key` waits no more. With the last one work that has not begun is
+        dropped, and work that has is interrupted, where that can be done."""
+        with self._lock:
+            known = self._under_way.get(key)
+            if known is None or known.future is not future:
+                return
+            known.num_waiting -= 1
+            if known.num_waiting:
+                return
+            del self._under_way[key]  # who comes now begins anew
+        if not future.cancel() and known.interrupt is not None:
+            known.interrupt()
 
     def close(self) -> None:
         """Begin nothing more, and cancel what has not begun."""
         with self._lock:
             self._closed = True
             pending = list(self._under_way.values())
-        for future in pending:
-            future.cancel()
+        for work in pending:
+            work.future.cancel()
 
     def _run(
         self, uses: Sequence[str], key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]
@@ -175,7 +206,9 @@ class SharedWork(Generic[T]):
                 value, weight = work()
             finally:
                 with self._lock:
-                    self._under_way.pop(future if key is None else key, None)
+                    place = future if key is None else key
+                    if place in self._under_way and self._under_way[place].future is future:
+                        del self._under_way[place]
             if key is not None:
                 with self._lock:
                     self._keep(key, value, weight)

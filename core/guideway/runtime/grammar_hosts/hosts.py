@@ -78,6 +78,10 @@ class GrammarHosts:
         answer, data = self._limited(self._compilers, "compile", strategy, constraint)
         return answer["nbytes"], data
 
+    def give_up(self, strategy: str, constraint: Constraint) -> None:
+        """Kill the host that compiles a constraint, if one does."""
+        self._compilers.give_up(("compile", strategy, constraint))
+
     def close(self, strategy: str) -> None:
         """End the matchers of a strategy, and all hosts with those of the last one."""
         self._matchers[strategy].close()
@@ -131,7 +135,8 @@ class _Pool:
         self._zygote = zygote
         self._free = threading.Semaphore(num_hosts)
         self._idle: list[Host] = []
-        self._busy: set[Host] = set()
+        self._busy: dict[Host, tuple[Any, ...]] = {}
+        """What each is at work on."""
         self._lock = threading.Lock()
         self._closed = False
 
@@ -139,15 +144,23 @@ class _Pool:
         """`Host.call` of one that is free. One that is killed from outside is replaced, once."""
         with self._free:
             for last in (False, True):
-                host = self._take()
+                host = self._take((name, *arguments))
                 try:
                     return host.call(name, *arguments, seconds=seconds)
                 except HostDied as error:
-                    if error.by_itself or last:
+                    if error.by_itself or host.given_up or last:
                         raise
                 finally:
                     self._put_back(host)
         raise AssertionError
+
+    def give_up(self, work: tuple[Any, ...]) -> None:
+        """Kill the host that is at work on this, if one is; nothing is held against it."""
+        with self._lock:
+            hosts = [host for host, of in self._busy.items() if of == work]
+        for host in hosts:
+            host.given_up = True
+            host.close()
 
     def close(self) -> None:
         """End all, also those at work."""
@@ -158,7 +171,7 @@ class _Pool:
         for host in hosts:
             host.close()
 
-    def _take(self) -> Host:
+    def _take(self, work: tuple[Any, ...]) -> Host:
         with self._lock:
             if self._closed:
                 raise GuidewayError("closed: nothing more is compiled")
@@ -166,12 +179,12 @@ class _Pool:
         if host is None or not host.alive:
             host = self._zygote.fork()
         with self._lock:
-            self._busy.add(host)
+            self._busy[host] = work
         return host
 
     def _put_back(self, host: Host) -> None:
         with self._lock:
-            self._busy.discard(host)
+            self._busy.pop(host, None)
             if host.alive and not self._closed:
                 self._idle.append(host)
                 return

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
 from guideway.errors import GuidewayError, InvalidConfiguration, LimitExceeded, PluginLoadError
@@ -165,8 +165,12 @@ class Host:
         self._killed: str | None = None
         """The limit it was killed for; empty for none that it broke itself."""
         self._lock = threading.Lock()
-        self._talking_beside = threading.Lock()
+        self._talking = {False: threading.RLock(), True: threading.RLock()}
+        """One call at a time over each of the two sockets."""
+        self._busy_beside = False
         self.alive = True
+        self.given_up = False
+        """Whether it was ended because nobody waits for what it does."""
         self._status: int | None = None
         for frames in (commands, beside):  # a stopped host takes no long command
             frames.socket.settimeout(limits.compile_seconds * limits.wall_factor)
@@ -175,7 +179,8 @@ class Host:
         """What the host answers, and the bytes with it. `seconds` is how much time of a processor it may take, from now
         or from when it last began with another matcher. Raises what the strategy raised, and `HostDied`."""
         frames = self._beside if beside else self._commands
-        with self._talking_beside if beside else nullcontext():
+        with self._talking[beside]:
+            self._busy_beside = beside or self._busy_beside
             try:
                 frames.send((name, *arguments))
                 self._wait(frames.socket, seconds, beside)
@@ -183,12 +188,14 @@ class Host:
                 data = frames.receive_bytes() if answer.get("bytes") else None
             except (EOFError, ValueError) as error:
                 raise self._death() from error
+            finally:
+                self._busy_beside = self._busy_beside and not beside
         if "error" in answer:
             raise error_of(answer["error"])
         return answer["value"], data
 
     def close(self) -> None:
-        """End it."""
+        """End it, also amid a call of another thread, which then raises `HostDied`."""
         with self._lock:
             if not self.alive:
                 return
@@ -196,8 +203,9 @@ class Host:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             self._status = self._zygote.reap(self.pid)
-            self._commands.close()
-            self._beside.close()
+        for beside, frames in ((False, self._commands), (True, self._beside)):
+            with self._talking[beside]:  # a call finds out at once, now that the process is gone
+                frames.close()
 
     def _wait(self, sock: socket.socket, seconds: float, beside: bool) -> None:
         """Wait for an answer. Kills the host if it takes too long."""
@@ -211,7 +219,7 @@ class Host:
             if now != on:
                 on, began, taken = now, time.monotonic(), self._processor_seconds()
             # what is done beside takes time of the same process
-            most = seconds + (self._limits.compile_seconds if self._talking_beside.locked() and not beside else 0)
+            most = seconds + (self._limits.compile_seconds if self._busy_beside and not beside else 0)
             used, waited = self._processor_seconds() - taken, time.monotonic() - began
             if used > most:
                 self._killed = f"it took more than {seconds:g} s of a processor, the most that is allowed"

@@ -49,6 +49,8 @@ class Hosts(Protocol):
 
     def check(self, strategy: str, constraint: Constraint) -> None: ...
 
+    def give_up(self, strategy: str, constraint: Constraint) -> None: ...
+
     def close(self, strategy: str) -> None: ...
 
 
@@ -77,6 +79,10 @@ class HostedStrategy(GrammarStrategy):
         grammar = HostedGrammar(self._matchers, constraint, data, nbytes, partial(self._hosts.check, self.name))
         self._matchers.load(grammar)
         return grammar
+
+    def give_up(self, constraint: Constraint) -> None:
+        """Nobody waits any more for a constraint that is being compiled."""
+        self._hosts.give_up(self.name, constraint)
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         return self._matchers.fill(jobs, bitmask)
