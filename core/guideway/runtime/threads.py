@@ -175,7 +175,7 @@ class SharedWork(Generic[T]):
             if known is None or known.future is not future:
                 return
             known.num_waiting -= 1
-            if known.num_waiting:
+            if known.num_waiting or (known.interrupt is None and future.running()):
                 return
             del self._under_way[key]  # who comes now begins anew
         if not future.cancel() and known.interrupt is not None:
