@@ -71,8 +71,7 @@ class EngineSettings:
     num_speculative_tokens: Annotated[int, Range(0)] = 0
     """How many tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
     grammar_host: Literal["inline", "process"] = "inline"
-    """Where grammar strategies compile and fill: ``inline``, in this process, or ``process``, in processes that may
-    crash, hang or run out of memory at the cost of one request."""
+    """Where grammar strategies run: ``inline``, in this process, or ``process``, in grammar hosts."""
     compile_threads: Positive = 2
     """How many constraints compile at once."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20

@@ -143,7 +143,7 @@ class HostedMatcher(Matcher):
         self._to_roll_back = 0
         self._to_accept: list[int] = []
         """What the host does not know yet: it rolls back first."""
-        self._masks: NDArray[np.int32] | None = None
+        self._rows: NDArray[np.int32] | None = None
         """Of the last fill: of its state and of those after its drafts."""
         self._drafts: Sequence[int] = ()
         self._at: int | None = None
@@ -156,7 +156,7 @@ class HostedMatcher(Matcher):
         for count, token_id in enumerate(token_ids):
             if self.is_terminated():
                 return count
-            mask = self._mask()
+            mask = self._row()
             if mask is None:
                 return count + self._accept_there(tuple(token_ids[count:]))
             if not _allows(mask, token_id):
@@ -169,7 +169,7 @@ class HostedMatcher(Matcher):
         return bool(self._accepted) and self._accepted[-1] in self._stop_token_ids
 
     def is_accepting(self) -> bool:
-        mask = self._mask()
+        mask = self._row()
         if mask is not None:
             return any(_allows(mask, token_id) for token_id in self._stop_token_ids)
         return bool(self._home.ask(self, "is_accepting"))
@@ -188,7 +188,7 @@ class HostedMatcher(Matcher):
 
     def fork(self) -> Matcher:
         child = HostedMatcher(self._home, self.grammar, self._stop_token_ids, list(self._accepted))
-        child._masks, child._drafts, child._at, child._filled_in = self._masks, self._drafts, self._at, self._filled_in
+        child._rows, child._drafts, child._at, child._filled_in = self._rows, self._drafts, self._at, self._filled_in
         return child
 
     # What is asked
@@ -226,11 +226,11 @@ class HostedMatcher(Matcher):
     def lost(self) -> None:
         """What the host has of it is not to be used any more."""
         self._born_in = -1
-        self._masks = self._at = None
+        self._rows = self._at = None
 
     def filled(self, masks: NDArray[np.int32], draft_token_ids: Sequence[int], number: int) -> None:
         """Its masks are these until the host fills again."""
-        self._masks, self._drafts, self._at, self._filled_in = masks, draft_token_ids, 0, number
+        self._rows, self._drafts, self._at, self._filled_in = masks, draft_token_ids, 0, number
 
     def is_born(self, incarnation: int) -> bool:
         """Whether the host has it."""
@@ -240,18 +240,18 @@ class HostedMatcher(Matcher):
         """How many of its rows a fill that accepted `count` drafts has written: none after the end."""
         return count if count and draft_token_ids[count - 1] in self._stop_token_ids else count + 1
 
-    def _mask(self) -> NDArray[np.int32] | None:
+    def _row(self) -> NDArray[np.int32] | None:
         """That of the state now, if it is known."""
-        if self._at is None or self._masks is None or self._filled_in != self._home.num_fills:
+        if self._at is None or self._rows is None or self._filled_in != self._home.num_fills:
             return None
-        mask: NDArray[np.int32] = self._masks[self._at]
+        mask: NDArray[np.int32] = self._rows[self._at]
         return mask
 
     def _note(self, token_id: int) -> None:
         """It was accepted."""
         self._accepted.append(token_id)
         if self._at is not None:
-            at, masks = self._at, self._masks
+            at, masks = self._at, self._rows
             followed = at < len(self._drafts) and self._drafts[at] == token_id
             self._at = at + 1 if followed and masks is not None and at + 1 < len(masks) else None
 

@@ -97,6 +97,12 @@ class _Machine(RuleBasedStateMachine):
             self.session, other = other, self.session
         self.others = [*self.others, other][-3:]
 
+    @rule(number=st.integers(0, 2**20), to_the_fork=st.booleans())
+    def roll_back_and_fork(self, number: int, to_the_fork: bool) -> None:
+        # by themselves the two seldom meet
+        self.roll_back(number)
+        self.fork(to_the_fork)
+
     @precondition(lambda self: bool(self.others))
     @rule()
     def go_to_another(self) -> None:
