@@ -26,8 +26,9 @@ from guideway.api import (
     Regex,
     SamplingParams,
 )
+from guideway.api.bitmask import allocate
 from guideway.devices.numpy.device import NumpyDevice
-from guideway.errors import InvalidConfiguration, PluginError, UnsupportedGrammar
+from guideway.errors import GuidewayError, InvalidConfiguration, PluginError, UnsupportedGrammar
 from guideway.plugins import Plugins
 from guideway.runtime import RuntimePlan
 from guideway.runtime.grammar_hosts import GrammarHosts, HostLimits
@@ -218,15 +219,104 @@ def test_hosts_killed_from_outside_cost_nobody_anything(
     assert [r.token_ids for r in host.generate([PROMPT] * 4, wanted)] == [r.token_ids for r in expected]
 
 
-def test_the_zygote_is_started_again(hosts: GrammarHosts) -> None:
+@pytest.mark.parametrize("how", everyday([signal.SIGKILL, signal.SIGSTOP], signal.SIGKILL))
+def test_the_zygote_is_started_again_once(hosts: GrammarHosts, how: signal.Signals) -> None:
     host = served(hosts)
     (alone,) = host.generate([PROMPT], [GOOD])
     first = zygote(hosts)
-    os.kill(first, signal.SIGKILL)
-    (again,) = host.generate([PROMPT], [replace(GOOD, constraint=Regex("[a-z]{3,12}(y|x)"))])
-    assert again.outputs[0].error is None
-    assert zygote(hosts) != first
+    os.kill(first, how)
+    for pid in children(first):  # what it would be asked about
+        os.kill(pid, signal.SIGKILL)
+    seen = set()
+    for length in range(3, 7):
+        (again,) = host.generate([PROMPT], [replace(GOOD, constraint=Regex(f"[a-z]{{{length},12}}(y|{how.name})"))])
+        assert again.outputs[0].error is None
+        seen.add(zygote(hosts))
+    assert len(seen) == 1
+    assert first not in seen
     assert host.generate([PROMPT], [GOOD])[0].token_ids == alone.token_ids
+
+
+def test_idle_hosts_that_were_killed_cost_nobody_anything(hosts: GrammarHosts) -> None:
+    host = served(hosts)
+    host.generate([PROMPT] * 2, [replace(GOOD, constraint=Regex(f"[a-z]{{{n}}}idle")) for n in (3, 4)])
+    for pid in children(zygote(hosts)):
+        os.kill(pid, signal.SIGKILL)
+    (after,) = host.generate([PROMPT], [replace(GOOD, constraint=Regex("[a-z]{5}idle"))])
+    assert after.outputs[0].error is None
+
+
+def test_an_interrupt_leaves_no_answer_for_the_next_call(hosts: GrammarHosts) -> None:
+    """As a Ctrl-C in a notebook does, amid a step."""
+    host = served(hosts)
+    (alone,) = host.generate([PROMPT], [OTHER])
+    strategy = hosts.strategies["reference"]
+    grammar = strategy.compile(OTHER.constraint)  # type: ignore[arg-type]
+    matcher, bitmask = grammar.matcher(VOCABULARY.stop_token_ids), new_rows()
+    matcher.fill_bitmask(bitmask, 0)
+    living = hosts.matcher_host("reference")._host
+    assert living is not None
+    wait = living._wait
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    living._wait = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        matcher.validate((1, 2, 3))
+    living._wait = wait  # type: ignore[method-assign]
+    wanted = new_rows()
+    strategy_here = ReferenceStrategy(VOCABULARY, {})
+    assert OTHER.constraint is not None
+    strategy_here.compile(OTHER.constraint).matcher(VOCABULARY.stop_token_ids).fill_bitmask(wanted, 0)
+    again = new_rows()
+    matcher.fill_bitmask(again, 0)
+    assert again.tobytes() == wanted.tobytes()
+    assert host.generate([PROMPT], [OTHER])[0].token_ids == alone.token_ids
+
+
+def new_rows() -> Any:
+    return allocate(1, VOCABULARY.logits_width)
+
+
+def test_a_crash_is_not_held_against_what_loads_beside_it(made: Callable[..., GrammarHosts]) -> None:
+    hosts = made()
+    strategy = hosts.strategies["hostile"]
+    bad = strategy.compile(Regex("FC[a-z]+")).matcher(VOCABULARY.stop_token_ids)
+    ids = [next(i for i, token in enumerate(VOCABULARY.tokens) if token == c) for c in (b"F", b"C", b"a", b"b")]
+    assert bad.accept(ids) == 4
+    errors: list[BaseException] = []
+
+    def compiling() -> None:
+        for number in range(12):
+            try:
+                strategy.compile(Regex(f"[a-z]{{{number + 1}}}beside"))
+            except BaseException as error:
+                errors.append(error)
+
+    loading = threading.Thread(target=compiling)
+    loading.start()
+    with pytest.raises(GuidewayError, match="SIGSEGV"):
+        bad.fill_bitmask(new_rows(), 0)
+    loading.join()
+    assert not errors
+    assert [constraint for _, constraint, _ in hosts._refused] == ["regex"], "that of the culprit alone"
+
+
+@pytest.mark.slow
+def test_matchers_and_grammars_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
+    host = served(hosts)
+    living = hosts.matcher_host("reference")
+
+    def resident() -> int:
+        assert living._host is not None
+        return int(Path(f"/proc/{living._host.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    for number in range(60):
+        host.generate([PROMPT] * 4, [replace(GOOD, constraint=Regex(f"[a-z]{{{3 + number % 40},40}}x"))] * 4)
+        if number == 20:
+            before = resident()
+    assert resident() < before * 1.2
 
 
 def test_compilations_that_hang_keep_no_one_waiting_longer_than_their_limit(hosts: GrammarHosts) -> None:

@@ -74,7 +74,7 @@ class RuntimePlan:
                 self.context.vocabulary,
                 self.options,
                 num_compilers=self.compile_threads,
-                path=sys.path,
+                path=[entry for entry in sys.path if isinstance(entry, str)],
                 limits=self.host_limits,
             )
         for cls in hosted:

@@ -144,7 +144,7 @@ class _Pool:
         """`Host.call` of one that is free. One that is killed from outside is replaced, once."""
         with self._free:
             for last in (False, True):
-                host = self._take((name, *arguments))
+                host = self._take((name, *arguments), fresh=last)
                 try:
                     return host.call(name, *arguments, seconds=seconds)
                 except HostDied as error:
@@ -171,12 +171,15 @@ class _Pool:
         for host in hosts:
             host.close()
 
-    def _take(self, work: tuple[Any, ...]) -> Host:
+    def _take(self, work: tuple[Any, ...], *, fresh: bool) -> Host:
         with self._lock:
             if self._closed:
                 raise GuidewayError("closed: nothing more is compiled")
             host = self._idle.pop() if self._idle else None
-        if host is None or not host.alive:
+        if host is not None and (fresh or host.is_gone()):
+            host.close()
+            host = None
+        if host is None:
             host = self._zygote.fork()
         with self._lock:
             self._busy[host] = work

@@ -19,7 +19,7 @@ class HostLimits:
     """Of `GrammarStrategy.compile` and `supports`."""
     fill_seconds: float = 0.5
     """Of what one sequence needs for one step: accepting its tokens and filling its rows."""
-    wall_factor: float = 6.0
+    wall_factor: float = 10.0
     """How many times as long each of them may take by the clock."""
     memory_bytes: int = 2 << 30
     """What a host may allocate beyond what it has from the start."""

@@ -13,11 +13,14 @@ from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import FillJob
 from guideway.errors import ConformanceError, GuidewayError
 from guideway.runtime.grammar_hosts.limits import HostLimits
-from guideway.runtime.grammar_hosts.messages import MAX_ROWS, error_of
+from guideway.runtime.grammar_hosts.messages import MAX_ROWS, Job, error_of
 from guideway.runtime.grammar_hosts.processes import Host, HostDied, Zygote
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
 
 __all__ = ["MatcherHost"]
+
+SECONDS_PER_TOKEN = 1e-3
+"""That a matcher which is rebuilt may take besides, for each token it had accepted."""
 
 MAX_DEATHS = 2
 """So often a host may be killed from outside while it works for one sequence, before that one fails."""
@@ -102,7 +105,9 @@ class MatcherHost:
                 try:
                     self._ensure_loaded(host, matcher.grammar)
                     job = matcher.job(self._incarnation)
-                    answer, _ = host.call("ask", job, method, arguments, seconds=self._limits.fill_seconds)
+                    ended, self._ended = self._ended, []
+                    seconds = self._seconds([job])
+                    answer, _ = host.call("ask", job, method, arguments, ended, seconds=seconds)
                 except HostDied as error:
                     host.close()
                     deaths += 1
@@ -159,11 +164,16 @@ class MatcherHost:
         self._loaded.difference_update(unloaded)
         self.num_fills += 1
         try:
-            answer, _ = host.call("step", commands, ended, unloaded, seconds=self._limits.fill_seconds)
+            seconds = self._seconds(commands)
+            together = seconds + self._limits.fill_seconds * len(commands)
+            answer, _ = host.call("step", commands, ended, unloaded, seconds=seconds, together=together)
+            counts, errors = _read(answer, commands)
+        except (KeyError, TypeError, ValueError) as error:  # no strategy is asked what it makes of this
+            host.close()
+            raise _Died(HostDied(f"what it answered is no answer: {error}")) from error
         except HostDied as error:
             host.close()
             raise _Died(error) from error
-        counts, errors = answer["counts"], answer["errors"]
         rows = host.masks.rows
         for i, command, count in zip(group, commands, counts, strict=True):
             job, matcher = jobs[i], _matcher(jobs[i])
@@ -196,7 +206,22 @@ class MatcherHost:
 
     def _load(self, host: Host, grammar: HostedGrammar) -> None:
         given = grammar.constraint if grammar.data is None else grammar.data
-        host.call("load", grammar.number, self._strategy, given, seconds=self._limits.compile_seconds, beside=True)
+        unloaded, self._unloaded = self._unloaded, []
+        self._loaded.difference_update(unloaded)
+        host.call(
+            "load",
+            grammar.number,
+            self._strategy,
+            given,
+            unloaded,
+            seconds=self._limits.compile_seconds,
+            beside=True,
+        )
+
+    def _seconds(self, commands: Sequence[Job]) -> float:
+        """For any one of these: more where a matcher is rebuilt from what it accepted."""
+        longest = max(len(job.birth.token_ids) if job.birth is not None else 0 for job in commands)
+        return self._limits.fill_seconds + SECONDS_PER_TOKEN * longest
 
     def _alive(self) -> Host:
         if self._closed:
@@ -207,6 +232,15 @@ class MatcherHost:
             self._loaded.clear()
             self._ended.clear()
         return self._host
+
+
+def _read(answer: Any, commands: Sequence[Job]) -> tuple[list[int], dict[str, Any]]:
+    """Counts and errors of a step, checked: a host is not trusted to stay within what it was asked."""
+    counts, errors = list(answer["counts"]), dict(answer["errors"])
+    for i, (count, job) in enumerate(zip(counts, commands, strict=True)):
+        if not -1 <= count <= len(job.draft_token_ids) or (count < 0) is not (str(i) in errors):
+            raise ValueError(f"{count} drafts accepted of {len(job.draft_token_ids)}")
+    return counts, errors
 
 
 class _Died(Exception):

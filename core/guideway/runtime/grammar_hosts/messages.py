@@ -30,9 +30,13 @@ from guideway.errors import (
     UnsupportedGrammar,
 )
 
-__all__ = ["Birth", "Frames", "Job", "SharedMasks", "error_of", "words_of"]
+__all__ = ["BROKEN", "Birth", "Frames", "Job", "SharedMasks", "error_of", "words_of"]
 
 HEADER = struct.Struct("!Q")
+MAX_FRAME = 1 << 28
+"""Bytes of an answer: a host that says more is broken."""
+MAX_GRAMMAR = 64 << 20
+"""Bytes of a grammar that is handed over; a larger one is compiled again."""
 MAX_ROWS = 4096
 """Of a host's block of masks. Memory of rows that are not used is never touched."""
 IDLE = -1
@@ -64,8 +68,9 @@ class Job:
 class Frames:
     """Frames of bytes, each after its length. Raises EOFError where the other end is gone."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, *, most: int = MAX_FRAME) -> None:
         self.socket = sock
+        self._most = most
 
     def send(self, value: Any) -> None:
         """Send a value of ours, pickled."""
@@ -91,6 +96,8 @@ class Frames:
 
     def receive_bytes(self) -> bytes:
         (size,) = HEADER.unpack(self._exactly(HEADER.size))
+        if size > self._most:
+            raise EOFError(f"a frame of {size} bytes")
         return self._exactly(size)
 
     def close(self) -> None:
@@ -149,6 +156,9 @@ def error_of(words: dict[str, Any]) -> GuidewayError:
         return UnsupportedGrammar(words["text"], feature=words["feature"], field=words["field"])
     return cls(words["text"], field=words["field"]) if issubclass(cls, InvalidRequest) else cls(words["text"])
 
+
+BROKEN = (EOFError, KeyError, TypeError, ValueError)
+"""What reading an answer raises, where the other end is gone or no answer is one."""
 
 PASSING: tuple[type[GuidewayError], ...] = (
     DeadEnd,

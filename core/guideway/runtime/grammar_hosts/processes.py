@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import signal
@@ -14,15 +15,26 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from guideway.errors import GuidewayError, InvalidConfiguration, LimitExceeded, PluginLoadError
+from guideway.errors import GuidewayError, InvalidConfiguration, LimitExceeded, PluginLoadError, text_of
 from guideway.runtime.grammar_hosts.limits import HostLimits
-from guideway.runtime.grammar_hosts.messages import IDLE, Frames, SharedMasks, error_of
+from guideway.runtime.grammar_hosts.messages import BROKEN, IDLE, Frames, SharedMasks, error_of
 from guideway.runtime.grammar_hosts.serving import Spec
 
 __all__ = ["Host", "HostDied", "Zygote"]
 
+log = logging.getLogger(__name__)
+
 LOOKS_EVERY = 0.02
 """Seconds between two looks at how much time a host has taken."""
+
+START_SECONDS = 300.0
+"""For building all strategies."""
+
+ANSWER_SECONDS = 10.0
+"""For what a zygote does besides."""
+
+RESTS = 5.0
+"""Seconds between two attempts to start a zygote that failed."""
 
 
 class HostDied(GuidewayError):
@@ -40,7 +52,7 @@ class HostDied(GuidewayError):
 
 
 class Zygote:
-    """Forks hosts. Started with the first one, and anew if it is lost."""
+    """Forks hosts. Started anew if it is lost, and with it the hosts that were forked from it."""
 
     def __init__(self, spec: Spec, limits: HostLimits) -> None:
         self.spec = spec
@@ -48,6 +60,8 @@ class Zygote:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Frames | None = None
+        self._owner = os.getpid()
+        self._rests_until = 0.0
 
     def start(self) -> None:
         """Build the strategies. Raises what is wrong with their options, and `PluginLoadError`."""
@@ -55,42 +69,69 @@ class Zygote:
             self._start()
 
     def fork(self) -> Host:
-        """A new host."""
+        """A new host. Raises `HostDied` if there can be none."""
+        if os.getpid() != self._owner:
+            raise HostDied("grammar hosts serve the process that started them, and this one was forked from it")
         with self._lock:
             for last in (False, True):
-                if self._process is None or self._process.poll() is not None:
-                    self._start()
                 try:
+                    if self._process is None or self._process.poll() is not None:
+                        self._start_again()
                     return self._fork()
-                except EOFError as error:
+                except (OSError, EOFError, ValueError) as error:
                     self._end()
                     if last:
-                        raise HostDied(f"grammar hosts cannot be started: {error}") from error
+                        raise HostDied(f"no grammar host can be started: {text_of(error)}") from error
+                except HostDied:
+                    raise
+                except BaseException:  # interrupted: an answer may still be under way
+                    self._end()
+                    raise
         raise AssertionError
 
-    def reap(self, pid: int) -> int | None:
-        """How a host that is ending ended: its exit status, or the negative number of a signal; None: nobody knows."""
+    def reap(self, pid: int, control: Frames) -> int | None:
+        """How a host that is ending ended, which was forked over `control`: its exit status, or the negative number of
+        a signal; None: nobody knows."""
         with self._lock:
-            if self._control is None:
+            if self._control is not control or os.getpid() != self._owner:
                 return None
             try:
-                self._control.socket.sendall(json.dumps({"reap": pid}).encode())
-                status: int = self._control.receive_answer()["status"]
+                control.socket.sendall(json.dumps({"reap": pid}).encode())
+                status: int | None = control.receive_answer()["status"]
                 return status
-            except (EOFError, OSError):
+            except (OSError, EOFError, ValueError):
                 self._end()
                 return None
+            except BaseException:
+                self._end()
+                raise
 
     def close(self) -> None:
         """End the zygote and, with it, its hosts."""
         with self._lock:
             self._end()
 
+    def _start_again(self) -> None:
+        if time.monotonic() < self._rests_until:
+            raise HostDied("no grammar host can be started, as was found out a moment ago")
+        try:
+            self._start()
+        except GuidewayError as error:
+            self._rests_until = time.monotonic() + RESTS
+            log.error("grammar hosts are gone, and cannot be started again: %s", error)
+            raise HostDied(f"no grammar host can be started: {error}") from error
+
     def _start(self) -> None:
         self._end()
+        if not sys.executable:
+            raise PluginLoadError(
+                "grammar hosts need a Python to run, and sys.executable is empty here; set grammar_host to 'inline'",
+                plugin="runtime",
+            )
         ours, theirs = socket.socketpair()
         descriptor = theirs.fileno()
-        command = [sys.executable, "-m", "guideway.runtime.host", str(descriptor)]
+        # modules are found where the serving process finds them, and not in the folder it was started in
+        command = [sys.executable, "-P", "-m", "guideway.runtime.host", str(descriptor)]
         path = os.pathsep.join(entry for entry in self.spec.path if entry)
         try:
             # a group of its own, so that a terminal's signals are not for it; its output never mixes with ours
@@ -106,15 +147,21 @@ class Zygote:
             theirs.close()
         self._control = Frames(ours)
         try:
+            ours.settimeout(START_SECONDS)
             self._control.send(self.spec)
             error = self._control.receive_answer()["error"]
-        except EOFError as lost:
-            status = self._process.wait()
+            ours.settimeout(ANSWER_SECONDS)
+        except (EOFError, ValueError) as lost:
+            status = self._process.poll()
             self._end()
             raise PluginLoadError(
-                f"the process that grammar hosts come from ended while strategies were built (status {status})",
+                f"the process that grammar hosts come from ended, or did not answer, while strategies were built "
+                f"(status {status})",
                 plugin="runtime",
             ) from lost
+        except BaseException:
+            self._end()
+            raise
         if error is not None:
             self._end()
             if error["field"]:
@@ -131,43 +178,61 @@ class Zygote:
         descriptors = [their_commands.fileno(), their_beside.fileno(), masks.descriptor]
         try:
             socket.send_fds(self._control.socket, [command], descriptors)
-            pid = self._control.receive_answer()["pid"]
-        except OSError as error:
-            raise EOFError(str(error)) from error
+            answer = self._control.receive_answer()
+            if "error" in answer:
+                raise HostDied(f"no grammar host can be started: {answer['error']}")
+            return Host(self, self._control, answer["pid"], Frames(commands), Frames(beside), masks, self._limits)
+        except BaseException:
+            commands.close()
+            beside.close()
+            raise
         finally:
             their_commands.close()
             their_beside.close()
             os.close(masks.descriptor)
-        return Host(self, pid, Frames(commands), Frames(beside), masks, self._limits)
 
     def _end(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            if self._process.poll() is None:
-                self._process.kill()  # its hosts end with it
-            self._process.wait()
-        self._control = self._process = None
+        control, process, self._control, self._process = self._control, self._process, None, None
+        if control is not None:
+            control.close()
+        if process is not None and os.getpid() == self._owner:
+            try:
+                process.wait(1 if control is not None else 0)  # it closes its strategies; its hosts end with it
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 class Host:
     """One host. A call that breaks a limit kills it."""
 
     def __init__(
-        self, zygote: Zygote, pid: int, commands: Frames, beside: Frames, masks: SharedMasks, limits: HostLimits
+        self,
+        zygote: Zygote,
+        control: Frames,
+        pid: int,
+        commands: Frames,
+        beside: Frames,
+        masks: SharedMasks,
+        limits: HostLimits,
     ) -> None:
         self._zygote = zygote
+        self._control = control
         self.pid = pid
-        self._commands = commands
-        self._beside = beside
-        self._limits = limits
-        self.masks = masks
-        self._killed: str | None = None
-        """The limit it was killed for; empty for none that it broke itself."""
-        self._lock = threading.Lock()
+        # a number that another process may have later is not enough to kill by
+        self._handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        self._owner = os.getpid()
+        self._frames = {False: commands, True: beside}
         self._talking = {False: threading.RLock(), True: threading.RLock()}
         """One call at a time over each of the two sockets."""
-        self._busy_beside = False
+        self._busy = {False: False, True: False}
+        self._amid_both = False
+        """Whether calls over both were under way when it ended."""
+        self._killed: tuple[bool, str] | None = None
+        """The call it was killed for, and the limit that broke; empty for none."""
+        self._limits = limits
+        self.masks = masks
+        self._lock = threading.Lock()
         self.alive = True
         self.given_up = False
         """Whether it was ended because nobody waits for what it does."""
@@ -175,39 +240,59 @@ class Host:
         for frames in (commands, beside):  # a stopped host takes no long command
             frames.socket.settimeout(limits.compile_seconds * limits.wall_factor)
 
-    def call(self, name: str, *arguments: Any, seconds: float, beside: bool = False) -> tuple[Any, bytes | None]:
+    def call(
+        self, name: str, *arguments: Any, seconds: float, together: float = 0.0, beside: bool = False
+    ) -> tuple[Any, bytes | None]:
         """What the host answers, and the bytes with it. `seconds` is how much time of a processor it may take, from now
-        or from when it last began with another matcher. Raises what the strategy raised, and `HostDied`."""
-        frames = self._beside if beside else self._commands
+        or from when it last began with another matcher; `together` the same of what it does for several at once. Raises
+        what the strategy raised, and `HostDied`."""
+        if os.getpid() != self._owner:
+            raise HostDied("grammar hosts serve the process that started them, and this one was forked from it")
+        frames = self._frames[beside]
         with self._talking[beside]:
-            self._busy_beside = beside or self._busy_beside
+            self._busy[beside] = True
             try:
                 frames.send((name, *arguments))
-                self._wait(frames.socket, seconds, beside)
+                self._wait(frames.socket, seconds, max(seconds, together), beside)
                 answer = frames.receive_answer()
                 data = frames.receive_bytes() if answer.get("bytes") else None
-            except (EOFError, ValueError) as error:
-                raise self._death() from error
+            except BROKEN as error:
+                raise self._death(beside) from error
+            except BaseException:  # interrupted: the answer would be taken for that of the next call
+                self.close()
+                raise
             finally:
-                self._busy_beside = self._busy_beside and not beside
+                self._busy[beside] = False
         if "error" in answer:
             raise error_of(answer["error"])
         return answer["value"], data
 
+    def is_gone(self) -> bool:
+        """Whether it ended while nobody called."""
+        poll = select.poll()
+        poll.register(self._frames[False].socket, select.POLLIN)
+        return not self.alive or bool(poll.poll(0))
+
     def close(self) -> None:
         """End it, also amid a call of another thread, which then raises `HostDied`."""
         with self._lock:
-            if not self.alive:
+            if not self.alive or os.getpid() != self._owner:
                 return
             self.alive = False
+            self._amid_both = all(self._busy.values())
             with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-            self._status = self._zygote.reap(self.pid)
-        for beside, frames in ((False, self._commands), (True, self._beside)):
+                if self._handle is None:
+                    os.kill(self.pid, signal.SIGKILL)
+                else:
+                    signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            if self._handle is not None:
+                os.close(self._handle)
+            self._status = self._zygote.reap(self.pid, self._control)
+        for beside, frames in self._frames.items():
             with self._talking[beside]:  # a call finds out at once, now that the process is gone
                 frames.close()
 
-    def _wait(self, sock: socket.socket, seconds: float, beside: bool) -> None:
+    def _wait(self, sock: socket.socket, seconds: float, together: float, beside: bool) -> None:
         """Wait for an answer. Kills the host if it takes too long."""
         poll = select.poll()
         poll.register(sock, select.POLLIN)
@@ -218,16 +303,18 @@ class Host:
             now = on if beside else self.masks.working_on
             if now != on:
                 on, began, taken = now, time.monotonic(), self._processor_seconds()
+            limit = together if on == IDLE else seconds
             # what is done beside takes time of the same process
-            most = seconds + (self._limits.compile_seconds if self._busy_beside and not beside else 0)
+            most = limit + (self._limits.compile_seconds if self._busy[True] and not beside else 0)
             used, waited = self._processor_seconds() - taken, time.monotonic() - began
             if used > most:
-                self._killed = f"it took more than {seconds:g} s of a processor, the most that is allowed"
+                self._killed = beside, f"it took more than {limit:g} s of a processor, the most that is allowed"
             elif waited > most * self._limits.wall_factor:
-                # what computed for some of its time was slow; what did not was stopped, or waits for something
-                self._killed = f"it did not answer in {waited:.1f} s, too long" if used > seconds / 4 else ""
+                self._killed = beside, f"it did not answer in {waited:.1f} s, too long"
+            elif waited > max(1.0, most) and self._is_stopped():
+                self._killed = beside, ""
             if self._killed is not None:
-                raise EOFError(self._killed)
+                raise EOFError(self._killed[1])
 
     def _processor_seconds(self) -> float:
         try:
@@ -235,14 +322,27 @@ class Host:
         except OSError:
             return 0.0
 
-    def _death(self) -> HostDied:
-        """Why it is gone."""
+    def _is_stopped(self) -> bool:
+        """Whether somebody stopped it, by what Linux knows."""
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:  # noqa: PTH123 - a path for each look costs more
+                return file.read().rpartition(")")[2].split()[0] in "Tt"
+        except OSError:
+            return False
+
+    def _death(self, beside: bool) -> HostDied:
+        """Why it is gone, as a call over one of the sockets sees it."""
         working_on = self.masks.working_on
         self.close()
-        why, status = self._killed, self._status
-        if why:
-            return HostDied(why, broke=True, working_on=working_on)
-        if why is None and status is not None and status not in (-signal.SIGKILL, -signal.SIGTERM, 0):
+        if self._killed is not None and self._killed[1] and self._killed[0] is beside:
+            return HostDied(self._killed[1], broke=True, working_on=working_on)
+        status = self._status
+        # of two calls nobody knows whose crash it was: each is tried again, and the culprit crashes alone
+        if self._killed is None and not self._amid_both and status is not None and status not in INNOCENT:
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
             return HostDied(f"it ended the process it ran in ({how})", by_itself=True, working_on=working_on)
         return HostDied("the process it ran in was killed or stopped from outside", working_on=working_on)
+
+
+INNOCENT = (-signal.SIGKILL, -signal.SIGTERM, 0, 70)
+"""How a host ends for no reason of its work: killed, told to end, its socket closed, or it could not begin."""

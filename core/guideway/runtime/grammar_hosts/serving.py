@@ -20,11 +20,11 @@ from typing import Any
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
 from guideway.api.types import Constraint
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import ConformanceError, InvalidConfiguration, contain
+from guideway.errors import ConformanceError, InvalidConfiguration, close_each, contain
 from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
-from guideway.runtime.grammar_hosts.messages import IDLE, Frames, Job, SharedMasks, words_of
+from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Frames, Job, SharedMasks, words_of
 from guideway.runtime.mask_block import GUARD, fill_between_guards
 from guideway.runtime.replay import new_matcher, recycle
 from guideway.runtime.threads import STACK_BYTES
@@ -52,13 +52,15 @@ def main(descriptor: int) -> None:
     """Serve as a zygote over a socket until its other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the serving process, which closes the socket
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    control = Frames(socket.socket(fileno=descriptor))
+    control = Frames(socket.socket(fileno=descriptor), most=1 << 40)
     try:
-        spec: Spec = control.receive()
-        sys.path[:] = spec.path
         try:
+            spec: Spec = control.receive()
+            sys.path[:] = spec.path
             classes = [load(record).component for record in spec.strategies]
             strategies = build_strategies(classes, spec.vocabulary, spec.options)
+        except EOFError:
+            raise
         except BaseException as error:
             contain(error)
             field = error.field if isinstance(error, InvalidConfiguration) else ""
@@ -66,7 +68,10 @@ def main(descriptor: int) -> None:
             control.answer({"error": {**words_of(error), "field": field, "plugin": plugin, "said": str(error)}})
             return
         control.answer({"error": None})
-        _serve(control, spec, strategies)
+        try:
+            _serve(control, spec, strategies)
+        finally:
+            close_each([(f"grammar.{name}", strategy.close) for name, strategy in strategies.items()])
     except EOFError:
         return
 
@@ -78,10 +83,17 @@ def _serve(control: Frames, spec: Spec, strategies: dict[str, GrammarStrategy]) 
             return
         command = json.loads(data)
         if "reap" in command:
-            _, status = os.waitpid(command["reap"], 0)  # it has ended, or was killed
-            control.answer({"status": os.waitstatus_to_exitcode(status)})
+            try:
+                _, status = os.waitpid(command["reap"], 0)  # it has ended, or was killed
+                control.answer({"status": os.waitstatus_to_exitcode(status)})
+            except ChildProcessError:
+                control.answer({"status": None})
             continue
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid = -1
+            control.answer({"error": str(error)})
         if pid == 0:
             try:
                 control.close()
@@ -93,7 +105,8 @@ def _serve(control: Frames, spec: Spec, strategies: dict[str, GrammarStrategy]) 
             os._exit(0)
         for descriptor in descriptors:
             os.close(descriptor)
-        control.answer({"pid": pid})
+        if pid > 0:
+            control.answer({"pid": pid})
 
 
 def _host(descriptors: Sequence[int], spec: Spec, strategies: dict[str, GrammarStrategy]) -> None:
@@ -101,7 +114,7 @@ def _host(descriptors: Sequence[int], spec: Spec, strategies: dict[str, GrammarS
     host = _Host(strategies, SharedMasks(spec.words, shared))
     threading.stack_size(STACK_BYTES)
     threads = [
-        threading.Thread(target=_answer, args=(Frames(socket.socket(fileno=end)), answers), daemon=True)
+        threading.Thread(target=_answer, args=(Frames(socket.socket(fileno=end), most=1 << 40), answers), daemon=True)
         for end, answers in ((commands, host.commands), (beside, host.beside))
     ]
     for thread in threads:
@@ -161,11 +174,14 @@ class _Host:
         owner = self._strategies[strategy]
         grammar = owner.compile(constraint)
         data = grammar.to_bytes() if "serialize" in owner.capabilities else None
+        if data is not None and len(data) > MAX_GRAMMAR:
+            data = None
         return {"nbytes": max(0, int(grammar.nbytes))}, data
 
     # For sequences
 
-    def _load(self, grammar: int, strategy: str, given: Constraint | bytes) -> None:
+    def _load(self, grammar: int, strategy: str, given: Constraint | bytes, unloaded: Sequence[int]) -> None:
+        self._forget((), unloaded)
         owner = self._strategies[strategy]
         made = owner.from_bytes(given) if isinstance(given, bytes) else owner.compile(given)
         self._grammars[grammar] = owner, made
@@ -212,8 +228,9 @@ class _Host:
         batches = type(strategy).fill is not GrammarStrategy.fill
         return [list(ready)] if batches else [[i] for i in ready]
 
-    def _ask(self, job: Job, method: str, arguments: Sequence[Any]) -> Any:
+    def _ask(self, job: Job, method: str, arguments: Sequence[Any], ended: Sequence[tuple[int, bool]]) -> Any:
         """What a matcher's method returns."""
+        self._forget(ended, ())
         self._masks.working_on = job.matcher
         living = self._living(job)
         answer = getattr(living.matcher, method)(*arguments)

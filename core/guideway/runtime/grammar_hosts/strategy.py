@@ -159,7 +159,10 @@ class HostedMatcher(Matcher):
             mask = self._row()
             if mask is None:
                 return count + self._accept_there(tuple(token_ids[count:]))
-            if not _allows(mask, token_id):
+            allowed = _allows(mask, token_id)
+            if self._row() is not mask and self._filled_in != self._home.num_fills:  # a fill came between
+                return count + self._accept_there(tuple(token_ids[count:]))
+            if not allowed:
                 return count
             self._note(token_id)
             self._to_accept.append(token_id)
@@ -225,6 +228,8 @@ class HostedMatcher(Matcher):
 
     def lost(self) -> None:
         """What the host has of it is not to be used any more."""
+        if self._born_in >= 0:
+            self._home.forget(self.number, self._born_in, False)
         self._born_in = -1
         self._rows = self._at = None
 
