@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from guideway import Engine, SamplingParams, __version__
 from guideway.api import JsonSchema
 
-from tests.benchmarks.bench_admission import interval
+from tests.benchmarks.gaps import interval
 from tests.benchmarks.pinned_model import add_argument, pinned_model
 
 RESULTS = Path(__file__).parent / "results" / "grammar_hosts.md"
