@@ -73,7 +73,7 @@ class Strategy(GrammarStrategy):
     )
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork", "forced_tokens"})
     max_rollback: ClassVar[int | None] = None
-    limits = MappingProxyType({"nul": 1000})
+    limits = MappingProxyType({"nul": 1000, "enum": 20_000, "nodes": 30_000, "literals": 400_000})
     examples: ClassVar[Sequence[GrammarExample]] = (
         GrammarExample(
             Grammar('start: "[" (NUMBER ("," NUMBER)*)? "]"\nNUMBER: /[0-9]+/', "lark"),
