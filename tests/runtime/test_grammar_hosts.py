@@ -32,10 +32,12 @@ from guideway.errors import GuidewayError, InvalidConfiguration, PluginError, Un
 from guideway.plugins import Plugins
 from guideway.runtime import RuntimePlan
 from guideway.runtime.grammar_hosts import GrammarHosts, HostLimits
+from guideway.runtime.grammar_hosts.matchers import MatcherHost
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.distributions import install
 from tests.support.fake_host import FakeHost
+from tests.support.hostile_strategy import WEIGHT
 from tests.support.hostility import PROMPT, VOCABULARY
 from tests.support.stages import everyday
 
@@ -303,20 +305,32 @@ def test_a_crash_is_not_held_against_what_loads_beside_it(made: Callable[..., Gr
     assert [constraint for _, constraint, _ in hosts._refused] == ["regex"], "that of the culprit alone"
 
 
-@pytest.mark.slow
-def test_matchers_and_grammars_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
+def resident(host: MatcherHost) -> int:
+    """Bytes."""
+    assert host._host is not None
+    return int(Path(f"/proc/{host._host.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_matchers_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
     host = served(hosts)
-    living = hosts.matcher_host("reference")
+    living = hosts.matcher_host("hostile")
+    for number in range(40):
+        outputs = host.generate([PROMPT] * 4, [asking("[a-z]{3,40}x")] * 4)
+        assert [output.outputs[0].error for output in outputs] == [None] * 4
+        if number == 4:
+            before = resident(living)
+    assert resident(living) < before + 64 * WEIGHT
 
-    def resident() -> int:
-        assert living._host is not None
-        return int(Path(f"/proc/{living._host.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    for number in range(60):
-        host.generate([PROMPT] * 4, [replace(GOOD, constraint=Regex(f"[a-z]{{{3 + number % 40},40}}x"))] * 4)
-        if number == 20:
-            before = resident()
-    assert resident() < before * 1.2
+def test_grammars_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
+    strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
+    for number in range(100):
+        strategy.compile(Regex(f"[a-z]{{{number}}}ended")).matcher(VOCABULARY.stop_token_ids).fill_bitmask(
+            new_rows(), 0
+        )
+        if number == 4:
+            before = resident(living)
+    assert resident(living) < before + 64 * WEIGHT
 
 
 def test_compilations_that_hang_keep_no_one_waiting_longer_than_their_limit(hosts: GrammarHosts) -> None:

@@ -13,6 +13,9 @@ from guideway.api import CompiledGrammar, Constraint, Matcher, Support, hookimpl
 from guideway.api.bitmask import Bitmask
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
+WEIGHT = 1 << 19
+"""Bytes that each grammar and each matcher holds, so that one which is not forgotten is seen."""
+
 
 def act(word: str) -> None:
     """Do what the constraint asks for."""
@@ -59,6 +62,7 @@ def asked(constraint: Constraint, when: str) -> str:
 class Grammar(CompiledGrammar):
     def __init__(self, inner: CompiledGrammar, constraint: Constraint) -> None:
         self.inner, self.constraint = inner, constraint
+        self.weight = b"x" * WEIGHT
 
     def matcher(self, stop_token_ids: frozenset[int]) -> Matcher:
         return Hostile(self.inner.matcher(stop_token_ids), self.constraint, 0)
@@ -73,6 +77,7 @@ class Hostile(Matcher):
 
     def __init__(self, inner: Matcher, constraint: Constraint, length: int) -> None:
         self.inner, self.constraint, self.length = inner, constraint, length
+        self.weight = b"x" * WEIGHT
 
     def accept(self, token_ids: Sequence[int]) -> int:
         if self.length + len(token_ids) > 3:
