@@ -69,6 +69,7 @@ def test_every_field_can_be_set_by_every_source(tmp_path: Path) -> None:
         "enable_prefix_caching": False,
         "max_waiting": 7,
         "num_speculative_tokens": 8,
+        "split_special_tokens": False,
         "grammar_host": "process",
         "compile_threads": 9,
         "grammar_cache_bytes": 10,

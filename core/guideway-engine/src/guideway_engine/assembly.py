@@ -21,6 +21,7 @@ from guideway.runtime.plan import RuntimePlan
 from guideway.runtime.runtime import Runtime
 from guideway.vocabulary import build_vocabulary
 
+from guideway_engine.chat import ChatTemplate
 from guideway_engine.config import EngineConfig
 from guideway_engine.prompts import PromptReader, most_bytes
 from guideway_engine.scheduling.buddy import power_of_two
@@ -108,7 +109,9 @@ def assemble(config: EngineConfig) -> Parts:
                     max_num_rows=config.max_num_seqs * (1 + config.num_speculative_tokens),
                 ),
             )
-            prompts = PromptReader(tokenizer, most_bytes(tokenizer, vocabulary, max_length))
+            special = frozenset(vocabulary.special_tokens) if config.split_special_tokens else None
+            template = ChatTemplate(tokenizer, special)
+            prompts = PromptReader(tokenizer, template, most_bytes(tokenizer, vocabulary, max_length))
             _start(executor, settings)
         except BaseException:
             runtime.close()

@@ -68,6 +68,7 @@ class EngineArguments(TypedDict, total=False):
     enable_prefix_caching: bool
     max_waiting: int
     num_speculative_tokens: int
+    split_special_tokens: bool
     grammar_host: Literal["inline", "process"]
     compile_threads: int
     grammar_cache_bytes: int

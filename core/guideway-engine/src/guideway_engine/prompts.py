@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -13,6 +14,8 @@ from guideway.api.options import short_repr
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidRequest, LimitExceeded, contain, text_of
 from guideway.runtime.sampling import is_text
+
+from guideway_engine.chat import ChatTemplate, Plain
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -40,8 +43,9 @@ class PromptReader:
     `max_bytes` is the most bytes of text that a prompt which fits can have (`most_bytes`); more is not tokenised.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, max_bytes: int | None) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, template: ChatTemplate, max_bytes: int | None) -> None:
         self._tokenizer = tokenizer
+        self._template = template
         self._max_bytes = max_bytes
         # its first call sets how it truncates and pads, which no other call may meet
         tokenizer("")
@@ -55,13 +59,21 @@ class PromptReader:
         """The token ids of a prompt. Raises `InvalidRequest`."""
         with _as_invalid("tokenized"):
             if isinstance(prompt, str):
-                return self._encode(_valid_text(prompt, "the prompt"), add_special_tokens=True)
+                self._check_bytes(_valid_text(prompt, "the prompt"))
+                return tuple(self._tokenizer(prompt).input_ids)
             if prompt and isinstance(prompt[0], Mapping):
-                text = _apply_chat_template(prompt, self._tokenizer)
-                return self._encode(_valid_text(text, "a chat message"), add_special_tokens=False)
+                parts = self._template.render(prompt)
+                self._check_bytes(_valid_text("".join(parts), "a chat message"))
+                return tuple(chain.from_iterable(map(self._encode, parts)))
             return cast("tuple[int, ...]", prompt)
 
-    def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+    def _encode(self, part: str) -> Sequence[int]:
+        if isinstance(part, Plain):
+            return self._template.encode_plain(part)
+        ids: list[int] = self._tokenizer(part, add_special_tokens=False).input_ids
+        return ids
+
+    def _check_bytes(self, text: str) -> None:
         if self._max_bytes is not None and 4 * len(text) > self._max_bytes:  # a character has at most 4
             num_bytes = len(text.encode())
             if num_bytes > self._max_bytes:
@@ -70,7 +82,6 @@ class PromptReader:
                     f"{self._max_bytes} at most; shorten it",
                     field="prompt",
                 )
-        return tuple(self._tokenizer(text, add_special_tokens=add_special_tokens).input_ids)
 
 
 def most_bytes(tokenizer: PreTrainedTokenizerFast, vocabulary: Vocabulary, num_tokens: int) -> int | None:
@@ -140,41 +151,6 @@ def _read(prompt: Any) -> Read:
                 field="prompt",
             )
     return tuple(int(item) for item in prompt)
-
-
-def _apply_chat_template(messages: Sequence[Any], tokenizer: PreTrainedTokenizerFast) -> str:
-    if tokenizer.chat_template is None:
-        raise InvalidRequest("this model has no chat template; give the prompt as text", field="prompt")
-    if not all({"role", "content"} <= message.keys() for message in messages):
-        raise InvalidRequest("each chat message is a mapping with 'role' and 'content'", field="prompt")
-    messages = [{**message, "content": _joined(message["content"])} for message in messages]
-    try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # whatever a template's own code raises
-        raise InvalidRequest(f"the model's chat template refused the messages: {error}", field="prompt") from error
-    return str(text)
-
-
-def _joined(content: Any) -> Any:
-    """Content in parts, as OpenAI's API has it, as the text it is."""
-    if not isinstance(content, list | tuple):
-        return content
-    texts = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-        if kind != "text":
-            raise InvalidRequest(
-                f"a chat message has a part of type {short_repr(kind)}, and this engine reads text: parts must be "
-                "{'type': 'text', 'text': ...}",
-                field="prompt",
-            )
-        if not isinstance(part.get("text"), str):
-            raise InvalidRequest(
-                f"the 'text' of a part of a chat message must be a string, not {short_repr(part.get('text'))}",
-                field="prompt",
-            )
-        texts.append(part["text"])
-    return "".join(texts)
 
 
 def _valid_text(text: str, what: str) -> str:
