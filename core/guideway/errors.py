@@ -7,12 +7,13 @@ A refused token is a return value, never an exception.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from signal import SIGINT, SIGTERM, default_int_handler, getsignal
-from threading import current_thread, main_thread
+from threading import current_thread, get_ident, main_thread
 from types import TracebackType
 from typing import Any
 
@@ -39,10 +40,13 @@ __all__ = [
     "contain",
     "did_you_mean",
     "passable",
+    "printable",
     "text_of",
 ]
 
 log = logging.getLogger(__name__)
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 MAX_TEXT = 2000
 """Characters of a stranger's message that are passed on."""
@@ -82,12 +86,14 @@ class RemoteError(GuidewayError):
 class PluginError(GuidewayError):
     """Something is wrong with one plugin.
 
-    `plugin` is its canonical id, ``distribution/kind.name``, or ``kind.name`` where no distribution is known.
+    `plugin` is its canonical id, ``distribution/kind.name``, or ``kind.name`` where no distribution is known. `phase`
+    says when, as in ``in compile``; empty where the message alone says that.
     """
 
-    def __init__(self, message: str, *, plugin: str) -> None:
+    def __init__(self, message: str, *, plugin: str, phase: str = "") -> None:
         super().__init__(message)
         self.plugin = plugin
+        self.phase = phase
 
 
 class PluginNotFound(PluginError, LookupError):
@@ -180,6 +186,10 @@ def contain(error: BaseException) -> None:
         raise error
 
 
+CALLS: dict[int, blame] = {}
+"""By thread: the call into a plugin that it is in, for whoever asks what takes so long."""
+
+
 @dataclass(slots=True)
 class blame:  # noqa: N801 - used as a function is
     """``with blame(plugin, phase):`` around a call into a plugin: whatever the call raises becomes an error that names
@@ -194,18 +204,32 @@ class blame:  # noqa: N801 - used as a function is
     phase: str
     error: type[PluginError] = field(default=PluginError, kw_only=True)
     passing: tuple[type[BaseException], ...] = field(default=(), kw_only=True)
+    keeps_deadlines: bool = field(default=False, kw_only=True)
+    """Whether the call ends by itself when it takes too long."""
+    _outer: blame | None = field(default=None, init=False)
 
     def __enter__(self) -> None:
-        return None
+        thread = get_ident()
+        self._outer = CALLS.get(thread)
+        CALLS[thread] = self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._outer is None:
+            CALLS.pop(get_ident(), None)
+        else:
+            CALLS[get_ident()] = self._outer
         if error is None or isinstance(error, self.passing):
             return
         contain(error)
-        phase = self.phase if " " in self.phase else f"in {self.phase}"
-        raise self.error(f"{self.plugin} failed {phase}: {text_of(error)}", plugin=self.plugin) from error
+        when = self.when
+        raise self.error(f"{self.plugin} failed {when}: {text_of(error)}", plugin=self.plugin, phase=when) from error
+
+    @property
+    def when(self) -> str:
+        """The phase after a verb."""
+        return self.phase if " " in self.phase else f"in {self.phase}"
 
 
 def close_each(parts: Iterable[tuple[str, Callable[[], object]]]) -> None:
@@ -243,9 +267,15 @@ def _may_have_raised(handler: Any, error: BaseException) -> bool:
     return trace is not None
 
 
+def printable(text: str) -> str:
+    """`text` with control characters escaped, so that what a request holds commands no terminal: all of Unicode's
+    but for the end of a line and the tab, and what turns the direction of writing."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def passable(text: str) -> str:
-    """`text` as every encoder takes it, and no more than `MAX_TEXT` characters of it."""
-    return text.encode("utf-8", "backslashreplace").decode()[:MAX_TEXT]
+    """`text` as every encoder takes it, `printable`, and no more than `MAX_TEXT` characters of it."""
+    return printable(text.encode("utf-8", "backslashreplace").decode()[:MAX_TEXT])
 
 
 def text_of(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from guideway.command_line.commands import HELP, Command, find, installed
-from guideway.errors import GuidewayError, PluginError, did_you_mean
+from guideway.errors import GuidewayError, PluginError, did_you_mean, printable
 from guideway.version import __version__
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(end="", flush=True)  # a full disk should fail here, not when Python exits
         return status
     except GuidewayError as error:
-        print(f"guideway: {error}", *getattr(error, "__notes__", ()), sep="\n  ", file=sys.stderr)
+        print(printable("\n  ".join([f"guideway: {error}", *getattr(error, "__notes__", ())])), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("guideway: interrupted", file=sys.stderr)

@@ -11,10 +11,11 @@ from guideway.api.hooks import ValidationContext
 from guideway.api.options import is_int, short_repr
 from guideway.api.types import Companion, Constraint, JsonSchema, Request, SamplingParams, Submission
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import InvalidRequest, LimitExceeded, contain, did_you_mean, text_of
+from guideway.errors import InvalidRequest, LimitExceeded, PluginError, blame, did_you_mean, text_of
 from guideway.json_schema import check_schema
 from guideway.runtime.candidates import CandidateCache
 from guideway.runtime.compiler import Compiled
+from guideway.runtime.quarantine import Quarantine
 from guideway.runtime.sampling import is_text, python_number, validated
 
 __all__ = ["Admission", "Validator", "check_companions", "run_validators", "validate_request"]
@@ -88,18 +89,19 @@ def run_validators(
     validators: Mapping[type, Sequence[tuple[str, Validator]]],
     subject: Submission | Request,
     context: ValidationContext,
+    quarantine: Quarantine,
 ) -> None:
     """Ask every hook that validates what `subject` is; one that breaks refuses it too, because what it guards is not
-    known to hold."""
+    known to hold. Raises `InvalidRequest`, and `PluginUnavailable` for one in quarantine."""
+    phase = f"validate_{type(subject).__name__.lower()}"
     for plugin, validate in validators.get(type(subject), ()):
+        quarantine.check(plugin)
         try:
-            validate(subject, context)
-        except InvalidRequest:
-            raise
-        except BaseException as error:
-            contain(error)
+            with blame(plugin, phase, passing=(InvalidRequest,)):
+                validate(subject, context)
+        except PluginError as error:
             raise InvalidRequest(
-                f"validator {plugin} failed, so the request is refused: {text_of(error)}",
+                f"validator {plugin} failed, so the request is refused: {text_of(error.__cause__ or error)}",
                 field="request",
             ) from error
 

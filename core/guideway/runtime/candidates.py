@@ -14,6 +14,7 @@ from guideway.api.grammar import GrammarStrategy, Support
 from guideway.api.types import Constraint, JsonSchema, StructuralTag
 from guideway.errors import ConformanceError, InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.json_schema import check_schema, misspelt_keywords
+from guideway.runtime.grammar_hosts.strategy import HostedStrategy
 from guideway.runtime.guard import Guard, check_bytes
 
 __all__ = ["Candidate", "CandidateCache", "Key", "choose"]
@@ -63,7 +64,8 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             refusals.append(f"{name}: {reason}")
             too_large.setdefault(reason, []).append(name)
             continue
-        with blame(f"grammar.{name}", "supports", passing=(LimitExceeded,)):
+        hosted = isinstance(strategy, HostedStrategy)
+        with blame(f"grammar.{name}", "supports", passing=(LimitExceeded,), keeps_deadlines=hosted):
             support = strategy.supports(constraint)
         if not isinstance(support, Support):
             raise ConformanceError(f"grammar.{name}: supports must return a Support, not {type(support).__name__}")

@@ -165,7 +165,12 @@ class RequestCompiler:
 
 def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledGrammar, int]:
     """The grammar and its bytes."""
-    with blame(f"grammar.{candidate.name}", "compile", passing=(InvalidGrammar, LimitExceeded, UnsupportedGrammar)):
+    with blame(
+        f"grammar.{candidate.name}",
+        "compile",
+        passing=(InvalidGrammar, LimitExceeded, UnsupportedGrammar),
+        keeps_deadlines=isinstance(candidate.strategy, HostedStrategy),
+    ):
         grammar = candidate.strategy.compile(constraint)
         check_returned(grammar, CompiledGrammar)
     with blame(f"grammar.{candidate.name}", "nbytes"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +34,7 @@ from guideway.errors import (
     ConformanceError,
     InvalidConfiguration,
     InvalidRequest,
+    LimitExceeded,
     PluginError,
     UnsupportedCapability,
     blame,
@@ -41,10 +43,14 @@ from guideway.errors import (
 )
 from guideway.runtime.journal import Journal
 from guideway.runtime.rows import check_bitmask, check_payload, handed
+from guideway.runtime.threads import Deadline
 
 __all__ = ["ActiveSequence", "ModifierSet", "check_served"]
 
 log = logging.getLogger(__name__)
+
+START = Deadline(wall_seconds=10, processor_seconds=1)
+"""Of `LogitModifier.start`, for which a step waits."""
 
 T = TypeVar("T")
 
@@ -156,7 +162,16 @@ class ModifierSet:
         try:
             for modifier in self.all:
                 states.append(None)  # so that a start that raises is released too
+                began, processor = time.monotonic(), time.thread_time()
                 states[-1] = state = self._call(modifier, None, "start", request, info, compiled.get(modifier.name))
+                taken = time.monotonic() - began
+                if taken > START.wall_seconds or time.thread_time() - processor > START.processor_seconds:
+                    raise LimitExceeded(
+                        f"{self._plugin(modifier, state)} took {taken:.2f} s to start, and every sequence of the batch "
+                        f"waited; more than {START.processor_seconds:g} s of a processor, or {START.wall_seconds:g} s, "
+                        "are not allowed (what takes long belongs into compile)",
+                        field=f"modifiers.{modifier.name}",
+                    )
                 if state is not None:
                     self.check_needs(modifier)
                     unenforced |= dict.fromkeys(self._call(modifier, state, "unenforced", state, read=read_names))

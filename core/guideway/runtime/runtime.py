@@ -40,13 +40,18 @@ from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
+from guideway.runtime.quarantine import Quarantine
 from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
-from guideway.runtime.threads import AtWork, Threads
+from guideway.runtime.threads import ADMISSION_THREADS, AtWork, Deadline, Threads
 from guideway.runtime.warping import Warping, banned_by
 
 __all__ = ["Runtime"]
 
 log = logging.getLogger(__name__)
+
+ADMISSION = Deadline(wall_seconds=10)
+COMPILING = Deadline(wall_seconds=100, processor_seconds=10)
+"""What strategies and modifiers do in `compile`; strategies that live in hosts keep the same deadline there."""
 
 
 @dataclass(slots=True)
@@ -81,15 +86,21 @@ class Runtime:
         self.context = context
         self._strategies = strategies
         self._at_work = AtWork()
-        self._threads = Threads("guideway-compile", compile_threads)
-        self._modifier_threads = Threads("guideway-modifiers", compile_threads)
+        self._validators = validators or {}
+        named = (name for each in self._validators.values() for name, _ in each)
+        self._quarantine = Quarantine(named)
+        self.admission_threads = Threads(
+            "guideway-admission", ADMISSION_THREADS, deadline=ADMISSION, quarantine=self._quarantine
+        )
+        """For a host that calls `check` and `admit`, and tokenises, beside the thread that decodes or an event loop."""
+        self._threads = Threads("guideway-compile", compile_threads, deadline=COMPILING)
+        self._modifier_threads = Threads("guideway-modifiers", compile_threads, deadline=COMPILING)
         """Threads of their own, so that no request waits for another one's constraint."""
         self._mask = GrammarMask(strategies, Compiler(self._threads, self._at_work, cache_bytes), context)
         check_names(modifiers)
         self._modifiers = ModifierSet([self._mask, *modifiers], context, offers)
         self._compiler = RequestCompiler(self._modifiers, self._mask.name, self._modifier_threads, self._at_work)
         self._by_name = {m.name: m for m in modifiers}
-        self._validators = validators or {}
         self._validation = ValidationContext(
             model=model,
             max_model_len=context.max_model_len,
@@ -119,7 +130,7 @@ class Runtime:
     def check(self, submission: Submission) -> None:
         """Let the hooks see what came, before its prompt is tokenised. Raises `InvalidRequest`. May be called from any
         thread, by several at once."""
-        run_validators(self._validators, submission, self._validation)
+        run_validators(self._validators, submission, self._validation, self._quarantine)
 
     def admit(self, request: Request) -> Admission:
         """Let a request in, or raise `InvalidRequest`, or `PluginError` if a plugin failed over it; nothing else is
@@ -144,7 +155,7 @@ class Runtime:
             self._modifiers.check_needs(modifier)
             check_served(modifier)
         self._modifiers.check_samplers(chosen, params)
-        run_validators(self._validators, request, self._validation)
+        run_validators(self._validators, request, self._validation, self._quarantine)
         request = replace(request, seed=secrets.randbits(63) if params.seed is None else params.seed)
         companions = self._modifiers.companions(request)
         check_companions(companions, self.context.vocabulary, self._validation, self.context.max_num_sequences)
@@ -182,8 +193,8 @@ class Runtime:
         running = [slot for slot, sequence in enumerate(self._sequences) if sequence is not None]
         releases = [("runtime", partial(self.release, slot)) for slot in running]
         close_each([*releases, ("runtime", self._compiler.close), (f"modifier.{self._mask.name}", self._mask.close)])
-        self._threads.close()
-        self._modifier_threads.close()
+        for threads in (self.admission_threads, self._threads, self._modifier_threads):
+            threads.close()
         self._at_work.end("admission", self._close_plugins)
 
     def _close_plugins(self) -> None:

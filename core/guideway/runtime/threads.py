@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future, InvalidStateError
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from guideway.errors import GuidewayError
+from guideway.errors import CALLS, GuidewayError, LimitExceeded
+from guideway.runtime.quarantine import Quarantine
 
-__all__ = ["ADMISSION_THREADS", "AtWork", "SharedWork", "Threads"]
+__all__ = ["ADMISSION_THREADS", "AtWork", "Deadline", "SharedWork", "Threads"]
+
+log = logging.getLogger(__name__)
 
 STACK_BYTES = 64 << 20
 """Stack of a thread. Native compilers recurse over `$ref` and rule chains; at the usual 8 MiB they overflow from about
@@ -23,37 +28,72 @@ STACK_BYTES = 64 << 20
 ADMISSION_THREADS = 4
 """In which a host admits requests beside the thread that decodes, or its event loop."""
 
+MAX_LOST = 8
+"""So many threads may be at work that nobody waits for; beyond, none takes the place of one that is lost."""
+
+REMEMBERED_SECONDS = 300.0
+"""How long work that missed its deadline is not begun again."""
+
+MAX_REMEMBERED = 1024
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """How long work may take."""
+
+    wall_seconds: float
+    processor_seconds: float = float("inf")
+    """Of its thread, where the system tells (Linux)."""
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """Work in a thread."""
+
+    future: Future[Any]
+    thread: threading.Thread
+    began: float
+    processor: float
+    """Seconds its thread had taken before."""
 
 
 class Threads:
     """Daemons that take work in order of arrival: work that never ends keeps its request waiting, but not the
-    interpreter. They are started with the first work, so that a host without any has none."""
+    interpreter. They are started with the first work, so that a host without any has none.
 
-    def __init__(self, name: str, num_threads: int) -> None:
+    With a `deadline` work that misses it fails with `LimitExceeded`: whoever waits for it goes on, another thread takes
+    the place of the one it is in, and `quarantine` is told which plugin it was calling.
+    """
+
+    def __init__(
+        self, name: str, num_threads: int, *, deadline: Deadline | None = None, quarantine: Quarantine | None = None
+    ) -> None:
         self._name = name
         self._num_threads = num_threads
-        self._threads: list[threading.Thread] = []
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._deadline = deadline
+        self._quarantine = quarantine
+        self._threads: set[threading.Thread] = set()
+        self._lost = 0
+        """How many threads are at work that nobody waits for."""
+        self._queue: queue.SimpleQueue[tuple[Future[Any], Callable[[], None]] | None] = queue.SimpleQueue()
+        self._running: dict[Future[Any], _Job] = {}
+        self._watcher: threading.Thread | None = None
+        self._watches_nothing = False
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._closed = False
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        """What `work` returns or raises. Raises `GuidewayError` once closed, and if the system has no thread for it."""
+    def submit(self, work: Callable[[], T], late: Callable[[T], object] | None = None) -> Future[T]:
+        """What `work` returns or raises; what it returns after its deadline goes to `late`. Raises `GuidewayError` once
+        closed, and if the system has no thread for it, or none is left."""
         future: Future[T] = Future()
-
-        def run() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(work())
-                except BaseException as error:  # whatever it is, whoever waits must hear of it
-                    future.set_exception(error)
-
         with self._lock:
             if self._closed:
                 raise GuidewayError(f"the threads {self._name!r} are closed")
             self._start()
-            self._queue.put(run)
+            self._queue.put((future, partial(self._run, future, work, late)))
         return future
 
     def close(self) -> None:
@@ -62,16 +102,56 @@ class Threads:
             self._closed = True
             for _ in self._threads:
                 self._queue.put(None)
+            self._changed.notify()
+
+    def _run(self, future: Future[T], work: Callable[[], T], late: Callable[[T], object] | None) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        self._began(future)
+        try:
+            value = work()
+        except BaseException as error:  # whatever it is, whoever waits must hear of it
+            if self._ended(future):
+                future.set_exception(error)
+            return
+        if self._ended(future):
+            future.set_result(value)
+        elif late is not None:
+            late(value)
+
+    def _began(self, future: Future[Any]) -> None:
+        if self._deadline is None:
+            return
+        job = _Job(future, threading.current_thread(), time.monotonic(), time.thread_time())
+        with self._lock:
+            self._running[future] = job
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch, name=f"{self._name}-deadlines", daemon=True)
+                self._watcher.start()
+            elif self._watches_nothing:
+                self._changed.notify()
+
+    def _ended(self, future: Future[Any]) -> bool:
+        """Whether it ended in time."""
+        if self._deadline is None:
+            return True
+        with self._lock:
+            return self._running.pop(future, None) is not None
 
     def _start(self) -> None:
-        if len(self._threads) == self._num_threads:
+        wanted = max(self._num_threads - max(0, self._lost - MAX_LOST), 0)
+        if len(self._threads) >= wanted > 0:
             return
+        if not wanted and not self._threads:
+            raise GuidewayError(
+                f"no thread {self._name!r} is left: all are at work that has missed its deadline and does not end"
+            )
         previous = threading.stack_size(STACK_BYTES)
         try:
-            while len(self._threads) < self._num_threads:
+            while len(self._threads) < wanted:
                 thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 thread.start()
-                self._threads.append(thread)
+                self._threads.add(thread)
         except RuntimeError as error:  # the system has no more threads; one is enough
             if not self._threads:
                 raise GuidewayError(f"no thread {self._name!r} can be started: {error}") from error
@@ -80,8 +160,97 @@ class Threads:
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
-            job()
+            job[1]()
             del job  # it holds what it worked on, and the next one may be long in coming
+            if self._deadline is not None and self._is_lost():
+                return
+
+    def _is_lost(self) -> bool:
+        """Whether another thread has taken the place of this one, which then ends."""
+        with self._lock:
+            if threading.current_thread() in self._threads:
+                return False
+            self._lost -= 1
+            if not self._closed:
+                with suppress(GuidewayError):
+                    self._start()
+            return True
+
+    # Deadlines
+
+    def _watch(self) -> None:
+        assert self._deadline is not None
+        least = min(self._deadline.processor_seconds, self._deadline.wall_seconds)
+        while True:
+            with self._lock:
+                if not self._running:
+                    if self._closed:
+                        return
+                    self._watches_nothing = True
+                    self._changed.wait()
+                    self._watches_nothing = False
+                    continue
+                now = time.monotonic()
+                late = [(job, why) for job in self._running.values() if (why := self._overdue(job, now))]
+                failed: list[tuple[Future[Any], GuidewayError]] = [
+                    (job.future, self._lose(job, why)) for job, why in late
+                ]
+                if not failed:
+                    self._changed.wait(min(max(job.began + least - now, least / 10) for job in self._running.values()))
+                    continue
+                if not self._threads:
+                    failed += self._drained()
+            for future, error in failed:
+                with suppress(InvalidStateError):
+                    future.set_exception(error)
+
+    def _overdue(self, job: _Job, now: float) -> str:
+        """By what the work has missed its deadline; empty: by nothing."""
+        assert self._deadline is not None
+        call = CALLS.get(job.thread.ident or 0)
+        if call is not None and call.keeps_deadlines:
+            return ""
+        if now - job.began > self._deadline.wall_seconds:
+            return f"{self._deadline.wall_seconds:g} s"
+        if now - job.began > self._deadline.processor_seconds and hasattr(time, "pthread_getcpuclockid"):
+            assert job.thread.ident is not None  # it has not ended, and cannot while the lock is held
+            taken = time.clock_gettime(time.pthread_getcpuclockid(job.thread.ident)) - job.processor
+            if taken > self._deadline.processor_seconds:
+                return f"{self._deadline.processor_seconds:g} s of a processor"
+        return ""
+
+    def _lose(self, job: _Job, why: str) -> LimitExceeded:
+        """Let the thread of `job` go; the error that says why. The lock is held."""
+        call = CALLS.get(job.thread.ident or 0)
+        del self._running[job.future]
+        self._threads.discard(job.thread)
+        self._lost += 1
+        if not self._closed:
+            with suppress(GuidewayError):
+                self._start()
+        if call is not None and self._quarantine is not None:
+            self._quarantine.strike(call.plugin)
+        said = f"what {call.plugin} does {call.when} has" if call is not None else "reading the request has"
+        log.error(
+            "%s: %s taken more than %s; its thread is let go, with %d of %d that may be",
+            self._name,
+            said,
+            why,
+            self._lost,
+            MAX_LOST + self._num_threads,
+        )
+        if not self._threads and not self._closed:
+            log.error("%s: no thread is left; all that need one are refused until one comes back", self._name)
+        field = "constraint" if call is not None and call.plugin.startswith("grammar.") else "request"
+        return LimitExceeded(f"{said} taken more than {why}, the most that is allowed", field=field)
+
+    def _drained(self) -> list[tuple[Future[Any], GuidewayError]]:
+        """All that waits for a thread, with why none will come."""
+        waiting = []
+        with suppress(queue.Empty):
+            while (job := self._queue.get_nowait()) is not None:
+                waiting.append((job[0], GuidewayError(f"no thread {self._name!r} is left")))
+        return waiting
 
 
 class AtWork:
@@ -135,6 +304,8 @@ class SharedWork(Generic[T]):
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
         self._under_way: dict[Hashable, _UnderWay[T]] = {}
+        self._late: OrderedDict[Hashable, tuple[float, LimitExceeded]] = OrderedDict()
+        """Keys of work that missed its deadline: until when it is not begun again, and what is said of it."""
         self._closed = False
         self.weight = 0
         """Of all values that are kept."""
@@ -154,6 +325,9 @@ class SharedWork(Generic[T]):
             if self._closed:
                 future.cancel()
                 return future
+            if key is not None and (error := self._refusal(key)) is not None:
+                future.set_exception(error)
+                return future
             if key is not None:
                 if key in self._under_way:
                     self._under_way[key].num_waiting += 1
@@ -163,8 +337,9 @@ class SharedWork(Generic[T]):
                     future.set_result(self._kept[key][0])
                     return future
             # submitted before it is known: what cannot be, or is interrupted here, leaves nothing to wait for
-            self._threads.submit(partial(self._run, uses, key, work, future))
+            submitted = self._threads.submit(partial(self._run, uses, key, work, future))
             self._under_way[future if key is None else key] = _UnderWay(future, interrupt)
+        submitted.add_done_callback(partial(self._give_up, key, future))
         return future
 
     def leave(self, key: Hashable, future: Future[T]) -> None:
@@ -188,6 +363,32 @@ class SharedWork(Generic[T]):
             pending = list(self._under_way.values())
         for work in pending:
             work.future.cancel()
+
+    def _give_up(self, key: Hashable | None, future: Future[T], submitted: Future[None]) -> None:
+        """Let nobody wait for work that missed its deadline, or will have no thread."""
+        error = submitted.exception()
+        if not isinstance(error, GuidewayError):
+            return
+        with self._lock:
+            place = future if key is None else key
+            if place in self._under_way and self._under_way[place].future is future:
+                del self._under_way[place]
+            if key is not None and isinstance(error, LimitExceeded):
+                self._late[key] = (time.monotonic() + REMEMBERED_SECONDS, error)
+                while len(self._late) > MAX_REMEMBERED:
+                    self._late.popitem(last=False)
+        with suppress(InvalidStateError):
+            future.set_exception(error)
+
+    def _refusal(self, key: Hashable) -> LimitExceeded | None:
+        """Why work for `key` is not begun."""
+        until, error = self._late.get(key, (0.0, None))
+        if error is None:
+            return None
+        if until < time.monotonic():
+            del self._late[key]
+            return None
+        return LimitExceeded(f"{error}; it is tried again after {REMEMBERED_SECONDS:g} s", field=error.field)
 
     def _run(
         self, uses: Sequence[str], key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]
@@ -213,9 +414,11 @@ class SharedWork(Generic[T]):
                 with self._lock:
                     self._keep(key, value, weight)
         except BaseException as error:  # whatever it is, also of comparing keys: whoever waits must hear of it
-            future.set_exception(error)
+            with suppress(InvalidStateError):  # too late
+                future.set_exception(error)
             return
-        future.set_result(value)
+        with suppress(InvalidStateError):
+            future.set_result(value)
 
     def _keep(self, key: Hashable, value: T, weight: int) -> None:
         if weight > self._capacity:

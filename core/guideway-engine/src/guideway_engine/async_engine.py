@@ -17,7 +17,6 @@ from typing import Any, TypeAlias, Unpack
 from guideway.api.types import GenerationResult, SamplingParams
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import GuidewayError, text_of
-from guideway.runtime.threads import ADMISSION_THREADS, Threads
 
 from guideway_engine.admission import demand
 from guideway_engine.config import EngineArguments, EngineConfig
@@ -125,7 +124,6 @@ class AsyncEngine:
         """Those whose admission has not begun, because the engine's queue is full."""
         self._entering: dict[AsyncGeneration, int] = {}
         """Those whose admission is under way, with how many sequences each has."""
-        self._admission = Threads("guideway-admission", ADMISSION_THREADS)
         self._admitted: dict[AsyncGeneration, tuple[Generation, ChunkReader | None]] = {}
         """Those that have not ended; without a reader where nothing can be streamed."""
         self._closing = False
@@ -276,7 +274,7 @@ class AsyncEngine:
                 arrival=waiting.arrival,
             )
             try:
-                admitted = self._admission.submit(admit)
+                admitted = self._engine.admission_threads.submit(admit, late=self._engine.withdraw)
             except GuidewayError as error:  # the system has no thread for it
                 self._end(waiting)
                 self._call_in(waiting.loop, _set_admitted, waiting.admitted, error)
@@ -345,7 +343,6 @@ class AsyncEngine:
         if cause is not None:
             error = GuidewayError(f"the engine failed: {text_of(cause)}")
             error.__cause__ = cause
-        self._admission.close()
         try:
             self._engine.close(error)
         except BaseException:

@@ -25,6 +25,7 @@ from guideway.errors import (
 )
 from guideway.plugins import Hook
 from guideway.runtime.admission import Admission
+from guideway.runtime.threads import Threads
 
 from guideway_engine.admission import demand, make_group
 from guideway_engine.assembly import assemble
@@ -260,6 +261,11 @@ class Engine:
         except BaseException:
             self._abandon(admission)
             raise
+
+    @property
+    def admission_threads(self) -> Threads:
+        """For who calls `admit` beside the thread that steps."""
+        return self._runtime.admission_threads
 
     def new_arrival(self) -> int:
         """The number of a request that has come: of two that wait, the one with the lower number goes first. May be

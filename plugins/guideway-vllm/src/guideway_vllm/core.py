@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock, get_ident
@@ -22,7 +23,6 @@ from guideway.api.bitmask import FULL, allow_only, num_words
 from guideway.errors import passable, text_of
 from guideway.plugins import Plugins
 from guideway.runtime import Admission, Journal, Runtime
-from guideway.runtime.threads import ADMISSION_THREADS, Threads
 from numpy.typing import NDArray
 
 from guideway_vllm.config import GuestConfig
@@ -78,7 +78,6 @@ class Core:
         plugins = Plugins(settings=config.plugins)
         self._fingerprint = fingerprint(config, plugins)
         self.runtime: Runtime = build_runtime(config, plugins, vllm_config, front_end=False)
-        self._threads = Threads("guideway-admission", ADMISSION_THREADS)
         self._entering: dict[str, Future[RequestState]] = {}
         """What `admit` has returned, of requests whose admission has not ended and that were not released."""
         self._lock = Lock()
@@ -109,10 +108,11 @@ class Core:
         ready: Future[RequestState] = Future()
         self._entering[request.request_id] = ready
         try:
-            admitted = self._threads.submit(partial(self._admit, request, ready))
+            admitted = self.runtime.admission_threads.submit(partial(self._admit, request, ready))
         except GuidewayError as error:  # closed, or the system has no thread for it
             self._refuse(request.request_id, ready, error)
             return ready
+        admitted.add_done_callback(partial(self._too_late, request.request_id, ready))
         if get_ident() == self._stepping:
             # all of vLLM is one process, as for batches that are the same each time: it waits, as the front end there
             wait([admitted])
@@ -133,7 +133,7 @@ class Core:
             self._refused.pop(request_id, None)
         if state is not None:
             if (fault := self._fault(state)) is not None:
-                log.error("guideway: request %s ended with an error: %s", request_id, fault)
+                log.error("guideway: request %s ended with an error: %s", passable(request_id), passable(str(fault)))
             if state.slot is None:
                 self.runtime.abandon(state.admission)
             else:
@@ -165,7 +165,6 @@ class Core:
 
     def close(self) -> None:
         """Stop admitting and compiling, and close strategies and modifiers. Closing twice is fine."""
-        self._threads.close()
         self.runtime.close()
 
     # Steps
@@ -300,13 +299,21 @@ class Core:
         else:
             compilation.add_done_callback(lambda done: _settle(done, ready, state, request_id))
 
+    def _too_late(self, request_id: str, ready: Future[RequestState], admitted: Future[None]) -> None:
+        """Refuse a request whose admission did not end."""
+        with self._lock:
+            wanted = self._entering.get(request_id) is ready
+        if wanted and (error := admitted.exception()) is not None:
+            self._refuse(request_id, ready, error if isinstance(error, Exception) else GuidewayError(text_of(error)))
+
     def _refuse(self, request_id: str, ready: Future[RequestState], error: Exception) -> None:
-        log.warning("guideway: request %s is refused: %s", request_id, error)
+        log.warning("guideway: request %s is refused: %s", passable(request_id), passable(str(error)))
         with self._lock:
             if self._entering.get(request_id) is ready:
                 del self._entering[request_id]
                 self._refused[request_id] = _message(error)
-        ready.set_exception(error)
+        with suppress(InvalidStateError):  # it was refused, because its admission took too long
+            ready.set_exception(error)
 
     def _check_mark(self, mark: Any) -> None:
         if isinstance(mark, str) and mark.startswith(PREFIX) and not mark.endswith(f".{self._fingerprint}"):
@@ -380,7 +387,7 @@ def _settle(done: Future[Any], ready: Future[RequestState], state: RequestState,
     if error is None:
         ready.set_result(state)
     else:
-        log.warning("guideway: request %s cannot be served: %s", request_id, error)
+        log.warning("guideway: request %s cannot be served: %s", passable(request_id), passable(str(error)))
         state.refusal = _message(error)
         ready.set_exception(error)
 

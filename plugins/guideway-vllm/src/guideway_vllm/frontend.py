@@ -10,6 +10,7 @@ import copy
 import itertools
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -18,9 +19,9 @@ from importlib.metadata import entry_points
 from typing import Any, TypeAlias, TypeVar
 
 from guideway.api import InvalidRequest, PluginError, Request, Stage, Submission, UnsupportedCapability
+from guideway.errors import passable, printable
 from guideway.plugins import Plugins
 from guideway.runtime import Admission
-from guideway.runtime.threads import ADMISSION_THREADS, Threads
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.parts import build_runtime
@@ -61,7 +62,6 @@ class FrontEnd:
         self._processors = bool(model.logits_processors or entry_points(group="vllm.logits_processors"))
         self._runner = "V2" if getattr(vllm_config, "use_v2_model_runner", False) else "V1"
         self._numbers = itertools.count()
-        self._threads = Threads("guideway-admission", ADMISSION_THREADS)
         self._slot = threading.Lock()
         """Held while a request is in the one slot."""
         log.info("%s", plan.summary(f"vLLM {vllm.__version__}"))
@@ -99,7 +99,7 @@ class FrontEnd:
     async def admit_beside(self, request: Callable[[], Any], text: str | None) -> Any:
         """`admit` what `request` makes, without waiting for any of it in the event loop; the request."""
         made = await self._beside(request)
-        with _told_as_vllm_does():
+        with _told_as_vllm_does(over_network=made.request_id):
             trial = self._admit(made, text)
             while (admission := await self._beside(partial(next, trial, None))) is not None:
                 await self._compiled(admission)
@@ -120,7 +120,7 @@ class FrontEnd:
             await asyncio.wait_for(done.wait(), self._config.refuse_within)
 
     def _beside(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        return asyncio.wrap_future(self._threads.submit(work))
+        return asyncio.wrap_future(self._runtime.admission_threads.submit(work))
 
     def _admit(self, request: Any, text: str | None) -> Trial[None]:
         from vllm.sampling_params import StructuredOutputsParams
@@ -226,33 +226,46 @@ class FrontEnd:
 
     def close(self) -> None:
         """Stop admitting and compiling, and close strategies and modifiers. Closing twice is fine."""
-        self._threads.close()
         self._runtime.close()
 
 
 @contextmanager
-def _told_as_vllm_does() -> Iterator[None]:
-    """What is wrong with a request, as an error that vLLM's server has an answer for."""
+def _told_as_vllm_does(*, over_network: str = "") -> Iterator[None]:
+    """What is wrong with a request, as an error that vLLM's server has an answer for. `over_network`, to who sent the
+    request of this id: what a plugin's exception says is for the operator's log alone."""
     from vllm.exceptions import VLLMValidationError
 
     try:
         yield
     except InvalidRequest as error:
-        raise VLLMValidationError(str(error), parameter=error.field) from error
+        said, failure = str(error), error.__cause__
+        if over_network and isinstance(failure, PluginError):
+            said = f"validator {_in_public(failure, over_network)}, so the request is refused"
+        # vLLM logs what is raised, with all that it came from
+        raise VLLMValidationError(printable(said), parameter=error.field) from (None if over_network else error)
     except PluginError as error:
-        raise _failed()(error) from error
+        said = f"{_in_public(error, over_network)}; the server's log says why" if over_network else str(error)
+        raise _failed()(said, error.plugin) from (None if over_network else error)
+
+
+def _in_public(error: PluginError, request_id: str) -> str:
+    """That a plugin failed, and when; the rest is logged."""
+    trace = printable("".join(traceback.format_exception(error)).rstrip())  # not raw, as a logger would print it
+    log.error("guideway: request %s: %s\n%s", passable(request_id), passable(str(error)), trace)
+    when = f" {error.phase}" if error.phase else ""
+    return passable(f"{error.plugin} failed{when} over request {request_id}")
 
 
 @cache
-def _failed() -> Callable[[PluginError], PluginError]:
+def _failed() -> Callable[[str, str], PluginError]:
     """A `PluginError` that vLLM's server answers with status 500 and its message; of others it would say nothing."""
     from vllm.exceptions import GracefulHTTPError
 
     class Failed(PluginError, GracefulHTTPError):  # type: ignore[misc]
-        def __init__(self, error: PluginError) -> None:
-            Exception.__init__(self, str(error))
-            self.plugin = error.plugin
-            self.message = str(error)
+        def __init__(self, message: str, plugin: str) -> None:
+            Exception.__init__(self, message)
+            self.plugin, self.phase = plugin, ""
+            self.message = message
             self.http_status = HTTPStatus.INTERNAL_SERVER_ERROR
 
     return Failed

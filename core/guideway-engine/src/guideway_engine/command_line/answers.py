@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from guideway.api.types import Completion, FinishReason, GenerationResult, TokenLogprobs
-from guideway.errors import GuidewayError, InvalidRequest
+from guideway.errors import GuidewayError, InvalidRequest, printable
 
 from guideway_engine.command_line.jobs import Job
 
@@ -62,11 +62,11 @@ def report(answered: Sequence[tuple[Job, GenerationResult]]) -> int:
     status = 0
     for job, result in answered:
         for output in result.outputs:
-            which = f"{job.id}, output {output.index}" if len(result.outputs) > 1 else job.id
+            which = printable(f"{job.id}, output {output.index}" if len(result.outputs) > 1 else job.id)
             if output.error is not None:
                 status = 1
                 verb = "was refused" if output.finish_reason is FinishReason.REFUSED else "failed"
-                print(f"guideway: prompt {which} {verb}: {output.error}", file=sys.stderr)
+                print(printable(f"guideway: prompt {which} {verb}: {output.error}"), file=sys.stderr)
             elif output.finish_reason is FinishReason.LENGTH and job.params.constraint is not None:
                 status = 1
                 print(
@@ -137,6 +137,6 @@ def _described(error: GuidewayError) -> dict[str, str]:
 
 
 def _printable(text: str) -> str:
-    """`text`, with what standard output cannot encode escaped."""
+    """`text`, with what standard output cannot encode, or a terminal would obey, escaped."""
     encoding = sys.stdout.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+    return printable(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -1,0 +1,69 @@
+"""Validators that did not answer are not asked again for a while."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from threading import Lock
+
+from guideway.errors import PluginUnavailable
+
+__all__ = ["Quarantine"]
+
+log = logging.getLogger(__name__)
+
+MAX_STRIKES = 3
+"""So often one may miss its deadline within `STRIKES_SECONDS`."""
+
+STRIKES_SECONDS = 300.0
+
+QUARANTINE_SECONDS = 60.0
+"""How long it is not asked then. One more miss afterwards, and it is not asked again."""
+
+
+class Quarantine:
+    """Which of some plugins missed deadlines: each miss costs a thread that may never come back. Strategies and
+    modifiers are none of them, because whoever sends what they cannot bear would keep them from everybody. Safe to call
+    from several threads."""
+
+    def __init__(self, plugins: Iterable[str] = ()) -> None:
+        self._lock = Lock()
+        self._strikes = {plugin: deque[float](maxlen=MAX_STRIKES) for plugin in plugins}
+        self._until: dict[str, float] = {}
+
+    def strike(self, plugin: str) -> None:
+        """The plugin has missed a deadline; nothing happens to any other than the given ones."""
+        now = time.monotonic()
+        with self._lock:
+            if (strikes := self._strikes.get(plugin)) is None:
+                return
+            strikes.append(now)
+            if len(strikes) < MAX_STRIKES or now - strikes[0] > STRIKES_SECONDS:
+                return
+            self._until[plugin] = now + QUARANTINE_SECONDS
+        log.error(
+            "%s did not answer in time %d times in the last %g s: all requests are refused for %g s",
+            plugin,
+            MAX_STRIKES,
+            STRIKES_SECONDS,
+            QUARANTINE_SECONDS,
+        )
+
+    def check(self, plugin: str) -> None:
+        """Raise `PluginUnavailable` for one that is not to be asked now."""
+        if not self._until:  # as almost always
+            return
+        with self._lock:
+            until = self._until.get(plugin)
+            if until is None:
+                return
+            if until < time.monotonic():
+                del self._until[plugin]
+                return
+        raise PluginUnavailable(
+            f"validator {plugin} did not answer in time {MAX_STRIKES} times; it is not asked for "
+            f"{QUARANTINE_SECONDS:g} s, and what it does not see is refused",
+            plugin=plugin,
+        )
