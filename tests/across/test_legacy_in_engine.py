@@ -64,7 +64,7 @@ CASES: list[list[tuple[str, dict[str, Any]]]] = [
 
 @pytest.mark.parametrize(
     ("case", "num_speculative_tokens"),
-    everyday([*((case, 0) for case in CASES), (CASES[0], 4), (CASES[-1], 4)], (CASES[0], 0), (CASES[-1], 4)),
+    everyday([*((case, 0) for case in CASES), (CASES[0], 4), (CASES[-1], 4)], (CASES[-1], 4)),
     ids=lambda value: str(value) if isinstance(value, int) else "+".join(name[:12] for name, _ in value),
 )
 def test_transformers_processors_give_what_generate_gives(
@@ -115,7 +115,7 @@ def test_a_callable_sees_the_prompt_unless_it_is_told_not_to() -> None:
             past.append(token_id)
 
 
-@pytest.mark.parametrize("per_sequence", [False, True])
+@pytest.mark.parametrize("per_sequence", everyday([False, True], False))
 def test_drafts_change_nothing(per_sequence: bool, tokenizer: Any) -> None:
     """Shared processors get a call per row; those that remember get no drafts."""
     case = {**written("NoRepeatNGramLogitsProcessor", ngram_size=4), "per_sequence": per_sequence}

@@ -71,6 +71,7 @@ def names(paths: Mapping[str, int]) -> set[str]:
     return {"/".join(Path(path).parts[-2:]) for path in paths}
 
 
+@pytest.mark.slow
 def test_when_an_engine_starts() -> None:
     reads, resolved = counted(ENGINE)
     assert {"torch/device.py", "guideway_hello/__init__.py", "guideway_layer_timing/__init__.py"} <= names(reads)

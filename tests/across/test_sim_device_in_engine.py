@@ -31,6 +31,7 @@ from guideway.api import (
 
 from tests.support.devices import FusedNumpy
 from tests.support.distributions import install
+from tests.support.stages import everyday
 
 HERE = "tests.across.test_sim_device_in_engine"
 
@@ -258,6 +259,7 @@ def test_a_step_waits_for_the_device_once(backend: str) -> None:
         assert device().syncs > 30
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_for_a_request() -> None:
     """Log-probabilities of prompts left aside, of which there may be as many rows as a prompt has tokens."""
     rng = random.Random(3)
@@ -279,7 +281,7 @@ def test_nothing_is_compiled_for_a_request() -> None:
         assert not late, late
 
 
-@pytest.mark.parametrize("backend", ["sim", "sim_fused", "sim_static"])
+@pytest.mark.parametrize("backend", everyday(["sim", "sim_fused", "sim_static"], "sim"))
 def test_hidden_states_come_from_the_runner_to_the_device(backend: str) -> None:
     params = [SamplingParams(max_tokens=8, modifiers=m) for m in ({}, {"hidden": {}}, {})]
     found = []
@@ -342,7 +344,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("backend", ["sim", "sim_static"])
+@pytest.mark.parametrize("backend", everyday(["sim", "sim_static"], "sim"))
 @pytest.mark.parametrize(
     "mistake",
     ["reads", "mixes", "forgets", "fails"],

@@ -165,7 +165,7 @@ def _ours(frame: FrameType | None) -> Stack:
     """The frames of guideway's code, innermost first; empty if the thread is not at work for it. What guideway calls
     counts as its own, but for vLLM and the forward pass of a model."""
     stack: list[str] = []
-    while frame is not None:
+    while isinstance(frame, FrameType):  # of a thread that runs on, its end may be anything
         module, name = str(frame.f_globals.get("__name__")), frame.f_code.co_name
         package = module.partition(".")[0]
         if module.startswith("torch.nn.modules") or package == "transformers":

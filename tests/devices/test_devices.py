@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support.jax_device import JaxDevice
+from tests.support.stages import everyday
 
 FLOATS = ("float16", "bfloat16", "float32")
 WIDTHS = (1, 31, 32, 33, 64, 1000)
@@ -62,7 +63,7 @@ LIBRARIES = {
 }
 
 
-@pytest.fixture(params=sorted(LIBRARIES), scope="module")
+@pytest.fixture(params=everyday(sorted(LIBRARIES), "numpy", "torch"), scope="module")
 def library(request: pytest.FixtureRequest) -> Library:
     return LIBRARIES[request.param]
 

@@ -7,6 +7,8 @@ import re
 import pytest
 from guideway.api.limits import RULES
 from guideway.plugins import PluginIndex, Plugins
+from guideway.runtime import metrics
+from prometheus_client import Counter
 
 from tests.docs.blocks import ROOT
 
@@ -29,3 +31,11 @@ def test_it_has_what_a_strategy_has_instead(name: str) -> None:
     limits = Plugins().load("grammar", name).limits
     told = ", ".join(f"`{rule}` {shown(limit)}" for rule, limit in limits.items()) or None
     assert (written[1] if written else None) == told
+
+
+def test_it_has_every_metric() -> None:
+    shown = re.findall(r"^\| `(guideway_\w+)(?:\{([\w,]+)\})?` \|", PAGE, re.MULTILINE)
+    found = [getattr(metrics, name) for name in metrics.__all__]
+    assert {name: tuple(filter(None, labels.split(","))) for name, labels in shown} == {
+        f"{metric._name}_total" if isinstance(metric, Counter) else metric._name: metric._labelnames for metric in found
+    }

@@ -33,7 +33,7 @@ def test_its_blocks_are_programs_files_and_outputs(page: str) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    everyday(PAGES, "hooks"),
+    everyday(PAGES),
 )
 def test_a_reader_ends_with_a_certified_plugin(kind: str, tmp_path: Path) -> None:
     page, reader, output, everything = PAGES[kind], Reader(tmp_path), "", ""

@@ -91,6 +91,7 @@ def test_imports_happen_where_they_do_no_harm(zoo: Environment) -> None:
     assert "libfoo.so.3" in found["gwt-broken-import/grammar.broken"]["message"]
 
 
+@pytest.mark.slow
 def test_a_plugin_that_hangs_is_killed_and_what_it_started_too(
     bare: Environment, wheels: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def certify(lock: Lock, plugin_id: str, **changes: Any) -> Lock:
     return Lock({**lock.plugins, plugin_id: Locked(plugin, verdict)})
 
 
+@pytest.mark.slow
 def test_it_reads_what_it_wrote(installed: Path, tmp_path: Path) -> None:
     lock = certify(Lock.of(PluginIndex.scan([str(installed)]).records), "gwt-good/grammar.good")
     lock.write(tmp_path / "guideway.lock")
@@ -38,6 +39,7 @@ def test_it_reads_what_it_wrote(installed: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("*guideway.lock*")] == ["guideway.lock"]
 
 
+@pytest.mark.slow
 def test_differences(installed: Path) -> None:
     index = PluginIndex.scan([str(installed)])
     lock = Lock.of(index.records)
@@ -80,6 +82,7 @@ def test_certified_needs_a_lock_file(installed: Path, tmp_path: Path) -> None:
     assert caught.value.field == "plugins.lock"
 
 
+@pytest.mark.slow
 def test_certified_refuses_what_is_unproven(installed: Path, tmp_path: Path) -> None:
     path = tmp_path / "guideway.lock"
     lock = Lock.of(PluginIndex.scan([str(installed)]).records)
@@ -99,6 +102,7 @@ def test_certified_refuses_what_is_unproven(installed: Path, tmp_path: Path) -> 
         certified(installed, path).resolve("grammar", "good")
 
 
+@pytest.mark.slow
 def test_the_command_of_a_refusal_names_the_lock_file_only_where_it_has_to(installed: Path, tmp_path: Path) -> None:
     index = PluginIndex.scan([str(installed)])
     record = next(record for record in index.records if record.kind == "grammar")
@@ -109,6 +113,7 @@ def test_the_command_of_a_refusal_names_the_lock_file_only_where_it_has_to(insta
     assert certifying_command(provisional, "x").endswith(" --file x")
 
 
+@pytest.mark.slow
 def test_of_a_provisional_kind_the_files_have_to_be_those_that_were_locked(installed: Path) -> None:
     def record() -> PluginRecord:
         return replace(PluginIndex.scan([str(installed)]).records[0], kind="executor")
@@ -121,6 +126,7 @@ def test_of_a_provisional_kind_the_files_have_to_be_those_that_were_locked(insta
     assert found.state == "stale" and not found.accepted
 
 
+@pytest.mark.slow
 def test_a_verdict_is_recorded_for_the_files_it_is_about(installed: Path) -> None:
     record = PluginIndex.scan([str(installed)]).records[0]
     digest = Lock.of([record]).plugins[record.id].plugin.digest
@@ -144,6 +150,7 @@ def test_certified_refuses_what_changed_since(installed: Path, tmp_path: Path) -
     assert Lock.of(records, Lock.read(path)).plugins["gwt-good/grammar.good"].verdict is None
 
 
+@pytest.mark.slow
 def test_a_worker_relies_on_the_verdicts_its_parent_checked(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +168,7 @@ def test_locking_again_keeps_verdicts_that_hold(installed: Path) -> None:
     assert Lock.of(records, lock) == lock
 
 
+@pytest.mark.slow
 def test_the_file_is_plain_and_sorted(installed: Path, tmp_path: Path) -> None:
     lock = certify(Lock.of(reversed(PluginIndex.scan([str(installed)]).records)), "gwt-good/grammar.good")
     lock.write(tmp_path / "guideway.lock")

@@ -13,6 +13,7 @@ from guideway.errors import InvalidConfiguration, PluginConflict, PluginError
 from guideway.plugins import PluginIndex, PluginPlan, Plugins, PluginSettings, bootstrap_worker
 
 from tests.support.environments import Environment
+from tests.support.stages import everyday
 
 PROGRAM = str(Path(__file__).parent / "worker_program.py")
 
@@ -129,7 +130,7 @@ def target(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> Path:
     return tmp_path / "target"
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", everyday(["fork", "forkserver", "spawn"], "spawn"))
 def test_workers_of_every_start_method(bare: Environment, target: Path, method: str) -> None:
     done = bare.run(str(bare.python), PROGRAM, method, PYTHONPATH=str(target))
     assert done.returncode == 0, done.stderr
@@ -137,7 +138,7 @@ def test_workers_of_every_start_method(bare: Environment, target: Path, method: 
     assert answer == f"good {fingerprint} True"
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", everyday(["fork", "forkserver", "spawn"], "fork"))
 def test_a_worker_that_would_run_other_code_refuses(bare: Environment, target: Path, method: str) -> None:
     done = bare.run(str(bare.python), PROGRAM, method, str(target / "gwt_good.py"), PYTHONPATH=str(target))
     assert done.returncode == 0, done.stderr

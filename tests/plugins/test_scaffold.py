@@ -43,7 +43,7 @@ def guideway(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("kind", everyday(KINDS_TO_WRITE, "device", "hooks"))
+@pytest.mark.parametrize("kind", everyday(KINDS_TO_WRITE, "hooks"))
 def test_a_new_package_is_certified(site: Path, kind: str) -> None:
     done = guideway(site, "conform", f"{kind}.my-{kind}")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -56,6 +56,7 @@ def test_doctor_finds_nothing(site: Path) -> None:
     assert (found["ok"], found["problems"]) == (True, [])
 
 
+@pytest.mark.slow
 def test_its_test_file_runs(tmp_path: Path, site: Path) -> None:
     new_package("hooks", "my-hooks", tmp_path / "package", "acme-hooks")
     done = subprocess.run(

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -142,6 +143,55 @@ def test_where_no_thread_is_left_nothing_waits_for_one(
     gate.set()
     until(lambda: threads._lost == 0)
     assert threads.submit(lambda: "back").result(30) == "back"
+    threads.close()
+
+
+def test_no_owner_has_all_threads(gate: threading.Event) -> None:
+    threads = Threads("work", 2, reserve=True)
+    begun: list[str] = []
+
+    def work(name: str) -> str:
+        begun.append(name)
+        if name.startswith("a"):
+            gate.wait()
+        return name
+
+    of_one = [threads.submit(partial(work, f"a{i}"), owner="one") for i in range(4)]
+    of_other = [threads.submit(partial(work, f"b{i}"), owner="other") for i in range(3)]
+    assert [future.result(30) for future in of_other] == ["b0", "b1", "b2"]
+    assert begun[:2] == ["a0", "a1"]
+    assert "a2" not in begun
+    gate.set()
+    assert [future.result(30) for future in of_one] == ["a0", "a1", "a2", "a3"]
+    alive = list(threads._threads)
+    threads.close()
+    for thread in alive:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_what_was_taken_before_the_end_is_done(gate: threading.Event) -> None:
+    threads = Threads("work", 1, reserve=True)
+    futures = [threads.submit(partial(gate.wait, 30), owner=owner) for owner in ("a", "b", "a", "b")]
+    alive = list(threads._threads)
+    threads.close()
+    with pytest.raises(GuidewayError, match="closed"):
+        threads.submit(gate.wait)
+    gate.set()
+    assert [future.result(30) for future in futures] == [True] * 4
+    for thread in alive:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_work_that_is_cancelled_before_it_begins_misses_no_deadline(gate: threading.Event) -> None:
+    threads = Threads("work", 1, deadline=SOON)
+    first = threads.submit(partial(gate.wait, 0.1))
+    second = threads.submit(gate.wait)
+    assert second.cancel()
+    first.result(30)
+    assert threads.submit(lambda: "done").result(30) == "done"
+    until(lambda: not threads._running)
     threads.close()
 
 

@@ -37,7 +37,7 @@ from guideway_conformance.reference.strategy import Strategy as ReferenceStrateg
 
 from tests.support.distributions import install
 from tests.support.fake_host import FakeHost
-from tests.support.hostile_strategy import WEIGHT
+from tests.support.hostile_strategy import REFUSES, WEIGHT
 from tests.support.hostility import PROMPT, VOCABULARY
 from tests.support.stages import everyday
 
@@ -109,6 +109,7 @@ def children(pid: int) -> set[int]:
 
 
 def zygote(hosts: GrammarHosts) -> int:
+    hosts.supports("reference", Regex("a"))  # which starts it, if nothing has
     process = hosts._zygote._process
     assert process is not None
     return process.pid
@@ -394,7 +395,7 @@ def test_nothing_is_left_when_they_are_closed(made: Callable[..., GrammarHosts])
     while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in {root, *living}):
         time.sleep(0.01)
     assert not any(Path(f"/proc/{pid}").exists() for pid in {root, *living})
-    assert len(list(Path("/proc/self/fd").iterdir())) < before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 @pytest.mark.slow
@@ -412,6 +413,43 @@ def test_a_strategy_in_hosts_obeys_the_contract_of_strategies(tmp_path: Path) ->
 def test_options_that_are_wrong_are_refused_at_the_start(made: Callable[..., GrammarHosts]) -> None:
     with pytest.raises(InvalidConfiguration, match=r"speed.*grammar\.reference"):
         made(options={"grammar.reference": {"speed": 1}})
+
+
+def test_nothing_is_started_before_the_first_constraint(made: Callable[..., GrammarHosts]) -> None:
+    hosts = made()
+    host = served(hosts)
+    (free,) = host.generate([PROMPT], [SamplingParams(max_tokens=3)])
+    assert free.outputs[0].error is None
+    assert hosts._zygote._process is None
+    (result,) = host.generate([PROMPT], [GOOD])
+    assert result.outputs[0].error is None
+    assert hosts._zygote._process is not None
+
+
+def test_a_strategy_that_wants_a_larger_vocabulary_is_started_at_once(
+    made: Callable[..., GrammarHosts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REFUSES, "small")
+    hosts = made()
+    assert hosts._zygote._process is not None
+    (result,) = served(hosts).generate([PROMPT], [GOOD])
+    assert result.outputs[0].error is None
+
+
+def test_hosts_that_cannot_be_started_cost_constrained_requests_alone(
+    made: Callable[..., GrammarHosts], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(REFUSES, "large")
+    hosts = made()
+    failed, free = served(hosts).generate([PROMPT] * 2, [GOOD, SamplingParams(max_tokens=3)])
+    assert isinstance(failed.outputs[0].error, PluginError)
+    assert "no grammar host can be started: not this vocabulary" in str(failed.outputs[0].error)
+    assert "cannot be started" in caplog.text
+    assert free.outputs[0].error is None
+    monkeypatch.delenv(REFUSES)
+    hosts._zygote._rests_until = 0.0
+    (result,) = served(hosts).generate([PROMPT], [GOOD])
+    assert result.outputs[0].error is None
 
 
 def test_a_class_that_no_entry_point_names_is_inline() -> None:

@@ -20,6 +20,7 @@ from guideway_xla.device.device import XlaDevice
 from tests.support.devices import FusedNumpy, StaticNumpy
 from tests.support.fake_host import OFFERS, FakeHost, model
 from tests.support.probes import Aligned, GreenList, Guidance, Gumbel
+from tests.support.stages import everyday
 from tests.support.vocabularies import encode, tiny
 
 VOCABULARY = tiny(width=128)
@@ -44,7 +45,7 @@ if os.environ.get(INTERPRETED):
     DEVICES["triton"] = TritonDevice
 
 
-@pytest.fixture(params=DEVICES.values(), ids=DEVICES)
+@pytest.fixture(params=everyday(DEVICES.values(), *(DEVICES[name] for name in DEVICES if name != "xla")), ids=DEVICES)
 def device(request: pytest.FixtureRequest) -> DeviceBackend:
     backend: DeviceBackend = request.param("cpu")
     return backend

@@ -6,12 +6,23 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from guideway.api import CompiledGrammar, Constraint, Matcher, Support, hookimpl
+from guideway.api import (
+    CompiledGrammar,
+    Constraint,
+    Matcher,
+    PluginUnavailable,
+    Support,
+    Vocabulary,
+    hookimpl,
+)
 from guideway.api.bitmask import Bitmask
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+
+REFUSES = "GWT_HOSTILE_REFUSES"
+"""In the environment: over which vocabulary it cannot be built, the ``small`` one of 257 tokens or a ``large`` one."""
 
 WEIGHT = 1 << 19
 """Bytes that each grammar and each matcher holds, so that one which is not forgotten is seen."""
@@ -43,6 +54,11 @@ class Strategy(ReferenceStrategy):
 
     contract = "1.0"
     name = "hostile"
+
+    def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
+        super().__init__(vocabulary, options)
+        if os.environ.get(REFUSES) == ("small" if len(vocabulary) == 257 else "large"):
+            raise PluginUnavailable("not this vocabulary", plugin="grammar.hostile")
 
     def supports(self, constraint: Constraint) -> Support:
         act(asked(constraint, "S"))

@@ -339,6 +339,13 @@ def test_a_request_writes_no_control_characters_into_the_log(server: Server, ask
     assert not re.search("[\x1b\x9b\u202e]", "".join(ours).replace("\x1b[0;36m", "").replace("\x1b[0m", ""))
 
 
+def test_metrics_are_on_the_servers_page(server: Server, ask: Ask) -> None:
+    assert json.loads(ask.text(json=SCHEMA)) == ANSWER
+    page = httpx.get(f"{server.url}/metrics", timeout=60).text
+    assert re.search(r'^guideway_compile_seconds_count\{strategy="\w+"\} [1-9]', page, re.M)
+    assert "# HELP guideway_fill_seconds Seconds by the clock" in page
+
+
 def test_a_response_format_that_is_wrong_is_refused(ask: Ask) -> None:
     wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "required": "name"}}}
     with pytest.raises(openai.BadRequestError, match="required"):

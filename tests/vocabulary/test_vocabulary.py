@@ -136,6 +136,7 @@ def test_a_dummy_prefix_is_not_put_before_running_text(family: str) -> None:
     assert vocabulary.decode(middle) == b"hello world"
 
 
+@pytest.mark.slow
 def test_fingerprints_are_the_same_in_another_process_and_differ_where_it_matters() -> None:
     program = (
         "import tests.vocabulary.tokenizers_under_test as samples\n"

@@ -106,6 +106,7 @@ def test_the_package_stays_small() -> None:
     assert sum(path.stat().st_size for path in files if path.is_file()) <= 8_000_000
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_the_weights(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, PROJECT],

@@ -51,6 +51,7 @@ def batch(tokenizer: PreTrainedTokenizerFast) -> Batch:
     return next(stream(tokenizer, Position()))
 
 
+@pytest.mark.slow
 def test_a_few_steps_lower_the_loss_and_leave_a_model(out: Path, batch: Batch) -> None:
     trainer = train(TINY, out)
     assert trainer.loss is not None
@@ -63,6 +64,7 @@ def test_a_few_steps_lower_the_loss_and_leave_a_model(out: Path, batch: Batch) -
     assert cross_entropy(logits, batch.targets).item() == pytest.approx(expected.item(), abs=0.02)  # stored as bfloat16
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_as_if_it_was_not(out: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     whole = train(TINY, out, stop_after_steps=8)
     parts = tmp_path_factory.mktemp("parts")
@@ -156,6 +158,7 @@ def test_an_exported_model_is_taken_over_with_more_layers(batch: Batch, layers: 
     assert all(block.out.weight.grad.abs().max() > 0 for block in more.blocks)  # the new ones will learn
 
 
+@pytest.mark.slow
 def test_training_begins_with_another_model(tmp_path: Path, batch: Batch) -> None:
     start = str(DemoModel().path())
     trainer = train(Recipe(start=start, tokens=1), tmp_path / "same")

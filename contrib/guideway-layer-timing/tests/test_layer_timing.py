@@ -140,6 +140,7 @@ def test_what_it_cannot_measure_is_refused(model: Any) -> None:
         LayerTiming({}).on_model_loaded(TheWorker(model, "meta"))
 
 
+@pytest.mark.slow
 def test_the_readmes_example_runs() -> None:
     program, example = re.findall(r"```(?:python)?\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)

@@ -289,10 +289,12 @@ class Unstaged(SimDevice):
         return Payload(self.ops.asarray(payload.rows), arrays, shared)
 
 
+@pytest.mark.slow
 def test_a_backend_that_forgets_to_wait_is_caught() -> None:
     assert "device.arrays_go_and_come" in failures(Racing)
 
 
+@pytest.mark.slow
 def test_a_backend_without_a_staging_copy_is_caught() -> None:
     assert failures(Unstaged) == {"device.upload_has_read"}
 

@@ -78,6 +78,7 @@ def test_up_to_smoke_is_no_certification(site: Path, capsys: pytest.CaptureFixtu
     assert "not recorded" in told.err and not Path("guideway.lock").exists()
 
 
+@pytest.mark.slow
 def test_known_failures_have_a_status_of_their_own(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     install(site, BROKEN)
     Path("conformance.toml").write_text(KNOWN.format(until="2999-01-01"))
@@ -185,6 +186,7 @@ def test_a_verdict_is_recorded_and_enforced(site: Path, capsys: pytest.CaptureFi
         Plugins(settings=certified).resolve("device", "mine")
 
 
+@pytest.mark.slow
 def test_the_lock_file_may_lie_elsewhere_and_may_be_broken(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*CORE, "--record", "--lock", "my.lock"]) == 0
     capsys.readouterr()
@@ -198,6 +200,7 @@ def test_the_lock_file_may_lie_elsewhere_and_may_be_broken(site: Path, capsys: p
     assert "my.lock is not a lock file" in told.err and not told.out, "it is known before the run"
 
 
+@pytest.mark.slow
 def test_a_plugin_that_changes_while_it_is_tested_is_not_recorded(
     site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

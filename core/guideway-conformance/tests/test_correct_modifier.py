@@ -329,7 +329,7 @@ REQUESTS: dict[type, tuple[Mapping[str, Any], ...]] = {
 
 @pytest.mark.parametrize(
     "modifier",
-    everyday((Length, Budget, Surprise, Greedy, Follow, Probe, GreenList, Gumbel, Guidance, Aligned), Probe, Gumbel),
+    everyday((Length, Budget, Surprise, Greedy, Follow, Probe, GreenList, Gumbel, Guidance, Aligned), Probe),
 )
 def test_a_correct_modifier_is_certified(modifier: type[LogitModifier[Any]]) -> None:
     settings = Settings(requests=REQUESTS.get(modifier, ()))

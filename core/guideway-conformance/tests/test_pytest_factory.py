@@ -68,6 +68,7 @@ def test_the_package_has_the_name_a_test_file_imports() -> None:
     assert conformance_from_package.__module__ == "guideway_conformance.pytest_factory"
 
 
+@pytest.mark.slow
 def test_each_obligation_is_a_test_and_the_report_is_that_of_the_command(project: Path, core_report: Report) -> None:
     Path("test_mine.py").write_text(TO_CORE)
     status, output = run_pytest(project, "-v", "--conformance-report", "r.json")

@@ -11,6 +11,11 @@ from guideway_conformance.target import Target
 from saboteurs import Saboteur, saboteurs
 from suite_support.nursery import Nursery
 
+from tests.support.stages import everyday
+
+EVERY_DAY = 3
+"""One in so many saboteurs is tested every day, and all of them in the slow stage."""
+
 ALL = [saboteur for kind in KIND_MODULES if KIND_MODULES[kind] for saboteur in saboteurs(kind)]
 
 
@@ -28,14 +33,16 @@ def nursery() -> Iterator[Nursery]:
         yield found
 
 
-@pytest.mark.parametrize("saboteur", ALL, ids=lambda saboteur: f"{saboteur.killer}-{saboteur.name}")
+@pytest.mark.parametrize(
+    "saboteur", everyday(ALL, *ALL[::EVERY_DAY]), ids=lambda saboteur: f"{saboteur.killer}-{saboteur.name}"
+)
 def test_a_saboteur_is_caught_by_its_check(nursery: Nursery, saboteur: Saboteur) -> None:
     result = nursery.perform(Target.of_class(saboteur.component), Obligation(saboteur.killer, saboteur.mode))
     assert result.outcome == "fail"
     assert result.detail
 
 
-@pytest.mark.parametrize("kind", KIND_MODULES)
+@pytest.mark.parametrize("kind", everyday(KIND_MODULES, "device", "hooks"))
 def test_a_saboteur_does_not_break_the_suite(kind: str) -> None:
     of_core = {check.id for check in checks(kind) if check.tier == "core"}
     saboteur = next(saboteur for saboteur in saboteurs(kind) if saboteur.killer in of_core)

@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 import pytest
 from guideway import AsyncEngine, Engine, EngineConfig, FinishReason, InvalidRequest, PluginSettings, SamplingParams
 from guideway.api import Constraint, Regex, Request, Submission, Support, hookimpl
+from guideway.errors import LimitExceeded
+from guideway.runtime import runtime as runtimes
+from guideway.runtime.threads import Deadline
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_engine.prompts import most_bytes
 from tokenizers import AddedToken, normalizers
@@ -120,6 +123,32 @@ def test_a_stream_goes_on_while_a_request_is_looked_at(where: str) -> None:
 
     run(main())
     assert gate.names == ["guideway-admission"]
+
+
+@pytest.mark.parametrize("where", ["submission", "request", "supports"])
+def test_who_is_looked_at_for_too_long_is_refused_alone(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from test_admission_beside_decoding import gates
+
+    monkeypatch.setattr(runtimes, "ADMISSION", Deadline(wall_seconds=0.3))
+    gate = gates[where] = Gate()
+
+    async def main() -> None:
+        async with AsyncEngine(CONFIG) as engine:
+            running = await engine.submit("hello", SamplingParams(max_tokens=900, ignore_eos=True))
+            params = SamplingParams(max_tokens=3, constraint=Regex("[a-c]{1,9}") if where == "supports" else None)
+            late = await engine.generate("slow", params)
+            assert late.finish_reason is FinishReason.REFUSED
+            assert isinstance(late.error, LimitExceeded)
+            called = "grammar.slow does in supports" if where == "supports" else f"hooked does in validate_{where}"
+            assert called in str(late.error)
+            assert (await engine.generate("y", SamplingParams(max_tokens=2))).error is None
+            assert running.result is None
+            gate.open.set()
+            running.abort()
+            while engine._engine._runtime._open:  # it was let in too late, and nobody wants it
+                await asyncio.sleep(0.01)
+
+    run(main())
 
 
 def test_what_is_refused_or_given_up_on_the_way_leaves_nothing() -> None:

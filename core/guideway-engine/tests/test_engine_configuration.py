@@ -32,6 +32,7 @@ def engine() -> Iterator[Engine]:
         yield built
 
 
+@pytest.mark.slow
 def test_a_model_and_settings_or_a_configuration_make_the_same_engine(engine: Engine) -> None:
     config = EngineConfig(model="demo", grammar=("llguidance", "xgrammar", "reference"), max_num_seqs=8)
     assert engine.config == config

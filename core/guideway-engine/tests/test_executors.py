@@ -380,6 +380,7 @@ def test_a_forgotten_executor_lets_its_worker_end() -> None:
     assert popen.wait(timeout=60) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "end"),
     [

@@ -214,6 +214,7 @@ def test_a_mixin_that_fails_costs_the_requests_of_that_step(phase: str) -> None:
     assert len(again.token_ids) == 6
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_midst_costs_nobody_a_token(in_process: Engine, expected: list[Any]) -> None:
     (first,) = in_process.call_workers("recorder.process")
     generations = [

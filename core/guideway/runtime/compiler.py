@@ -15,6 +15,7 @@ from guideway.errors import GuidewayError, InvalidGrammar, LimitExceeded, Unsupp
 from guideway.plugins.contract import check_returned
 from guideway.runtime.candidates import Candidate
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
+from guideway.runtime.metrics import CACHE_BYTES, COMPILE_SECONDS
 from guideway.runtime.modifier_set import ModifierSet
 from guideway.runtime.threads import AtWork, SharedWork, Threads
 
@@ -39,20 +40,20 @@ class Compiler:
     """Compiles constraints. Equal ones in flight share one compilation, finished ones a cache bounded by bytes."""
 
     def __init__(self, threads: Threads, at_work: AtWork, cache_bytes: int) -> None:
-        self._work: SharedWork[CompiledGrammar] = SharedWork(threads, at_work, cache_bytes)
+        self._work: SharedWork[CompiledGrammar] = SharedWork(threads, at_work, cache_bytes, CACHE_BYTES)
 
     @property
     def held_bytes(self) -> int:
         """Memory of all cached grammars, as they report it."""
         return self._work.weight
 
-    def submit(self, candidates: Sequence[Candidate], constraint: Constraint) -> Future[Compilation]:
-        """Compile with the first candidate that can. The future fails with `InvalidGrammar`, with an
-        `UnsupportedGrammar` that has every candidate's reason, or with a `PluginError` if a strategy broke: after an
-        error nothing else is tried. After `close` it fails with a `GuidewayError`. Once it is cancelled by all who
-        ask for the same, it is not compiled, or not any further where strategies live in hosts."""
+    def submit(self, candidates: Sequence[Candidate], constraint: Constraint, tenant: str = "") -> Future[Compilation]:
+        """Compile with the first candidate that can, on behalf of a tenant. The future fails with `InvalidGrammar`,
+        with an `UnsupportedGrammar` that has every candidate's reason, or with a `PluginError` if a strategy broke:
+        after an error nothing else is tried. After `close` it fails with a `GuidewayError`. Once it is cancelled by all
+        who ask for the same, it is not compiled, or not any further where strategies live in hosts."""
         compilation: Future[Compilation] = Future()
-        self._try(candidates, constraint, [], compilation)
+        self._try(candidates, constraint, tenant, [], compilation)
         return compilation
 
     def close(self) -> None:
@@ -63,6 +64,7 @@ class Compiler:
         self,
         candidates: Sequence[Candidate],
         constraint: Constraint,
+        tenant: str,
         refusals: list[str],
         compilation: Future[Compilation],
     ) -> None:
@@ -71,7 +73,7 @@ class Compiler:
             if isinstance(error, UnsupportedGrammar):
                 refusals.append(f"{candidates[0].name}: {error}")
                 if len(candidates) > 1 and not compilation.cancelled():
-                    self._try(candidates[1:], constraint, refusals, compilation)
+                    self._try(candidates[1:], constraint, tenant, refusals, compilation)
                     return
                 if len(refusals) > 1:
                     message = f"no strategy could compile it ({'; '.join(refusals)})"
@@ -80,7 +82,7 @@ class Compiler:
 
         work, key, strategy = partial(_compile, candidates[0], constraint), candidates[0].key, candidates[0].strategy
         interrupt = partial(strategy.give_up, constraint) if isinstance(strategy, HostedStrategy) else None
-        submitted = self._work.submit([f"grammar.{candidates[0].name}"], key, work, interrupt)
+        submitted = self._work.submit([f"grammar.{candidates[0].name}"], key, work, interrupt, owner=tenant)
         submitted.add_done_callback(end)
 
         def leave(future: Future[Compilation]) -> None:
@@ -156,7 +158,8 @@ class RequestCompiler:
         try:
             # comparing keys calls the modifier's code
             with blame(f"modifier.{modifier.name}", "compile_key", passing=(GuidewayError,)):
-                submitted = self._work.submit(uses, None if key is None else (modifier.name, key), work)
+                shared = None if key is None else (modifier.name, key)
+                submitted = self._work.submit(uses, shared, work, owner=request.tenant)
         except GuidewayError as error:
             _settle(compiled, error, dict)
             return
@@ -171,7 +174,8 @@ def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledGram
         passing=(InvalidGrammar, LimitExceeded, UnsupportedGrammar),
         keeps_deadlines=isinstance(candidate.strategy, HostedStrategy),
     ):
-        grammar = candidate.strategy.compile(constraint)
+        with COMPILE_SECONDS.labels(candidate.name).time():
+            grammar = candidate.strategy.compile(constraint)
         check_returned(grammar, CompiledGrammar)
     with blame(f"grammar.{candidate.name}", "nbytes"):
         return grammar, max(0, int(grammar.nbytes))

@@ -7,6 +7,7 @@ text completes it); all else it asks of any modifier.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ from guideway.runtime.candidates import Candidate, CandidateCache
 from guideway.runtime.compiler import Compilation, Compiler
 from guideway.runtime.journal import Journal
 from guideway.runtime.mask_block import GUARD, fill_between_guards
+from guideway.runtime.metrics import FILL_SECONDS
 from guideway.runtime.replay import new_matcher, recycle
 
 __all__ = ["GrammarMask", "GrammarState", "check_names"]
@@ -115,9 +117,9 @@ class GrammarMask(LogitModifier[GrammarState]):
         """They grow with the batches: far fewer sequences may run than could. The first row of a buffer is a guard, as
         is the one after those in use."""
 
-    def compile_constraint(self, constraint: Constraint) -> Future[Compilation]:
+    def compile_constraint(self, constraint: Constraint, tenant: str = "") -> Future[Compilation]:
         """Start compiling. Raises `UnsupportedGrammar` at once if no strategy will take it."""
-        return self._compiler.submit(self.known.candidates(constraint), constraint)
+        return self._compiler.submit(self.known.candidates(constraint), constraint, tenant)
 
     def close(self) -> None:
         """Stop compiling."""
@@ -301,12 +303,14 @@ class GrammarMask(LogitModifier[GrammarState]):
     def _fill(self, block: Block, buffer: Bitmask) -> dict[GrammarState, BaseException]:
         """Fill the rows of a block; by state why that failed."""
         strategy, jobs = block.states[0].candidate.strategy, tuple([state.job for state in block.states])
+        began = time.perf_counter()
         try:
             accepted = fill_between_guards(strategy.fill, jobs, buffer[block.start : block.end + 2])
         except BaseException as error:
             contain(error)
             log.warning("grammar.%s failed in fill; filling row by row", strategy.name, exc_info=True)
             accepted = self._fill_one_by_one(block, buffer)
+        FILL_SECONDS.labels(block.states[0].candidate.name).observe(time.perf_counter() - began)
         counts = accepted.tolist()
         for state, count in zip(block.states, counts, strict=True):
             state.num_live_drafts = count

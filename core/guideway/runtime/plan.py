@@ -73,7 +73,7 @@ class RuntimePlan:
                 [record for record in records.values() if record is not None],
                 self.context.vocabulary,
                 self.options,
-                num_compilers=self.compile_threads,
+                num_compilers=self.compile_threads + 1,  # as many threads ask them (`Threads.reserve`)
                 path=[entry for entry in sys.path if isinstance(entry, str)],
                 limits=self.host_limits,
             )

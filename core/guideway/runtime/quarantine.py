@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from threading import Lock
 
 from guideway.errors import PluginUnavailable
+from guideway.runtime.metrics import QUARANTINES
 
 __all__ = ["Quarantine"]
 
@@ -43,6 +44,7 @@ class Quarantine:
             if len(strikes) < MAX_STRIKES or now - strikes[0] > STRIKES_SECONDS:
                 return
             self._until[plugin] = now + QUARANTINE_SECONDS
+        QUARANTINES.labels(plugin).inc()
         log.error(
             "%s did not answer in time %d times in the last %g s: all requests are refused for %g s",
             plugin,

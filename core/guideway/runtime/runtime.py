@@ -93,8 +93,8 @@ class Runtime:
             "guideway-admission", ADMISSION_THREADS, deadline=ADMISSION, quarantine=self._quarantine
         )
         """For a host that calls `check` and `admit`, and tokenises, beside the thread that decodes or an event loop."""
-        self._threads = Threads("guideway-compile", compile_threads, deadline=COMPILING)
-        self._modifier_threads = Threads("guideway-modifiers", compile_threads, deadline=COMPILING)
+        self._threads = Threads("guideway-compile", compile_threads, reserve=True, deadline=COMPILING)
+        self._modifier_threads = Threads("guideway-modifiers", compile_threads, reserve=True, deadline=COMPILING)
         """Threads of their own, so that no request waits for another one's constraint."""
         self._mask = GrammarMask(strategies, Compiler(self._threads, self._at_work, cache_bytes), context)
         check_names(modifiers)
@@ -159,7 +159,8 @@ class Runtime:
         request = replace(request, seed=secrets.randbits(63) if params.seed is None else params.seed)
         companions = self._modifiers.companions(request)
         check_companions(companions, self.context.vocabulary, self._validation, self.context.max_num_sequences)
-        grammar = None if params.constraint is None else self._mask.compile_constraint(params.constraint)
+        constraint = params.constraint
+        grammar = None if constraint is None else self._mask.compile_constraint(constraint, request.tenant)
         compilation = self._compiler.submit(request, grammar)
         with self._open_lock:
             try:

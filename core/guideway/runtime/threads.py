@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,7 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from prometheus_client import Gauge
+
 from guideway.errors import CALLS, GuidewayError, LimitExceeded
+from guideway.runtime.metrics import DEADLINES_MISSED, LOST_THREADS
 from guideway.runtime.quarantine import Quarantine
 
 __all__ = ["ADMISSION_THREADS", "AtWork", "Deadline", "SharedWork", "Threads"]
@@ -50,12 +52,14 @@ class Deadline:
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    """Work in a thread."""
+    """Work that waits for a thread, or is in one."""
 
     future: Future[Any]
-    thread: threading.Thread
-    began: float
-    processor: float
+    run: Callable[[], None]
+    owner: str
+    thread: threading.Thread | None = None
+    began: float = 0.0
+    processor: float = 0.0
     """Seconds its thread had taken before."""
 
 
@@ -63,51 +67,67 @@ class Threads:
     """Daemons that take work in order of arrival: work that never ends keeps its request waiting, but not the
     interpreter. They are started with the first work, so that a host without any has none.
 
+    With a `reserve` there is one more, for owners of whose work there is none in any: no owner has them all.
+
     With a `deadline` work that misses it fails with `LimitExceeded`: whoever waits for it goes on, another thread takes
     the place of the one it is in, and `quarantine` is told which plugin it was calling.
     """
 
     def __init__(
-        self, name: str, num_threads: int, *, deadline: Deadline | None = None, quarantine: Quarantine | None = None
+        self,
+        name: str,
+        num_threads: int,
+        *,
+        reserve: bool = False,
+        deadline: Deadline | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self._name = name
-        self._num_threads = num_threads
+        self._num_free = num_threads
+        """How many work for any owner."""
+        self._num_threads = num_threads + reserve
         self._deadline = deadline
         self._quarantine = quarantine
         self._threads: set[threading.Thread] = set()
         self._lost = 0
         """How many threads are at work that nobody waits for."""
-        self._queue: queue.SimpleQueue[tuple[Future[Any], Callable[[], None]] | None] = queue.SimpleQueue()
+        self._waiting: deque[_Job] = deque()
+        self._owners: Counter[str] = Counter()
+        """How much work of each is in a thread."""
         self._running: dict[Future[Any], _Job] = {}
+        """What has a deadline."""
         self._watcher: threading.Thread | None = None
         self._watches_nothing = False
         self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        """Threads wait for it."""
         self._changed = threading.Condition(self._lock)
+        """The watcher of deadlines waits for it."""
         self._closed = False
 
-    def submit(self, work: Callable[[], T], late: Callable[[T], object] | None = None) -> Future[T]:
-        """What `work` returns or raises; what it returns after its deadline goes to `late`. Raises `GuidewayError` once
-        closed, and if the system has no thread for it, or none is left."""
+    def submit(self, work: Callable[[], T], late: Callable[[T], object] | None = None, *, owner: str = "") -> Future[T]:
+        """What `work` of this owner returns or raises; what it returns after its deadline goes to `late`. Raises
+        `GuidewayError` once closed, and if the system has no thread for it, or none is left."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
                 raise GuidewayError(f"the threads {self._name!r} are closed")
             self._start()
-            self._queue.put((future, partial(self._run, future, work, late)))
+            self._waiting.append(_Job(future, partial(self._run, future, work, late), owner))
+            self._arrived.notify()
         return future
 
     def close(self) -> None:
         """Take nothing more; what was taken ends in its own time."""
         with self._lock:
             self._closed = True
-            for _ in self._threads:
-                self._queue.put(None)
+            self._arrived.notify_all()
             self._changed.notify()
 
     def _run(self, future: Future[T], work: Callable[[], T], late: Callable[[T], object] | None) -> None:
         if not future.set_running_or_notify_cancel():
+            self._ended(future)
             return
-        self._began(future)
         try:
             value = work()
         except BaseException as error:  # whatever it is, whoever waits must hear of it
@@ -118,18 +138,6 @@ class Threads:
             future.set_result(value)
         elif late is not None:
             late(value)
-
-    def _began(self, future: Future[Any]) -> None:
-        if self._deadline is None:
-            return
-        job = _Job(future, threading.current_thread(), time.monotonic(), time.thread_time())
-        with self._lock:
-            self._running[future] = job
-            if self._watcher is None:
-                self._watcher = threading.Thread(target=self._watch, name=f"{self._name}-deadlines", daemon=True)
-                self._watcher.start()
-            elif self._watches_nothing:
-                self._changed.notify()
 
     def _ended(self, future: Future[Any]) -> bool:
         """Whether it ended in time."""
@@ -159,24 +167,61 @@ class Threads:
             threading.stack_size(previous)
 
     def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
-            job[1]()
-            del job  # it holds what it worked on, and the next one may be long in coming
-            if self._deadline is not None and self._is_lost():
+        while (job := self._next()) is not None:
+            job.run()
+            if self._is_lost(job):
                 return
+            del job  # it holds what it worked on, and the next one may be long in coming
 
-    def _is_lost(self) -> bool:
+    def _next(self) -> _Job | None:
+        """What to do next; None: nothing more."""
+        with self._lock:
+            while (job := next((job for job in self._waiting if self._may_begin(job.owner)), None)) is None:
+                if self._closed and not self._waiting:
+                    return None
+                self._arrived.wait()
+            self._waiting.remove(job)
+            if self._closed:
+                self._arrived.notify_all()  # perhaps it was the last
+            self._owners[job.owner] += 1
+            if self._deadline is not None:
+                self._expect(job)
+        return job
+
+    def _may_begin(self, owner: str) -> bool:
+        num_at_work = self._owners.total()
+        return num_at_work < self._num_free or (num_at_work < self._num_threads and not self._owners[owner])
+
+    def _is_lost(self, job: _Job) -> bool:
         """Whether another thread has taken the place of this one, which then ends."""
         with self._lock:
             if threading.current_thread() in self._threads:
+                self._release(job)
                 return False
             self._lost -= 1
+            LOST_THREADS.labels(self._name).dec()
             if not self._closed:
                 with suppress(GuidewayError):
                     self._start()
             return True
 
+    def _release(self, job: _Job) -> None:
+        self._owners[job.owner] -= 1
+        if not self._owners[job.owner]:
+            del self._owners[job.owner]
+        self._arrived.notify()
+
     # Deadlines
+
+    def _expect(self, job: _Job) -> None:
+        """Watch over work that begins in this thread. The lock is held."""
+        job.thread, job.began, job.processor = threading.current_thread(), time.monotonic(), time.thread_time()
+        self._running[job.future] = job
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, name=f"{self._name}-deadlines", daemon=True)
+            self._watcher.start()
+        elif self._watches_nothing:
+            self._changed.notify()
 
     def _watch(self) -> None:
         assert self._deadline is not None
@@ -207,13 +252,15 @@ class Threads:
     def _overdue(self, job: _Job, now: float) -> str:
         """By what the work has missed its deadline; empty: by nothing."""
         assert self._deadline is not None
-        call = CALLS.get(job.thread.ident or 0)
+        assert job.thread is not None
+        assert job.thread.ident is not None
+        call = CALLS.get(job.thread.ident)
         if call is not None and call.keeps_deadlines:
             return ""
         if now - job.began > self._deadline.wall_seconds:
             return f"{self._deadline.wall_seconds:g} s"
         if now - job.began > self._deadline.processor_seconds and hasattr(time, "pthread_getcpuclockid"):
-            assert job.thread.ident is not None  # it has not ended, and cannot while the lock is held
+            # the thread has not ended, and cannot while the lock is held
             taken = time.clock_gettime(time.pthread_getcpuclockid(job.thread.ident)) - job.processor
             if taken > self._deadline.processor_seconds:
                 return f"{self._deadline.processor_seconds:g} s of a processor"
@@ -221,13 +268,17 @@ class Threads:
 
     def _lose(self, job: _Job, why: str) -> LimitExceeded:
         """Let the thread of `job` go; the error that says why. The lock is held."""
+        assert job.thread is not None
         call = CALLS.get(job.thread.ident or 0)
         del self._running[job.future]
         self._threads.discard(job.thread)
+        self._release(job)
         self._lost += 1
         if not self._closed:
             with suppress(GuidewayError):
                 self._start()
+        DEADLINES_MISSED.labels(*(("", "") if call is None else (call.plugin, call.phase))).inc()
+        LOST_THREADS.labels(self._name).inc()
         if call is not None and self._quarantine is not None:
             self._quarantine.strike(call.plugin)
         said = f"what {call.plugin} does {call.when} has" if call is not None else "reading the request has"
@@ -246,11 +297,9 @@ class Threads:
 
     def _drained(self) -> list[tuple[Future[Any], GuidewayError]]:
         """All that waits for a thread, with why none will come."""
-        waiting = []
-        with suppress(queue.Empty):
-            while (job := self._queue.get_nowait()) is not None:
-                waiting.append((job[0], GuidewayError(f"no thread {self._name!r} is left")))
-        return waiting
+        drained = [(job.future, GuidewayError(f"no thread {self._name!r} is left")) for job in self._waiting]
+        self._waiting.clear()
+        return drained
 
 
 class AtWork:
@@ -297,7 +346,9 @@ class SharedWork(Generic[T]):
     """Work for threads: what has equal keys and is under way is one, and values are kept for later, as many as weigh
     `capacity` together; the one that was used longest ago goes first."""
 
-    def __init__(self, threads: Threads, at_work: AtWork, capacity: int) -> None:
+    def __init__(self, threads: Threads, at_work: AtWork, capacity: int, gauge: Gauge | None = None) -> None:
+        self._gauge = gauge
+        """Of the weights of all values kept by all."""
         self._threads = threads
         self._at_work = at_work
         self._capacity = capacity
@@ -316,6 +367,8 @@ class SharedWork(Generic[T]):
         key: Hashable | None,
         work: Callable[[], tuple[T, int]],
         interrupt: Callable[[], None] | None = None,
+        *,
+        owner: str = "",
     ) -> Future[T]:
         """The value for `key`: kept, under way, or begun; `work`, which uses these plugins, returns it with what it
         weighs. None is no key, and nothing is shared. After `close` the future is cancelled. Raises what comparing keys
@@ -337,7 +390,7 @@ class SharedWork(Generic[T]):
                     future.set_result(self._kept[key][0])
                     return future
             # submitted before it is known: what cannot be, or is interrupted here, leaves nothing to wait for
-            submitted = self._threads.submit(partial(self._run, uses, key, work, future))
+            submitted = self._threads.submit(partial(self._run, uses, key, work, future), owner=owner)
             self._under_way[future if key is None else key] = _UnderWay(future, interrupt)
         submitted.add_done_callback(partial(self._give_up, key, future))
         return future
@@ -360,6 +413,8 @@ class SharedWork(Generic[T]):
         """Begin nothing more, and cancel what has not begun."""
         with self._lock:
             self._closed = True
+            self._weigh(-self.weight)
+            self._kept.clear()
             pending = list(self._under_way.values())
         for work in pending:
             work.future.cancel()
@@ -421,10 +476,15 @@ class SharedWork(Generic[T]):
             future.set_result(value)
 
     def _keep(self, key: Hashable, value: T, weight: int) -> None:
-        if weight > self._capacity:
+        if weight > self._capacity or self._closed:
             return
         self._kept[key] = (value, weight)
-        self.weight += weight
+        self._weigh(weight)
         while self.weight > self._capacity:
             _, (_, freed) = self._kept.popitem(last=False)
-            self.weight -= freed
+            self._weigh(-freed)
+
+    def _weigh(self, more: int) -> None:
+        self.weight += more
+        if self._gauge is not None:
+            self._gauge.inc(more)

@@ -194,6 +194,7 @@ def test_a_forked_process_goes_on(num_threads: int) -> None:
     assert _run(script).split() == ["done"]
 
 
+@pytest.mark.slow
 def test_threads_start_only_where_several_are_configured() -> None:
     script = """
 import threading, test_cpu_device

@@ -43,6 +43,7 @@ def test_both_series_have_a_table() -> None:
     assert {version.rpartition(".")[0] for version in SUPPORT.committed()} >= {"1.7", "1.9"}
 
 
+@pytest.mark.slow
 def test_a_version_without_a_table_is_probed(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     table = SupportTable(SUPPORT.distribution, "guideway_llguidance", SUPPORT.measure)
     monkeypatch.setattr(table, "committed", dict)

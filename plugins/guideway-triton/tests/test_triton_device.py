@@ -140,6 +140,7 @@ def test_argmax_chooses_among_what_is_allowed(device: TritonDevice) -> None:
         assert same_bits(logits, put(x, dtype))
 
 
+@pytest.mark.slow
 def test_argmax_of_many_rows(device: TritonDevice) -> None:
     x, bitmask = random_logits(300, 40), random_masks(150, 40)
     rows = np.random.default_rng(2).permutation(300)[:150]

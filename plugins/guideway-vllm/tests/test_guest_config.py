@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from guideway.api import InvalidConfiguration
 from guideway.plugins import PluginSettings
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_vllm.config import GuestConfig
+from guideway_vllm.parts import check_server
+from guideway_vllm.stock.strategy import StockStrategy
 
 EXTENSION = "guideway_vllm.worker.WorkerExtension"
 
@@ -125,3 +128,27 @@ def test_drafts_are_refused_where_they_are_cut_otherwise(v2: bool, said: str) ->
     with pytest.raises(InvalidConfiguration, match=said):
         GuestConfig.of(vllm_config({"guideway": {}}, drafts=object(), v2=v2))
     assert GuestConfig.of(vllm_config({"guideway": {}}, v2=v2)) is not None
+
+
+@pytest.mark.parametrize("key", ["guidway", "Guideway", "guide_way", "guideways"])
+def test_a_slip_in_the_key_is_refused(key: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=f"has a key '{key}'; did you mean 'guideway'") as caught:
+        GuestConfig.of(vllm_config({key: {}}))
+    assert caught.value.field == key
+
+
+class Own(StockStrategy):
+    name = "vllm_own"
+
+
+@pytest.mark.parametrize("flag", ["disable_any_whitespace", "disable_additional_properties"])
+def test_what_is_said_to_vllms_backends_alone_is_refused_beside_others(flag: str) -> None:
+    flags = SimpleNamespace(**{flag: True})
+    check_server([Own], flags)
+    check_server([], flags)
+    check_server([Own, ReferenceStrategy], SimpleNamespace(**{flag: False}))
+    with pytest.raises(
+        InvalidConfiguration, match=f"{flag} is for vLLM's own backends, and grammar.reference"
+    ) as caught:
+        check_server([Own, ReferenceStrategy], flags)
+    assert caught.value.field == flag

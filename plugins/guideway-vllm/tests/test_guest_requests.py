@@ -184,3 +184,37 @@ def test_a_temperature_vllm_takes_for_none_is_none() -> None:
     assert made(params(temperature=9e-6, n=2)).params.temperature == 0
     assert made(params(temperature=9e-6, n=2)).params.n == 1
     assert made(params(temperature=2e-5)).params.temperature == 2e-5
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("guideway.stratgy", "guideway.strategy"),
+        ("guidway.strategy", "guideway.strategy"),
+        ("Guideway.modifiers", "guideway.modifiers"),
+        ("guideway_tenant", "guideway.tenant"),
+        ("guideway", ""),
+    ],
+)
+def test_a_slip_in_a_key_is_refused(key: str, meant: str) -> None:
+    given = params(extra={key: "x"})
+    assert is_ours(given)
+    with pytest.raises(InvalidRequest, match=f"did you mean {meant!r}" if meant else "unknown key") as caught:
+        made(given)
+    assert caught.value.field == key
+
+
+@pytest.mark.parametrize("key", ["guidance.x", "gateway", "guide", "max_guide_ways", "kv_transfer_params", 5, ""])
+def test_keys_of_others_are_theirs(key: Any) -> None:
+    given = params(extra={key: "x"})
+    assert not is_ours(given)
+    assert made(given).params.constraint is None
+
+
+@pytest.mark.parametrize("backend", [None, CARRIER])
+@pytest.mark.parametrize("name", ["strategy", "dialect"])
+def test_what_has_no_effect_without_a_constraint_is_refused(name: str, backend: str | None) -> None:
+    carrier = None if backend is None else outputs(backend, json_object=True)
+    with pytest.raises(InvalidRequest, match=f"guideway.{name} is given, but no constraint") as caught:
+        made(params(carrier, {f"guideway.{name}": "lark"}))
+    assert caught.value.field == f"guideway.{name}"

@@ -36,6 +36,7 @@ def test_the_committed_table_is_what_the_installed_version_does(installed: str) 
     assert SUPPORT.committed()[installed] == SUPPORT.measure()
 
 
+@pytest.mark.slow
 def test_a_version_without_a_table_is_probed(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     table = SupportTable(SUPPORT.distribution, "guideway_xgrammar", SUPPORT.measure)
     monkeypatch.setattr(table, "committed", dict)

@@ -146,9 +146,8 @@ class Walk:
         return step, chosen
 
 
-@pytest.mark.parametrize(
-    ("model", "num_steps"), [(saved, 120), pytest.param(demo, 40, marks=pytest.mark.slow)], ids=["random", "demo"]
-)
+@pytest.mark.parametrize(("model", "num_steps"), [(saved, 120), (demo, 40)], ids=["random", "demo"])
+@pytest.mark.slow
 def test_random_steps_equal_a_full_recompute(
     compilations: Any, model: Callable[[Path], Path], num_steps: int, tmp_path: Path
 ) -> None:

@@ -13,7 +13,8 @@ from guideway.api.bitmask import num_words
 from guideway.api.grammar import GrammarStrategy, Support
 from guideway.api.types import Constraint
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import GuidewayError, LimitExceeded
+from guideway.errors import GuidewayError, LimitExceeded, close_each, contain
+from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
 from guideway.runtime.grammar_hosts.limits import HostLimits
 from guideway.runtime.grammar_hosts.matchers import MatcherHost
@@ -26,10 +27,17 @@ __all__ = ["GrammarHosts"]
 MAX_REFUSED = 1024
 """So many constraints that broke a limit are remembered."""
 
+SMALL = Vocabulary(
+    tokens=[*(bytes([byte]) for byte in range(256)), b""],
+    stop_token_ids=frozenset({256}),
+    special_tokens={256: "</s>"},
+)
+"""Every byte, and an end."""
+
 
 class GrammarHosts:
-    """Hosts for the strategies of `records`, which name the `classes`. Raises, for one that cannot be built, what
-    building it raises."""
+    """Hosts for the strategies of `records`, which name the `classes`. The first constraint starts them. Raises, for
+    one that cannot be built, what building it raises."""
 
     def __init__(
         self,
@@ -53,11 +61,12 @@ class GrammarHosts:
         self._refused: OrderedDict[tuple[str, str, bytes], tuple[float, str]] = OrderedDict()
         self._lock = threading.Lock()
         self._open = {cls.name for cls in classes}
-        try:
-            self._zygote.start()
-        except BaseException:
-            self._zygote.close()
-            raise
+        if not _can_be_built(classes, its_own):
+            try:
+                self._zygote.start()  # which says why, or that the small vocabulary was the reason
+            except BaseException:
+                self._zygote.close()
+                raise
         self.strategies = {
             cls.name: HostedStrategy(cls, vocabulary, its_own[f"grammar.{cls.name}"], self) for cls in classes
         }
@@ -192,6 +201,18 @@ class _Pool:
                 self._idle.append(host)
                 return
         host.close()
+
+
+def _can_be_built(classes: Sequence[type[GrammarStrategy]], options: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether strategies can be built over a small vocabulary: that tells what is wrong with their options, and takes
+    no process."""
+    try:
+        built = build_strategies(classes, SMALL, options)
+    except BaseException as error:
+        contain(error)
+        return False
+    close_each([(f"grammar.{name}", strategy.close) for name, strategy in built.items()])
+    return True
 
 
 def _key(strategy: str, constraint: Constraint) -> tuple[str, str, bytes]:

@@ -19,6 +19,7 @@ from guideway.errors import GuidewayError, InvalidConfiguration, LimitExceeded, 
 from guideway.runtime.grammar_hosts.limits import HostLimits
 from guideway.runtime.grammar_hosts.messages import BROKEN, IDLE, Frames, SharedMasks, error_of
 from guideway.runtime.grammar_hosts.serving import Spec
+from guideway.runtime.metrics import HOSTS_ENDED, HOSTS_STARTED
 
 __all__ = ["Host", "HostDied", "Zygote"]
 
@@ -181,6 +182,7 @@ class Zygote:
             answer = self._control.receive_answer()
             if "error" in answer:
                 raise HostDied(f"no grammar host can be started: {answer['error']}")
+            HOSTS_STARTED.inc()
             return Host(self, self._control, answer["pid"], Frames(commands), Frames(beside), masks, self._limits)
         except BaseException:
             commands.close()
@@ -335,12 +337,16 @@ class Host:
         working_on = self.masks.working_on
         self.close()
         if self._killed is not None and self._killed[1] and self._killed[0] is beside:
+            HOSTS_ENDED.labels("limit").inc()
             return HostDied(self._killed[1], broke=True, working_on=working_on)
         status = self._status
         # of two calls nobody knows whose crash it was: each is tried again, and the culprit crashes alone
         if self._killed is None and not self._amid_both and status is not None and status not in INNOCENT:
+            HOSTS_ENDED.labels("crash").inc()
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
             return HostDied(f"it ended the process it ran in ({how})", by_itself=True, working_on=working_on)
+        if not self.given_up:
+            HOSTS_ENDED.labels("outside").inc()
         return HostDied("the process it ran in was killed or stopped from outside", working_on=working_on)
 
 

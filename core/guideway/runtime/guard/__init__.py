@@ -17,6 +17,7 @@ from guideway.json_schema.walking import Chain, Pointer
 from guideway.runtime.guard.grammars import measure_grammar
 from guideway.runtime.guard.json_schema import measure_pattern, measure_schema
 from guideway.runtime.guard.measures import CAP, Measures, TooLarge
+from guideway.runtime.metrics import LEFT_OUT
 
 __all__ = ["Guard", "check_bytes", "measured"]
 
@@ -59,6 +60,7 @@ def check_bytes(constraint: Constraint, limits: Iterable[Mapping[str, int]]) -> 
             return
     most = max((each.get("bytes", DEFAULTS["bytes"]) for each in limits), default=DEFAULTS["bytes"])
     if size > most:
+        LEFT_OUT.labels("*", "bytes").inc()
         raise LimitExceeded(
             f"this constraint is too much: {_told('bytes', size, 'its text', most)}", field="constraint"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -58,7 +59,13 @@ class GuestConfig:
     def of(cls, vllm_config: Any) -> GuestConfig | None:
         """That of a ``VllmConfig``; None if it has no such key, and guideway leaves everything to vLLM."""
         additional = vllm_config.additional_config
-        if not isinstance(additional, Mapping) or KEY not in additional:
+        if not isinstance(additional, Mapping):
+            return None
+        if KEY not in additional:
+            if slips := difflib.get_close_matches(KEY, [key for key in additional if isinstance(key, str)], cutoff=0.8):
+                raise InvalidConfiguration(
+                    f"additional_config has a key {slips[0]!r}; did you mean {KEY!r}?", field=slips[0]
+                )
             return None
         given = additional[KEY]
         if not isinstance(given, Mapping):

@@ -98,7 +98,8 @@ class FrontEnd:
 
     async def admit_beside(self, request: Callable[[], Any], text: str | None) -> Any:
         """`admit` what `request` makes, without waiting for any of it in the event loop; the request."""
-        made = await self._beside(request)
+        with _told_as_vllm_does():
+            made = await self._beside(request)
         with _told_as_vllm_does(over_network=made.request_id):
             trial = self._admit(made, text)
             while (admission := await self._beside(partial(next, trial, None))) is not None:

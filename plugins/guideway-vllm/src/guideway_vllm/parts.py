@@ -6,14 +6,15 @@ import threading
 import weakref
 from typing import Any
 
-from guideway.api import InvalidConfiguration, ModifierContext, Need, Vocabulary
+from guideway.api import GrammarStrategy, InvalidConfiguration, ModifierContext, Need, Vocabulary
 from guideway.plugins import Plugins
 from guideway.runtime import Runtime, RuntimePlan, build_vocabulary
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.stock.server import Server, serving
+from guideway_vllm.stock.strategy import StockStrategy
 
-__all__ = ["OFFERS", "build_runtime", "fingerprint", "vocabulary_of"]
+__all__ = ["OFFERS", "build_runtime", "check_server", "fingerprint", "vocabulary_of"]
 
 OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.UNIFORM, Need.FEEDBACK})
 """What a modifier can have here. vLLM runs no sequence beside another one's, and the draw ends in its worker."""
@@ -41,6 +42,7 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
     once, and a place for one sequence, to try a request in; that of the engine core has one for each sequence that may
     run in each of the steps vLLM computes at once."""
     strategies = [plugins.load("grammar", address) for address in config.grammar]
+    check_server(strategies, vllm_config.structured_outputs_config)
     modifiers = [plugins.load("modifier", address) for address in config.modifiers]
     hooks = plugins.hooks()
     vocabulary = vocabulary_of(vllm_config)
@@ -63,6 +65,18 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
     )
     with serving(Server(vllm_config, _tokenizer(vllm_config))):
         return plan.build(hooks if front_end else None)
+
+
+def check_server(strategies: list[type[GrammarStrategy]], structured_outputs: Any) -> None:
+    """Refuse what the server is told about vLLM's own backends and other strategies do not know."""
+    others = [cls.name for cls in strategies if not issubclass(cls, StockStrategy)]
+    for flag in ("disable_any_whitespace", "disable_additional_properties"):
+        if others and getattr(structured_outputs, flag, False):
+            raise InvalidConfiguration(
+                f"structured_outputs_config.{flag} is for vLLM's own backends, and grammar.{others[0]} does not know "
+                "it; leave it out, and say it in the schema or in the options of the strategy",
+                field=flag,
+            )
 
 
 def fingerprint(config: GuestConfig, plugins: Plugins) -> str:

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from guideway.api import (
@@ -34,6 +36,10 @@ __all__ = ["CARRIER", "GREEDY_BELOW", "carries_only", "is_ours", "request_of"]
 
 PREFIX = "guideway."
 KEYS = ("strategy", "modifiers", "dialect", "tenant")
+SEPARATOR = re.compile(r"[._:/-]")
+
+ALIKE = 0.8
+"""How much of a key's first word, by `difflib`, is as in ``guideway``, for it to be a slip."""
 
 CARRIER = "guideway.carrier."
 """What `_backend` begins with in a request that has modifiers and no constraint. vLLM waits for the tokens of
@@ -51,9 +57,7 @@ def carries_only(params: Any) -> bool:
 
 def is_ours(params: Any) -> bool:
     """Whether the request asks for anything guideway serves."""
-    return params.structured_outputs is not None or any(
-        isinstance(key, str) and key.startswith(PREFIX) for key in params.extra_args or ()
-    )
+    return params.structured_outputs is not None or any(map(_is_meant, params.extra_args or ()))
 
 
 def request_of(
@@ -65,6 +69,9 @@ def request_of(
     """
     extra = _extra(params.extra_args or {})
     constraint = None if carries_only(params) else _constraint(params.structured_outputs, extra)
+    for name in ("strategy", "dialect"):
+        if constraint is None and name in extra:
+            raise InvalidRequest(f"{PREFIX}{name} is given, but no constraint", field=f"{PREFIX}{name}")
     common: dict[str, Any] = {
         "max_tokens": params.max_tokens,
         "seed": None if params.seed is None else params.seed % (1 << 63),
@@ -109,16 +116,27 @@ def _count(value: int | None) -> int | None:
 def _extra(extra_args: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for key, value in extra_args.items():
-        if isinstance(key, str) and key.startswith(PREFIX):
+        if _is_meant(key):
             name = key.removeprefix(PREFIX)
             if name not in KEYS:
-                close = difflib.get_close_matches(name, KEYS, n=1)
+                close = difflib.get_close_matches(SEPARATOR.split(name)[-1], KEYS, n=1)
                 hint = f"did you mean {PREFIX + close[0]!r}? " if close else ""
                 raise InvalidRequest(
                     f"unknown key {key!r}; {hint}known: {', '.join(PREFIX + known for known in KEYS)}", field=key
                 )
             found[name] = value
     return found
+
+
+def _is_meant(key: object) -> bool:
+    """Whether a key is one of ours, or is nearly."""
+    return isinstance(key, str) and (key.startswith(PREFIX) or _is_misspelt(key))
+
+
+@lru_cache(maxsize=1024)
+def _is_misspelt(key: str) -> bool:
+    head = SEPARATOR.split(key, maxsplit=1)[0].casefold()
+    return difflib.SequenceMatcher(None, head, PREFIX.rstrip(".")).ratio() > ALIKE
 
 
 def _decoded(extra: Mapping[str, Any], name: str, default: Any) -> Any:

@@ -1,0 +1,56 @@
+"""What an operator can measure: metrics of the Prometheus client library, in its default registry.
+
+A server that shows this registry, as vLLM's does at ``/metrics``, shows them too. Several processes of one server come
+together where the operator sets ``PROMETHEUS_MULTIPROC_DIR``, as that library wants it.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+__all__ = [
+    "CACHE_BYTES",
+    "COMPILE_SECONDS",
+    "DEADLINES_MISSED",
+    "FILL_SECONDS",
+    "HOSTS_ENDED",
+    "HOSTS_STARTED",
+    "LEFT_OUT",
+    "LOST_THREADS",
+    "QUARANTINES",
+]
+
+COMPILE_SECONDS = Histogram(
+    "guideway_compile_seconds",
+    "Seconds by the clock in which a grammar strategy compiled a constraint, or failed to",
+    ["strategy"],
+    buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
+)
+FILL_SECONDS = Histogram(
+    "guideway_fill_seconds",
+    "Seconds by the clock in which a grammar strategy filled the masks of one step",
+    ["strategy"],
+    buckets=(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3),
+)
+LEFT_OUT = Counter(
+    "guideway_constraints_left_out",
+    "Constraints that a grammar strategy was not asked for, by the rule of the admission guard that they exceed",
+    ["strategy", "rule"],
+)
+CACHE_BYTES = Gauge(
+    "guideway_grammar_cache_bytes", "Bytes of compiled grammars kept for reuse", multiprocess_mode="livesum"
+)
+DEADLINES_MISSED = Counter(
+    "guideway_deadlines_missed", "Work that took longer than allowed, by plugin and phase", ["plugin", "phase"]
+)
+LOST_THREADS = Gauge(
+    "guideway_lost_threads", "Threads at work that nobody waits for any more", ["pool"], multiprocess_mode="livesum"
+)
+QUARANTINES = Counter("guideway_quarantines", "How often a validator was put in quarantine", ["plugin"])
+HOSTS_STARTED = Counter("guideway_grammar_hosts_started", "Processes that were started for grammar strategies")
+HOSTS_ENDED = Counter(
+    "guideway_grammar_hosts_ended",
+    "Processes for grammar strategies that did not end by themselves: they broke a limit, crashed, or were killed or "
+    "stopped from outside",
+    ["how"],
+)

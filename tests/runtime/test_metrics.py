@@ -1,0 +1,144 @@
+"""What an operator can measure, as a server shows it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from guideway.api import LimitExceeded, Regex, Request, SamplingParams
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.errors import blame
+from guideway.plugins import Plugins
+from guideway.runtime import RuntimePlan
+from guideway.runtime import runtime as runtimes
+from guideway.runtime.threads import Deadline
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+from prometheus_client import REGISTRY
+
+from tests.support.fake_host import FakeHost
+from tests.support.hostility import PROMPT, VOCABULARY
+
+GOOD = SamplingParams(constraint=Regex("[a-z]{3,12}(x|y)"), temperature=1.0, seed=7, max_tokens=24)
+
+
+def value(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+class Change:
+    """By how much a sample has changed since."""
+
+    def __init__(self, name: str, **labels: str) -> None:
+        self.name, self.labels, self.before = name, labels, value(name, **labels)
+
+    def __call__(self) -> float:
+        return value(self.name, **self.labels) - self.before
+
+
+@pytest.fixture
+def host() -> Iterator[FakeHost]:
+    host = FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies={"measured": ReferenceStrategy(VOCABULARY, {})})
+    yield host
+    host.runtime.close()
+
+
+def test_compiling_filling_and_keeping(host: FakeHost) -> None:
+    compiled = Change("guideway_compile_seconds_count", strategy="measured")
+    filled = Change("guideway_fill_seconds_count", strategy="measured")
+    taken = Change("guideway_fill_seconds_sum", strategy="measured")
+    kept = Change("guideway_grammar_cache_bytes")
+    results = host.generate([PROMPT] * 2, [GOOD] * 2)
+    assert all(result.error is None for result in results)
+    assert compiled() == 1, "one compilation for both"
+    assert 3 <= filled() <= 30, "both are filled at once"
+    assert 0 < taken() < 30
+    assert kept() > 0
+    host.runtime.close()
+    assert kept() == 0
+
+
+def test_what_the_guard_leaves_out(host: FakeHost) -> None:
+    left_out = Change("guideway_constraints_left_out_total", strategy="measured", rule="repetition")
+    (refused,) = host.generate([PROMPT], [SamplingParams(constraint=Regex("a{1,9000000}"))])
+    assert isinstance(refused.error, LimitExceeded)
+    assert left_out() == 1
+
+
+def test_deadlines_threads_and_quarantines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtimes, "ADMISSION", Deadline(wall_seconds=0.1))
+    gate = threading.Event()
+    missed = Change("guideway_deadlines_missed_total", plugin="hooks.slow", phase="validate_request")
+    lost = Change("guideway_lost_threads", pool="guideway-admission")
+    quarantined = Change("guideway_quarantines_total", plugin="hooks.slow")
+
+    def validate(request: Request, context: object) -> None:
+        gate.wait()
+
+    host = FakeHost(VOCABULARY, NumpyDevice("cpu"), validators={Request: [("hooks.slow", validate)]})
+    for i in range(3):
+        request = Request(request_id=str(i), prompt_token_ids=PROMPT, params=SamplingParams())
+        hung = host.runtime.admission_threads.submit(lambda request=request: host.runtime.admit(request))  # type: ignore[misc]
+        with pytest.raises(LimitExceeded):
+            hung.result(30)
+    assert (missed(), lost(), quarantined()) == (3, 3, 1)
+    gate.set()
+    end = time.monotonic() + 30
+    while lost():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    host.runtime.close()
+
+
+def test_grammar_hosts() -> None:
+    started = Change("guideway_grammar_hosts_started_total")
+    killed = Change("guideway_grammar_hosts_ended_total", how="outside")
+    host = FakeHost(VOCABULARY, NumpyDevice("cpu"))
+    plan = RuntimePlan(
+        context=host.runtime.context, strategies=[Plugins().load("grammar", "reference")], grammar_host="process"
+    )
+    host.runtime.close()
+    host.runtime = plan.build()
+    try:
+        host.generate([PROMPT], [GOOD])
+        assert started() >= 3
+        matchers = next(iter(host.runtime._strategies.values()))._hosts.matcher_host("reference")  # type: ignore[attr-defined]
+        os.kill(matchers._host.pid, signal.SIGKILL)
+        (result,) = host.generate([PROMPT], [GOOD])
+        assert result.error is None
+        assert killed() == 1
+    finally:
+        host.runtime.close()
+
+
+def test_several_processes_come_together(tmp_path: Path) -> None:
+    """As in a server whose operator sets the variable: the engine core's are shown with the front end's."""
+    program = "from guideway.runtime.metrics import FILL_SECONDS; FILL_SECONDS.labels('s').observe(1.0)"
+    shown = (
+        "from prometheus_client import CollectorRegistry, generate_latest, multiprocess\n"
+        "registry = CollectorRegistry()\n"
+        "multiprocess.MultiProcessCollector(registry)\n"
+        "print(generate_latest(registry).decode())"
+    )
+    environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", program], env=environ, check=True)
+    done = subprocess.run([sys.executable, "-c", shown], env=environ, check=True, capture_output=True, text=True)
+    assert 'guideway_fill_seconds_count{strategy="s"} 2.0' in done.stdout
+
+
+def test_a_call_within_a_call_is_that_which_is_told() -> None:
+    from guideway.errors import CALLS
+
+    me = threading.get_ident()
+    with blame("grammar.outer", "compile"):
+        with blame("grammar.inner", "supports"):
+            assert CALLS[me].plugin == "grammar.inner"
+        assert CALLS[me].plugin == "grammar.outer"
+    assert me not in CALLS
