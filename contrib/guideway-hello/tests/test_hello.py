@@ -46,7 +46,6 @@ def test_every_row_of_a_sequence_is_marked_drafts_included() -> None:
     assert tables.shape == (4, 8)
 
 
-@pytest.mark.slow
 def test_a_model_writes_without_the_letter() -> None:
     command = [sys.executable, "-m", "guideway", "generate", "--model", "demo", "--prompt", "Meet Peter Green."]
     command += ["--max-tokens", "30", "--modifier", 'hello={"letter": "e"}']

@@ -71,9 +71,8 @@ class EngineSettings:
     num_speculative_tokens: Annotated[int, Range(0)] = 0
     """How many tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
     split_special_tokens: bool = True
-    """Whether a special token that is written out in a chat message, such as ``<|im_end|>``, is the text it looks like;
-    False: it is the token, so that who writes a message can end it and speak in another role. In a prompt that is text
-    it is the token always."""
+    """Whether special tokens written out in chat messages are text; False: ``<|im_end|>`` in a message is the token, so
+    that who writes a message can end it and speak in another role. In a prompt that is text it is the token always."""
     grammar_host: Literal["inline", "process"] = "inline"
     """Where grammar strategies run: ``inline``, in this process, or ``process``, in grammar hosts."""
     compile_threads: Positive = 2

@@ -12,7 +12,7 @@ from typing import Any
 
 from guideway.api.limits import RULES
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, StructuralTag
-from guideway.errors import LimitExceeded, passable
+from guideway.errors import MAX_TEXT, LimitExceeded
 from guideway.json_schema.walking import Chain, Pointer
 from guideway.runtime.guard.grammars import measure_grammar
 from guideway.runtime.guard.json_schema import measure_pattern, measure_schema
@@ -123,7 +123,7 @@ def _measure_tag(tag: Any, measures: Measures) -> None:
 
 
 def _told(rule: str, value: int, place: str, limit: int) -> str:
-    what = passable(place).encode("unicode_escape").decode()
+    what = place[:MAX_TEXT].encode("unicode_escape").decode()
     what = what if len(what) <= MAX_PLACE else f"{what[: MAX_PLACE - 3]}..."
     number = value if value < CAP else "far too large"
     return f"{rule} at {what} is {number}, the limit {limit}"
