@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import atexit
 import datetime
-import inspect
 import itertools
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,8 @@ def conformance(
     if HOST_VARIABLE in os.environ:
         return object
     require_extra()
-    caller = inspect.stack()[1]
-    preferences = Preferences.near(Path(caller.filename).parent)
+    caller = sys._getframe(1).f_code.co_filename  # `inspect.stack` reads the source of all frames there are
+    preferences = Preferences.near(Path(caller).parent)
     target = _target(plugin, settings)
     if settings is None:
         target = _target(plugin, preferences.settings(target.component))
