@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from signal import SIGINT, SIGTERM, default_int_handler, getsignal
 from threading import current_thread, get_ident, main_thread
+from time import monotonic
 from types import TracebackType
 from typing import Any
 
@@ -46,7 +47,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 MAX_TEXT = 2000
 """Characters of a stranger's message that are passed on."""
@@ -206,9 +207,12 @@ class blame:  # noqa: N801 - used as a function is
     passing: tuple[type[BaseException], ...] = field(default=(), kw_only=True)
     keeps_deadlines: bool = field(default=False, kw_only=True)
     """Whether the call ends by itself when it takes too long."""
+    began: float = field(default=0.0, init=False)
+    """When the call began, by the clock of `time.monotonic`."""
     _outer: blame | None = field(default=None, init=False)
 
     def __enter__(self) -> None:
+        self.began = monotonic()
         thread = get_ident()
         self._outer = CALLS.get(thread)
         CALLS[thread] = self

@@ -249,7 +249,7 @@ def test_compilations_that_never_end_keep_no_other_waiting(
 
 
 def test_a_validator_that_hangs_is_quarantined(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtimes, "ADMISSION", SOON)
+    monkeypatch.setattr(runtimes, "ADMISSION", Deadline(wall_seconds=0.6))
     monkeypatch.setattr(quarantines, "QUARANTINE_SECONDS", 0.5)
     seen: list[str] = []
 
@@ -284,6 +284,57 @@ def test_a_validator_that_hangs_is_quarantined(gate: threading.Event, monkeypatc
         admit("hang again")
     with pytest.raises(PluginUnavailable):
         admit("once is enough now")
+
+
+def test_a_call_that_keeps_its_own_deadlines_is_charged_to_nobody(gate: threading.Event) -> None:
+    threads = Threads("work", 1, deadline=SOON)
+
+    def work() -> str:
+        with blame("grammar.hosted", "compile", keeps_deadlines=True):
+            gate.wait(1)
+        gate.wait(0.05)
+        return "done"
+
+    assert threads.submit(work).result(30) == "done"
+    threads.close()
+
+
+def test_who_is_called_last_is_not_blamed_for_what_another_took(gate: threading.Event) -> None:
+    quarantine = Quarantine(["hooks.quick"])
+    threads = Threads("work", 1, deadline=Deadline(wall_seconds=0.5), quarantine=quarantine)
+
+    def work() -> None:
+        time.sleep(0.45)
+        with blame("hooks.quick", "validate_request"):
+            time.sleep(0.15)
+
+    for _ in range(3):
+        with pytest.raises(LimitExceeded):
+            threads.submit(work).result(30)
+    quarantine.check("hooks.quick")
+    threads.close()
+
+
+def test_what_joins_work_in_another_owners_queue_brings_its_own_turn(gate: threading.Event) -> None:
+    threads = Threads("work", 1, reserve=True)
+    shared: SharedWork[str] = SharedWork(threads, AtWork(), 100)
+    begun: list[str] = []
+
+    def work(name: str) -> tuple[str, int]:
+        begun.append(name)
+        if name != "popular":
+            gate.wait()
+        return name, 1
+
+    slow = [shared.submit([], f"slow {i}", partial(work, f"slow {i}"), owner="evil") for i in range(3)]
+    queued = shared.submit([], "popular", partial(work, "popular"), owner="evil")
+    joined = shared.submit([], "popular", partial(work, "popular"), owner="good")
+    assert joined is queued
+    assert joined.result(30) == "popular"
+    gate.set()
+    assert [future.result(30) for future in slow] == ["slow 0", "slow 1", "slow 2"]
+    assert begun.count("popular") == 1
+    threads.close()
 
 
 def test_only_validators_are_quarantined() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from guideway import Engine, SamplingParams
-from guideway.errors import InvalidRequest
+from guideway.errors import InvalidRequest, LimitExceeded
 from guideway_engine.chat import ChatTemplate
 from guideway_engine.prompts import PromptReader
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -38,7 +38,7 @@ def tokenizer_with(
 
 def tokens(tokenizer: PreTrainedTokenizerFast, *contents: Any, split: bool = True, **more: Any) -> list[str]:
     """The prompt as its tokens."""
-    ids = frozenset(tokenizer.convert_tokens_to_ids(name) for name in SPECIALS)
+    ids = frozenset(tokenizer.all_special_ids)
     reader = PromptReader(tokenizer, ChatTemplate(tokenizer, ids if split else None), None)
     messages: list[Mapping[str, Any]] = [{"role": "user", "content": content, **more} for content in contents]
     return list(tokenizer.convert_ids_to_tokens(list(reader.tokenize(reader.read(messages)))))
@@ -61,12 +61,13 @@ def test_a_special_token_in_a_message_is_text(special: bool) -> None:
     assert num_special(tokens(tokenizer, HOSTILE, split=False)) == 6
 
 
-@pytest.mark.parametrize("where", ["role", "name", "tool_calls"])
+@pytest.mark.parametrize("where", ["role", "name", "tool_calls", "keys"])
 def test_wherever_it_is_written(where: str) -> None:
     template = TEMPLATE.replace("m['content']", "(m['content'] ~ (m[where] | string))").replace(
         "{% for", f"{{% set where = '{where}' %}}{{% for"
     )
     value: Any = [{"function": {"arguments": {"a": HOSTILE}}}] if where == "tool_calls" else HOSTILE
+    value = {HOSTILE: 1} if where == "keys" else value
     assert num_special(tokens(tokenizer_with(template), "Hi.", **{where: value})) == 3
 
 
@@ -82,8 +83,38 @@ def test_what_a_normalizer_makes_a_special_token_of() -> None:
         assert num_special(tokens(tokenizer, written)) == 3
 
 
+def test_a_name_that_its_normalizer_changes() -> None:
+    tokenizer = tokenizer_with(normalizer=normalizers.Lowercase())
+    tokenizer.add_special_tokens({"pad_token": AddedToken("[END]", special=True, normalized=True)})
+    for written in ("a[end]b", "a[END]b", "a[End]b"):
+        assert "[end]" in map(str.lower, tokens(tokenizer, written, split=False))
+        assert "[end]" not in map(str.lower, tokens(tokenizer, written))
+
+
+def test_what_no_json_has_is_refused() -> None:
+    for value in (b"<|end|>", {"a": [{1}]}, object()):
+        with pytest.raises(
+            InvalidRequest, match=f"of type {'set' if isinstance(value, dict) else type(value).__name__}"
+        ):
+            tokens(tokenizer_with(), "Hi.", extra=value)
+
+
+def test_too_much_text_is_refused_before_any_of_it_is_tokenised() -> None:
+    tokenizer = tokenizer_with()
+    reader = PromptReader(tokenizer, ChatTemplate(tokenizer, frozenset()), 1000)
+    tokenizer.backend_tokenizer.pre_tokenizer = None  # whose tokens would be other ones
+    with pytest.raises(LimitExceeded, match="has 1007 bytes of text"):
+        reader.tokenize(reader.read([{"role": "", "content": "x" * 989 + "<|end|>"}]))
+
+
+def test_a_template_that_escapes_its_text_is_refused() -> None:
+    template = TEMPLATE.replace("m['content'] | trim", "m['content'] | tojson(ensure_ascii=true)")
+    with pytest.raises(InvalidRequest, match="chat template takes"):
+        tokens(tokenizer_with(template), HOSTILE)
+
+
 @pytest.mark.parametrize(
-    "content", ["", "Hi.", "  spaces  ", "\ue000 0\ue0000\ue000", "<|end", "|> <| end |>", "漢字 é \U0001f689", "<br>"]
+    "content", ["", "Hi.", "  spaces  ", "\ua000 0\ua0000\ua000", "<|end", "|> <| end |>", "漢字 é \U0001f689", "<br>"]
 )
 def test_other_messages_are_tokenised_as_ever(content: str) -> None:
     tokenizer = tokenizer_with()
@@ -93,9 +124,9 @@ def test_other_messages_are_tokenised_as_ever(content: str) -> None:
 
 
 def test_what_hides_a_special_token_may_be_written_too() -> None:
-    found = tokens(tokenizer_with(), f"\ue0000\ue000 {HOSTILE} \ue001", "\ue000")
+    found = tokens(tokenizer_with(), f"\ua0000\ua000 {HOSTILE} \ua001", "\ua000")
     assert num_special(found) == 5
-    assert "".join(found).count("î") == 4, "each of them is three bytes, of which this is the first"
+    assert "".join(found).count("ê") == 4, "each of them is three bytes, of which this is the first"
 
 
 def test_a_template_that_drops_a_message_drops_it() -> None:

@@ -42,6 +42,7 @@ from guideway.errors import (
     text_of,
 )
 from guideway.runtime.journal import Journal
+from guideway.runtime.metrics import DEADLINES_MISSED
 from guideway.runtime.rows import check_bitmask, check_payload, handed
 from guideway.runtime.threads import Deadline
 
@@ -166,11 +167,15 @@ class ModifierSet:
                 states[-1] = state = self._call(modifier, None, "start", request, info, compiled.get(modifier.name))
                 taken = time.monotonic() - began
                 if taken > START.wall_seconds or time.thread_time() - processor > START.processor_seconds:
+                    plugin = self._plugin(modifier, state)
+                    DEADLINES_MISSED.labels(plugin, "start").inc()
                     raise LimitExceeded(
-                        f"{self._plugin(modifier, state)} took {taken:.2f} s to start, and every sequence of the batch "
+                        f"{plugin} took {taken:.2f} s to start, and every sequence of the batch "
                         f"waited; more than {START.processor_seconds:g} s of a processor, or {START.wall_seconds:g} s, "
                         "are not allowed (what takes long belongs into compile)",
-                        field=f"modifiers.{modifier.name}",
+                        field=f"modifiers.{modifier.name}"
+                        if modifier.name in request.params.modifiers
+                        else "constraint",
                     )
                 if state is not None:
                     self.check_needs(modifier)

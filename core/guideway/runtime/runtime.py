@@ -33,7 +33,16 @@ from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import Example, LogitModifier, ModifierContext
 from guideway.api.steps import Fault, Need, Outcome, Payload, StepBatch, StepInput, StepOutput
 from guideway.api.types import Request, SamplingParams, SequenceInfo, Submission
-from guideway.errors import GuidewayError, InvalidRequest, PluginError, blame, close_each, contain, text_of
+from guideway.errors import (
+    GuidewayError,
+    InvalidRequest,
+    LimitExceeded,
+    PluginError,
+    blame,
+    close_each,
+    contain,
+    text_of,
+)
 from guideway.pipeline.context import combined_bitmask
 from guideway.runtime.admission import Admission, Validator, check_companions, run_validators, validate_request
 from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler
@@ -347,9 +356,9 @@ class Runtime:
                     self._modifiers.check_needs(modifier)
                     with blame(f"modifier.{modifier.name}", "examples", passing=(GuidewayError,)):
                         steps += self._example_step(modifier, example)
-                except InvalidRequest:
-                    continue
                 except GuidewayError as error:
+                    if isinstance(error, InvalidRequest) and not isinstance(error, LimitExceeded):
+                        continue
                     log.warning("modifier %r could not be warmed up: %s", modifier.name, error)
         return steps
 

@@ -61,6 +61,8 @@ class _Job:
     began: float = 0.0
     processor: float = 0.0
     """Seconds its thread had taken before."""
+    excused: bool = False
+    """Whether it was in a call that keeps its own deadlines."""
 
 
 class Threads:
@@ -156,6 +158,10 @@ class Threads:
             )
         previous = threading.stack_size(STACK_BYTES)
         try:
+            if self._watcher is None and self._deadline is not None:
+                watcher = threading.Thread(target=self._watch, name=f"{self._name}-deadlines", daemon=True)
+                watcher.start()
+                self._watcher = watcher
             while len(self._threads) < wanted:
                 thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 thread.start()
@@ -217,10 +223,7 @@ class Threads:
         """Watch over work that begins in this thread. The lock is held."""
         job.thread, job.began, job.processor = threading.current_thread(), time.monotonic(), time.thread_time()
         self._running[job.future] = job
-        if self._watcher is None:
-            self._watcher = threading.Thread(target=self._watch, name=f"{self._name}-deadlines", daemon=True)
-            self._watcher.start()
-        elif self._watches_nothing:
+        if self._watches_nothing:
             self._changed.notify()
 
     def _watch(self) -> None:
@@ -241,7 +244,14 @@ class Threads:
                     (job.future, self._lose(job, why)) for job, why in late
                 ]
                 if not failed:
-                    self._changed.wait(min(max(job.began + least - now, least / 10) for job in self._running.values()))
+                    nap = min(max(job.began + least - now, least / 10) for job in self._running.values())
+                    self._changed.wait(nap)
+                    overslept = time.monotonic() - now - nap
+                    if (
+                        overslept > least / 10
+                    ):  # the process was stopped, or something kept all its threads from going on
+                        for job in self._running.values():
+                            job.began += overslept
                     continue
                 if not self._threads:
                     failed += self._drained()
@@ -255,16 +265,24 @@ class Threads:
         assert job.thread is not None
         assert job.thread.ident is not None
         call = CALLS.get(job.thread.ident)
-        if call is not None and call.keeps_deadlines:
+        excused = call is not None and call.keeps_deadlines
+        if excused or job.excused:  # what such a call took, also of the time since the last look, is not counted
+            job.excused, job.began, job.processor = excused, now, self._processor_seconds(job)
             return ""
         if now - job.began > self._deadline.wall_seconds:
             return f"{self._deadline.wall_seconds:g} s"
-        if now - job.began > self._deadline.processor_seconds and hasattr(time, "pthread_getcpuclockid"):
-            # the thread has not ended, and cannot while the lock is held
-            taken = time.clock_gettime(time.pthread_getcpuclockid(job.thread.ident)) - job.processor
-            if taken > self._deadline.processor_seconds:
-                return f"{self._deadline.processor_seconds:g} s of a processor"
+        most = self._deadline.processor_seconds
+        if now - job.began > most and self._processor_seconds(job) - job.processor > most:
+            return f"{most:g} s of a processor"
         return ""
+
+    @staticmethod
+    def _processor_seconds(job: _Job) -> float:
+        """Of the job's thread, where the system tells. The thread has not ended, and cannot while the lock is held."""
+        assert job.thread is not None
+        if job.thread.ident is None or not hasattr(time, "pthread_getcpuclockid"):
+            return 0.0
+        return time.clock_gettime(time.pthread_getcpuclockid(job.thread.ident))
 
     def _lose(self, job: _Job, why: str) -> LimitExceeded:
         """Let the thread of `job` go; the error that says why. The lock is held."""
@@ -279,7 +297,10 @@ class Threads:
                 self._start()
         DEADLINES_MISSED.labels(*(("", "") if call is None else (call.plugin, call.phase))).inc()
         LOST_THREADS.labels(self._name).inc()
-        if call is not None and self._quarantine is not None:
+        assert self._deadline is not None
+        # not for what another took, who was called before it
+        took_most = call is not None and time.monotonic() - call.began > self._deadline.wall_seconds / 2
+        if call is not None and took_most and self._quarantine is not None:
             self._quarantine.strike(call.plugin)
         said = f"what {call.plugin} does {call.when} has" if call is not None else "reading the request has"
         log.error(
@@ -339,7 +360,10 @@ class _UnderWay(Generic[T]):
 
     future: Future[T]
     interrupt: Callable[[], None] | None
+    owners: set[str]
+    """In whose turn it may begin."""
     num_waiting: int = 1
+    has_begun: bool = False
 
 
 class SharedWork(Generic[T]):
@@ -383,15 +407,19 @@ class SharedWork(Generic[T]):
                 return future
             if key is not None:
                 if key in self._under_way:
-                    self._under_way[key].num_waiting += 1
-                    return self._under_way[key].future
+                    known = self._under_way[key]
+                    known.num_waiting += 1
+                    if owner not in known.owners and not known.has_begun:
+                        known.owners.add(owner)
+                        self._threads.submit(partial(self._run, uses, key, work, known.future), owner=owner)
+                    return known.future
                 if key in self._kept:
                     self._kept.move_to_end(key)
                     future.set_result(self._kept[key][0])
                     return future
             # submitted before it is known: what cannot be, or is interrupted here, leaves nothing to wait for
             submitted = self._threads.submit(partial(self._run, uses, key, work, future), owner=owner)
-            self._under_way[future if key is None else key] = _UnderWay(future, interrupt)
+            self._under_way[future if key is None else key] = _UnderWay(future, interrupt, {owner})
         submitted.add_done_callback(partial(self._give_up, key, future))
         return future
 
@@ -452,8 +480,12 @@ class SharedWork(Generic[T]):
             for plugin in uses:
                 at_work.enter_context(self._at_work.using(plugin))
             with self._lock:
-                if self._closed or not future.set_running_or_notify_cancel():
+                known = self._under_way.get(future if key is None else key)
+                if self._closed or known is None or known.future is not future or known.has_begun:
                     return
+                if not future.set_running_or_notify_cancel():
+                    return
+                known.has_begun = True
             self._work(key, work, future)
 
     def _work(self, key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]) -> None:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatTemplate", "Plain"]
 
-MARKS = range(0xE000, 0xF8FF)
-"""Private characters, of which one that nobody wrote stands around a number in place of a special token."""
+MARKS = range(0xA000, 0xA48D)
+"""Of these syllables (Yi, which no `upper` or `repr` of a template changes) one that nobody wrote stands around a
+number in place of a special token."""
 
 
 class Plain(str):
@@ -36,27 +37,38 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, special_token_ids: frozenset[int] | None) -> None:
         self._tokenizer = tokenizer
-        self._special_token_ids = special_token_ids or frozenset()
         spec = json.loads(tokenizer.backend_tokenizer.to_str())
-        added = [token for token in spec["added_tokens"] if token["id"] in self._special_token_ids]
-        names = sorted((token["content"] for token in added), key=len, reverse=True)
-        self._written = re.compile("|".join(map(re.escape, names))) if names else None
-        self._normalize = tokenizer.backend_tokenizer.normalizer if any(t["normalized"] for t in added) else None
+        spec["truncation"] = spec["padding"] = None
+        ids: frozenset[int] = frozenset()
+        if special_token_ids is not None:
+            ids = special_token_ids | _marks(tokenizer, frozenset(token["id"] for token in spec["added_tokens"]))
+        self._special_token_ids = ids
+        added = [token for token in spec["added_tokens"] if token["id"] in ids]
+        normalizer = tokenizer.backend_tokenizer.normalizer
+        self._normalize = normalizer if any(token["normalized"] for token in added) else None
+        names = {token["content"] for token in added}
+        if self._normalize is not None:  # a token is found by its own name normalized, too
+            names |= {normalizer.normalize_str(token["content"]) for token in added if token["normalized"]}
+        longest_first = sorted(filter(None, names), key=len, reverse=True)
+        self._written = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
         for token in added:
             token["special"] = True
         self._plain = Tokenizer.from_str(json.dumps(spec))
         self._plain.encode_special_tokens = True
 
-    def render(self, messages: Sequence[Any]) -> list[str]:
-        """The prompt, in parts to be tokenised one after the other. Raises `InvalidRequest`."""
+    def render(self, messages: Sequence[Any], check: Callable[[str], None]) -> list[str]:
+        """The prompt, in parts to be tokenised one after the other. Raises `InvalidRequest`, and what `check` raises,
+        which is given all that is in the messages before any of it is tokenised."""
         if self._tokenizer.chat_template is None:
             raise InvalidRequest("this model has no chat template; give the prompt as text", field="prompt")
         if not all({"role", "content"} <= message.keys() for message in messages):
             raise InvalidRequest("each chat message is a mapping with 'role' and 'content'", field="prompt")
         given: Any = [{**message, "content": _joined(message["content"])} for message in messages]
         hidden: list[str] = []
-        if self._written is not None and any(map(self._may_hold, _texts(given))):
-            mark = _unused("".join(_texts(given)))
+        texts = [] if self._written is None else list(_texts(given))
+        if any(map(self._may_hold, texts)):
+            check("".join(texts))
+            mark = _unused("".join(texts))
 
             def hide(text: str) -> str:
                 return self._hide(text, mark, hidden)
@@ -70,7 +82,8 @@ class ChatTemplate:
             return [text]
         parts = re.split(f"{mark}([0-9]+){mark}", text)
         found = [Plain(hidden[int(part)]) if i % 2 else part for i, part in enumerate(parts)]
-        if any(mark in part for part in found):
+        escaped = mark.encode("unicode_escape").decode()  # as a template's `tojson` may have it
+        if any(mark in part or escaped in part for part in found):
             raise InvalidRequest(
                 f"a chat message holds the special token {short_repr(hidden[0])}, and the model's chat template takes "
                 "such messages apart; leave it out",
@@ -109,16 +122,42 @@ class ChatTemplate:
         return "".join([*parts, text[end:]])
 
 
+def _marks(tokenizer: PreTrainedTokenizerFast, added: frozenset[int]) -> set[int]:
+    """Those of the added tokens that the template puts around messages; some tokenizers do not call them special."""
+    for roles in (("system", "user"), ("user",)):
+        probe: Any = [{"role": role, "content": "x"} for role in roles]
+        try:
+            before = str(tokenizer.apply_chat_template(probe, tokenize=False, add_generation_prompt=False))
+            whole = str(tokenizer.apply_chat_template(probe, tokenize=False, add_generation_prompt=True))
+        except Exception:  # no template, or one that takes other messages
+            continue
+
+        def found(text: str) -> list[int]:
+            ids = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+            return [token_id for token_id in ids if token_id in added]
+
+        # of what asks for an answer the first: what else it may begin with, such as reasoning, is the answer's own
+        return {*found(before), *found(whole.removeprefix(before))[:1]}
+    return set()
+
+
 def _texts(value: Any) -> Iterator[str]:
-    """All strings in a value of mappings and lists."""
+    """All strings in a value as JSON has it. Raises `InvalidRequest` for any other, whose text nobody would look at."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for item in value.values():
+        for key, item in value.items():
+            yield from _texts(key)
             yield from _texts(item)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _texts(item)
+    elif value is not None and not isinstance(value, int | float):
+        raise InvalidRequest(
+            f"a chat message holds a value of type {type(value).__name__}; it may hold what JSON has: strings, "
+            "numbers, true, false, null, lists and mappings",
+            field="prompt",
+        )
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
@@ -126,7 +165,7 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {key: _mapped(item, change) for key, item in value.items()}
+        return {_mapped(key, change): _mapped(item, change) for key, item in value.items()}
     return [_mapped(item, change) for item in value] if isinstance(value, list | tuple) else value
 
 

@@ -62,7 +62,7 @@ class PromptReader:
                 self._check_bytes(_valid_text(prompt, "the prompt"))
                 return tuple(self._tokenizer(prompt).input_ids)
             if prompt and isinstance(prompt[0], Mapping):
-                parts = self._template.render(prompt)
+                parts = self._template.render(prompt, self._check_bytes)
                 self._check_bytes(_valid_text("".join(parts), "a chat message"))
                 return tuple(chain.from_iterable(map(self._encode, parts)))
             return cast("tuple[int, ...]", prompt)

@@ -178,6 +178,7 @@ class _Pool:
             hosts = [*self._idle, *self._busy]
             self._idle.clear()
         for host in hosts:
+            host.given_up = True
             host.close()
 
     def _take(self, work: tuple[Any, ...], *, fresh: bool) -> Host:

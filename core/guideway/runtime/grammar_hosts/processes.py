@@ -239,6 +239,7 @@ class Host:
         self.given_up = False
         """Whether it was ended because nobody waits for what it does."""
         self._status: int | None = None
+        self._is_counted = False
         for frames in (commands, beside):  # a stopped host takes no long command
             frames.socket.settimeout(limits.compile_seconds * limits.wall_factor)
 
@@ -332,21 +333,26 @@ class Host:
         except OSError:
             return False
 
+    def _count(self, how: str) -> None:
+        if not self._is_counted:
+            self._is_counted = True
+            HOSTS_ENDED.labels(how).inc()
+
     def _death(self, beside: bool) -> HostDied:
         """Why it is gone, as a call over one of the sockets sees it."""
         working_on = self.masks.working_on
         self.close()
         if self._killed is not None and self._killed[1] and self._killed[0] is beside:
-            HOSTS_ENDED.labels("limit").inc()
+            self._count("limit")
             return HostDied(self._killed[1], broke=True, working_on=working_on)
         status = self._status
         # of two calls nobody knows whose crash it was: each is tried again, and the culprit crashes alone
         if self._killed is None and not self._amid_both and status is not None and status not in INNOCENT:
-            HOSTS_ENDED.labels("crash").inc()
+            self._count("crash")
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
             return HostDied(f"it ended the process it ran in ({how})", by_itself=True, working_on=working_on)
         if not self.given_up:
-            HOSTS_ENDED.labels("outside").inc()
+            self._count("outside")
         return HostDied("the process it ran in was killed or stopped from outside", working_on=working_on)
 
 

@@ -38,6 +38,9 @@ PREFIX = "guideway."
 KEYS = ("strategy", "modifiers", "dialect", "tenant")
 SEPARATOR = re.compile(r"[._:/-]")
 
+LONGEST = 40
+"""Characters of a key that may be a slip; comparing takes time, and what it found is remembered."""
+
 ALIKE = 0.8
 """How much of a key's first word, by `difflib`, is as in ``guideway``, for it to be a slip."""
 
@@ -130,7 +133,7 @@ def _extra(extra_args: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_meant(key: object) -> bool:
     """Whether a key is one of ours, or is nearly."""
-    return isinstance(key, str) and (key.startswith(PREFIX) or _is_misspelt(key))
+    return isinstance(key, str) and (key.startswith(PREFIX) or (len(key) <= LONGEST and _is_misspelt(key)))
 
 
 @lru_cache(maxsize=1024)

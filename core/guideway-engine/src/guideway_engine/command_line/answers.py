@@ -84,7 +84,7 @@ def report(answered: Sequence[tuple[Job, GenerationResult]]) -> int:
                 )
             if others := [name for name in output.unenforced if name != CONSTRAINT]:
                 by = f"{output.strategy} does not enforce" if output.strategy else "not enforced:"
-                print(f"guideway: prompt {which}: {by} {', '.join(others)}", file=sys.stderr)
+                print(printable(f"guideway: prompt {which}: {by} {', '.join(others)}"), file=sys.stderr)
     return status
 
 
