@@ -34,7 +34,7 @@ def folder(request: pytest.FixtureRequest) -> Path:
     if given is None:
         raise pytest.UsageError("these tests need --corpora FOLDER (make test-corpora CORPORA=folder)")
     if not (Path(given) / "abuse_corpus.jsonl").exists():
-        pytest.skip("the folder has no abuse corpus")
+        raise pytest.UsageError(f"these tests need {given}/abuse_corpus.jsonl")
     return Path(given)
 
 

@@ -337,6 +337,50 @@ def test_what_joins_work_in_another_owners_queue_brings_its_own_turn(gate: threa
     threads.close()
 
 
+def test_who_joins_hears_when_the_work_is_too_late_in_either_turn(gate: threading.Event) -> None:
+    threads = Threads("work", 1, reserve=True, deadline=Deadline(wall_seconds=0.3))
+    shared: SharedWork[str] = SharedWork(threads, AtWork(), 100)
+
+    def work() -> tuple[str, int]:
+        gate.wait()
+        return "", 1
+
+    shared.submit([], "first", work, owner="evil")
+    queued = shared.submit([], "popular", work, owner="evil")
+    assert shared.submit([], "popular", work, owner="good") is queued, "and it begins in the reserve"
+    with pytest.raises(LimitExceeded):
+        queued.result(30)
+    threads.close()
+
+
+class Touchy:
+    """A key that cannot be compared with another."""
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        raise RuntimeError("no")
+
+
+def test_keys_that_raise_keep_nobody_waiting(gate: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
+    threads = Threads("work", 2, deadline=SOON)
+    shared: SharedWork[str] = SharedWork(threads, AtWork(), 100)
+
+    def work() -> tuple[str, int]:
+        gate.wait()
+        return "", 1
+
+    hung = shared.submit([], Touchy(), work)
+    shared._late[Touchy()] = (time.monotonic() + 60, LimitExceeded("", field=""))
+    with pytest.raises(LimitExceeded):
+        hung.result(30)
+    assert "cannot be remembered" in caplog.text
+    threads.close()
+
+
 def test_only_validators_are_quarantined() -> None:
     quarantine = Quarantine(["hooks.slow"])
     for _ in range(5):

@@ -247,9 +247,8 @@ class Threads:
                     nap = min(max(job.began + least - now, least / 10) for job in self._running.values())
                     self._changed.wait(nap)
                     overslept = time.monotonic() - now - nap
-                    if (
-                        overslept > least / 10
-                    ):  # the process was stopped, or something kept all its threads from going on
+                    # the process was stopped, or all its threads waited for one
+                    if overslept > least / 10:
                         for job in self._running.values():
                             job.began += overslept
                     continue
@@ -411,7 +410,8 @@ class SharedWork(Generic[T]):
                     known.num_waiting += 1
                     if owner not in known.owners and not known.has_begun:
                         known.owners.add(owner)
-                        self._threads.submit(partial(self._run, uses, key, work, known.future), owner=owner)
+                        again = self._threads.submit(partial(self._run, uses, key, work, known.future), owner=owner)
+                        again.add_done_callback(partial(self._give_up, key, known.future))
                     return known.future
                 if key in self._kept:
                     self._kept.move_to_end(key)
@@ -452,14 +452,20 @@ class SharedWork(Generic[T]):
         error = submitted.exception()
         if not isinstance(error, GuidewayError):
             return
-        with self._lock:
-            place = future if key is None else key
-            if place in self._under_way and self._under_way[place].future is future:
-                del self._under_way[place]
-            if key is not None and isinstance(error, LimitExceeded):
-                self._late[key] = (time.monotonic() + REMEMBERED_SECONDS, error)
-                while len(self._late) > MAX_REMEMBERED:
-                    self._late.popitem(last=False)
+        try:
+            with self._lock:
+                place = future if key is None else key
+                known = self._under_way.get(place)
+                if known is not None and known.future is future:
+                    if known.has_begun and not isinstance(error, LimitExceeded):
+                        return  # in another owner's turn, and that goes on
+                    del self._under_way[place]
+                if key is not None and isinstance(error, LimitExceeded):
+                    self._late[key] = (time.monotonic() + REMEMBERED_SECONDS, error)
+                    while len(self._late) > MAX_REMEMBERED:
+                        self._late.popitem(last=False)
+        except BaseException as failed:  # comparing keys calls a stranger's code
+            log.warning("%s: what missed its deadline cannot be remembered", type(failed).__name__, exc_info=True)
         with suppress(InvalidStateError):
             future.set_exception(error)
 
