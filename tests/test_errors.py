@@ -15,7 +15,7 @@ import guideway_engine.engine
 import guideway_engine.scheduling.kv_cache
 import pytest
 from guideway.api import Fault, GuidewayError, PluginError
-from guideway.errors import MAX_TEXT, RemoteError, contain, text_of
+from guideway.errors import CALLS, MAX_TEXT, RemoteError, blame, contain, passable, printable, text_of
 
 assert guideway_engine.engine and guideway_engine.scheduling.kv_cache  # they define errors of their own
 
@@ -215,3 +215,29 @@ def test_an_error_whose_message_interrupts_is_one_that_cannot_be_printed() -> No
     assert said == "Unprintable: its message cannot be printed"
     with pytest.raises(KeyboardInterrupt):
         text_of(Unprintable())
+
+
+def test_a_call_within_a_call_is_that_which_is_told() -> None:
+    me = threading.get_ident()
+    with blame("grammar.outer", "compile"):
+        with blame("grammar.inner", "supports"):
+            assert CALLS[me].plugin == "grammar.inner"
+        assert CALLS[me].plugin == "grammar.outer"
+    assert me not in CALLS
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\x00b\x07c\x7f", "a\\x00b\\x07c\\x7f"),
+        ("\x9b2J", "\\x9b2J"),
+        ("a\rb", "a\\rb"),
+        ("\u202egnp\u2066x\u061c", "\\u202egnp\\u2066x\\u061c"),
+        ("line\n\tline", "line\n\tline"),
+        ("Zoë 漢字 \U0001f689 \\x1b", "Zoë 漢字 \U0001f689 \\x1b"),
+    ],
+)
+def test_what_commands_a_terminal_is_escaped(given: str, shown: str) -> None:
+    assert printable(given) == passable(given) == shown
+    assert text_of(ValueError(given)) == f"ValueError: {shown}"

@@ -9,9 +9,11 @@ itself lacked the interpreter or a processor; that is counted, too. Times are th
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import multiprocessing
 import os
+import re
 import sys
 import threading
 import time
@@ -20,7 +22,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 
 __all__ = ["LATE", "LONG", "Span", "traced", "watch"]
 
@@ -34,6 +35,9 @@ SWITCH = "on"
 WAITS_FOR_WORK = {("guideway_engine.async_engine", "_run_commands")}
 SETTLES = 0.2
 """Seconds until every sampler has seen the switch."""
+
+THREAD = re.compile(r"^(?:Thread|Current thread) 0x([0-9a-f]+) .*$", re.MULTILINE)
+FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 Stack = tuple[str, ...]
 
@@ -102,6 +106,9 @@ class _Sampler:
         self._switch = folder / SWITCH
         self._file = (folder / f"spans-{os.getpid()}").open("w", encoding="utf-8")
         self._open: dict[int, _Open] = {}
+        self._dump = os.memfd_create("stacks")
+        self._modules: dict[str, str] = {}
+        """Names by the file of their source."""
 
     def run(self) -> None:
         while True:
@@ -125,11 +132,11 @@ class _Sampler:
         self._tell(Span(self._name(LATE), start, last, num_samples=num_samples))
 
     def _sample(self, now: float, late: bool) -> None:
-        frames = sys._current_frames()
+        stacks = self._stacks()
         for thread in threading.enumerate():
-            if thread.ident not in frames or not any(word in thread.name for word in WATCHED):
+            if thread.ident not in stacks or not any(word in thread.name for word in WATCHED):
                 continue
-            stack = _ours(frames.pop(thread.ident))
+            stack = self._ours(stacks[thread.ident])
             span = self._open.get(thread.ident)
             # between two samples that are far from each other it may have been anywhere, unless it has not moved
             if span is not None and (not stack or (late and stack != span.stack)):
@@ -149,6 +156,39 @@ class _Sampler:
             ((stack, _),) = span.stacks.most_common(1)
             self._tell(Span(self._name(thread.name), span.start, span.last, computed, stack))
 
+    def _stacks(self) -> dict[int, str]:
+        """What each thread is at. The frames are read in one call that holds the interpreter: in Python 3.11, to walk
+        those of a thread that runs on can end the process."""
+        os.ftruncate(self._dump, 0)
+        os.lseek(self._dump, 0, os.SEEK_SET)
+        faulthandler.dump_traceback(self._dump)
+        text = os.pread(self._dump, os.fstat(self._dump).st_size, 0).decode("utf-8", "replace")
+        parts = THREAD.split(text)
+        return {int(ident, 16): frames for ident, frames in zip(parts[1::2], parts[2::2], strict=True)}
+
+    def _ours(self, frames: str) -> Stack:
+        """The frames of guideway's code, innermost first; empty if the thread is not at work for it. What guideway
+        calls counts as its own, but for vLLM and the forward pass of a model."""
+        stack: list[str] = []
+        for file, line, name in FRAME.findall(frames):
+            module = self._module(file)
+            package = module.partition(".")[0]
+            if module.startswith("torch.nn.modules") or package == "transformers":
+                return ()
+            if package.startswith("guideway") or package == "slow_plugins":
+                if not stack and (module, name) in WAITS_FOR_WORK:
+                    return ()
+                stack.append(f"{module}:{line} {name}")
+            elif package == "vllm" and not stack:
+                return ()
+        return tuple(stack)
+
+    def _module(self, file: str) -> str:
+        if file not in self._modules:
+            by_file = {getattr(of, "__dict__", {}).get("__file__"): name for name, of in list(sys.modules.items())}
+            self._modules[file] = by_file.get(file, "")
+        return self._modules[file]
+
     def _name(self, thread: str) -> str:
         return f"{self._process}, {thread}"
 
@@ -159,22 +199,3 @@ class _Sampler:
 
 def _processor_time(thread: int) -> float:
     return time.clock_gettime(time.pthread_getcpuclockid(thread))
-
-
-def _ours(frame: FrameType | None) -> Stack:
-    """The frames of guideway's code, innermost first; empty if the thread is not at work for it. What guideway calls
-    counts as its own, but for vLLM and the forward pass of a model."""
-    stack: list[str] = []
-    while isinstance(frame, FrameType):  # of a thread that runs on, its end may be anything
-        module, name = str(frame.f_globals.get("__name__")), frame.f_code.co_name
-        package = module.partition(".")[0]
-        if module.startswith("torch.nn.modules") or package == "transformers":
-            return ()
-        if package.startswith("guideway") or package == "slow_plugins":
-            if not stack and (module, name) in WAITS_FOR_WORK:
-                return ()
-            stack.append(f"{module}:{frame.f_lineno} {name}")
-        elif package == "vllm" and not stack:
-            return ()
-        frame = frame.f_back
-    return tuple(stack)

@@ -8,7 +8,8 @@ import pytest
 from guideway.api import CompiledGrammar, Constraint, JsonSchema, Matcher, Regex, UnsupportedGrammar
 from guideway.runtime.candidates import choose
 from guideway.runtime.compiler import Compilation, Compiler
-from guideway.runtime.threads import AtWork, Threads
+from guideway.runtime.shared_work import AtWork
+from guideway.runtime.threads import Threads
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.vocabularies import tiny

@@ -35,7 +35,8 @@ from guideway.runtime import quarantine as quarantines
 from guideway.runtime import runtime as runtimes
 from guideway.runtime import threads as pools
 from guideway.runtime.quarantine import Quarantine
-from guideway.runtime.threads import AtWork, Deadline, SharedWork, Threads
+from guideway.runtime.shared_work import AtWork, SharedWork
+from guideway.runtime.threads import Deadline, Threads
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.fake_host import FakeHost
@@ -374,7 +375,7 @@ def test_keys_that_raise_keep_nobody_waiting(gate: threading.Event, caplog: pyte
         return "", 1
 
     hung = shared.submit([], Touchy(), work)
-    shared._late[Touchy()] = (time.monotonic() + 60, LimitExceeded("", field=""))
+    shared._late.put(Touchy(), LimitExceeded("", field=""), 60)
     with pytest.raises(LimitExceeded):
         hung.result(30)
     assert "cannot be remembered" in caplog.text

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from guideway.api import LimitExceeded, Regex, Request, SamplingParams
 from guideway.devices.numpy.device import NumpyDevice
-from guideway.errors import blame
 from guideway.plugins import Plugins
 from guideway.runtime import RuntimePlan
 from guideway.runtime import runtime as runtimes
@@ -131,14 +130,3 @@ def test_several_processes_come_together(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", program], env=environ, check=True)
     done = subprocess.run([sys.executable, "-c", shown], env=environ, check=True, capture_output=True, text=True)
     assert 'guideway_fill_seconds_count{strategy="s"} 2.0' in done.stdout
-
-
-def test_a_call_within_a_call_is_that_which_is_told() -> None:
-    from guideway.errors import CALLS
-
-    me = threading.get_ident()
-    with blame("grammar.outer", "compile"):
-        with blame("grammar.inner", "supports"):
-            assert CALLS[me].plugin == "grammar.inner"
-        assert CALLS[me].plugin == "grammar.outer"
-    assert me not in CALLS

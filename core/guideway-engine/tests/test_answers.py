@@ -89,3 +89,21 @@ def test_the_report_names_prompt_and_output(capsys: pytest.CaptureFixture[str]) 
         assert rest == "guideway: prompt d: mine does not enforce x"
     assert report([(job("c"), REFUSED)]) == 1
     assert capsys.readouterr().err == "guideway: prompt c was refused: no such thing\n"
+
+
+def test_nothing_printed_commands_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever holds it: the prompt, its id, the answer, an error, a keyword that is not enforced."""
+    bad = "\x1b]0;mine\x07\x9b2J\u202e"
+    answer = Completion(text=bad, token_ids=(1,), strategy="s", unenforced=(f"min{bad}",))
+    refused = Completion(finish_reason=FinishReason.REFUSED, error=InvalidRequest(f"no {bad}", field="n"))
+    results = [GenerationResult(request_id="r", outputs=(output,)) for output in (answer, refused)]
+    jobs = [Job(bad, bad, "", SamplingParams()) for _ in results]
+    for i, result in enumerate(results):
+        print_line(i, jobs[i], result)
+    lines = capsys.readouterr().out
+    assert [json.loads(line)["id"] for line in lines.splitlines()] == [bad] * 2
+    print_table(list(zip(jobs, results, strict=True)))
+    assert report(list(zip(jobs, results, strict=True))) == 1
+    shown = capsys.readouterr()
+    for text in (lines, shown.out, shown.err):
+        assert not set(text) & set(bad[0] + "\x07\x9b\u202e")

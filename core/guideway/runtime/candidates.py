@@ -16,7 +16,6 @@ from guideway.errors import ConformanceError, InvalidGrammar, LimitExceeded, Uns
 from guideway.json_schema import check_schema, misspelt_keywords
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
 from guideway.runtime.guard import Guard, check_bytes
-from guideway.runtime.metrics import LEFT_OUT
 
 __all__ = ["Candidate", "CandidateCache", "Key", "choose"]
 
@@ -62,7 +61,6 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             missing.append(kind)
             continue
         if (reason := guard.refusal(name)) is not None:
-            LEFT_OUT.labels(name, reason.partition(" ")[0]).inc()
             refusals.append(f"{name}: {reason}")
             too_large.setdefault(reason, []).append(name)
             continue

@@ -17,7 +17,8 @@ from guideway.runtime.candidates import Candidate
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
 from guideway.runtime.metrics import CACHE_BYTES, COMPILE_SECONDS
 from guideway.runtime.modifier_set import ModifierSet
-from guideway.runtime.threads import AtWork, SharedWork, Threads
+from guideway.runtime.shared_work import AtWork, SharedWork
+from guideway.runtime.threads import Threads
 
 __all__ = ["Compilation", "Compiled", "Compiler", "RequestCompiler"]
 

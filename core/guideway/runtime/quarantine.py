@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from threading import Lock
 
 from guideway.errors import PluginUnavailable
+from guideway.runtime.expiring import Expiring
 from guideway.runtime.metrics import QUARANTINES
 
 __all__ = ["Quarantine"]
@@ -32,7 +33,8 @@ class Quarantine:
     def __init__(self, plugins: Iterable[str] = ()) -> None:
         self._lock = Lock()
         self._strikes = {plugin: deque[float](maxlen=MAX_STRIKES) for plugin in plugins}
-        self._until: dict[str, float] = {}
+        self._quarantined: Expiring[str, str] = Expiring()
+        """Those that are not asked now, and what is said of each."""
 
     def strike(self, plugin: str) -> None:
         """The plugin has missed a deadline; nothing happens to any other than the given ones."""
@@ -43,29 +45,15 @@ class Quarantine:
             strikes.append(now)
             if len(strikes) < MAX_STRIKES or now - strikes[0] > STRIKES_SECONDS:
                 return
-            self._until[plugin] = now + QUARANTINE_SECONDS
-        QUARANTINES.labels(plugin).inc()
-        log.error(
-            "%s did not answer in time %d times in the last %g s: all requests are refused for %g s",
-            plugin,
-            MAX_STRIKES,
-            STRIKES_SECONDS,
-            QUARANTINE_SECONDS,
+        said = (
+            f"validator {plugin} did not answer in time {MAX_STRIKES} times; it is not asked for "
+            f"{QUARANTINE_SECONDS:g} s, and what it does not see is refused"
         )
+        self._quarantined.put(plugin, said, QUARANTINE_SECONDS)
+        QUARANTINES.labels(plugin).inc()
+        log.error("%s", said)
 
     def check(self, plugin: str) -> None:
         """Raise `PluginUnavailable` for one that is not to be asked now."""
-        if not self._until:  # as almost always
-            return
-        with self._lock:
-            until = self._until.get(plugin)
-            if until is None:
-                return
-            if until < time.monotonic():
-                del self._until[plugin]
-                return
-        raise PluginUnavailable(
-            f"validator {plugin} did not answer in time {MAX_STRIKES} times; it is not asked for "
-            f"{QUARANTINE_SECONDS:g} s, and what it does not see is refused",
-            plugin=plugin,
-        )
+        if (said := self._quarantined.get(plugin)) is not None:
+            raise PluginUnavailable(said, plugin=plugin)

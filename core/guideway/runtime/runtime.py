@@ -46,12 +46,14 @@ from guideway.errors import (
 from guideway.pipeline.context import combined_bitmask
 from guideway.runtime.admission import Admission, Validator, check_companions, run_validators, validate_request
 from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler
+from guideway.runtime.grammar_hosts.limits import HostLimits
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
 from guideway.runtime.quarantine import Quarantine
 from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
-from guideway.runtime.threads import ADMISSION_THREADS, AtWork, Deadline, Threads
+from guideway.runtime.shared_work import AtWork
+from guideway.runtime.threads import ADMISSION_THREADS, Deadline, Threads
 from guideway.runtime.warping import Warping, banned_by
 
 __all__ = ["Runtime"]
@@ -59,8 +61,9 @@ __all__ = ["Runtime"]
 log = logging.getLogger(__name__)
 
 ADMISSION = Deadline(wall_seconds=10)
-COMPILING = Deadline(wall_seconds=100, processor_seconds=10)
-"""What strategies and modifiers do in `compile`; strategies that live in hosts keep the same deadline there."""
+_LIMITS = HostLimits()
+COMPILING = Deadline(_LIMITS.compile_seconds * _LIMITS.wall_factor, _LIMITS.compile_seconds)
+"""Of what strategies and modifiers do in `compile`: as long as strategies have in hosts, which keep it themselves."""
 
 
 @dataclass(slots=True)

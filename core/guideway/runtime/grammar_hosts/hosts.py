@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +14,7 @@ from guideway.api.vocabulary import Vocabulary
 from guideway.errors import GuidewayError, LimitExceeded, close_each, contain
 from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
+from guideway.runtime.expiring import Expiring
 from guideway.runtime.grammar_hosts.limits import HostLimits
 from guideway.runtime.grammar_hosts.matchers import MatcherHost
 from guideway.runtime.grammar_hosts.processes import Host, HostDied, Zygote
@@ -23,9 +22,6 @@ from guideway.runtime.grammar_hosts.serving import Spec
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedStrategy
 
 __all__ = ["GrammarHosts"]
-
-MAX_REFUSED = 1024
-"""So many constraints that broke a limit are remembered."""
 
 SMALL = Vocabulary(
     tokens=[*(bytes([byte]) for byte in range(256)), b""],
@@ -58,7 +54,8 @@ class GrammarHosts:
         self._readers = _Pool(self._zygote, 1)
         """For `supports`: it waits for no compilation."""
         self._matchers = {cls.name: MatcherHost(cls.name, self._zygote, limits, self._refuse) for cls in classes}
-        self._refused: OrderedDict[tuple[str, str, bytes], tuple[float, str]] = OrderedDict()
+        self._refused: Expiring[tuple[str, str, bytes], str] = Expiring()
+        """Constraints that broke a limit or ended a host, and how."""
         self._lock = threading.Lock()
         self._open = {cls.name for cls in classes}
         if not _can_be_built(classes, its_own):
@@ -115,21 +112,12 @@ class GrammarHosts:
         self._remember(strategy, grammar.constraint, why)
 
     def _remember(self, strategy: str, constraint: Constraint, why: str) -> None:
-        with self._lock:
-            self._refused[_key(strategy, constraint)] = (time.monotonic() + self._limits.remembered_seconds, why)
-            while len(self._refused) > MAX_REFUSED:
-                self._refused.popitem(last=False)
+        self._refused.put(_key(strategy, constraint), why, self._limits.remembered_seconds)
 
     def check(self, strategy: str, constraint: Constraint) -> None:
         """Raise `LimitExceeded` for a constraint that broke a limit not long ago."""
-        key = _key(strategy, constraint)
-        with self._lock:
-            until, why = self._refused.get(key, (0.0, ""))
-            if not why:
-                return
-            if until < time.monotonic():
-                del self._refused[key]
-                return
+        if (why := self._refused.get(_key(strategy, constraint))) is None:
+            return
         raise LimitExceeded(
             f"{strategy} was tried on this constraint not long ago, and {why}; it is tried again after "
             f"{self._limits.remembered_seconds:g} s",

@@ -40,12 +40,15 @@ class Guard:
         """Why the constraint is too much for a strategy: rule, place and limit. Raises `InvalidGrammar` if nothing
         satisfies it."""
         limits = self._limits[strategy]
-        if self._bytes > limits["bytes"]:
-            return _told("bytes", self._bytes, "its text", limits["bytes"])
-        if self._measures is None:
-            self._measures = measured(self._constraint, max(each["nodes"] for each in self._limits.values()))
-        exceeded = self._measures.exceeded(limits)
-        return None if exceeded is None else _told(*exceeded)
+        exceeded = ("bytes", self._bytes, "its text", limits["bytes"]) if self._bytes > limits["bytes"] else None
+        if exceeded is None:
+            if self._measures is None:
+                self._measures = measured(self._constraint, max(each["nodes"] for each in self._limits.values()))
+            exceeded = self._measures.exceeded(limits)
+        if exceeded is None:
+            return None
+        LEFT_OUT.labels(strategy, exceeded[0]).inc()
+        return _told(*exceeded)
 
 
 def check_bytes(constraint: Constraint, limits: Iterable[Mapping[str, int]]) -> None:

@@ -1,0 +1,229 @@
+"""Work in threads that is done once for equal keys, and what plugins it uses meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Generic, TypeVar
+
+from prometheus_client import Gauge
+
+from guideway.errors import GuidewayError, LimitExceeded
+from guideway.runtime.expiring import Expiring
+from guideway.runtime.grammar_hosts.limits import HostLimits
+from guideway.runtime.threads import Threads
+
+__all__ = ["AtWork", "SharedWork"]
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_SECONDS = HostLimits().remembered_seconds
+"""How long work that missed its deadline is not begun again, as in grammar hosts."""
+
+T = TypeVar("T")
+
+
+class AtWork:
+    """What is in use by threads, by name, so that nothing is closed while it is."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._in_use: Counter[str] = Counter()
+        self._endings: dict[str, Callable[[], None]] = {}
+
+    @contextmanager
+    def using(self, name: str) -> Iterator[None]:
+        """Around a use; the last one calls what `end` has asked for meanwhile, in its own thread."""
+        with self._lock:
+            self._in_use[name] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_use[name] -= 1
+                ending = None if self._in_use[name] else self._endings.pop(name, None)
+            if ending is not None:
+                ending()
+
+    def end(self, name: str, ending: Callable[[], None]) -> None:
+        """Call `ending` once nothing uses `name`: now, or when the last use ends. Waits for nothing."""
+        with self._lock:
+            if self._in_use[name]:
+                self._endings[name] = ending
+                return
+        ending()
+
+
+@dataclass(slots=True)
+class _UnderWay(Generic[T]):
+    """Work that was taken and has not ended."""
+
+    future: Future[T]
+    interrupt: Callable[[], None] | None
+    owners: set[str]
+    """In whose turn it may begin."""
+    num_waiting: int = 1
+    has_begun: bool = False
+
+
+class SharedWork(Generic[T]):
+    """Work for threads: what has equal keys and is under way is one, and values are kept for later, as many as weigh
+    `capacity` together; the one that was used longest ago goes first."""
+
+    def __init__(self, threads: Threads, at_work: AtWork, capacity: int, gauge: Gauge | None = None) -> None:
+        self._gauge = gauge
+        """Of the weights of all values kept by all."""
+        self._threads = threads
+        self._at_work = at_work
+        self._capacity = capacity
+        self._lock = Lock()
+        self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        self._under_way: dict[Hashable, _UnderWay[T]] = {}
+        self._late: Expiring[Hashable, LimitExceeded] = Expiring()
+        """What is said of work that missed its deadline, and is not begun again for a while."""
+        self._closed = False
+        self.weight = 0
+        """Of all values that are kept."""
+
+    def submit(
+        self,
+        uses: Sequence[str],
+        key: Hashable | None,
+        work: Callable[[], tuple[T, int]],
+        interrupt: Callable[[], None] | None = None,
+        *,
+        owner: str = "",
+    ) -> Future[T]:
+        """The value for `key`: kept, under way, or begun; `work`, which uses these plugins, returns it with what it
+        weighs. None is no key, and nothing is shared. After `close` the future is cancelled. Raises what comparing keys
+        raises. `interrupt` ends work that has begun, where that can be done."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                future.cancel()
+                return future
+            if key is not None and (error := self._refusal(key)) is not None:
+                future.set_exception(error)
+                return future
+            if key is not None:
+                if key in self._under_way:
+                    known = self._under_way[key]
+                    known.num_waiting += 1
+                    if owner not in known.owners and not known.has_begun:
+                        known.owners.add(owner)
+                        again = self._threads.submit(partial(self._run, uses, key, work, known.future), owner=owner)
+                        again.add_done_callback(partial(self._give_up, key, known.future))
+                    return known.future
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+                    future.set_result(self._kept[key][0])
+                    return future
+            # submitted before it is known: what cannot be, or is interrupted here, leaves nothing to wait for
+            submitted = self._threads.submit(partial(self._run, uses, key, work, future), owner=owner)
+            self._under_way[future if key is None else key] = _UnderWay(future, interrupt, {owner})
+        submitted.add_done_callback(partial(self._give_up, key, future))
+        return future
+
+    def leave(self, key: Hashable, future: Future[T]) -> None:
+        """One of those who were given `future` for `key` waits no more. With the last one work that has not begun is
+        dropped, and work that has is interrupted, where that can be done."""
+        with self._lock:
+            known = self._under_way.get(key)
+            if known is None or known.future is not future:
+                return
+            known.num_waiting -= 1
+            if known.num_waiting or (known.interrupt is None and future.running()):
+                return
+            del self._under_way[key]  # who comes now begins anew
+        if not future.cancel() and known.interrupt is not None:
+            known.interrupt()
+
+    def close(self) -> None:
+        """Begin nothing more, and cancel what has not begun."""
+        with self._lock:
+            self._closed = True
+            self._weigh(-self.weight)
+            self._kept.clear()
+            pending = list(self._under_way.values())
+        for work in pending:
+            work.future.cancel()
+
+    def _give_up(self, key: Hashable | None, future: Future[T], submitted: Future[None]) -> None:
+        """Let nobody wait for work that missed its deadline, or will have no thread."""
+        error = submitted.exception()
+        if not isinstance(error, GuidewayError):
+            return
+        try:
+            with self._lock:
+                place = future if key is None else key
+                known = self._under_way.get(place)
+                if known is not None and known.future is future:
+                    if known.has_begun and not isinstance(error, LimitExceeded):
+                        return  # in another owner's turn, and that goes on
+                    del self._under_way[place]
+                if key is not None and isinstance(error, LimitExceeded):
+                    self._late.put(key, error, REMEMBERED_SECONDS)
+        except BaseException as failed:  # comparing keys calls a stranger's code
+            log.warning("%s: what missed its deadline cannot be remembered", type(failed).__name__, exc_info=True)
+        with suppress(InvalidStateError):
+            future.set_exception(error)
+
+    def _refusal(self, key: Hashable) -> LimitExceeded | None:
+        """Why work for `key` is not begun."""
+        if (error := self._late.get(key)) is None:
+            return None
+        return LimitExceeded(f"{error}; it is tried again after {REMEMBERED_SECONDS:g} s", field=error.field)
+
+    def _run(
+        self, uses: Sequence[str], key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]
+    ) -> None:
+        with ExitStack() as at_work:
+            for plugin in uses:
+                at_work.enter_context(self._at_work.using(plugin))
+            with self._lock:
+                known = self._under_way.get(future if key is None else key)
+                if self._closed or known is None or known.future is not future or known.has_begun:
+                    return
+                if not future.set_running_or_notify_cancel():
+                    return
+                known.has_begun = True
+            self._work(key, work, future)
+
+    def _work(self, key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]) -> None:
+        try:
+            try:
+                value, weight = work()
+            finally:
+                with self._lock:
+                    place = future if key is None else key
+                    if place in self._under_way and self._under_way[place].future is future:
+                        del self._under_way[place]
+            if key is not None:
+                with self._lock:
+                    self._keep(key, value, weight)
+        except BaseException as error:  # whatever it is, also of comparing keys: whoever waits must hear of it
+            with suppress(InvalidStateError):  # too late
+                future.set_exception(error)
+            return
+        with suppress(InvalidStateError):
+            future.set_result(value)
+
+    def _keep(self, key: Hashable, value: T, weight: int) -> None:
+        if weight > self._capacity or self._closed:
+            return
+        self._kept[key] = (value, weight)
+        self._weigh(weight)
+        while self.weight > self._capacity:
+            _, (_, freed) = self._kept.popitem(last=False)
+            self._weigh(-freed)
+
+    def _weigh(self, more: int) -> None:
+        self.weight += more
+        if self._gauge is not None:
+            self._gauge.inc(more)
