@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +20,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # no test may depend on how busy the machine is
 settings.register_profile("guideway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("guideway")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nursery() -> Iterator[None]:
+    """Grammar strategies are imported for hosts once a session, and not for every engine anew."""
+    from guideway.runtime.grammar_hosts.nursery import Nursery
+
+    kept = Nursery.of(tuple(entry for entry in sys.path if isinstance(entry, str)))
+    yield
+    kept.release()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

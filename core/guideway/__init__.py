@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from guideway.api.types import *
     from guideway.errors import *
+    from guideway.plugins.limits import *
     from guideway.plugins.selection import *
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "InvalidRequest",
     "JsonObject",
     "JsonSchema",
+    "Limits",
     "PluginError",
     "PluginSettings",
     "QueueFull",
@@ -51,8 +53,8 @@ __all__ = [
 ]
 
 _MODULES = (
-    *("guideway.errors", "guideway.api.types", "guideway.plugins.selection", "guideway_engine.config"),
-    *("guideway_engine.generation", "guideway_engine.engine", "guideway_engine.async_engine"),
+    *("guideway.errors", "guideway.api.types", "guideway.plugins.limits", "guideway.plugins.selection"),
+    *("guideway_engine.config", "guideway_engine.generation", "guideway_engine.engine", "guideway_engine.async_engine"),
 )
 """Where the names come from, each from the first that lists it; the lighter ones stand first."""
 

@@ -33,6 +33,7 @@ __all__ = [
     "PluginUnavailable",
     "RemoteError",
     "SequencesFailed",
+    "Unhealthy",
     "UnsupportedCapability",
     "UnsupportedGrammar",
     "WorkerLost",
@@ -120,6 +121,10 @@ class SequencesFailed(GuidewayError):
     def __init__(self, message: str, *, sequence_ids: Iterable[str]) -> None:
         super().__init__(message)
         self.sequence_ids = tuple(sequence_ids)
+
+
+class Unhealthy(GuidewayError):
+    """The host refuses requests that nothing is wrong with, and will until somebody does something about it."""
 
 
 class WorkerLost(GuidewayError):
@@ -284,6 +289,8 @@ def passable(text: str) -> str:
 
 def text_of(error: BaseException) -> str:
     """``Type: message``, `passable`, whatever a stranger's class makes of its message."""
+    if isinstance(error, RemoteError):  # it says both of the error it stands for
+        return passable(str(error))
     return passable(f"{type(error).__name__}: {_message(error)}")
 
 

@@ -30,9 +30,8 @@ from guideway.api import (
 )
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.errors import GuidewayError, blame
-from guideway.runtime import modifier_set
+from guideway.plugins.limits import Limits
 from guideway.runtime import quarantine as quarantines
-from guideway.runtime import runtime as runtimes
 from guideway.runtime import threads as pools
 from guideway.runtime.quarantine import Quarantine
 from guideway.runtime.shared_work import AtWork, SharedWork
@@ -141,8 +140,10 @@ def test_where_no_thread_is_left_nothing_waits_for_one(
     assert "no thread is left" in caplog.text
     with pytest.raises(GuidewayError, match="no thread 'work' is left"):
         threads.submit(gate.wait)
+    assert threads.why_none() == "no thread 'work' is left"
     gate.set()
     until(lambda: threads._lost == 0)
+    assert threads.why_none() is None
     assert threads.submit(lambda: "back").result(30) == "back"
     threads.close()
 
@@ -233,13 +234,16 @@ class Hanging(ReferenceStrategy):
         return super().compile(constraint)  # type: ignore[arg-type]
 
 
-def test_compilations_that_never_end_keep_no_other_waiting(
-    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runtimes, "COMPILING", Deadline(wall_seconds=0.5))
+def test_compilations_that_never_end_keep_no_other_waiting(gate: threading.Event) -> None:
     strategy = Hanging(VOCABULARY, {})
     strategy.gate = gate
-    host = FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies={"hanging": strategy}, compile_threads=2)
+    host = FakeHost(
+        VOCABULARY,
+        NumpyDevice("cpu"),
+        strategies={"hanging": strategy},
+        compile_threads=2,
+        limits=Limits(compile_seconds=0.5, wall_factor=1),
+    )
     bad = [replace(GOOD, constraint=Regex(f"hang{i}")) for i in range(4)]
     *hung, good = host.generate([PROMPT] * 5, [*bad, GOOD])
     assert good.outputs[0].error is None
@@ -250,7 +254,6 @@ def test_compilations_that_never_end_keep_no_other_waiting(
 
 
 def test_a_validator_that_hangs_is_quarantined(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtimes, "ADMISSION", Deadline(wall_seconds=0.6))
     monkeypatch.setattr(quarantines, "QUARANTINE_SECONDS", 0.5)
     seen: list[str] = []
 
@@ -264,6 +267,7 @@ def test_a_validator_that_hangs_is_quarantined(gate: threading.Event, monkeypatc
         NumpyDevice("cpu"),
         strategies={"reference": ReferenceStrategy(VOCABULARY, {})},
         validators={Request: [("hooks.slow", validate)]},
+        limits=Limits(admission_seconds=0.6),
     )
 
     def admit(name: str) -> None:
@@ -441,10 +445,13 @@ class Slow(LogitModifier[str]):
         self.released.append(state)
 
 
-def test_a_start_that_takes_too_long_costs_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modifier_set, "START", Deadline(wall_seconds=30, processor_seconds=0.2))
+def test_a_start_that_takes_too_long_costs_its_request() -> None:
     host = FakeHost(
-        VOCABULARY, NumpyDevice("cpu"), strategies={"reference": ReferenceStrategy(VOCABULARY, {})}, modifiers=[Slow]
+        VOCABULARY,
+        NumpyDevice("cpu"),
+        strategies={"reference": ReferenceStrategy(VOCABULARY, {})},
+        modifiers=[Slow],
+        limits=Limits(start_seconds=0.2, wall_factor=150),
     )
     late, good = host.generate(
         [PROMPT] * 2, [replace(GOOD, modifiers={"slow": {"long": True}}), replace(GOOD, modifiers={"slow": {}})]

@@ -28,10 +28,11 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate
 from guideway.devices.numpy.device import NumpyDevice
-from guideway.errors import GuidewayError, InvalidConfiguration, PluginError, UnsupportedGrammar
+from guideway.errors import GuidewayError, InvalidConfiguration, PluginError, Unhealthy, UnsupportedGrammar
 from guideway.plugins import Plugins
+from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
-from guideway.runtime.grammar_hosts import GrammarHosts, HostLimits
+from guideway.runtime.grammar_hosts import GrammarHosts
 from guideway.runtime.grammar_hosts.matchers import MatcherHost
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
@@ -41,7 +42,7 @@ from tests.support.hostile_strategy import REFUSES, WEIGHT
 from tests.support.hostility import PROMPT, VOCABULARY
 from tests.support.stages import everyday
 
-LIMITS = HostLimits(compile_seconds=0.8, fill_seconds=0.6, wall_factor=8, memory_bytes=256 << 20)
+LIMITS = Limits(compile_seconds=0.8, fill_seconds=0.6, wall_factor=8, memory_bytes=256 << 20)
 GOOD = SamplingParams(constraint=Regex("[a-z]{3,12}(x|y)"), temperature=1.0, seed=7, max_tokens=24)
 OTHER = SamplingParams(
     constraint=JsonSchema({"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 5}),
@@ -59,7 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Gra
     sys.path.insert(0, str(folder))
     opened: list[GrammarHosts] = []
 
-    def make(limits: HostLimits = LIMITS, options: dict[str, Any] | None = None) -> GrammarHosts:
+    def make(limits: Limits = LIMITS, options: dict[str, Any] | None = None) -> GrammarHosts:
         plugins = Plugins()
         records = [plugins.resolve("grammar", name) for name in ("hostile", "reference")]
         classes = [plugins.load("grammar", name) for name in ("hostile", "reference")]
@@ -257,17 +258,17 @@ def test_an_interrupt_leaves_no_answer_for_the_next_call(hosts: GrammarHosts) ->
     grammar = strategy.compile(OTHER.constraint)  # type: ignore[arg-type]
     matcher, bitmask = grammar.matcher(VOCABULARY.stop_token_ids), new_rows()
     matcher.fill_bitmask(bitmask, 0)
-    living = hosts.matcher_host("reference")._host
+    living = hosts.matcher_host("reference")._lanes[0].host
     assert living is not None
-    wait = living._wait
+    wait = living._await
 
-    def interrupted(*_: Any) -> None:
+    def interrupted(*_: Any) -> bool:
         raise KeyboardInterrupt
 
-    living._wait = interrupted  # type: ignore[method-assign]
+    living._await = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         matcher.validate((1, 2, 3))
-    living._wait = wait  # type: ignore[method-assign]
+    living._await = wait  # type: ignore[method-assign]
     wanted = new_rows()
     strategy_here = ReferenceStrategy(VOCABULARY, {})
     assert OTHER.constraint is not None
@@ -308,8 +309,8 @@ def test_a_crash_is_not_held_against_what_loads_beside_it(made: Callable[..., Gr
 
 def resident(host: MatcherHost) -> int:
     """Bytes."""
-    assert host._host is not None
-    return int(Path(f"/proc/{host._host.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert host._lanes[0].host is not None
+    return int(Path(f"/proc/{host._lanes[0].host.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_matchers_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
@@ -450,6 +451,25 @@ def test_hosts_that_cannot_be_started_cost_constrained_requests_alone(
     hosts._zygote._rests_until = 0.0
     (result,) = served(hosts).generate([PROMPT], [GOOD])
     assert result.outputs[0].error is None
+
+
+def test_health_tells_of_hosts_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "hostile", {"grammar.hostile": "tests.support.hostile_strategy"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(REFUSES, "large")
+    host = inline()
+    host.runtime.close()
+    host.runtime = RuntimePlan(context=host.runtime.context, strategies=(Plugins().load("grammar", "hostile"),)).build()
+    host.runtime.check_health()
+    (failed,) = host.generate([PROMPT], [GOOD])
+    assert isinstance(failed.error, PluginError)
+    with pytest.raises(Unhealthy, match="no grammar host can be started: not this vocabulary"):
+        host.runtime.check_health()
+    monkeypatch.delenv(REFUSES)
+    host.runtime._grammar_hosts._zygote._rests_until = 0.0  # type: ignore[union-attr]
+    assert host.generate([PROMPT], [GOOD])[0].error is None
+    host.runtime.check_health()
+    host.runtime.close()
 
 
 def test_a_class_that_no_entry_point_names_is_inline() -> None:

@@ -15,9 +15,8 @@ import pytest
 from guideway.api import LimitExceeded, Regex, Request, SamplingParams
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins import Plugins
+from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
-from guideway.runtime import runtime as runtimes
-from guideway.runtime.threads import Deadline
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from prometheus_client import REGISTRY
 
@@ -70,8 +69,7 @@ def test_what_the_guard_leaves_out(host: FakeHost) -> None:
     assert left_out() == 1
 
 
-def test_deadlines_threads_and_quarantines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtimes, "ADMISSION", Deadline(wall_seconds=0.1))
+def test_deadlines_threads_and_quarantines() -> None:
     gate = threading.Event()
     missed = Change("guideway_deadlines_missed_total", plugin="hooks.slow", phase="validate_request")
     lost = Change("guideway_lost_threads", pool="guideway-admission")
@@ -80,7 +78,12 @@ def test_deadlines_threads_and_quarantines(monkeypatch: pytest.MonkeyPatch) -> N
     def validate(request: Request, context: object) -> None:
         gate.wait()
 
-    host = FakeHost(VOCABULARY, NumpyDevice("cpu"), validators={Request: [("hooks.slow", validate)]})
+    host = FakeHost(
+        VOCABULARY,
+        NumpyDevice("cpu"),
+        validators={Request: [("hooks.slow", validate)]},
+        limits=Limits(admission_seconds=0.1),
+    )
     for i in range(3):
         request = Request(request_id=str(i), prompt_token_ids=PROMPT, params=SamplingParams())
         hung = host.runtime.admission_threads.submit(lambda request=request: host.runtime.admit(request))  # type: ignore[misc]
@@ -104,16 +107,19 @@ def test_grammar_hosts() -> None:
     )
     host.runtime.close()
     host.runtime = plan.build()
+    weight = Change("guideway_grammar_hosts_bytes")
     try:
         host.generate([PROMPT], [GOOD])
         assert started() >= 3
+        assert weight() > 1 << 20
         matchers = next(iter(host.runtime._strategies.values()))._hosts.matcher_host("reference")  # type: ignore[attr-defined]
-        os.kill(matchers._host.pid, signal.SIGKILL)
+        os.kill(matchers._lanes[0].host.pid, signal.SIGKILL)
         (result,) = host.generate([PROMPT], [GOOD])
         assert result.error is None
         assert killed() == 1
     finally:
         host.runtime.close()
+    assert weight() == 0
 
 
 def test_several_processes_come_together(tmp_path: Path) -> None:

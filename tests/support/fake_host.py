@@ -133,7 +133,8 @@ class FakeHost:
         logits = self.logits(batch)
         asarray = self.device.ops.asarray
         output = self.pipeline.run(asarray(logits), step, hidden_states=asarray(logits.copy()))
-        finals = [self.cut(s, ids) for s, ids in zip(slots, accepted_tokens(batch, output.token_ids), strict=True)]
+        drawn = accepted_tokens(batch, output.token_ids)
+        finals = [[] if self.runtime.is_late(s) else self.cut(s, ids) for s, ids in zip(slots, drawn, strict=True)]
         outcomes = self.runtime.accept(batch, finals, output)
         for slot, first_row, ids, outcome in zip(slots, batch.row_start.tolist(), finals, outcomes, strict=False):
             wanted = self.runtime.journal(slot).request.params.logprobs

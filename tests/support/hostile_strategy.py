@@ -24,6 +24,9 @@ from guideway_conformance.reference.strategy import Strategy as ReferenceStrateg
 REFUSES = "GWT_HOSTILE_REFUSES"
 """In the environment: over which vocabulary it cannot be built, the ``small`` one of 257 tokens or a ``large`` one."""
 
+TARDY = 0.15
+"""Seconds of a processor."""
+
 WEIGHT = 1 << 19
 """Bytes that each grammar and each matcher holds, so that one which is not forgotten is seen."""
 
@@ -44,6 +47,10 @@ def act(word: str) -> None:
     elif word == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)  # a signal may take its time
+    elif word == "tardy":
+        end = time.thread_time() + TARDY
+        while time.thread_time() < end:
+            pass
     elif word == "raise":
         raise RuntimeError("a bug")
 
@@ -70,7 +77,7 @@ class Strategy(ReferenceStrategy):
 
 
 def asked(constraint: Constraint, when: str) -> str:
-    words = {"C": "crash", "S": "spin", "L": "sleep", "E": "eat", "K": "killed", "R": "raise"}
+    words = {"C": "crash", "S": "spin", "L": "sleep", "E": "eat", "K": "killed", "R": "raise", "T": "tardy"}
     source = constraint.source()
     return words.get(source[1:2], "") if constraint.kind == "regex" and source[:1] == when else ""
 

@@ -6,15 +6,23 @@ import asyncio
 import copy
 import threading
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from guideway import AsyncEngine, Engine, EngineConfig, FinishReason, InvalidRequest, PluginSettings, SamplingParams
+from guideway import (
+    AsyncEngine,
+    Engine,
+    EngineConfig,
+    FinishReason,
+    InvalidRequest,
+    Limits,
+    PluginSettings,
+    SamplingParams,
+)
 from guideway.api import Constraint, Regex, Request, Submission, Support, hookimpl
 from guideway.errors import LimitExceeded
-from guideway.runtime import runtime as runtimes
-from guideway.runtime.threads import Deadline
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_engine.prompts import most_bytes
 from tokenizers import AddedToken, normalizers
@@ -91,7 +99,13 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gates.clear()
 
 
-CONFIG = EngineConfig(model="demo", grammar=("slow",), max_num_seqs=4, plugins=PluginSettings(enable=("hooked",)))
+CONFIG = EngineConfig(
+    model="demo",
+    grammar=("slow",),
+    grammar_host="inline",  # the gates are in this process
+    max_num_seqs=4,
+    plugins=PluginSettings(enable=("hooked",)),
+)
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -126,14 +140,14 @@ def test_a_stream_goes_on_while_a_request_is_looked_at(where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["submission", "request", "supports"])
-def test_who_is_looked_at_for_too_long_is_refused_alone(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_looked_at_for_too_long_is_refused_alone(where: str) -> None:
     from test_admission_beside_decoding import gates
 
-    monkeypatch.setattr(runtimes, "ADMISSION", Deadline(wall_seconds=0.3))
+    config = replace(CONFIG, limits=Limits(admission_seconds=0.3))
     gate = gates[where] = Gate()
 
     async def main() -> None:
-        async with AsyncEngine(CONFIG) as engine:
+        async with AsyncEngine(config) as engine:
             running = await engine.submit("hello", SamplingParams(max_tokens=900, ignore_eos=True))
             params = SamplingParams(max_tokens=3, constraint=Regex("[a-c]{1,9}") if where == "supports" else None)
             late = await engine.generate("slow", params)

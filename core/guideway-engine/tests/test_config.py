@@ -117,7 +117,7 @@ def test_it_can_be_hashed_compared_pickled_and_replaced() -> None:
     for other in (
         pickle.loads(pickle.dumps(config)),
         replace(config),
-        EngineConfig(**asdict(replace(config)) | {"plugins": config.plugins}),
+        EngineConfig(**asdict(replace(config)) | {"plugins": config.plugins, "limits": config.limits}),
     ):
         assert other == config
         assert hash(other) == hash(config)

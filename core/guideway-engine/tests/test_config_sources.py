@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guideway import EngineConfig, PluginSettings
+from guideway import EngineConfig, Limits, PluginSettings
 from guideway.errors import InvalidConfiguration
 from guideway_engine.config_sources import KEYS, VARIABLES
 
@@ -70,26 +70,42 @@ def test_every_field_can_be_set_by_every_source(tmp_path: Path) -> None:
         "max_waiting": 7,
         "num_speculative_tokens": 8,
         "split_special_tokens": False,
-        "grammar_host": "process",
+        "grammar_host": "inline",
         "compile_threads": 9,
         "grammar_cache_bytes": 10,
     }
     plugins: dict[str, Any] = {"enable": ["a"], "allow": ["*/*"], "deny": ["x/*"], "require": "certified", "lock": "/l"}
+    limits: dict[str, Any] = {
+        "admission_seconds": 1.5,
+        "compile_seconds": 2,
+        "start_seconds": 3.5,
+        "fill_seconds": 4.5,
+        "late_seconds": 0.25,
+        "late_fills": 6,
+        "wall_factor": 7.5,
+        "memory_bytes": 8_000_000,
+        "remembered_seconds": 9.5,
+    }
     options: dict[str, Any] = {"grammar.g": {"deep": [1, {"a": True}]}, "worker.w": {"seconds": 0.5}}
-    assert {(name,) for name in values} | {("plugins", name) for name in plugins} == KEYS.keys()
-    expected = EngineConfig(**values, options=options, plugins=PluginSettings(**plugins))
+    tables = {"limits": limits, "plugins": plugins}
+    assert {(name,) for name in values} | {(table, name) for table in tables for name in tables[table]} == KEYS.keys()
+    made: dict[str, Any] = {"limits": Limits(**limits), "plugins": PluginSettings(**plugins)}
+    expected = EngineConfig(**values, options=options, **made)
 
-    assert load(tmp_path, "", **values, options=options, plugins=plugins) == expected
-    assert load(tmp_path, "", **values, options=options, plugins=PluginSettings(**plugins)) == expected
+    assert load(tmp_path, "", **values, options=options, **tables) == expected
+    assert load(tmp_path, "", **values, options=options, **made) == expected
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
-    lines += ["[plugins]", *(f"{name} = {json.dumps(value)}" for name, value in plugins.items())]
+    for table, fields in tables.items():
+        lines += [f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in fields.items())]
     lines += ['[options."grammar.g"]', "deep = [1, {a = true}]", '[options."worker.w"]', "seconds = 0.5"]
     assert load(tmp_path, "\n".join(lines)) == expected
 
     def text(value: Any) -> str:
         return ",".join(value) if isinstance(value, list) else str(value)
 
-    environ = {name: text(values[key[0]] if len(key) == 1 else plugins[key[1]]) for name, key in VARIABLES.items()}
+    environ = {
+        name: text(values[key[0]] if len(key) == 1 else tables[key[0]][key[1]]) for name, key in VARIABLES.items()
+    }
     assert load(tmp_path, "", {**environ, "GUIDEWAY_OPTIONS": json.dumps(options)}) == expected
 
 
@@ -288,4 +304,4 @@ def test_a_mistake_in_an_argument_is_explained(arguments: dict[str, Any], said: 
 def test_every_key_has_help() -> None:
     """The docstrings of the fields, which flags show."""
     assert all(field.help for field in KEYS.values())
-    assert len({field.name for field in dataclasses.fields(EngineConfig)}) == len([k for k in KEYS if len(k) == 1]) + 2
+    assert len({field.name for field in dataclasses.fields(EngineConfig)}) == len([k for k in KEYS if len(k) == 1]) + 3

@@ -127,7 +127,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(str(folder))
         config = EngineConfig(
-            model="demo", grammar=("reference", "scribbling"), modifiers=("scribbler",), dtype="float64"
+            model="demo",
+            grammar=("reference", "scribbling"),
+            modifiers=("scribbler",),
+            dtype="float64",
+            grammar_host="inline",
         )
         with Engine(config) as engine:
             yield engine

@@ -159,6 +159,7 @@ def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield EngineConfig(
             model="demo",
             grammar=("hostile",),
+            grammar_host="inline",  # what is raised is set in this process
             modifiers=("hostile",),
             plugins=PluginSettings(enable=("hostile",)),
             num_speculative_tokens=2,

@@ -46,6 +46,7 @@ def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
 def config(executor: str, **fields: Any) -> EngineConfig:
     chosen: dict[str, Any] = {
         "grammar": ("lived",),
+        "grammar_host": "inline",
         "modifiers": ("lived", "second"),
         "worker_mixins": ("lived", "second"),
         "device_backend": "lived",

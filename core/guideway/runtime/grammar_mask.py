@@ -38,7 +38,7 @@ from guideway.errors import ConformanceError, InvalidConfiguration, InvalidReque
 from guideway.runtime.candidates import Candidate, CandidateCache
 from guideway.runtime.compiler import Compilation, Compiler
 from guideway.runtime.journal import Journal
-from guideway.runtime.mask_block import GUARD, fill_between_guards
+from guideway.runtime.mask_block import GUARD, Late, fill_between_guards
 from guideway.runtime.metrics import FILL_SECONDS
 from guideway.runtime.replay import new_matcher, recycle
 
@@ -111,6 +111,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         super().__init__({}, context)
         self.known = CandidateCache(strategies)
         """The constraints that came last."""
+        self.late: set[GrammarState] = set()
+        """Those whose rows were not ready in the last step: they are open, and nothing drawn from them is final."""
         self._compiler = compiler
         self._words = num_words(context.vocabulary.logits_width)
         self._buffers = [self._allocate(0) for _ in range(2)]
@@ -134,6 +136,10 @@ class GrammarMask(LogitModifier[GrammarState]):
             matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
         return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids)
 
+    def release(self, state: GrammarState | None) -> None:
+        if state is not None:
+            self.late.discard(state)
+
     def recycle(self, state: GrammarState | None) -> None:
         """Give the matcher of a sequence back that ended without a failure."""
         if state is None:
@@ -149,6 +155,10 @@ class GrammarMask(LogitModifier[GrammarState]):
         if state is not None:
             state.begins_in = num_tokens
 
+    def is_late(self, state: GrammarState | None) -> bool:
+        """Whether the rows of a sequence were not ready in the last step."""
+        return state in self.late
+
     def strategy(self, state: GrammarState | None) -> str | None:
         """The name of the strategy that serves a sequence."""
         return None if state is None else state.candidate.name
@@ -160,6 +170,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         return super().plugin_of(state) if state is None else f"grammar.{state.candidate.name}"
 
     def prepare(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:
+        self.late.clear()
         # before the beginning and after the end all is open
         blocks: dict[str, Block] = {}
         name = block = None
@@ -188,7 +199,7 @@ class GrammarMask(LogitModifier[GrammarState]):
                 for state in block.states:
                     if empty[state.rows].any():
                         failed[state] = ConformanceError("it filled a row that allows no token")
-        faults = _faults(states, failed, bitmask) if failed else {}
+        faults = self._faults(states, failed, bitmask) if failed else {}
         return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask}, faults=faults)
 
     def accept(self, state: GrammarState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
@@ -341,6 +352,21 @@ class GrammarMask(LogitModifier[GrammarState]):
                 job.error = error
         return accepted
 
+    def _faults(
+        self, states: Sequence[GrammarState | None], failed: Mapping[GrammarState, BaseException], bitmask: Bitmask
+    ) -> dict[int, Fault]:
+        """`Payload.faults`. The rows of what failed, or is late, are opened, so that the draw stays finite."""
+        faults = {}
+        for i, state in enumerate(states):
+            if state is None or state not in failed:
+                continue
+            bitmask[state.rows] = FULL
+            if isinstance(failed[state], Late):
+                self.late.add(state)
+            else:
+                faults[i] = Fault.of(f"grammar.{state.candidate.name}", "fill", failed[state])
+        return faults
+
     def _forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
         """Whether the last step's mask forbade one of these tokens, all that were drawn then."""
         bitmask, masked = self._buffers[0][1:][state.rows], token_ids[state.num_open_rows :]
@@ -369,15 +395,3 @@ def check_names(modifiers: Sequence[LogitModifier[Any]]) -> None:
             "grammar mask",
             field="modifiers",
         )
-
-
-def _faults(
-    states: Sequence[GrammarState | None], failed: Mapping[GrammarState, BaseException], bitmask: Bitmask
-) -> dict[int, Fault]:
-    """`Payload.faults`. The rows of what failed are opened, so that the draw stays finite."""
-    faults = {}
-    for i, state in enumerate(states):
-        if state is not None and state in failed:
-            bitmask[state.rows] = FULL
-            faults[i] = Fault.of(f"grammar.{state.candidate.name}", "fill", failed[state])
-    return faults

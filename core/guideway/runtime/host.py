@@ -1,4 +1,4 @@
-"""``python -m guideway.runtime.host DESCRIPTOR``: the zygote of grammar hosts, over a socket it was started with."""
+"""``python -m guideway.runtime.host DESCRIPTOR``: the nursery of grammar hosts, over a socket it was started with."""
 
 from __future__ import annotations
 

@@ -11,10 +11,14 @@ from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import FillJob
 from guideway.errors import ConformanceError
 
-__all__ = ["GUARD", "fill_between_guards"]
+__all__ = ["GUARD", "Late", "fill_between_guards"]
 
 GUARD = np.int32(0x6B5A4D3C)
 """Each word of a row that nobody may write to."""
+
+
+class Late(Exception):
+    """What a job's ``error`` is if its rows are still being filled: ask again with the next step."""
 
 
 def fill_between_guards(

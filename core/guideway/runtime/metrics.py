@@ -15,6 +15,8 @@ __all__ = [
     "FILL_SECONDS",
     "HOSTS_ENDED",
     "HOSTS_STARTED",
+    "HOST_BYTES",
+    "LATE_ROWS",
     "LEFT_OUT",
     "LOST_THREADS",
     "QUARANTINES",
@@ -42,6 +44,14 @@ CACHE_BYTES = Gauge(
 )
 DEADLINES_MISSED = Counter(
     "guideway_deadlines_missed", "Work that took longer than allowed, by plugin and phase", ["plugin", "phase"]
+)
+HOST_BYTES = Gauge(
+    "guideway_grammar_hosts_bytes",
+    "Resident bytes of processes for grammar strategies, each with what it shares",
+    multiprocess_mode="livesum",
+)
+LATE_ROWS = Counter(
+    "guideway_late_rows", "Sequences that sat a step out because their masks were not ready", ["strategy"]
 )
 LOST_THREADS = Gauge(
     "guideway_lost_threads", "Threads at work that nobody waits for any more", ["pool"], multiprocess_mode="livesum"

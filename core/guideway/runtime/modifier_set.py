@@ -50,9 +50,6 @@ __all__ = ["ActiveSequence", "ModifierSet", "check_served"]
 
 log = logging.getLogger(__name__)
 
-START = Deadline(wall_seconds=10, processor_seconds=1)
-"""Of `LogitModifier.start`, for which a step waits."""
-
 T = TypeVar("T")
 
 
@@ -82,7 +79,11 @@ class ModifierSet:
     """Modifiers in the order in which the pipeline applies them: by stage, within a stage as given."""
 
     def __init__(
-        self, modifiers: Sequence[LogitModifier[Any]], context: ModifierContext, offers: frozenset[Need]
+        self,
+        modifiers: Sequence[LogitModifier[Any]],
+        context: ModifierContext,
+        offers: frozenset[Need],
+        start: Deadline,
     ) -> None:
         names = [modifier.name for modifier in modifiers]
         if twice := next((name for name in names if names.count(name) > 1), None):
@@ -97,6 +98,8 @@ class ModifierSet:
         """By modifier name the payload array that is a bitmask."""
         self._words = num_words(context.vocabulary.logits_width)
         self._offers = offers
+        self._start = start
+        """How long `LogitModifier.start`, for which a step waits, may take."""
 
     def state(self, sequence: ActiveSequence, modifier: LogitModifier[T]) -> T | None:
         """What `modifier` keeps for a sequence; None if it leaves it alone."""
@@ -165,18 +168,7 @@ class ModifierSet:
                 states.append(None)  # so that a start that raises is released too
                 began, processor = time.monotonic(), time.thread_time()
                 states[-1] = state = self._call(modifier, None, "start", request, info, compiled.get(modifier.name))
-                taken = time.monotonic() - began
-                if taken > START.wall_seconds or time.thread_time() - processor > START.processor_seconds:
-                    plugin = self._plugin(modifier, state)
-                    DEADLINES_MISSED.labels(plugin, "start").inc()
-                    raise LimitExceeded(
-                        f"{plugin} took {taken:.2f} s to start, and every sequence of the batch "
-                        f"waited; more than {START.processor_seconds:g} s of a processor, or {START.wall_seconds:g} s, "
-                        "are not allowed (what takes long belongs into compile)",
-                        field=f"modifiers.{modifier.name}"
-                        if modifier.name in request.params.modifiers
-                        else "constraint",
-                    )
+                self._check_deadline(modifier, state, request, time.monotonic() - began, time.thread_time() - processor)
                 if state is not None:
                     self.check_needs(modifier)
                     unenforced |= dict.fromkeys(self._call(modifier, state, "unenforced", state, read=read_names))
@@ -188,6 +180,21 @@ class ModifierSet:
             self.release(states)
             raise
         return sequence
+
+    def _check_deadline(
+        self, modifier: LogitModifier[Any], state: Any, request: Request, taken: float, processor: float
+    ) -> None:
+        """Raise `LimitExceeded` if a start took too long."""
+        if taken <= self._start.wall_seconds and processor <= self._start.processor_seconds:
+            return
+        plugin = self._plugin(modifier, state)
+        DEADLINES_MISSED.labels(plugin, "start").inc()
+        raise LimitExceeded(
+            f"{plugin} took {taken:.2f} s to start, and every sequence of the batch waited; more than "
+            f"{self._start.processor_seconds:g} s of a processor, or {self._start.wall_seconds:g} s, are not allowed "
+            "(what takes long belongs into compile)",
+            field=f"modifiers.{modifier.name}" if modifier.name in request.params.modifiers else "constraint",
+        )
 
     def may_act(self, modifier: LogitModifier[Any], request: Request, info: SequenceInfo) -> bool:
         """Whether `modifier` may act on a sequence of a request of which not all is compiled. Raises as `start`."""

@@ -12,8 +12,9 @@ from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.steps import Need
 from guideway.plugins.building import build_modifiers, build_strategies, closing_if_it_fails, limits_of, validators
 from guideway.plugins.hooks import Hooks
+from guideway.plugins.limits import Limits
 from guideway.plugins.loading import record_of
-from guideway.runtime.grammar_hosts import GrammarHosts, HostLimits
+from guideway.runtime.grammar_hosts import GrammarHosts
 from guideway.runtime.runtime import Runtime
 
 __all__ = ["RuntimePlan"]
@@ -35,14 +36,16 @@ class RuntimePlan:
     cache_bytes: int = 512 << 20
     """Of compiled grammars."""
     compile_threads: int = 2
-    grammar_host: Literal["inline", "process"] = "inline"
-    """Where strategies compile and fill: in this process, or in hosts. One that no entry point names, or that needs
+    grammar_host: Literal["process", "inline"] = "process"
+    """Where strategies compile and fill: in hosts, or in this process. One that no entry point names, or that needs
     objects of this process, is inline."""
-    host_limits: HostLimits = field(default_factory=HostLimits)
+    sits_out: bool = False
+    """Whether the host can let a sequence sit a step out (`Runtime.is_late`)."""
+    limits: Limits = field(default_factory=Limits)
 
     def build(self, hooks: Hooks | None = None) -> Runtime:
         """The runtime, with the validators of `hooks`. Raises `InvalidConfiguration` and `PluginError`."""
-        strategies = self._build_strategies()
+        strategies, hosts = self._build_strategies()
         with closing_if_it_fails("grammar", strategies.values()):
             modifiers = build_modifiers(self.modifiers, self.context, self.options)
             with closing_if_it_fails("modifier", modifiers):
@@ -55,10 +58,12 @@ class RuntimePlan:
                     model=self.model,
                     cache_bytes=self.cache_bytes,
                     compile_threads=self.compile_threads,
+                    limits=self.limits,
+                    grammar_hosts=hosts,
                 )
 
-    def _build_strategies(self) -> dict[str, GrammarStrategy]:
-        """Those that live in hosts, and those that live here, in the order of preference."""
+    def _build_strategies(self) -> tuple[dict[str, GrammarStrategy], GrammarHosts | None]:
+        """Those that live in hosts, and those that live here, in the order of preference; and the hosts."""
         wanted = [cls for cls in self.strategies if self.grammar_host == "process" and not cls.inline]
         records = {cls: record_of(cls) for cls in wanted}
         hosted = [cls for cls, record in records.items() if record is not None]
@@ -66,7 +71,7 @@ class RuntimePlan:
         inline = [cls for cls in self.strategies if cls not in hosted]
         here = build_strategies(inline, self.context.vocabulary, self.options)
         if not hosted:
-            return here
+            return here, None
         with closing_if_it_fails("grammar", here.values()):
             hosts = GrammarHosts(
                 hosted,
@@ -75,9 +80,10 @@ class RuntimePlan:
                 self.options,
                 num_compilers=self.compile_threads + 1,  # as many threads ask them (`Threads.reserve`)
                 path=[entry for entry in sys.path if isinstance(entry, str)],
-                limits=self.host_limits,
+                limits=self.limits,
+                sits_out=self.sits_out,
             )
         for cls in hosted:
             hosts.strategies[cls.name].limits = limits[cls]
         built = here | hosts.strategies
-        return {cls.name: built[cls.name] for cls in self.strategies}
+        return {cls.name: built[cls.name] for cls in self.strategies}, hosts

@@ -31,22 +31,24 @@ from numpy.typing import NDArray
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import Example, LogitModifier, ModifierContext
-from guideway.api.steps import Fault, Need, Outcome, Payload, StepBatch, StepInput, StepOutput
+from guideway.api.steps import CONTINUE, Fault, Need, Outcome, Payload, StepBatch, StepInput, StepOutput
 from guideway.api.types import Request, SamplingParams, SequenceInfo, Submission
 from guideway.errors import (
     GuidewayError,
     InvalidRequest,
     LimitExceeded,
     PluginError,
+    Unhealthy,
     blame,
     close_each,
     contain,
     text_of,
 )
 from guideway.pipeline.context import combined_bitmask
+from guideway.plugins.limits import Limits
 from guideway.runtime.admission import Admission, Validator, check_companions, run_validators, validate_request
 from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler
-from guideway.runtime.grammar_hosts.limits import HostLimits
+from guideway.runtime.grammar_hosts import GrammarHosts
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
@@ -59,11 +61,6 @@ from guideway.runtime.warping import Warping, banned_by
 __all__ = ["Runtime"]
 
 log = logging.getLogger(__name__)
-
-ADMISSION = Deadline(wall_seconds=10)
-_LIMITS = HostLimits()
-COMPILING = Deadline(_LIMITS.compile_seconds * _LIMITS.wall_factor, _LIMITS.compile_seconds)
-"""Of what strategies and modifiers do in `compile`: as long as strategies have in hosts, which keep it themselves."""
 
 
 @dataclass(slots=True)
@@ -94,23 +91,33 @@ class Runtime:
         model: str = "",
         cache_bytes: int = 512 << 20,
         compile_threads: int = 2,
+        limits: Limits | None = None,
+        grammar_hosts: GrammarHosts | None = None,
     ) -> None:
         self.context = context
         self._strategies = strategies
         self._at_work = AtWork()
+        self._grammar_hosts = grammar_hosts
+        limits = limits or Limits()
         self._validators = validators or {}
         named = (name for each in self._validators.values() for name, _ in each)
         self._quarantine = Quarantine(named)
         self.admission_threads = Threads(
-            "guideway-admission", ADMISSION_THREADS, deadline=ADMISSION, quarantine=self._quarantine
+            "guideway-admission",
+            ADMISSION_THREADS,
+            deadline=Deadline(limits.admission_seconds),
+            quarantine=self._quarantine,
         )
         """For a host that calls `check` and `admit`, and tokenises, beside the thread that decodes or an event loop."""
-        self._threads = Threads("guideway-compile", compile_threads, reserve=True, deadline=COMPILING)
-        self._modifier_threads = Threads("guideway-modifiers", compile_threads, reserve=True, deadline=COMPILING)
+        compiling = Deadline.of_processor(limits.compile_seconds, limits)
+        self._threads = Threads("guideway-compile", compile_threads, reserve=True, deadline=compiling)
+        self._modifier_threads = Threads("guideway-modifiers", compile_threads, reserve=True, deadline=compiling)
         """Threads of their own, so that no request waits for another one's constraint."""
         self._mask = GrammarMask(strategies, Compiler(self._threads, self._at_work, cache_bytes), context)
         check_names(modifiers)
-        self._modifiers = ModifierSet([self._mask, *modifiers], context, offers)
+        self._modifiers = ModifierSet(
+            [self._mask, *modifiers], context, offers, Deadline.of_processor(limits.start_seconds, limits)
+        )
         self._compiler = RequestCompiler(self._modifiers, self._mask.name, self._modifier_threads, self._at_work)
         self._by_name = {m.name: m for m in modifiers}
         self._validation = ValidationContext(
@@ -122,6 +129,8 @@ class Runtime:
         )
         self._closed = False
         self._sequences: list[ActiveSequence | None] = [None] * context.max_num_sequences
+        self._late: frozenset[int] = frozenset()
+        """The slots of sequences that sit the last step out."""
         self._acting: list[bool] | None = None
         """Whether any running sequence has a state of each modifier; None where that has to be found out anew."""
         self._open: dict[str, OpenRequest] = {}
@@ -136,6 +145,16 @@ class Runtime:
     def modifier_classes(self) -> list[tuple[type[LogitModifier[Any]], Mapping[str, Any]]]:
         """What a worker's `Pipeline` is built from: each modifier's class and options. Picklable."""
         return [(type(m), m.options) for m in self._modifiers.all]
+
+    def check_health(self) -> None:
+        """Raise `Unhealthy` if requests are refused that nothing is wrong with: no thread is left to admit or compile
+        in, or no grammar host can be started. May be called from any thread."""
+        pools = (self.admission_threads, self._threads, self._modifier_threads)
+        wrong = [why for pool in pools if (why := pool.why_none()) is not None]
+        if self._grammar_hosts is not None and (failure := self._grammar_hosts.failure) is not None:
+            wrong.append(f"no grammar host can be started: {failure}")
+        if wrong:
+            raise Unhealthy("; ".join(wrong))
 
     # Requests
 
@@ -405,6 +424,7 @@ class Runtime:
                 payload = self._modifiers.prepare(modifier, batch, states, sequences, owners)
                 if payload is not None:
                     payloads[modifier.name] = payload
+        self._late = self._sitting_out(batch, sequences) if self._mask.late else frozenset()
         per_row = batch.slots if owners is None else batch.slots[owners]
         companions = [sequence.companions for sequence in sequences]
         return StepInput(
@@ -419,15 +439,29 @@ class Runtime:
             self._warping.num_logprobs(per_row),
         )
 
+    def is_late(self, slot: int) -> bool:
+        """Whether the sequence in `slot` sits out the step that was prepared last: nothing drawn for it is final, and
+        the next step asks for the same again. False where the host's plan does not say that it can."""
+        return slot in self._late
+
     def accept(
         self, batch: StepBatch, token_ids: Sequence[Sequence[int]], output: StepOutput | None = None
     ) -> list[Outcome]:
         """Give every modifier the final tokens of each sequence of `batch`; what is to become of each.
 
-        `token_ids` ends at the first stop token and at the host's limits. A sequence whose outcome is ``fail`` has
+        `token_ids` ends at the first stop token and at the host's limits; those of a sequence that sits the step out
+        are none of its own. A sequence whose outcome is ``fail`` has
         its `fault`, and its tokens of this step are not final.
         """
-        return self._accept(self._running(batch), batch.row_start.tolist(), token_ids, output)
+        first_rows = batch.row_start.tolist()
+        if not self._late:
+            return self._accept(self._running(batch), first_rows, token_ids, output)
+        return [
+            CONTINUE
+            if slot in self._late and self.fault(slot) is None
+            else self.accept_one(slot, first_row, ids, output)
+            for slot, first_row, ids in zip(batch.slots.tolist(), first_rows, token_ids, strict=False)
+        ]
 
     def accept_one(
         self, slot: int, first_row: int, token_ids: Sequence[int], output: StepOutput | None = None
@@ -482,6 +516,11 @@ class Runtime:
             accept(sequence, ids, feedback_of(feedback, first_row, len(ids)))
             for sequence, first_row, ids in zip(sequences, first_rows, token_ids, strict=False)
         ]
+
+    def _sitting_out(self, batch: StepBatch, sequences: list[ActiveSequence]) -> frozenset[int]:
+        pairs = zip(batch.slots.tolist(), sequences, strict=True)
+        state, is_late = self._modifiers.state, self._mask.is_late
+        return frozenset(slot for slot, sequence in pairs if is_late(state(sequence, self._mask)))
 
     def _note(self, sequence: ActiveSequence, output: StepOutput, first_row: int, num_tokens: int) -> None:
         """Faults and what was overruled in the rows whose tokens are final; a refused draft's rows never were."""

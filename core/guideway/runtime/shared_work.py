@@ -16,15 +16,11 @@ from prometheus_client import Gauge
 
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.runtime.expiring import Expiring
-from guideway.runtime.grammar_hosts.limits import HostLimits
 from guideway.runtime.threads import Threads
 
 __all__ = ["AtWork", "SharedWork"]
 
 log = logging.getLogger(__name__)
-
-REMEMBERED_SECONDS = HostLimits().remembered_seconds
-"""How long work that missed its deadline is not begun again, as in grammar hosts."""
 
 T = TypeVar("T")
 
@@ -167,8 +163,11 @@ class SharedWork(Generic[T]):
                     if known.has_begun and not isinstance(error, LimitExceeded):
                         return  # in another owner's turn, and that goes on
                     del self._under_way[place]
-                if key is not None and isinstance(error, LimitExceeded):
-                    self._late.put(key, error, REMEMBERED_SECONDS)
+                if key is not None and isinstance(error, LimitExceeded) and self._threads.deadline is not None:
+                    again = f"{error}; it is tried again after {self._threads.deadline.remembered_seconds:g} s"
+                    self._late.put(
+                        key, LimitExceeded(again, field=error.field), self._threads.deadline.remembered_seconds
+                    )
         except BaseException as failed:  # comparing keys calls a stranger's code
             log.warning("%s: what missed its deadline cannot be remembered", type(failed).__name__, exc_info=True)
         with suppress(InvalidStateError):
@@ -176,9 +175,8 @@ class SharedWork(Generic[T]):
 
     def _refusal(self, key: Hashable) -> LimitExceeded | None:
         """Why work for `key` is not begun."""
-        if (error := self._late.get(key)) is None:
-            return None
-        return LimitExceeded(f"{error}; it is tried again after {REMEMBERED_SECONDS:g} s", field=error.field)
+        error = self._late.get(key)
+        return None if error is None else LimitExceeded(str(error), field=error.field)
 
     def _run(
         self, uses: Sequence[str], key: Hashable | None, work: Callable[[], tuple[T, int]], future: Future[T]

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from guideway.errors import CALLS, GuidewayError, LimitExceeded
+from guideway.plugins.limits import Limits
 from guideway.runtime.metrics import DEADLINES_MISSED, LOST_THREADS
 from guideway.runtime.quarantine import Quarantine
 
@@ -41,6 +42,13 @@ class Deadline:
     wall_seconds: float
     processor_seconds: float = float("inf")
     """Of its thread, where the system tells (Linux)."""
+    remembered_seconds: float = 300.0
+    """How long work that missed it is not begun again."""
+
+    @classmethod
+    def of_processor(cls, seconds: float, limits: Limits) -> Deadline:
+        """So many seconds of a processor, and by the clock as many times as that as the limits say."""
+        return cls(seconds * limits.wall_factor, seconds, limits.remembered_seconds)
 
 
 @dataclass(eq=False, slots=True)
@@ -81,7 +89,7 @@ class Threads:
         self._num_free = num_threads
         """How many work for any owner."""
         self._num_threads = num_threads + reserve
-        self._deadline = deadline
+        self.deadline = deadline
         self._quarantine = quarantine
         self._threads: set[threading.Thread] = set()
         self._lost = 0
@@ -112,6 +120,11 @@ class Threads:
             self._arrived.notify()
         return future
 
+    def why_none(self) -> str | None:
+        """Why work is refused for lack of a thread; None: it is not."""
+        with self._lock:
+            return None if self._threads or self._num_wanted() else f"no thread {self._name!r} is left"
+
     def close(self) -> None:
         """Take nothing more; what was taken ends in its own time."""
         with self._lock:
@@ -136,13 +149,13 @@ class Threads:
 
     def _ended(self, future: Future[Any]) -> bool:
         """Whether it ended in time."""
-        if self._deadline is None:
+        if self.deadline is None:
             return True
         with self._lock:
             return self._running.pop(future, None) is not None
 
     def _start(self) -> None:
-        wanted = max(self._num_threads - max(0, self._lost - MAX_LOST), 0)
+        wanted = self._num_wanted()
         if len(self._threads) >= wanted > 0:
             return
         if not wanted and not self._threads:
@@ -151,7 +164,7 @@ class Threads:
             )
         previous = threading.stack_size(STACK_BYTES)
         try:
-            if self._watcher is None and self._deadline is not None:
+            if self._watcher is None and self.deadline is not None:
                 watcher = threading.Thread(target=self._watch, name=f"{self._name}-deadlines", daemon=True)
                 watcher.start()
                 self._watcher = watcher
@@ -164,6 +177,9 @@ class Threads:
                 raise GuidewayError(f"no thread {self._name!r} can be started: {error}") from error
         finally:
             threading.stack_size(previous)
+
+    def _num_wanted(self) -> int:
+        return max(self._num_threads - max(0, self._lost - MAX_LOST), 0)
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
@@ -183,7 +199,7 @@ class Threads:
             if self._closed:
                 self._arrived.notify_all()  # perhaps it was the last
             self._owners[job.owner] += 1
-            if self._deadline is not None:
+            if self.deadline is not None:
                 self._expect(job)
         return job
 
@@ -220,8 +236,8 @@ class Threads:
             self._changed.notify()
 
     def _watch(self) -> None:
-        assert self._deadline is not None
-        least = min(self._deadline.processor_seconds, self._deadline.wall_seconds)
+        assert self.deadline is not None
+        least = min(self.deadline.processor_seconds, self.deadline.wall_seconds)
         while True:
             with self._lock:
                 if not self._running:
@@ -253,7 +269,7 @@ class Threads:
 
     def _overdue(self, job: _Job, now: float) -> str:
         """By what the work has missed its deadline; empty: by nothing."""
-        assert self._deadline is not None
+        assert self.deadline is not None
         assert job.thread is not None
         assert job.thread.ident is not None
         call = CALLS.get(job.thread.ident)
@@ -261,9 +277,9 @@ class Threads:
         if excused or job.excused:  # what such a call took, also of the time since the last look, is not counted
             job.excused, job.began, job.processor = excused, now, self._processor_seconds(job)
             return ""
-        if now - job.began > self._deadline.wall_seconds:
-            return f"{self._deadline.wall_seconds:g} s"
-        most = self._deadline.processor_seconds
+        if now - job.began > self.deadline.wall_seconds:
+            return f"{self.deadline.wall_seconds:g} s"
+        most = self.deadline.processor_seconds
         if now - job.began > most and self._processor_seconds(job) - job.processor > most:
             return f"{most:g} s of a processor"
         return ""
@@ -289,9 +305,9 @@ class Threads:
                 self._start()
         DEADLINES_MISSED.labels(*(("", "") if call is None else (call.plugin, call.phase))).inc()
         LOST_THREADS.labels(self._name).inc()
-        assert self._deadline is not None
+        assert self.deadline is not None
         # not for what another took, who was called before it
-        took_most = call is not None and time.monotonic() - call.began > self._deadline.wall_seconds / 2
+        took_most = call is not None and time.monotonic() - call.began > self.deadline.wall_seconds / 2
         if call is not None and took_most and self._quarantine is not None:
             self._quarantine.strike(call.plugin)
         said = f"what {call.plugin} does {call.when} has" if call is not None else "reading the request has"

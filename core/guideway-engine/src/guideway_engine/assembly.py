@@ -96,6 +96,8 @@ def assemble(config: EngineConfig) -> Parts:
             cache_bytes=config.grammar_cache_bytes,
             compile_threads=config.compile_threads,
             grammar_host=config.grammar_host,
+            limits=config.limits,
+            sits_out=True,
         ).build(hooks)
         try:
             settings = WorkerSettings(

@@ -173,6 +173,10 @@ class AsyncEngine:
         """`AsyncGeneration.abort`."""
         self._commands.put(lambda: self._end(generation))
 
+    def check_health(self) -> None:
+        """`Engine.check_health`. Waits for nothing."""
+        self._engine.check_health()
+
     async def call_workers(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """`Engine.call_workers`, between two steps."""
         results: list[Any] = await self._call(lambda: self._engine.call_workers(method, *args, **kwargs))

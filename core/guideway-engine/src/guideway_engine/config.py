@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 from guideway.api.options import known_fields_only, short_repr
 from guideway.errors import InvalidConfiguration
 from guideway.plugins.configuration import components
+from guideway.plugins.limits import Limits
 from guideway.plugins.selection import PluginSettings
 
 from guideway_engine.config_sources import Configuration, from_arguments, read_layers
@@ -69,9 +70,10 @@ class EngineArguments(TypedDict, total=False):
     max_waiting: int
     num_speculative_tokens: int
     split_special_tokens: bool
-    grammar_host: Literal["inline", "process"]
+    grammar_host: Literal["process", "inline"]
     compile_threads: int
     grammar_cache_bytes: int
+    limits: Limits
     options: Mapping[str, Mapping[str, Any]]
     plugins: PluginSettings
 

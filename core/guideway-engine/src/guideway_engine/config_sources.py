@@ -16,6 +16,7 @@ from guideway.errors import InvalidConfiguration, did_you_mean
 from guideway.plugins import PluginIndex, PluginSettings
 from guideway.plugins.configuration import component_name
 from guideway.plugins.kinds import HOOKS
+from guideway.plugins.limits import Limits
 
 from guideway_engine.fields import Field, fields_of
 from guideway_engine.settings import KIND_OF, EngineSettings
@@ -25,15 +26,18 @@ __all__ = ["KEYS", "Configuration", "Key", "Layer", "Setting", "from_arguments",
 T = TypeVar("T")
 
 Key: TypeAlias = tuple[str, ...]
-"""``(field,)``, ``("plugins", field)`` or ``("options", "kind.name", option)``."""
+"""``(field,)``, ``(table, field)`` or ``("options", "kind.name", option)``."""
 
 PREFIX = "GUIDEWAY_"
 FILE_VARIABLE = "GUIDEWAY_CONFIG"
 OPTIONS_VARIABLE = "GUIDEWAY_OPTIONS"
 
+TABLES: dict[str, Any] = {"limits": Limits, "plugins": PluginSettings}
+"""The fields that are settings themselves."""
+
 KEYS: dict[Key, Field] = {
-    **{(name,): field for name, field in fields_of(EngineSettings).items() if name not in ("options", "plugins")},
-    **{("plugins", name): field for name, field in fields_of(PluginSettings).items()},
+    **{(name,): field for name, field in fields_of(EngineSettings).items() if name not in ("options", *TABLES)},
+    **{(table, name): field for table, cls in TABLES.items() for name, field in fields_of(cls).items()},
 }
 """What can be set, besides options of components."""
 
@@ -91,15 +95,19 @@ class Configuration:
         for key, setting in self.settings.items():
             if key[0] == "options":
                 options.setdefault(key[1], {}).update(dict.fromkeys(key[2:], setting.value))
-            elif key[0] != "plugins":
+            elif key[0] not in TABLES:
                 values[key[0]] = setting.value
-        plugins = self.plugin_settings()
-        return self._sourced(lambda: cls(**values, options=options, plugins=plugins))
+        tables = {table: self._table(table) for table in TABLES}
+        return self._sourced(lambda: cls(**values, options=options, **tables))
 
     def plugin_settings(self) -> PluginSettings:
         """Raises `InvalidConfiguration` that says where the wrong value comes from."""
-        values = {key[1]: setting.value for key, setting in self.settings.items() if key[0] == "plugins"}
-        return self._sourced(lambda: PluginSettings(**values))
+        settings: PluginSettings = self._table("plugins")
+        return settings
+
+    def _table(self, table: str) -> Any:
+        values = {key[1]: setting.value for key, setting in self.settings.items() if key[0] == table}
+        return self._sourced(lambda: TABLES[table](**values))
 
     def source_of(self, field: str) -> str | None:
         """Where the value of `field` comes from, as errors name fields; None for a default."""
@@ -136,9 +144,9 @@ def from_arguments(values: Mapping[str, Any]) -> Layer:
         source = f"argument {name}"
         if name == "options":
             layer |= _options(value, source)
-        elif name == "plugins":
-            value = asdict(value) if isinstance(value, PluginSettings) else value
-            layer |= _plugins(value, source)
+        elif name in TABLES:
+            value = asdict(value) if isinstance(value, TABLES[name]) else value
+            layer |= _table(name, value, source)
         else:
             _check_known((name,), source)
             layer[(name,)] = Setting(value, source)
@@ -206,8 +214,8 @@ def _from_file(path: Path, named_by: str = "") -> Layer:
     for name, value in table.items():
         if name == "options":
             layer |= _options(value, f"{path}, [options]", lambda component: f'{path}, [options."{component}"]')
-        elif name == "plugins":
-            layer |= _plugins(value, str(path))
+        elif name in TABLES:
+            layer |= _table(name, value, str(path))
         else:
             _check_known((name,), str(path))
             _check_quotes((name,), value, str(path))
@@ -243,15 +251,15 @@ def _parsed(path: Path, named_by: str) -> dict[str, Any]:
         raise refused(f"is not TOML: {str(error).replace('at end of document', end)}", error) from error
 
 
-def _plugins(value: Any, source: str) -> Layer:
-    """The settings of the table ``plugins``."""
+def _table(table: str, value: Any, source: str) -> Layer:
+    """The settings of one table."""
     if not isinstance(value, Mapping):
-        raise InvalidConfiguration(f"{source}: plugins must be a table, not {value!r}", field="plugins")
+        raise InvalidConfiguration(f"{source}: {table} must be a table, not {value!r}", field=table)
     layer: Layer = {}
     for name, item in value.items():
-        _check_known(("plugins", name), f"{source}, [plugins]")
-        _check_quotes(("plugins", name), item, f"{source}, [plugins]")
-        layer[("plugins", name)] = Setting(item, source)
+        _check_known((table, name), f"{source}, [{table}]")
+        _check_quotes((table, name), item, f"{source}, [{table}]")
+        layer[(table, name)] = Setting(item, source)
     return layer
 
 
@@ -291,7 +299,7 @@ def _options(value: Any, where: str, place: Callable[[str], str] | None = None) 
 
 def _check_known(key: Key, where: str) -> None:
     if key not in KEYS:
-        known = [other[-1] for other in KEYS if other[:-1] == key[:-1]] + ["options", "plugins"] * (len(key) == 1)
+        known = [other[-1] for other in KEYS if other[:-1] == key[:-1]] + ["options", *TABLES] * (len(key) == 1)
         raise InvalidConfiguration(
             f"{where}: unknown key {key[-1]!r}; {alternatives(key[-1], known, 'known')}",
             field=".".join(map(str, key)),

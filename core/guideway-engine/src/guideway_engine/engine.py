@@ -267,6 +267,12 @@ class Engine:
         """For who calls `admit` beside the thread that steps."""
         return self._runtime.admission_threads
 
+    def check_health(self) -> None:
+        """Raise `Unhealthy` if requests are refused that nothing is wrong with, such as where no thread is left that
+        compiles or no grammar host can be started, and `EngineClosed`. For a probe; may be called from any thread."""
+        self._check_open()
+        self._runtime.check_health()
+
     def new_arrival(self) -> int:
         """The number of a request that has come: of two that wait, the one with the lower number goes first. May be
         called from any thread."""

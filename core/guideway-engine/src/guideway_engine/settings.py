@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 from guideway.api.options import Range, check_fields
 from guideway.errors import InvalidConfiguration
 from guideway.plugins.configuration import Name, Names, Options, freeze_components
+from guideway.plugins.limits import Limits
 from guideway.plugins.selection import PluginSettings
 
 __all__ = ["KIND_OF", "EngineSettings"]
@@ -73,12 +74,14 @@ class EngineSettings:
     split_special_tokens: bool = True
     """Whether special tokens written out in chat messages are text; False: ``<|im_end|>`` in a message is the token, so
     that who writes a message can end it and speak in another role. In a prompt that is text it is the token always."""
-    grammar_host: Literal["inline", "process"] = "inline"
-    """Where grammar strategies run: ``inline``, in this process, or ``process``, in grammar hosts."""
+    grammar_host: Literal["process", "inline"] = "process"
+    """Where grammar strategies run: ``process``, in grammar hosts, or ``inline``, in this process."""
     compile_threads: Positive = 2
     """How many constraints compile at once."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20
     """How much memory finished grammars may keep for reuse."""
+    limits: Limits = field(default_factory=Limits)
+    """What the work of plugins may cost."""
     # not in the hash: the values may be of any type, and equal configurations have equal hashes without them
     options: Options = field(default_factory=dict, hash=False)
     """Options of components by ``kind.name``, such as ``{"grammar.llguidance": {...}}``."""

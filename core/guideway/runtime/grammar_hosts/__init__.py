@@ -9,6 +9,5 @@ costs one request and not the server.
 """
 
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts
-from guideway.runtime.grammar_hosts.limits import HostLimits
 
-__all__ = ["GrammarHosts", "HostLimits"]
+__all__ = ["GrammarHosts"]

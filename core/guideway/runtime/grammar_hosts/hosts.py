@@ -14,8 +14,8 @@ from guideway.api.vocabulary import Vocabulary
 from guideway.errors import GuidewayError, LimitExceeded, close_each, contain
 from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
+from guideway.plugins.limits import Limits
 from guideway.runtime.expiring import Expiring
-from guideway.runtime.grammar_hosts.limits import HostLimits
 from guideway.runtime.grammar_hosts.matchers import MatcherHost
 from guideway.runtime.grammar_hosts.processes import Host, HostDied, Zygote
 from guideway.runtime.grammar_hosts.serving import Spec
@@ -44,16 +44,19 @@ class GrammarHosts:
         *,
         num_compilers: int,
         path: Sequence[str],
-        limits: HostLimits | None = None,
+        limits: Limits | None = None,
+        sits_out: bool = False,
     ) -> None:
-        self._limits = limits = limits or HostLimits()
+        self._limits = limits = limits or Limits()
         its_own = {f"grammar.{cls.name}": dict(options.get(f"grammar.{cls.name}", {})) for cls in classes}
         words = num_words(vocabulary.logits_width)
         self._zygote = Zygote(Spec(tuple(path), vocabulary, tuple(records), its_own, words), limits)
         self._compilers = _Pool(self._zygote, num_compilers)
         self._readers = _Pool(self._zygote, 1)
         """For `supports`: it waits for no compilation."""
-        self._matchers = {cls.name: MatcherHost(cls.name, self._zygote, limits, self._refuse) for cls in classes}
+        self._matchers = {
+            cls.name: MatcherHost(cls.name, self._zygote, limits, self._refuse, sits_out=sits_out) for cls in classes
+        }
         self._refused: Expiring[tuple[str, str, bytes], str] = Expiring()
         """Constraints that broke a limit or ended a host, and how."""
         self._lock = threading.Lock()
@@ -68,6 +71,11 @@ class GrammarHosts:
             cls.name: HostedStrategy(cls, vocabulary, its_own[f"grammar.{cls.name}"], self) for cls in classes
         }
         """By name, what a runtime is given in place of the strategies."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why no host could be started the last time; None if one could, or none was needed yet."""
+        return self._zygote.failure
 
     def matcher_host(self, strategy: str) -> MatcherHost:
         """Where the matchers of a strategy live."""

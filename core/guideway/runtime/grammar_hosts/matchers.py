@@ -1,4 +1,4 @@
-"""The matchers of one strategy in their host: one command a step, and all of them made anew where the host is lost."""
+"""The matchers of one strategy in their hosts: one command a step, and all of them made anew where a host is lost."""
 
 from __future__ import annotations
 
@@ -11,51 +11,65 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import FillJob
-from guideway.errors import ConformanceError, GuidewayError
-from guideway.runtime.grammar_hosts.limits import HostLimits
-from guideway.runtime.grammar_hosts.messages import MAX_ROWS, Job, error_of
+from guideway.errors import GuidewayError, LimitExceeded
+from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.lane import Died, Filled, Lane, matcher_of
 from guideway.runtime.grammar_hosts.processes import Host, HostDied, Zygote
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
+from guideway.runtime.mask_block import Late
+from guideway.runtime.metrics import LATE_ROWS
 
 __all__ = ["MatcherHost"]
-
-SECONDS_PER_TOKEN = 1e-3
-"""That a matcher which is rebuilt may take besides, for each token it had accepted."""
 
 MAX_DEATHS = 2
 """So often a host may be killed from outside while it works for one sequence, before that one fails."""
 
+LATE_WHERE_OTHERS_WAIT = 3
+"""So often the rows of one sequence may be late where the host cannot let it sit a step out."""
+
+HURRIED = 2e-4
+"""Seconds of a processor that a step waits for sequences known to be slow."""
+
 
 class MatcherHost:
-    """Where the matchers of one strategy live. Started with the first grammar, and anew when it is lost: matchers are
-    rebuilt from what they accepted. What it was working on when it broke a limit, or crashed, fails."""
+    """Where the matchers of one strategy live. A host is started with the first grammar, and anew when it is lost:
+    matchers are rebuilt from what they accepted. What it was working on when it broke a limit, or crashed, fails.
+
+    Where the host of the runtime can let a sequence sit a step out, one whose rows are late does: the next steps ask
+    for them again. It moves to a second lane, a host of its own kind, so that it is late alone.
+    """
 
     def __init__(
-        self, strategy: str, zygote: Zygote, limits: HostLimits, refuse: Callable[[str, HostedGrammar, str], None]
+        self,
+        strategy: str,
+        zygote: Zygote,
+        limits: Limits,
+        refuse: Callable[[str, HostedGrammar, str], None],
+        *,
+        sits_out: bool,
     ) -> None:
         self._strategy = strategy
-        self._zygote = zygote
         self._limits = limits
         self._refuse = refuse
         """Told of a grammar that broke a limit or killed the host."""
+        self._sits_out = sits_out
+        self._most_late = limits.late_fills if sits_out else min(limits.late_fills, LATE_WHERE_OTHERS_WAIT)
         self._lock = threading.RLock()
-        self._host: Host | None = None
-        self._incarnation = 0
-        self._loaded: set[int] = set()
-        self._ended: list[tuple[int, bool]] = []
-        self._unloaded: list[int] = []
+        self._lanes = [Lane(strategy, zygote, limits) for _ in range(2 if sits_out else 1)]
+        """The usual one, and that of sequences which were slow."""
+        self._slow: dict[int, int] = {}
+        """By the number of a matcher how often its rows were late."""
         self._closed = False
-        self.num_fills = 0
-        """The masks of the last fill are overwritten by the next one."""
 
     def load(self, grammar: HostedGrammar) -> None:
         """Hand a grammar to the host, beside what it does otherwise. Raises what the strategy raises, and
         `LimitExceeded`."""
+        lane = self._lanes[0]
         for last in (False, True):
             with self._lock:
-                host, incarnation = self._alive(), self._incarnation
+                host, number = self._alive(lane), lane.number
             try:
-                self._load(host, grammar)
+                lane.load(host, grammar)
             except HostDied as error:
                 host.close()
                 if error.by_itself:
@@ -64,52 +78,40 @@ class MatcherHost:
                     raise error.error() from error
                 continue
             with self._lock:
-                if incarnation == self._incarnation:
-                    self._loaded.add(grammar.number)
+                if number == lane.number:
+                    lane.loaded.add(grammar.number)
             return
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
-        """`GrammarStrategy.fill`."""
+        """`GrammarStrategy.fill`. The error of a job whose rows come in a later step is `Late`."""
         accepted = np.full(len(jobs), -1, dtype=np.int32)
-        deaths = [0] * len(jobs)
         with self._lock:
-            left = list(range(len(jobs)))
-            together = True
-            while left:
-                group = self._fitting(jobs, left) if together else left[:1]
-                try:
-                    self._step(jobs, group, bitmask, accepted)
-                    left = left[len(group) :]
-                except _Died as died:
-                    culprit = died.job
-                    if culprit is None:
-                        at_work = [i for i in group if _matcher(jobs[i]).number == died.cause.working_on]
-                        culprit = next(iter(at_work or (group if len(group) == 1 else [])), None)
-                    if culprit is None:  # it was in the midst of several
-                        together = False
-                        continue
-                    deaths[culprit] += 1
-                    if died.cause.by_itself:
-                        self._refuse(self._strategy, _matcher(jobs[culprit]).grammar, str(died.cause))
-                    if died.cause.by_itself or deaths[culprit] == MAX_DEATHS:
-                        jobs[culprit].error = died.cause.error()
-                        left.remove(culprit)
+            self._check_open()
+            lanes: list[list[int]] = [[] for _ in self._lanes]
+            for i, job in enumerate(jobs):
+                lanes[self._lane_of(matcher_of(job))].append(i)
+            patience = self._limits.late_seconds if self._sits_out else None
+            for lane, left in zip(self._lanes, lanes, strict=True):
+                if left:
+                    self._fill(lane, jobs, left, bitmask, accepted, patience)
+                patience = HURRIED
         return accepted
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any:
         """What a method of a matcher returns. Raises what it raises there, and `LimitExceeded`."""
         with self._lock:
             deaths = 0
+            lane = self._lanes[self._lane_of(matcher)]
             while True:
-                host = self._alive()
                 try:
-                    self._ensure_loaded(host, matcher.grammar)
-                    job = matcher.job(self._incarnation)
-                    ended, self._ended = self._ended, []
-                    seconds = self._seconds([job])
-                    answer, _ = host.call("ask", job, method, arguments, ended, seconds=seconds)
+                    self._alive(lane)
+                    while lane.is_pending:
+                        lane.end(None)
+                    return lane.ask(matcher, method, arguments)
+                except Died:  # over a command before, of which its own jobs hear
+                    continue
                 except HostDied as error:
-                    host.close()
+                    lane.lose()
                     deaths += 1
                     if error.by_itself:
                         self._refuse(self._strategy, matcher.grammar, str(error))
@@ -118,142 +120,120 @@ class MatcherHost:
                 except GuidewayError:
                     matcher.lost()
                     raise
-                else:
-                    matcher.done(self._incarnation)
-                    return answer
-
-    def forget(self, matcher: int, incarnation: int, recycled: bool) -> None:
-        """Nobody uses a matcher any more. Called by the collector of garbage, at any moment: takes no lock."""
-        if incarnation == self._incarnation:
-            self._ended.append((matcher, recycled))
-
-    def unload(self, grammar: int) -> None:
-        """Nobody uses a grammar any more. Called as `forget` is."""
-        self._unloaded.append(grammar)
 
     def close(self) -> None:
-        """End the host."""
+        """End the hosts."""
         with self._lock:
             self._closed = True
-            if self._host is not None:
-                self._host.close()
-                self._host = None
+            for lane in self._lanes:
+                lane.lose()
 
-    def _step(
-        self, jobs: Sequence[FillJob], group: Sequence[int], bitmask: Bitmask, accepted: NDArray[np.int32]
+    # Called by the collector of garbage, at any moment: they take no lock
+
+    def forget(self, matcher: int, host: int, recycled: bool) -> None:
+        """A host is to have a matcher no more."""
+        for lane in self._lanes:
+            if lane.number == host:
+                lane.forget(matcher, recycled)
+
+    def end_for(self, matcher: int) -> None:
+        """Nobody uses a matcher any more."""
+        self._slow.pop(matcher, None)
+        for lane in self._lanes:
+            lane.end_for(matcher)
+
+    def unload(self, grammar: int) -> None:
+        """Nobody uses a grammar any more."""
+        for lane in self._lanes:
+            lane.unload(grammar)
+
+    # Parts
+
+    def _fill(
+        self,
+        lane: Lane,
+        jobs: Sequence[FillJob],
+        left: list[int],
+        bitmask: Bitmask,
+        accepted: NDArray[np.int32],
+        patience: float | None,
     ) -> None:
-        """One command: the rows and counts of a group of jobs. Raises `_Died`."""
-        try:
-            host = self._alive()
-        except HostDied as error:
-            raise _Died(error) from error
-        for i in group:
-            matcher = _matcher(jobs[i])
-            if not matcher.is_born(self._incarnation):
-                try:
-                    self._ensure_loaded(host, matcher.grammar)
-                except HostDied as error:
-                    host.close()
-                    raise _Died(error, i) from error
-        commands, first = [], 1
-        for i in group:
-            commands.append(_matcher(jobs[i]).job(self._incarnation, jobs[i].draft_token_ids, first))
-            first += 1 + len(jobs[i].draft_token_ids)
-        ended, self._ended = self._ended, []
-        unloaded, self._unloaded = self._unloaded, []
-        self._loaded.difference_update(unloaded)
-        self.num_fills += 1
-        try:
-            seconds = self._seconds(commands)
-            together = seconds + self._limits.fill_seconds * len(commands)
-            answer, _ = host.call("step", commands, ended, unloaded, seconds=seconds, together=together)
-            counts, errors = _read(answer, commands)
-        except (KeyError, TypeError, ValueError) as error:  # no strategy is asked what it makes of this
-            host.close()
-            raise _Died(HostDied(f"what it answered is no answer: {error}")) from error
-        except HostDied as error:
-            host.close()
-            raise _Died(error) from error
-        rows = host.masks.rows
-        for i, command, count in zip(group, commands, counts, strict=True):
-            job, matcher = jobs[i], _matcher(jobs[i])
-            if count < 0:
-                matcher.lost()
-                job.error = error_of(errors[str(group.index(i))])
+        """Fill the rows of the jobs left."""
+        deaths = dict.fromkeys(left, 0)
+        together = True
+        while left:
+            if lane.is_pending:
+                group = left
+            else:
+                group = lane.fitting(jobs, left) if together else left[:1]
+            try:
+                if not lane.is_pending:
+                    lane.begin(jobs, group)
+                filled = lane.end(patience)
+            except Died as died:
+                culprit = died.job
+                if culprit is None:
+                    at_work = [i for i in group if matcher_of(jobs[i]).number == died.cause.working_on]
+                    culprit = next(iter(at_work or (group if len(group) == 1 else [])), None)
+                if culprit is None:  # it was in the midst of several
+                    together = False
+                    continue
+                deaths[culprit] += 1
+                if died.cause.by_itself:
+                    self._refuse(self._strategy, matcher_of(jobs[culprit]).grammar, str(died.cause))
+                if died.cause.by_itself or deaths[culprit] == MAX_DEATHS:
+                    jobs[culprit].error = died.cause.error()
+                    left.remove(culprit)
                 continue
-            matcher.done(self._incarnation)
-            num_rows = matcher.num_filled(count, command.draft_token_ids)
-            masks = rows[command.first_row : command.first_row + num_rows]
-            bitmask[job.first_row : job.first_row + num_rows] = masks
-            matcher.filled(masks, command.draft_token_ids, self.num_fills)
-            accepted[i] = count
+            if filled is None:
+                LATE_ROWS.labels(self._strategy).inc(len(left))
+                for i in left:
+                    jobs[i].error = Late()
+                return
+            known = [i for i in left if matcher_of(jobs[i]).number in filled]
+            for i in known:
+                self._take(lane, jobs[i], filled[matcher_of(jobs[i]).number], bitmask, accepted, i)
+            answered = set(known)
+            left = [i for i in left if i not in answered]
 
-    def _fitting(self, jobs: Sequence[FillJob], left: Sequence[int]) -> list[int]:
-        """The first of the jobs left whose rows fit into the host's memory."""
-        group: list[int] = []
-        room = MAX_ROWS
-        for i in left:
-            room -= 1 + len(jobs[i].draft_token_ids)
-            if room < 0 and group:
-                break
-            group.append(i)
-        return group
+    def _take(
+        self, lane: Lane, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int
+    ) -> None:
+        """Let a job have what became of it."""
+        matcher = matcher_of(job)
+        if filled.error is not None:
+            job.error = filled.error
+            return
+        count = filled.count
+        sent = filled.command.draft_token_ids
+        if sent != tuple(job.draft_token_ids):  # asked before, and answered now
+            count = next((n for n in range(count) if job.draft_token_ids[n : n + 1] != sent[n : n + 1]), count)
+        masks = lane.rows(matcher, filled, count)
+        bitmask[job.first_row : job.first_row + len(masks)] = masks
+        matcher.filled(masks, sent[:count], lane)
+        accepted[i] = count
+        if filled.slow:
+            self._was_slow(matcher, job, accepted, i)
 
-    def _ensure_loaded(self, host: Host, grammar: HostedGrammar) -> None:
-        if grammar.number not in self._loaded:
-            self._load(host, grammar)
-            self._loaded.add(grammar.number)
+    def _was_slow(self, matcher: HostedMatcher, job: FillJob, accepted: NDArray[np.int32], i: int) -> None:
+        """Count how often the rows of a sequence were late, and let it go on in the other lane, or fail."""
+        times = self._slow[matcher.number] = self._slow.get(matcher.number, 0) + 1
+        if times == 1 and self._sits_out:
+            matcher.moves()
+        if times < self._most_late:
+            return
+        why = f"{times} times it took more than {self._limits.late_seconds:g} s of a processor for one step"
+        self._refuse(self._strategy, matcher.grammar, why)
+        job.error = LimitExceeded(why, field="constraint")
+        accepted[i] = -1
 
-    def _load(self, host: Host, grammar: HostedGrammar) -> None:
-        given = grammar.constraint if grammar.data is None else grammar.data
-        unloaded, self._unloaded = self._unloaded, []
-        self._loaded.difference_update(unloaded)
-        host.call(
-            "load",
-            grammar.number,
-            self._strategy,
-            given,
-            unloaded,
-            seconds=self._limits.compile_seconds,
-            beside=True,
-        )
+    def _lane_of(self, matcher: HostedMatcher) -> int:
+        return int(self._sits_out and matcher.number in self._slow)
 
-    def _seconds(self, commands: Sequence[Job]) -> float:
-        """For any one of these: more where a matcher is rebuilt from what it accepted."""
-        longest = max(len(job.birth.token_ids) if job.birth is not None else 0 for job in commands)
-        return self._limits.fill_seconds + SECONDS_PER_TOKEN * longest
-
-    def _alive(self) -> Host:
+    def _check_open(self) -> None:
         if self._closed:
             raise GuidewayError(f"closed: grammar.{self._strategy} is used no more")
-        if self._host is None or not self._host.alive:
-            self._host = self._zygote.fork()
-            self._incarnation += 1
-            self._loaded.clear()
-            self._ended.clear()
-        return self._host
 
-
-def _read(answer: Any, commands: Sequence[Job]) -> tuple[list[int], dict[str, Any]]:
-    """Counts and errors of a step, checked: a host is not trusted to stay within what it was asked."""
-    counts, errors = list(answer["counts"]), dict(answer["errors"])
-    for i, (count, job) in enumerate(zip(counts, commands, strict=True)):
-        if not -1 <= count <= len(job.draft_token_ids) or (count < 0) is not (str(i) in errors):
-            raise ValueError(f"{count} drafts accepted of {len(job.draft_token_ids)}")
-    return counts, errors
-
-
-class _Died(Exception):
-    """The host died over a command; `job` is the index of the one it was for, where that is known."""
-
-    def __init__(self, cause: HostDied, job: int | None = None) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-        self.job = job
-
-
-def _matcher(job: FillJob) -> HostedMatcher:
-    matcher = job.matcher
-    if not isinstance(matcher, HostedMatcher):
-        raise ConformanceError(f"a {type(matcher).__name__} is no matcher of a grammar host")
-    return matcher
+    def _alive(self, lane: Lane) -> Host:
+        self._check_open()
+        return lane.alive()

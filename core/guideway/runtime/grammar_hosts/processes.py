@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from guideway.errors import GuidewayError, InvalidConfiguration, LimitExceeded, PluginLoadError, text_of
-from guideway.runtime.grammar_hosts.limits import HostLimits
+from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.children import Child, answer_of, is_stopped
 from guideway.runtime.grammar_hosts.messages import BROKEN, IDLE, Frames, SharedMasks, error_of
+from guideway.runtime.grammar_hosts.nursery import ANSWER_SECONDS, Nursery
 from guideway.runtime.grammar_hosts.serving import Spec
-from guideway.runtime.metrics import HOSTS_ENDED, HOSTS_STARTED
+from guideway.runtime.metrics import HOST_BYTES, HOSTS_ENDED, HOSTS_STARTED
 
 __all__ = ["Host", "HostDied", "Zygote"]
 
@@ -28,11 +29,11 @@ log = logging.getLogger(__name__)
 LOOKS_EVERY = 0.02
 """Seconds between two looks at how much time a host has taken."""
 
+WEIGHS_EVERY = 1.0
+"""Seconds between two looks at how much memory a host has."""
+
 START_SECONDS = 300.0
 """For building all strategies."""
-
-ANSWER_SECONDS = 10.0
-"""For what a zygote does besides."""
 
 RESTS = 5.0
 """Seconds between two attempts to start a zygote that failed."""
@@ -53,16 +54,21 @@ class HostDied(GuidewayError):
 
 
 class Zygote:
-    """Forks hosts. Started anew if it is lost, and with it the hosts that were forked from it."""
+    """Builds the strategies and forks hosts. Started anew if it is lost, and with it the hosts that were forked from
+    it."""
 
-    def __init__(self, spec: Spec, limits: HostLimits) -> None:
+    def __init__(self, spec: Spec, limits: Limits) -> None:
         self.spec = spec
         self._limits = limits
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._nursery = Nursery.of(spec.path)
+        self._process: Child | None = None
         self._control: Frames | None = None
         self._owner = os.getpid()
+        self._closed = False
         self._rests_until = 0.0
+        self.failure: str | None = None
+        """Why it could not be started the last time; None if it could."""
 
     def start(self) -> None:
         """Build the strategies. Raises what is wrong with their options, and `PluginLoadError`."""
@@ -76,7 +82,7 @@ class Zygote:
         with self._lock:
             for last in (False, True):
                 try:
-                    if self._process is None or self._process.poll() is not None:
+                    if self._is_gone():
                         self._start_again()
                     return self._fork()
                 except (OSError, EOFError, ValueError) as error:
@@ -90,15 +96,16 @@ class Zygote:
                     raise
         raise AssertionError
 
-    def reap(self, pid: int, control: Frames) -> int | None:
+    def reap(self, child: Child, control: Frames) -> int | None:
         """How a host that is ending ended, which was forked over `control`: its exit status, or the negative number of
         a signal; None: nobody knows."""
+        child.close()
         with self._lock:
-            if self._control is not control or os.getpid() != self._owner:
+            if self._control is not control or self._process is None or os.getpid() != self._owner:
                 return None
             try:
-                control.socket.sendall(json.dumps({"reap": pid}).encode())
-                status: int | None = control.receive_answer()["status"]
+                control.send(("reap", child.pid))
+                status: int | None = answer_of(control, self._process.pid, ANSWER_SECONDS)["status"]
                 return status
             except (OSError, EOFError, ValueError):
                 self._end()
@@ -111,79 +118,73 @@ class Zygote:
         """End the zygote and, with it, its hosts."""
         with self._lock:
             self._end()
+            if not self._closed:
+                self._closed = True
+                self._nursery.release()
 
     def _start_again(self) -> None:
+        if self._closed:
+            raise HostDied("closed: no grammar host is started")
         if time.monotonic() < self._rests_until:
             raise HostDied("no grammar host can be started, as was found out a moment ago")
         try:
             self._start()
+            self.failure = None
         except GuidewayError as error:
+            self.failure = str(error)
             self._rests_until = time.monotonic() + RESTS
             log.error("grammar hosts are gone, and cannot be started again: %s", error)
             raise HostDied(f"no grammar host can be started: {error}") from error
 
     def _start(self) -> None:
-        self._end()
-        if not sys.executable:
-            raise PluginLoadError(
-                "grammar hosts need a Python to run, and sys.executable is empty here; set grammar_host to 'inline'",
-                plugin="runtime",
-            )
+        for last in (False, True):
+            self._end()
+            try:
+                self._build()
+                return
+            except GuidewayError:
+                self._end()
+                raise
+            except (OSError, EOFError, ValueError) as lost:
+                self._end()
+                if last:  # once may be anybody's doing
+                    raise PluginLoadError(
+                        "the process that grammar hosts come from ended, or did not answer, while strategies were "
+                        f"built: {text_of(lost)}",
+                        plugin="runtime",
+                    ) from lost
+            except BaseException:
+                self._end()
+                raise
+
+    def _build(self) -> None:
         ours, theirs = socket.socketpair()
-        descriptor = theirs.fileno()
-        # modules are found where the serving process finds them, and not in the folder it was started in
-        command = [sys.executable, "-P", "-m", "guideway.runtime.host", str(descriptor)]
-        path = os.pathsep.join(entry for entry in self.spec.path if entry)
-        try:
-            # a group of its own, so that a terminal's signals are not for it; its output never mixes with ours
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=[descriptor],
-                stdin=subprocess.DEVNULL,
-                stdout=2,
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path},
-            )
-        finally:
-            theirs.close()
         self._control = Frames(ours)
-        try:
-            ours.settimeout(START_SECONDS)
-            self._control.send(self.spec)
-            error = self._control.receive_answer()["error"]
-            ours.settimeout(ANSWER_SECONDS)
-        except (EOFError, ValueError) as lost:
-            status = self._process.poll()
-            self._end()
-            raise PluginLoadError(
-                f"the process that grammar hosts come from ended, or did not answer, while strategies were built "
-                f"(status {status})",
-                plugin="runtime",
-            ) from lost
-        except BaseException:
-            self._end()
-            raise
+        with theirs:
+            self._process = self._nursery.fork(self.spec.strategies, theirs)
+        self._control.send((dict(os.environ), self.spec))
+        error = answer_of(self._control, self._process.pid, START_SECONDS)["error"]
         if error is not None:
-            self._end()
             if error["field"]:
                 raise InvalidConfiguration(error["said"], field=error["field"])
             plugin = error["plugin"] or "runtime"
             raise PluginLoadError(error["said"] if error["plugin"] else error["text"], plugin=plugin)
 
     def _fork(self) -> Host:
-        assert self._control is not None
+        assert self._control is not None and self._process is not None
         commands, their_commands = socket.socketpair()
         beside, their_beside = socket.socketpair()
         masks = SharedMasks(self.spec.words)
-        command = json.dumps({"memory_bytes": self._limits.memory_bytes}).encode()
-        descriptors = [their_commands.fileno(), their_beside.fileno(), masks.descriptor]
         try:
-            socket.send_fds(self._control.socket, [command], descriptors)
-            answer = self._control.receive_answer()
+            self._control.send(("fork", (self._limits.memory_bytes, self._limits.late_seconds)))
+            descriptors = [their_commands.fileno(), their_beside.fileno(), masks.descriptor]
+            socket.send_fds(self._control.socket, [b"\0"], descriptors)
+            answer = answer_of(self._control, self._process.pid, ANSWER_SECONDS)
             if "error" in answer:
                 raise HostDied(f"no grammar host can be started: {answer['error']}")
             HOSTS_STARTED.inc()
-            return Host(self, self._control, answer["pid"], Frames(commands), Frames(beside), masks, self._limits)
+            child = Child(answer["pid"])
+            return Host(self, self._control, child, Frames(commands), Frames(beside), masks, self._limits)
         except BaseException:
             commands.close()
             beside.close()
@@ -193,16 +194,38 @@ class Zygote:
             their_beside.close()
             os.close(masks.descriptor)
 
+    def _is_gone(self) -> bool:
+        """Whether there is none, or it has ended."""
+        if self._control is None:
+            return True
+        poll = select.poll()
+        poll.register(self._control.socket, select.POLLIN)
+        return bool(poll.poll(0))  # it says nothing unasked
+
     def _end(self) -> None:
         control, process, self._control, self._process = self._control, self._process, None, None
-        if control is not None:
-            control.close()
+        if control is None:
+            return
         if process is not None and os.getpid() == self._owner:
-            try:
-                process.wait(1 if control is not None else 0)  # it closes its strategies; its hosts end with it
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            with suppress(OSError):
+                control.socket.shutdown(socket.SHUT_WR)  # it closes its strategies; its hosts end with it
+                poll = select.poll()
+                poll.register(control.socket, select.POLLIN)
+                poll.poll(1000)
+            process.kill()
+            self._nursery.reap(process)
+        control.close()
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Since when a call is watched."""
+
+    on: int
+    """What it worked on then."""
+    taken: float
+    """The host's processor time then."""
+    began: float = field(default_factory=time.monotonic)
 
 
 class Host:
@@ -212,22 +235,21 @@ class Host:
         self,
         zygote: Zygote,
         control: Frames,
-        pid: int,
+        child: Child,
         commands: Frames,
         beside: Frames,
         masks: SharedMasks,
-        limits: HostLimits,
+        limits: Limits,
     ) -> None:
         self._zygote = zygote
         self._control = control
-        self.pid = pid
-        # a number that another process may have later is not enough to kill by
-        self._handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        self._child = child
         self._owner = os.getpid()
         self._frames = {False: commands, True: beside}
         self._talking = {False: threading.RLock(), True: threading.RLock()}
         """One call at a time over each of the two sockets."""
         self._busy = {False: False, True: False}
+        self._watch = {beside: _Watch(IDLE, 0.0) for beside in (False, True)}
         self._amid_both = False
         """Whether calls over both were under way when it ended."""
         self._killed: tuple[bool, str] | None = None
@@ -238,10 +260,17 @@ class Host:
         self.alive = True
         self.given_up = False
         """Whether it was ended because nobody waits for what it does."""
+        self._bytes = 0
+        """As the metric has them."""
+        self._weighed_at = 0.0
         self._status: int | None = None
         self._is_counted = False
         for frames in (commands, beside):  # a stopped host takes no long command
             frames.socket.settimeout(limits.compile_seconds * limits.wall_factor)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
 
     def call(
         self, name: str, *arguments: Any, seconds: float, together: float = 0.0, beside: bool = False
@@ -249,26 +278,58 @@ class Host:
         """What the host answers, and the bytes with it. `seconds` is how much time of a processor it may take, from now
         or from when it last began with another matcher; `together` the same of what it does for several at once. Raises
         what the strategy raised, and `HostDied`."""
+        with self._talking[beside]:
+            self.send(name, *arguments, beside=beside)
+            answer = self.answer(seconds=seconds, together=together, beside=beside)
+            assert answer is not None
+            return answer
+
+    def send(self, name: str, *arguments: Any, beside: bool = False) -> None:
+        """Begin a call, of which `answer` tells the end. Raises `HostDied`."""
         if os.getpid() != self._owner:
             raise HostDied("grammar hosts serve the process that started them, and this one was forked from it")
-        frames = self._frames[beside]
         with self._talking[beside]:
             self._busy[beside] = True
-            try:
-                frames.send((name, *arguments))
-                self._wait(frames.socket, seconds, max(seconds, together), beside)
+            self._watch[beside] = _Watch(IDLE if beside else self.masks.working_on, self._child.processor_seconds())
+            with self._until_gone(beside):
+                self._frames[beside].send((name, *arguments))
+
+    def answer(
+        self, *, seconds: float, together: float = 0.0, patience: float | None = None, beside: bool = False
+    ) -> tuple[Any, bytes | None] | None:
+        """`call` after `send`; with `patience`, None if there is no answer after so much time of a processor, or by the
+        clock as many times as that as the limits say: ask again."""
+        frames = self._frames[beside]
+        with self._talking[beside]:
+            with self._until_gone(beside):
+                if not self._await(frames.socket, seconds, max(seconds, together), patience, beside):
+                    return None
                 answer = frames.receive_answer()
                 data = frames.receive_bytes() if answer.get("bytes") else None
-            except BROKEN as error:
-                raise self._death(beside) from error
-            except BaseException:  # interrupted: the answer would be taken for that of the next call
-                self.close()
-                raise
-            finally:
-                self._busy[beside] = False
+            self._busy[beside] = False
+            self._weigh()
         if "error" in answer:
             raise error_of(answer["error"])
         return answer["value"], data
+
+    @contextmanager
+    def _until_gone(self, beside: bool) -> Iterator[None]:
+        """Around what is said over a socket."""
+        try:
+            yield
+        except BROKEN as error:
+            death = self._death(beside)
+            self._busy[beside] = False
+            raise death from error
+        except BaseException:  # interrupted: the answer would be taken for that of the next call
+            self.close()
+            self._busy[beside] = False
+            raise
+
+    def kill(self) -> None:
+        """End it without waiting for anything: calls find it gone."""
+        if self.alive:
+            self._child.kill()
 
     def is_gone(self) -> bool:
         """Whether it ended while nobody called."""
@@ -282,56 +343,52 @@ class Host:
             if not self.alive or os.getpid() != self._owner:
                 return
             self.alive = False
+            HOST_BYTES.dec(self._bytes)
             self._amid_both = all(self._busy.values())
-            with suppress(ProcessLookupError):
-                if self._handle is None:
-                    os.kill(self.pid, signal.SIGKILL)
-                else:
-                    signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-            if self._handle is not None:
-                os.close(self._handle)
-            self._status = self._zygote.reap(self.pid, self._control)
+            self._child.kill()
+            self._status = self._zygote.reap(self._child, self._control)
         for beside, frames in self._frames.items():
             with self._talking[beside]:  # a call finds out at once, now that the process is gone
                 frames.close()
 
-    def _wait(self, sock: socket.socket, seconds: float, together: float, beside: bool) -> None:
-        """Wait for an answer. Kills the host if it takes too long."""
+    def _await(
+        self, sock: socket.socket, seconds: float, together: float, patience: float | None, beside: bool
+    ) -> bool:
+        """Wait for an answer, and no longer than `patience`; whether there is one. Kills the host if it takes too
+        long."""
         poll = select.poll()
         poll.register(sock, select.POLLIN)
-        if poll.poll(LOOKS_EVERY * 1000):
-            return
-        on, began, taken = self.masks.working_on, time.monotonic(), self._processor_seconds()
-        while not poll.poll(LOOKS_EVERY * 1000):
-            now = on if beside else self.masks.working_on
-            if now != on:
-                on, began, taken = now, time.monotonic(), self._processor_seconds()
+        watch, factor = self._watch[beside], self._limits.wall_factor
+        looks_every, lost_patience = LOOKS_EVERY, float("inf")
+        if patience is not None:
+            looks_every, lost_patience = min(LOOKS_EVERY, patience * factor), time.monotonic() + patience * factor
+        while not poll.poll(looks_every * 1000):
+            on = watch.on if beside else self.masks.working_on
+            if on != watch.on:
+                watch = self._watch[beside] = _Watch(on, self._child.processor_seconds())
             limit = together if on == IDLE else seconds
-            # what is done beside takes time of the same process
-            most = limit + (self._limits.compile_seconds if self._busy[True] and not beside else 0)
-            used, waited = self._processor_seconds() - taken, time.monotonic() - began
+            amid_both = self._busy[True] and not beside  # what is done beside takes time of the same process
+            most = limit + (self._limits.compile_seconds if amid_both else 0)
+            used, waited = self._child.processor_seconds() - watch.taken, time.monotonic() - watch.began
             if used > most:
                 self._killed = beside, f"it took more than {limit:g} s of a processor, the most that is allowed"
-            elif waited > most * self._limits.wall_factor:
+            elif waited > most * factor:
                 self._killed = beside, f"it did not answer in {waited:.1f} s, too long"
-            elif waited > max(1.0, most) and self._is_stopped():
+            elif waited > max(1.0, most) and is_stopped(self._child.pid):
                 self._killed = beside, ""
             if self._killed is not None:
                 raise EOFError(self._killed[1])
+            if patience is not None and ((used > patience and not amid_both) or time.monotonic() > lost_patience):
+                return False
+        return True
 
-    def _processor_seconds(self) -> float:
-        try:
-            return time.clock_gettime((~self.pid << 3) | 2)  # the process's clock, as Linux numbers it
-        except OSError:
-            return 0.0
-
-    def _is_stopped(self) -> bool:
-        """Whether somebody stopped it, by what Linux knows."""
-        try:
-            with open(f"/proc/{self.pid}/stat") as file:  # noqa: PTH123 - a path for each look costs more
-                return file.read().rpartition(")")[2].split()[0] in "Tt"
-        except OSError:
-            return False
+    def _weigh(self) -> None:
+        """Tell the metric how much memory the host has, now and then."""
+        with self._lock:
+            if self.alive and time.monotonic() - self._weighed_at > WEIGHS_EVERY:
+                before, self._bytes = self._bytes, self._child.resident_bytes()
+                self._weighed_at = time.monotonic()
+                HOST_BYTES.inc(self._bytes - before)
 
     def _count(self, how: str) -> None:
         if not self._is_counted:

@@ -1,20 +1,23 @@
-"""What runs in the processes of grammar hosts: the zygote, which builds the strategies and forks, and the hosts.
+"""What runs in the processes of grammar hosts: the nursery, which imports strategies and forks zygotes; zygotes, which
+build them and fork hosts; and hosts.
 
-The zygote has one thread and has compiled nothing, so that a fork of it is whole. A host has two: one for commands, one
-for what takes long beside them; both with stacks that native recursion does not overflow at once.
+Nursery and zygote have one thread and have compiled nothing, so that a fork of them is whole. A host has two: one for
+commands, one for what takes long beside them; both with stacks that native recursion does not overflow at once.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
@@ -30,6 +33,9 @@ from guideway.runtime.replay import new_matcher, recycle
 from guideway.runtime.threads import STACK_BYTES
 
 __all__ = ["Spec", "main"]
+
+APART = 8
+"""For so many steps a batch that was slow is filled one by one."""
 
 PDEATHSIG = 1
 """Of Linux's ``prctl``: which signal a process has when its parent ends."""
@@ -49,69 +55,98 @@ class Spec:
 
 
 def main(descriptor: int) -> None:
-    """Serve as a zygote over a socket until its other end is closed."""
+    """Serve as a nursery over a socket until its other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the serving process, which closes the socket
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     control = Frames(socket.socket(fileno=descriptor), most=1 << 40)
-    try:
+    with suppress(EOFError):
+        _fork_on_demand(control, _zygote, before=_import)
+
+
+def _import(records: Sequence[PluginRecord]) -> None:
+    """Import what zygotes share. What cannot be imported they find out themselves, and say why."""
+    for record in records:
         try:
-            spec: Spec = control.receive()
-            sys.path[:] = spec.path
-            classes = [load(record).component for record in spec.strategies]
-            strategies = build_strategies(classes, spec.vocabulary, spec.options)
-        except EOFError:
-            raise
+            load(record)
         except BaseException as error:
             contain(error)
-            field = error.field if isinstance(error, InvalidConfiguration) else ""
-            plugin = getattr(error, "plugin", "")
-            control.answer({"error": {**words_of(error), "field": field, "plugin": plugin, "said": str(error)}})
-            return
-        control.answer({"error": None})
-        try:
-            _serve(control, spec, strategies)
-        finally:
-            close_each([(f"grammar.{name}", strategy.close) for name, strategy in strategies.items()])
+
+
+def _zygote(descriptors: Sequence[int], _: object) -> None:
+    """Build the strategies, and fork hosts until the other end of the socket is closed."""
+    control = Frames(socket.socket(fileno=descriptors[0]), most=1 << 40)
+    try:
+        environ: dict[str, str]
+        spec: Spec
+        environ, spec = control.receive()
+        os.environ.clear()
+        os.environ.update(environ)  # it may be another one than when the nursery was started
+        sys.path[:] = spec.path
+        classes = [load(record).component for record in spec.strategies]
+        strategies = build_strategies(classes, spec.vocabulary, spec.options)
     except EOFError:
+        raise
+    except BaseException as error:
+        contain(error)
+        field = error.field if isinstance(error, InvalidConfiguration) else ""
+        plugin = getattr(error, "plugin", "")
+        control.answer({"error": {**words_of(error), "field": field, "plugin": plugin, "said": str(error)}})
         return
+    control.answer({"error": None})
+    try:
+        _fork_on_demand(control, partial(_host, spec, strategies))
+    finally:
+        close_each([(f"grammar.{name}", strategy.close) for name, strategy in strategies.items()])
 
 
-def _serve(control: Frames, spec: Spec, strategies: dict[str, GrammarStrategy]) -> None:
+def _fork_on_demand(
+    control: Frames, child: Callable[[Sequence[int], Any], None], before: Callable[[Any], None] | None = None
+) -> None:
+    """Answer commands until the other end of the socket is closed, which raises EOFError. A child has the descriptors
+    and the argument of the command to fork it; `before` is given the argument before."""
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control.socket, 4096, 3)
-        if not data:
-            return
-        command = json.loads(data)
-        if "reap" in command:
+        command, argument = control.receive()
+        if command == "reap":
             try:
-                _, status = os.waitpid(command["reap"], 0)  # it has ended, or was killed
+                _, status = os.waitpid(argument, 0)  # it has ended, or was killed
                 control.answer({"status": os.waitstatus_to_exitcode(status)})
             except ChildProcessError:
                 control.answer({"status": None})
             continue
+        _, descriptors, _, _ = socket.recv_fds(control.socket, 1, 3)
+        if before is not None:
+            before(argument)
         try:
             pid = os.fork()
         except OSError as error:
             pid = -1
             control.answer({"error": str(error)})
         if pid == 0:
+            status = 70
             try:
                 control.close()
                 _die_with_parent()
-                _limit_memory(command["memory_bytes"])
-                _host(descriptors, spec, strategies)
+                child(descriptors, argument)
+                status = 0
+            except EOFError:
+                status = 0
             except BaseException:
-                os._exit(70)
-            os._exit(0)
+                pass
+            finally:
+                os._exit(status)
         for descriptor in descriptors:
             os.close(descriptor)
         if pid > 0:
             control.answer({"pid": pid})
 
 
-def _host(descriptors: Sequence[int], spec: Spec, strategies: dict[str, GrammarStrategy]) -> None:
+def _host(
+    spec: Spec, strategies: dict[str, GrammarStrategy], descriptors: Sequence[int], limits: tuple[int, float]
+) -> None:
+    memory_bytes, late_seconds = limits
+    _limit_memory(memory_bytes)
     commands, beside, shared = descriptors
-    host = _Host(strategies, SharedMasks(spec.words, shared))
+    host = _Host(strategies, SharedMasks(spec.words, shared), late_seconds)
     threading.stack_size(STACK_BYTES)
     threads = [
         threading.Thread(target=_answer, args=(Frames(socket.socket(fileno=end), most=1 << 40), answers), daemon=True)
@@ -146,9 +181,12 @@ def _answer(frames: Frames, answers: dict[str, Callable[..., Any]]) -> None:
 class _Host:
     """The answers of one host."""
 
-    def __init__(self, strategies: dict[str, GrammarStrategy], masks: SharedMasks) -> None:
+    def __init__(self, strategies: dict[str, GrammarStrategy], masks: SharedMasks, late_seconds: float) -> None:
         self._strategies = strategies
         self._masks = masks
+        self._late_seconds = late_seconds
+        self._apart = 0
+        """For how many steps jobs are filled one by one, to find out which is slow."""
         self._grammars: dict[int, tuple[GrammarStrategy, CompiledGrammar]] = {}
         self._matchers: dict[int, _Living] = {}
         self.commands: dict[str, Callable[..., Any]] = {
@@ -191,13 +229,17 @@ class _Host:
         self._forget(ended, unloaded)
         masks, counts, errors = self._masks, [-1] * len(jobs), {}
         ready: dict[int, FillJob] = {}
+        taken = [0.0] * len(jobs)
         for i, job in enumerate(jobs):
             masks.working_on = job.matcher
+            began = time.thread_time()
             try:
                 living = self._living(job)
                 ready[i] = FillJob(living.matcher, job.draft_token_ids, job.first_row)
             except BaseException as error:
                 errors[i] = words_of(error)
+            if job.birth is None:  # what is told anew takes its time
+                taken[i] = time.thread_time() - began
         num_rows = sum(1 + len(job.draft_token_ids) for job in jobs)
         block = masks.rows[: num_rows + 2]
         block[0] = block[-1] = GUARD
@@ -205,6 +247,8 @@ class _Host:
             masks.working_on = jobs[indices[0]].matcher if len(indices) == 1 else IDLE
             some = tuple(ready[i] for i in indices)
             strategy = self._matchers[jobs[indices[0]].matcher].strategy
+            clock = time.thread_time if len(indices) == 1 else time.process_time
+            began = clock()
             try:
                 filled = fill_between_guards(strategy.fill, some, block)
             except BaseException as error:  # matchers and rows may be anywhere now
@@ -212,21 +256,26 @@ class _Host:
                     self._matchers.pop(jobs[i].matcher, None)
                     errors[i] = words_of(error)
                 continue
+            if len(indices) == 1:
+                taken[indices[0]] += clock() - began
+            elif clock() - began > self._late_seconds:
+                self._apart = APART
             for i, count in zip(indices, filled.tolist(), strict=True):
                 counts[i] = count
                 if count < 0:
                     unsaid = ConformanceError("fill returned -1 without setting the job's error")
                     errors[i] = words_of(ready[i].error or unsaid)
         masks.working_on = IDLE
-        return {"counts": counts, "errors": errors}
+        self._apart = max(0, self._apart - 1)
+        return {"counts": counts, "errors": errors, "slow": [i for i, s in enumerate(taken) if s > self._late_seconds]}
 
     def _together(self, jobs: Sequence[Job], ready: dict[int, FillJob]) -> list[list[int]]:
-        """The jobs that are filled by one call: all, where the strategy fills batches by itself."""
+        """The jobs that are filled by one call: all, where the strategy fills batches by itself and is fast."""
         if not ready:
             return []
         strategy = self._matchers[jobs[next(iter(ready))].matcher].strategy
         batches = type(strategy).fill is not GrammarStrategy.fill
-        return [list(ready)] if batches else [[i] for i in ready]
+        return [list(ready)] if batches and not self._apart else [[i] for i in ready]
 
     def _ask(self, job: Job, method: str, arguments: Sequence[Any], ended: Sequence[tuple[int, bool]]) -> Any:
         """What a matcher's method returns."""
@@ -277,8 +326,8 @@ def _accept(matcher: Matcher, token_ids: tuple[int, ...]) -> None:
 
 
 def _die_with_parent() -> None:
-    """End with the zygote, also amid native code that never returns. Elsewhere than on Linux the end of the socket
-    has to do."""
+    """End with the process that forked this one, also amid native code that never returns. Elsewhere than on Linux the
+    end of the socket has to do."""
     if sys.platform == "linux":
         import ctypes
 

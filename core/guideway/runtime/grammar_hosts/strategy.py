@@ -15,6 +15,7 @@ from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matc
 from guideway.api.types import Constraint
 from guideway.api.vocabulary import Vocabulary
 from guideway.runtime.grammar_hosts.messages import Birth, Job
+from guideway.runtime.mask_block import Late
 
 __all__ = ["HostedGrammar", "HostedMatcher", "HostedStrategy"]
 
@@ -22,10 +23,14 @@ _NUMBERS = itertools.count()
 """Of grammars and matchers, in all hosts of this process."""
 
 
+class Source(Protocol):
+    """Where masks come from: `Lane`."""
+
+    num_commands: int
+
+
 class Home(Protocol):
     """Where the matchers of one strategy live: `MatcherHost`."""
-
-    num_fills: int
 
     def load(self, grammar: HostedGrammar) -> None: ...
 
@@ -35,7 +40,9 @@ class Home(Protocol):
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any: ...
 
-    def forget(self, matcher: int, incarnation: int, recycled: bool) -> None: ...
+    def forget(self, matcher: int, host: int, recycled: bool) -> None: ...
+
+    def end_for(self, matcher: int) -> None: ...
 
 
 class Hosts(Protocol):
@@ -138,8 +145,8 @@ class HostedMatcher(Matcher):
         """Whether the strategy may use it again."""
         self._stop_token_ids = stop_token_ids
         self._accepted = accepted
-        self._born_in = -1
-        """The incarnation of the host that has it."""
+        self.born_in = -1
+        """The number of the host that has it."""
         self._to_roll_back = 0
         self._to_accept: list[int] = []
         """What the host does not know yet: it rolls back first."""
@@ -148,6 +155,7 @@ class HostedMatcher(Matcher):
         self._drafts: Sequence[int] = ()
         self._at: int | None = None
         """Which of the masks is that of the state now; None: none is."""
+        self._filled_by: Source | None = None
         self._filled_in = -1
 
     # What is known
@@ -160,7 +168,7 @@ class HostedMatcher(Matcher):
             if mask is None:
                 return count + self._accept_there(tuple(token_ids[count:]))
             allowed = _allows(mask, token_id)
-            if self._row() is not mask and self._filled_in != self._home.num_fills:  # a fill came between
+            if self._row() is None:  # a fill came between
                 return count + self._accept_there(tuple(token_ids[count:]))
             if not allowed:
                 return count
@@ -191,16 +199,18 @@ class HostedMatcher(Matcher):
 
     def fork(self) -> Matcher:
         child = HostedMatcher(self._home, self.grammar, self._stop_token_ids, list(self._accepted))
-        child._rows, child._drafts, child._at, child._filled_in = self._rows, self._drafts, self._at, self._filled_in
+        child._rows, child._drafts, child._at = self._rows, self._drafts, self._at
+        child._filled_by, child._filled_in = self._filled_by, self._filled_in
         return child
 
     # What is asked
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
         job = FillJob(self, (), row)
-        if self._home.fill((job,), bitmask)[0] < 0:
+        while self._home.fill((job,), bitmask)[0] < 0:
             assert job.error is not None
-            raise job.error
+            if not isinstance(job.error, Late):
+                raise job.error
 
     def validate(self, token_ids: Sequence[int]) -> int:
         return int(self._home.ask(self, "validate", tuple(token_ids)))
@@ -214,32 +224,33 @@ class HostedMatcher(Matcher):
 
     # For its home
 
-    def job(self, incarnation: int, draft_token_ids: Sequence[int] = (), first_row: int = 0) -> Job:
+    def job(self, host: int, draft_token_ids: Sequence[int] = (), first_row: int = 0) -> Job:
         """What the host has to do for it."""
-        if self._born_in == incarnation:
+        if self.born_in == host:
             return Job(self.number, None, self._to_roll_back, tuple(self._to_accept), tuple(draft_token_ids), first_row)
         birth = Birth(self.grammar.number, self._stop_token_ids, tuple(self._accepted))
         return Job(self.number, birth, 0, (), tuple(draft_token_ids), first_row)
 
-    def done(self, incarnation: int) -> None:
+    def done(self, host: int) -> None:
         """The host has done it."""
-        self._born_in, self._to_roll_back = incarnation, 0
+        self.born_in, self._to_roll_back = host, 0
         self._to_accept.clear()
 
     def lost(self) -> None:
         """What the host has of it is not to be used any more."""
-        if self._born_in >= 0:
-            self._home.forget(self.number, self._born_in, False)
-        self._born_in = -1
+        self.moves()
         self._rows = self._at = None
 
-    def filled(self, masks: NDArray[np.int32], draft_token_ids: Sequence[int], number: int) -> None:
-        """Its masks are these until the host fills again."""
-        self._rows, self._drafts, self._at, self._filled_in = masks, draft_token_ids, 0, number
+    def filled(self, masks: NDArray[np.int32], draft_token_ids: Sequence[int], lane: Source) -> None:
+        """Its masks are these until the lane's next command."""
+        self._rows, self._drafts, self._at = masks, draft_token_ids, 0
+        self._filled_by, self._filled_in = lane, lane.num_commands
 
-    def is_born(self, incarnation: int) -> bool:
-        """Whether the host has it."""
-        return self._born_in == incarnation
+    def moves(self) -> None:
+        """Another host has it from now on; what is known of its masks holds."""
+        if self.born_in >= 0:
+            self._home.forget(self.number, self.born_in, False)
+        self.born_in = -1
 
     def num_filled(self, count: int, draft_token_ids: Sequence[int]) -> int:
         """How many of its rows a fill that accepted `count` drafts has written: none after the end."""
@@ -247,7 +258,9 @@ class HostedMatcher(Matcher):
 
     def _row(self) -> NDArray[np.int32] | None:
         """That of the state now, if it is known."""
-        if self._at is None or self._rows is None or self._filled_in != self._home.num_fills:
+        if self._at is None or self._rows is None or self._filled_by is None:
+            return None
+        if self._filled_in != self._filled_by.num_commands:
             return None
         mask: NDArray[np.int32] = self._rows[self._at]
         return mask
@@ -267,8 +280,9 @@ class HostedMatcher(Matcher):
         return count
 
     def __del__(self) -> None:
-        if self._born_in >= 0:
-            self._home.forget(self.number, self._born_in, self.recycled)
+        self._home.end_for(self.number)
+        if self.born_in >= 0:
+            self._home.forget(self.number, self.born_in, self.recycled)
 
 
 def _allows(mask: NDArray[np.int32], token_id: int) -> bool:

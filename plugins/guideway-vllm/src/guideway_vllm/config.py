@@ -12,6 +12,7 @@ from guideway.api import InvalidConfiguration, parse_options
 from guideway.api.options import Range, check_fields
 from guideway.plugins import PluginPlan, Plugins, PluginSettings
 from guideway.plugins.configuration import Names, Options, freeze_components
+from guideway.plugins.limits import Limits
 
 __all__ = ["KEY", "GuestConfig"]
 
@@ -21,7 +22,8 @@ WHERE = f'additional_config["{KEY}"]'
 KIND_OF = {"grammar": "grammar", "modifiers": "modifier", "worker_mixins": "worker", "device_backend": "device"}
 """The fields that choose components which take options, and the kind of each."""
 
-MAPPINGS = {"options": "must map 'kind.name' to the component's options", "plugins": "must be a mapping of settings"}
+TABLES: dict[str, Any] = {"limits": Limits, "plugins": PluginSettings}
+"""The fields that are settings themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +39,9 @@ class GuestConfig:
     """Worker mixins, in the order their methods are called."""
     device_backend: str | None = None
     """The device component that applies masks and modifiers; None: ``cpu`` on a CPU, else ``torch``."""
-    grammar_host: Literal["inline", "process"] = "inline"
-    """Where grammar strategies compile and fill: in vLLM's own processes, or in hosts. Those of vLLM itself are always
-    inline."""
+    grammar_host: Literal["process", "inline"] = "process"
+    """Where grammar strategies compile and fill: in grammar hosts, or in vLLM's own processes. Those of vLLM itself are
+    always inline."""
     compile_threads: Annotated[int, Range(1)] = 2
     """How many constraints compile at once, in the front end and in the engine core each."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20
@@ -47,6 +49,8 @@ class GuestConfig:
     refuse_within: Annotated[float, Range(0), math.isfinite, "a number of seconds of at least 0"] = 2.0
     """For how many seconds at most the front end waits for a constraint to compile, so that a wrong one is refused
     with status 400; one that takes longer goes on to the engine, where only its own request can fail."""
+    limits: Limits = field(default_factory=Limits)
+    """What the work of plugins may cost."""
     options: Options = field(default_factory=dict, hash=False)
     """Options of components by ``kind.name``."""
     plugins: PluginSettings = field(default_factory=PluginSettings)
@@ -71,11 +75,13 @@ class GuestConfig:
         if not isinstance(given, Mapping):
             raise InvalidConfiguration(f"{WHERE} must be a mapping, {{}} for defaults, not {given!r}", field=KEY)
         given = dict(given)
-        for name, what in MAPPINGS.items():
+        for name in ("options", *TABLES):
             if not isinstance(given.get(name, {}), Mapping):
-                raise InvalidConfiguration(f"{WHERE}.{name} {what}, not {given[name]!r}", field=name)
-        if "plugins" in given:
-            given["plugins"] = parse_options(PluginSettings, given["plugins"], where=f"{WHERE}.plugins")
+                what = "map 'kind.name' to the component's options" if name == "options" else "be a mapping of settings"
+                raise InvalidConfiguration(f"{WHERE}.{name} must {what}, not {given[name]!r}", field=name)
+        for table, settings in TABLES.items():
+            if table in given:
+                given[table] = parse_options(settings, given[table], where=f"{WHERE}.{table}")
         config = parse_options(cls, given, where=WHERE)
         if config.device_backend is None:
             backend = "cpu" if vllm_config.device_config.device_type == "cpu" else "torch"

@@ -225,6 +225,10 @@ class FrontEnd:
                 field=given[0],
             )
 
+    def check_health(self) -> None:
+        """Raise `Unhealthy` if requests are refused that nothing is wrong with."""
+        self._runtime.check_health()
+
     def close(self) -> None:
         """Stop admitting and compiling, and close strategies and modifiers. Closing twice is fine."""
         self._runtime.close()

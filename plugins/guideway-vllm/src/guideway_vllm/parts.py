@@ -62,6 +62,7 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
         cache_bytes=config.grammar_cache_bytes,
         compile_threads=config.compile_threads,
         grammar_host=config.grammar_host,
+        limits=config.limits,
     )
     with serving(Server(vllm_config, _tokenizer(vllm_config))):
         return plan.build(hooks if front_end else None)

@@ -2,7 +2,8 @@
 
 =====================================  ================================================================================
 ``InputProcessor``                     ``__init__``, ``_validate_params``, ``process_inputs``
-``AsyncLLM``                           ``add_request``, so that a server tries requests beside its event loop
+``AsyncLLM``                           ``add_request``, so that a server tries requests beside its event loop, and
+                                       ``check_health``
 ``SchedulerConfig.get_scheduler_cls``  the scheduler's class, and through it the structured-output manager's
 ``WorkerWrapperBase.init_device``      the model runner of each worker, once it is there
 =====================================  ================================================================================
@@ -13,6 +14,7 @@ What they lead to does nothing unless ``additional_config`` has the key ``guidew
 from __future__ import annotations
 
 import inspect
+import logging
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,8 +24,11 @@ from importlib import import_module
 from typing import Any
 
 from guideway.api import PluginUnavailable
+from guideway.errors import Unhealthy
 
 __all__ = ["install", "missing_seams"]
+
+log = logging.getLogger("vllm.guideway")
 
 PROCESSED = ("request_id", "prompt", "params")
 REASONING = ("request", "spec_tokens", "spec_tokens_committed")
@@ -33,6 +38,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.input_processor:InputProcessor._validate_params": ("params",),
     "vllm.v1.engine.input_processor:InputProcessor.process_inputs": PROCESSED,
     "vllm.v1.engine.async_llm:AsyncLLM.add_request": PROCESSED,
+    "vllm.v1.engine.async_llm:AsyncLLM.check_health": (),
     "vllm.v1.engine.async_llm:AsyncLLM.get_supported_tasks": (),
     "vllm.config:SchedulerConfig.get_scheduler_cls": (),
     "vllm.v1.core.sched.scheduler:Scheduler.__init__": ("vllm_config", "structured_output_manager"),
@@ -76,6 +82,7 @@ def install() -> None:
     _wrap("vllm.v1.engine.input_processor:InputProcessor._validate_params", _around_validate_params)
     _wrap("vllm.v1.engine.input_processor:InputProcessor.process_inputs", _around_process_inputs)
     _wrap("vllm.v1.engine.async_llm:AsyncLLM.add_request", _around_add_request)
+    _wrap("vllm.v1.engine.async_llm:AsyncLLM.check_health", _around_check_health)
     _wrap("vllm.config:SchedulerConfig.get_scheduler_cls", _around_get_scheduler_cls)
     _wrap("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", _around_init_device)
 
@@ -184,6 +191,21 @@ def _around_add_request(add_request: Callable[..., Any]) -> Callable[..., Any]:
 
         with _admitting(take_over):
             return await add_request(self, request_id, prompt, params, *args, **kwargs)
+
+    return wrapped
+
+
+def _around_check_health(check_health: Callable[..., Any]) -> Callable[..., Any]:
+    async def wrapped(self: Any) -> None:
+        await check_health(self)
+        if self.input_processor.guideway is not None:
+            from vllm.v1.engine.exceptions import EngineDeadError  # what a server tells a probe with status 503
+
+            try:
+                self.input_processor.guideway.check_health()
+            except Unhealthy as error:
+                log.error("unhealthy: %s", error)
+                raise EngineDeadError from error
 
     return wrapped
 

@@ -277,7 +277,7 @@ class Scheduler:
         return works
 
     def _draft(self, sequence: SequenceState, budget: int) -> list[int]:
-        if not self._num_speculative_tokens or not sequence.output:
+        if not self._num_speculative_tokens or not sequence.output or self._runtime.is_late(sequence.slots[0]):
             return []
         room = min(self._num_speculative_tokens, sequence.group.max_tokens - len(sequence.output) - 1)
         room = min(room, budget // len(sequence.slots))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,9 @@ from guideway_engine.scheduling.kv_cache import KVCache
 from guideway_engine.scheduling.sequence import SequenceState
 
 __all__ = ["SequenceOutput", "Stepper", "Work"]
+
+RESTS = 0.005
+"""Seconds after a step that all its sequences sat out."""
 
 
 @dataclass(slots=True)
@@ -120,7 +124,13 @@ class Stepper:
             return failed
         vocabulary = self._runtime.context.vocabulary
         drawn = accepted_tokens(batch, output.step.token_ids)
-        finals = [work.sequence.cut(ids, vocabulary) for work, ids in zip(sampled, drawn, strict=True)]
+        late = [self._runtime.is_late(work.sequence.slots[0]) for work in sampled]
+        finals = [
+            () if waits else work.sequence.cut(ids, vocabulary)
+            for work, ids, waits in zip(sampled, drawn, late, strict=True)
+        ]
+        if all(late):  # else the next step would come too early, too
+            time.sleep(RESTS)
         outcomes = self._runtime.accept(batch, finals, output.step)
         logprobs = self._logprobs(sampled, finals, batch, output.step.logprobs)
         return [

@@ -1,0 +1,82 @@
+"""Processes that another one has forked for this one."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from typing import Any
+
+from guideway.runtime.grammar_hosts.messages import Frames
+
+__all__ = ["Child", "answer_of", "is_stopped"]
+
+LOOKS_EVERY = 1.0
+"""Seconds between two looks at whether who should answer was stopped."""
+
+
+class Child:
+    """One of them, until `close`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        # a number that another process may have later is not enough to kill by
+        self._handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        self._closed = False
+
+    def kill(self) -> None:
+        """End it, if it has not ended. Waits for nothing."""
+        if self._closed:
+            return
+        with suppress(ProcessLookupError):
+            if self._handle is None:
+                os.kill(self.pid, signal.SIGKILL)
+            else:
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+    def close(self) -> None:
+        """It is to be reaped, and its number may be another's from then on."""
+        if not self._closed:
+            self._closed = True
+            if self._handle is not None:
+                os.close(self._handle)
+
+    def processor_seconds(self) -> float:
+        """What it has taken of a processor; 0 where the system does not tell."""
+        try:
+            return time.clock_gettime((~self.pid << 3) | 2)  # the process's clock, as Linux numbers it
+        except OSError:
+            return 0.0
+
+    def resident_bytes(self) -> int:
+        """Memory it has, with what it shares; 0 where the system does not tell."""
+        try:
+            with open(f"/proc/{self.pid}/statm") as file:  # noqa: PTH123 - as below
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except OSError:
+            return 0
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody stopped a process, by what Linux knows."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - a path for each look costs more
+            return file.read().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
+
+
+def answer_of(frames: Frames, pid: int, seconds: float) -> Any:
+    """What a process answers within so many seconds. Raises EOFError if it does not, or was stopped, and ValueError for
+    what is no answer."""
+    poll = select.poll()
+    poll.register(frames.socket, select.POLLIN)
+    end = time.monotonic() + seconds
+    while not poll.poll(LOOKS_EVERY * 1000):
+        if is_stopped(pid):
+            raise EOFError("it was stopped")
+        if time.monotonic() > end:
+            raise EOFError(f"no answer in {seconds:g} s")
+    return frames.receive_answer()

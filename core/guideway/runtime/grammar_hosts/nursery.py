@@ -1,0 +1,127 @@
+"""The process that all grammar hosts of this one descend from: what they need is imported there once."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import ClassVar
+
+from guideway.errors import PluginLoadError
+from guideway.plugins.index import PluginRecord
+from guideway.runtime.grammar_hosts.children import Child, answer_of
+from guideway.runtime.grammar_hosts.messages import Frames
+
+__all__ = ["Nursery"]
+
+IMPORT_SECONDS = 300.0
+"""For importing strategies."""
+
+ANSWER_SECONDS = 10.0
+
+
+class Nursery:
+    """Forks zygotes. There is one for all whose modules are found in the same places, as long as one of them is open;
+    started with the first zygote, and anew if it is lost, and all its descendants with it."""
+
+    _all: ClassVar[dict[tuple[int, tuple[str, ...]], Nursery]] = {}
+    _of_all = threading.Lock()
+
+    def __init__(self, path: tuple[str, ...]) -> None:
+        self._key = os.getpid(), path
+        self._num_users = 0
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: Frames | None = None
+
+    @classmethod
+    def of(cls, path: tuple[str, ...]) -> Nursery:
+        """The one for modules that are found in these places. Give it back with `release`."""
+        with cls._of_all:
+            key = os.getpid(), path
+            nursery = cls._all.setdefault(key, cls(path))
+            nursery._num_users += 1
+            return nursery
+
+    def release(self) -> None:
+        """One of its users needs it no more."""
+        with self._of_all:
+            self._num_users -= 1
+            if self._num_users or self._key[0] != os.getpid():
+                return
+            del self._all[self._key]
+        with self._lock:
+            self._end()
+
+    def fork(self, records: Sequence[PluginRecord], end: socket.socket) -> Child:
+        """A zygote, which imports what the records name and reads what it is to do from this end of a socket. Raises
+        OSError, EOFError and ValueError where the nursery is lost, `PluginLoadError` where there can be none."""
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+            assert self._control is not None and self._process is not None
+            try:
+                self._control.send(("fork", tuple(records)))
+                socket.send_fds(self._control.socket, [b"\0"], [end.fileno()])
+                answer = answer_of(self._control, self._process.pid, IMPORT_SECONDS)
+                if "error" in answer:
+                    raise OSError(answer["error"])
+                return Child(answer["pid"])
+            except BaseException:  # also interrupted: an answer may still be under way
+                self._end()
+                raise
+
+    def reap(self, child: Child) -> None:
+        """Let a zygote go that has ended or was killed."""
+        child.close()
+        with self._lock:
+            if self._process is None or self._control is None:
+                return
+            try:
+                self._control.send(("reap", child.pid))
+                answer_of(self._control, self._process.pid, ANSWER_SECONDS)
+            except (OSError, EOFError, ValueError):
+                self._end()
+            except BaseException:
+                self._end()
+                raise
+
+    def _start(self) -> None:
+        self._end()
+        if not sys.executable:
+            raise PluginLoadError(
+                "grammar hosts need a Python to run, and sys.executable is empty here; set grammar_host to 'inline'",
+                plugin="runtime",
+            )
+        ours, theirs = socket.socketpair()
+        descriptor = theirs.fileno()
+        # modules are found where the serving process finds them, and not in the folder it was started in
+        command = [sys.executable, "-P", "-m", "guideway.runtime.host", str(descriptor)]
+        path = os.pathsep.join(entry for entry in self._key[1] if entry)
+        try:
+            # a group of its own, so that a terminal's signals are not for it; its output never mixes with ours
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=[descriptor],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        finally:
+            theirs.close()
+        self._control = Frames(ours)
+
+    def _end(self) -> None:
+        control, process, self._control, self._process = self._control, self._process, None, None
+        if control is not None:
+            control.close()
+        if process is not None:
+            try:
+                process.wait(1 if control is not None else 0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

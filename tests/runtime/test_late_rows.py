@@ -1,0 +1,191 @@
+"""A sequence whose masks are not ready sits steps out; the others go on, and nobody's tokens move."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from guideway.api import GenerationResult, JsonSchema, LimitExceeded, Regex, Request, SamplingParams
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.plugins import Plugins
+from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts import GrammarHosts
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+from prometheus_client import REGISTRY
+
+from tests.support.distributions import install
+from tests.support.fake_host import FakeHost
+from tests.support.hostile_strategy import TARDY
+from tests.support.hostility import PROMPT, VOCABULARY
+
+LIMITS = Limits(fill_seconds=3.0, late_seconds=0.03, late_fills=1000, memory_bytes=256 << 20)
+GOOD = SamplingParams(constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"), temperature=1.0, seed=7, max_tokens=24)
+OTHER = replace(GOOD, constraint=JsonSchema({"type": "array", "items": {"type": "integer"}}, strategy="hostile"))
+TARDY_ONE = replace(GOOD, constraint=Regex("FT[a-z]{4,9}", strategy="hostile"), seed=5)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., GrammarHosts]]:
+    """Makes hosts for the hostile strategy; closes them."""
+    folder = tmp_path_factory.mktemp("installed")
+    install(folder, "hostile", {"grammar.hostile": "tests.support.hostile_strategy"})
+    sys.path.insert(0, str(folder))
+    opened: list[GrammarHosts] = []
+
+    def make(limits: Limits = LIMITS, *, sits_out: bool = True) -> GrammarHosts:
+        plugins = Plugins()
+        classes, records = [plugins.load("grammar", "hostile")], [plugins.resolve("grammar", "hostile")]
+        hosts = GrammarHosts(
+            classes, records, VOCABULARY, {}, num_compilers=2, path=sys.path, limits=limits, sits_out=sits_out
+        )
+        opened.append(hosts)
+        return hosts
+
+    yield make
+    sys.path.remove(str(folder))
+    for hosts in opened:
+        hosts.close("hostile")
+
+
+@pytest.fixture(scope="module")
+def hosts(made: Callable[..., GrammarHosts]) -> GrammarHosts:
+    return made()
+
+
+def served(hosts: GrammarHosts, num_drafts: int = 0) -> FakeHost:
+    return FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=hosts.strategies, num_drafts=num_drafts)
+
+
+def inline(num_drafts: int = 0) -> FakeHost:
+    strategy = ReferenceStrategy(VOCABULARY, {})
+    return FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies={"hostile": strategy}, num_drafts=num_drafts)
+
+
+def token_ids(results: list[GenerationResult]) -> list[tuple[int, ...]]:
+    assert [result.error for result in results] == [None] * len(results)
+    return [result.outputs[0].token_ids for result in results]
+
+
+def num_late() -> float:
+    return REGISTRY.get_sample_value("guideway_late_rows_total", {"strategy": "hostile"}) or 0.0
+
+
+@pytest.mark.parametrize("num_drafts", [0, 2])
+def test_who_is_late_is_late_alone_and_loses_nothing(hosts: GrammarHosts, num_drafts: int) -> None:
+    wanted = [GOOD, TARDY_ONE, OTHER]
+    expected = token_ids(inline(num_drafts).generate([PROMPT] * 3, wanted))
+    host, before = served(hosts, num_drafts), num_late()
+    ended: list[int] = []
+    steps: list[float] = []
+    step = host.step
+
+    def timed() -> None:
+        began = time.monotonic()
+        step()
+        steps.append(time.monotonic() - began)
+        ended.append(len(host.results))
+
+    host.step = timed  # type: ignore[method-assign]
+    assert token_ids(host.generate([PROMPT] * 3, wanted)) == expected
+    assert num_late() > before
+    assert len(expected[1]) >= 4, "else it was never slow"
+    if not num_drafts:
+        assert ended.index(2) < max(len(expected[0]), len(expected[2])) + 12, "the others were done long before"
+        assert len(steps) > ended.index(2) + 5
+
+
+def test_who_is_late_too_often_fails_alone(made: Callable[..., GrammarHosts]) -> None:
+    hosts = made(replace(LIMITS, late_fills=2))
+    good, late = served(hosts).generate([PROMPT] * 2, [GOOD, TARDY_ONE])
+    assert good.error is None
+    assert "2 times it took more than 0.03 s of a processor for one step" in str(late.error)
+    (again,) = served(hosts).generate([PROMPT], [TARDY_ONE])
+    assert isinstance(again.error, LimitExceeded)
+    assert "not long ago" in str(again.error)
+
+
+def test_where_others_have_to_wait_three_times_are_the_most(made: Callable[..., GrammarHosts]) -> None:
+    hosts, before = made(sits_out=False), num_late()
+    good, late = served(hosts).generate([PROMPT] * 2, [GOOD, TARDY_ONE])
+    assert good.error is None
+    assert "3 times it took more than 0.03 s" in str(late.error)
+    assert num_late() == before
+
+
+def test_a_host_that_is_killed_while_somebody_is_late_costs_nobody_anything(hosts: GrammarHosts) -> None:
+    wanted = [GOOD, TARDY_ONE, OTHER]
+    expected = token_ids(inline().generate([PROMPT] * 3, wanted))
+    host, killed = served(hosts), 0
+    step, lanes = host.step, hosts.matcher_host("hostile")._lanes
+
+    def killing() -> None:
+        nonlocal killed
+        step()
+        pending = [lane for lane in lanes if lane.is_pending]
+        if pending and killed < 2:
+            killed += 1
+            assert pending[0].host is not None
+            os.kill(pending[0].host.pid, (signal.SIGKILL, signal.SIGSTOP)[killed - 1])
+
+    host.step = killing  # type: ignore[method-assign]
+    assert token_ids(host.generate([PROMPT] * 3, wanted)) == expected
+    assert killed == 2
+
+
+@pytest.mark.parametrize("pattern", ["FS[a-z]{4,9}", "AS[a-z]{4,9}"])
+def test_what_nobody_waits_for_is_ended(made: Callable[..., GrammarHosts], pattern: str) -> None:
+    hosts = made(replace(LIMITS, fill_seconds=600.0))
+    spinning = replace(GOOD, constraint=Regex(pattern, strategy="hostile"))
+    host = served(hosts)
+    host.join(0, Request(request_id="0", prompt_token_ids=tuple(PROMPT), params=spinning))
+    for _ in range(8):
+        host.step()
+    assert host.runtime.is_late(0)
+    lane = next(lane for lane in hosts.matcher_host("hostile")._lanes if lane.is_pending)
+    assert lane.host is not None
+    pid = lane.host.pid
+    host.runtime.release(0, ended=False)
+    gc.collect()
+    end = time.monotonic() + 10
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert token_ids(served(hosts).generate([PROMPT], [GOOD]))
+
+
+def test_what_hangs_in_a_fill_is_killed_while_the_others_go_on(made: Callable[..., GrammarHosts]) -> None:
+    hosts = made(replace(LIMITS, fill_seconds=0.5))
+    spinning = replace(GOOD, constraint=Regex("FS[a-z]{4,9}", strategy="hostile"))
+    free = SamplingParams(max_tokens=200, temperature=1.0, seed=3, ignore_eos=True)
+    host = served(hosts)
+    steps: list[float] = []
+    step = host.step
+
+    def timed() -> None:
+        began = time.monotonic()
+        step()
+        steps.append(time.monotonic() - began)
+
+    host.step = timed  # type: ignore[method-assign]
+    unconstrained, bad = host.generate([PROMPT] * 2, [free, spinning])
+    assert unconstrained.error is None
+    assert "more than 0.5 s of a processor" in str(bad.error)
+    assert len(steps) >= 200
+    assert TARDY < 0.5
+
+
+def test_what_is_asked_of_one_who_is_late_is_answered(hosts: GrammarHosts) -> None:
+    strategy = hosts.strategies["hostile"]
+    matcher = strategy.compile(TARDY_ONE.constraint).matcher(VOCABULARY.stop_token_ids)  # type: ignore[arg-type]
+    ids = [next(i for i, token in enumerate(VOCABULARY.tokens) if token == c) for c in (b"F", b"T", b"a", b"b", b"c")]
+    assert matcher.accept(ids) == 5
+    fork = matcher.fork()
+    assert matcher.validate([ids[-1]] * 9) == 6
+    assert fork.validate([ids[-1]] * 9) == 6
