@@ -8,6 +8,7 @@ them; `GUIDEWAY` is the configuration that uses all of it.
 from __future__ import annotations
 
 import json
+import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -59,6 +60,7 @@ COMPILES_FOR = 0.6
 
 GUIDEWAY: dict[str, Any] = {
     "grammar": ["faulty", "replayed"],
+    "grammar_host": "inline",
     "modifiers": [f"faulty_{stage}" for stage in STAGES],
     "refuse_within": COMPILES_FOR / 3,
     "plugins": {"enable": ["faulty"]},
@@ -123,9 +125,18 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def is_in_core() -> bool:
-    """Whether the engine core asks, and not the front end, which may be in the same process."""
+    """Whether the engine core asks, and not the front end, which may be in the same process; in a grammar host, whether
+    it is the core's."""
     frames = traceback.walk_stack(None)
-    return any(frame.f_globals["__name__"] == "guideway_vllm.core" for frame, _ in frames)
+    return any(frame.f_globals["__name__"] == "guideway_vllm.core" for frame, _ in frames) or _is_of_core()
+
+
+def _is_of_core() -> bool:
+    pid, command = os.getpid(), b"guideway.runtime.host"
+    while b"guideway.runtime.host" in command:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"EngineCore" in command
 
 
 def hold_at(gate: str | None) -> None:

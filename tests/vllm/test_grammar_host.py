@@ -66,14 +66,13 @@ def status(pid: int) -> str:
 
 
 def zygotes() -> set[int]:
-    """Of this process."""
-    return {
-        pid for pid in processes({os.getpid()}) if b"guideway.runtime.host" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    }
+    """Those that build strategies, in this process's nursery."""
+    own = processes({os.getpid()})
+    return processes({pid for pid in own if b"guideway.runtime.host" in Path(f"/proc/{pid}/cmdline").read_bytes()})
 
 
 def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any]) -> None:
-    here = generated(start(GUIDEWAY, speculative_config=NGRAM))
+    here = generated(start(GUIDEWAY | {"grammar_host": "inline"}, speculative_config=NGRAM))
     assert {reason for _, reason in here[:5]} == {"stop"}
     assert not zygotes()
 
@@ -112,7 +111,7 @@ def test_no_host_is_left_when_vllm_ends(start: Callable[..., Any]) -> None:
     assert left
     del llm
     gc.unfreeze()  # vLLM freezes what there is when an engine has started; its front end is in a circle
-    start(GUIDEWAY)
+    start(GUIDEWAY | {"grammar_host": "inline"})
     deadline = time.monotonic() + 10
     while living := {pid: status(pid) for pid in left if status(pid) not in ("", "Z")}:
         assert time.monotonic() < deadline, living

@@ -14,6 +14,7 @@ from tests.support.distributions import install
 
 ENTRIES = ("grammar.lived", "device.lived", "modifier.lived", "modifier.second", "worker.lived", "worker.second")
 GUIDEWAY = {
+    "grammar_host": "inline",
     "grammar": ["lived"],
     "modifiers": ["lived", "second"],
     "worker_mixins": ["lived", "second"],

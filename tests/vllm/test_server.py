@@ -355,9 +355,9 @@ def test_a_response_format_that_is_wrong_is_refused(ask: Ask) -> None:
 # What fails is one request, with status 500
 
 
-def fails(phase: str, how: str = "raise") -> dict[str, Any]:
-    """A request whose strategy fails after two tokens."""
-    spec = json.dumps({"bytes": 12, "phase": phase, "how": how})
+def fails(phase: str, how: str = "raise", at: int = 2) -> dict[str, Any]:
+    """A request whose strategy fails after so many tokens."""
+    spec = json.dumps({"bytes": 12, "phase": phase, "how": how, "at": at})
     return {"structured_outputs": {"grammar": spec}, "vllm_xargs": {"guideway.dialect": "faulty"}}
 
 
@@ -366,8 +366,8 @@ def fails(phase: str, how: str = "raise") -> dict[str, Any]:
     [
         (fails("fill_bitmask"), "grammar.faulty failed in fill"),
         (fails("fill_bitmask", "dead_end"), "nothing may follow"),
-        (fails("accept", "panic"), "accept was asked to panic"),
-        (fails("accept", "interrupt"), "accept was asked to interrupt"),
+        (fails("accept", "panic", 1), "accept was asked to panic"),
+        (fails("accept", "interrupt", 1), "accept was asked to interrupt"),
         ({"vllm_xargs": modifiers(faulty_pre_warp={"phase": "prepare", "how": "raise"})}, "prepare was asked to fail"),
         ({"vllm_xargs": modifiers(faulty_pre_warp={"phase": "apply", "how": "raise"})}, "apply was asked to fail"),
         ({"vllm_xargs": modifiers(faulty_post_warp={"phase": "apply", "how": "panic"})}, "apply was asked to panic"),

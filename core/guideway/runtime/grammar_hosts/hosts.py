@@ -31,6 +31,10 @@ SMALL = Vocabulary(
 """Every byte, and an end."""
 
 
+READERS = 2
+"""Hosts for `supports`, which waits for no compilation."""
+
+
 class GrammarHosts:
     """Hosts for the strategies of `records`, which name the `classes`. The first constraint starts them. Raises, for
     one that cannot be built, what building it raises."""
@@ -52,8 +56,7 @@ class GrammarHosts:
         words = num_words(vocabulary.logits_width)
         self._zygote = Zygote(Spec(tuple(path), vocabulary, tuple(records), its_own, words), limits)
         self._compilers = _Pool(self._zygote, num_compilers)
-        self._readers = _Pool(self._zygote, 1)
-        """For `supports`: it waits for no compilation."""
+        self._readers = _Pool(self._zygote, READERS)
         self._matchers = {
             cls.name: MatcherHost(cls.name, self._zygote, limits, self._refuse, sits_out=sits_out) for cls in classes
         }

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
+from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
 from guideway.api.types import Constraint
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import ConformanceError, InvalidConfiguration, close_each, contain
 from guideway.plugins.building import build_strategies
+from guideway.plugins.contract import check_returned
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
 from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Frames, Job, SharedMasks, words_of
@@ -201,6 +202,8 @@ class _Host:
 
     def _supports(self, strategy: str, constraint: Constraint) -> dict[str, Any]:
         support = self._strategies[strategy].supports(constraint)
+        if not isinstance(support, Support):
+            raise ConformanceError(f"supports must return a Support, not {type(support).__name__}")
         return {
             "enforced": sorted(support.enforced),
             "unenforced": sorted(support.unenforced),
@@ -211,6 +214,7 @@ class _Host:
         """How many bytes the grammar holds, and itself if it can be handed over."""
         owner = self._strategies[strategy]
         grammar = owner.compile(constraint)
+        check_returned(grammar, CompiledGrammar)
         data = grammar.to_bytes() if "serialize" in owner.capabilities else None
         if data is not None and len(data) > MAX_GRAMMAR:
             data = None
