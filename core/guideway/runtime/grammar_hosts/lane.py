@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,11 @@ _NUMBERS = itertools.count()
 
 
 class Died(Exception):
-    """The host died over a command; `job` is the index of the one it was for, where that is known."""
+    """The host died over a command."""
 
-    def __init__(self, cause: HostDied, job: int | None = None) -> None:
+    def __init__(self, cause: HostDied) -> None:
         super().__init__(str(cause))
         self.cause = cause
-        self.job = job
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +108,20 @@ class Lane:
         return group
 
     def begin(self, jobs: Sequence[FillJob], group: Sequence[int]) -> None:
-        """Send the command for some of `jobs`. Raises `Died`, with an index of `jobs`."""
+        """Send the command for some of `jobs`. Raises `Died`."""
         try:
             host = self.alive()
         except HostDied as error:
             raise Died(error) from error
         matchers = [matcher_of(jobs[i]) for i in group]
-        for i, matcher in zip(group, matchers, strict=True):
-            if matcher.born_in != self.number:
-                try:
-                    self.ensure_loaded(host, matcher.grammar)
-                except HostDied as error:
-                    self.lose()
-                    raise Died(error, i) from error
         commands, first = [], 1
         for i, matcher in zip(group, matchers, strict=True):
-            commands.append(matcher.job(self.number, jobs[i].draft_token_ids, first))
+            command = matcher.job(self.number, jobs[i].draft_token_ids, first)
+            if command.birth is not None and command.birth.grammar not in self.loaded:
+                # with the command, so that a step which has no patience does not wait for this either
+                birth = replace(command.birth, strategy=self._strategy, given=matcher.grammar.given)
+                command = replace(command, birth=birth)
+            commands.append(command)
             first += 1 + len(jobs[i].draft_token_ids)
         ended, self._ended = self._ended, []
         unloaded, self._unloaded = self._unloaded, []
@@ -167,6 +164,7 @@ class Lane:
                 matcher.lost()
             else:
                 matcher.done(self.number)
+                self.loaded.add(matcher.grammar.number)
             filled[matcher.number] = outcome
         return filled
 
@@ -193,11 +191,10 @@ class Lane:
 
     def load(self, host: Host, grammar: HostedGrammar) -> None:
         """Hand a grammar to the host beside what else it does. Raises what the strategy raises, and `HostDied`."""
-        given = grammar.constraint if grammar.data is None else grammar.data
         unloaded, self._unloaded = self._unloaded, []
         self.loaded.difference_update(unloaded)
         seconds = self._limits.compile_seconds
-        host.call("load", grammar.number, self._strategy, given, unloaded, seconds=seconds, beside=True)
+        host.call("load", grammar.number, self._strategy, grammar.given, unloaded, seconds=seconds, beside=True)
 
     # Called by the collector of garbage, at any moment: they take no lock and wait for nothing
 
@@ -218,9 +215,11 @@ class Lane:
         self._unloaded.append(grammar)
 
     def _seconds(self, commands: Sequence[Job]) -> float:
-        """For any one of these: more where a matcher is rebuilt from what it accepted."""
-        longest = max(len(job.birth.token_ids) if job.birth is not None else 0 for job in commands)
-        return self._limits.fill_seconds + SECONDS_PER_TOKEN * longest
+        """For any one of these: more where a matcher is rebuilt from what it accepted, or its grammar."""
+        births = [job.birth for job in commands if job.birth is not None]
+        longest = max((len(birth.token_ids) for birth in births), default=0)
+        compiling = self._limits.compile_seconds if any(birth.given is not None for birth in births) else 0.0
+        return self._limits.fill_seconds + SECONDS_PER_TOKEN * longest + compiling
 
 
 def matcher_of(job: FillJob) -> HostedMatcher:

@@ -171,10 +171,8 @@ class MatcherHost:
                     lane.begin(jobs, group)
                 filled = lane.end(patience)
             except Died as died:
-                culprit = died.job
-                if culprit is None:
-                    at_work = [i for i in group if matcher_of(jobs[i]).number == died.cause.working_on]
-                    culprit = next(iter(at_work or (group if len(group) == 1 else [])), None)
+                at_work = [i for i in group if matcher_of(jobs[i]).number == died.cause.working_on]
+                culprit = next(iter(at_work or (group if len(group) == 1 else [])), None)
                 if culprit is None:  # it was in the midst of several
                     together = False
                     continue

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from guideway.api.types import Constraint
 from guideway.errors import (
     DeadEnd,
     GuidewayError,
@@ -50,6 +51,9 @@ class Birth:
     stop_token_ids: frozenset[int]
     token_ids: tuple[int, ...]
     """Accepted before."""
+    strategy: str = ""
+    given: Constraint | bytes | None = None
+    """What its strategy makes the grammar from; None: the host has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,6 +293,8 @@ class _Host:
     def _living(self, job: Job) -> _Living:
         """The matcher of a job, with everything done that was not."""
         if job.birth is not None:
+            if job.birth.given is not None and job.birth.grammar not in self._grammars:
+                self._load(job.birth.grammar, job.birth.strategy, job.birth.given, ())
             strategy, grammar = self._grammars[job.birth.grammar]
             matcher = new_matcher(strategy, grammar, job.birth.stop_token_ids)
             _accept(matcher, job.birth.token_ids)

@@ -122,6 +122,11 @@ class HostedGrammar(CompiledGrammar):
         return HostedMatcher(self._home, self, stop_token_ids, [])
 
     @property
+    def given(self) -> Constraint | bytes:
+        """What its strategy makes it from."""
+        return self.constraint if self.data is None else self.data
+
+    @property
     def nbytes(self) -> int:
         return self._nbytes + len(self.data or b"")
 
