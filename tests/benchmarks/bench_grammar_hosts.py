@@ -5,7 +5,10 @@ number of tokens on both sides. Wall time, and CPU time of the whole process tre
 that less than 1 is what safety costs: median and, in brackets, its 96.5 % confidence interval for 15 pairs or more
 (order statistics).
 
-    python tests/benchmarks/bench_grammar_hosts.py [--pairs 15] [--batch 64] [--tokens 12] [--write]
+Then what a start costs: processor seconds of the process tree, with the demo model, until an engine is ready, and until
+it has given its first constrained answer; by how much "process" takes more.
+
+    python tests/benchmarks/bench_grammar_hosts.py [--pairs 15] [--batch 64] [--tokens 12] [--starts 15] [--write]
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -97,6 +101,39 @@ def measure(model: Path, strategy: str, options: argparse.Namespace) -> Iterable
         yield f"| {strategy} | {what} | {median:.3f} ({low:.3f} to {high:.3f}) |"
 
 
+STARTS = """
+import sys
+from tests.benchmarks.bench_grammar_hosts import cpu, schema
+from guideway import Engine, SamplingParams
+with Engine("demo", grammar=(sys.argv[1],), grammar_host=sys.argv[2]) as engine:
+    ready = cpu()
+    (result,) = engine.generate("Anna:", SamplingParams(max_tokens=4, constraint=schema(0)))
+    assert result.error is None
+    print(ready, cpu())
+"""
+
+
+def started(strategy: str, grammar_host: str) -> list[float]:
+    """CPU seconds until an engine is ready, and until it has given a constrained answer."""
+    command = [sys.executable, "-c", STARTS, strategy, grammar_host]
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join(map(str, (root, Path(__file__).parent)))
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    return [float(word) for word in done.stdout.split()]
+
+
+def starts(strategy: str, num_pairs: int) -> Iterable[str]:
+    more: list[list[float]] = [[], []]
+    for pair in range(num_pairs):
+        order = ("inline", "process") if pair % 2 else ("process", "inline")
+        taken = {name: started(strategy, name) for name in order}
+        for i, differences in enumerate(more):
+            differences.append(taken["process"][i] - taken["inline"][i])
+    for what, differences in zip(("ready", "first constrained answer"), more, strict=True):
+        median, low, high = interval(differences)
+        yield f"| {strategy} | {what} | {median:+.2f} s ({low:+.2f} to {high:+.2f}) |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_argument(parser)
@@ -104,6 +141,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=12)
     parser.add_argument("--strategies", nargs="+", default=["llguidance", "xgrammar"])
+    parser.add_argument("--starts", type=int, default=15, help="pairs of starts (default: %(default)s)")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     model = pinned_model(options.models)
@@ -119,8 +157,19 @@ def main() -> None:
         "| strategy | | inline / process |",
         "|---|---|---|",
     ]
-    for strategy in options.strategies:
+    for strategy in options.strategies if options.pairs else ():
         for row in measure(model, strategy, options):
+            print(row, flush=True)
+            lines.append(row)
+    lines += [
+        "",
+        "CPU time of the tree at a start, process less inline:",
+        "",
+        "| strategy | until | |",
+        "|---|---|---|",
+    ]
+    for strategy in options.strategies:
+        for row in starts(strategy, options.starts):
             print(row, flush=True)
             lines.append(row)
     if options.write:
