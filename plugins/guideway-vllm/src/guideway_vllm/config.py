@@ -39,8 +39,8 @@ class GuestConfig:
     """Worker mixins, in the order their methods are called."""
     device_backend: str | None = None
     """The device component that applies masks and modifiers; None: ``cpu`` on a CPU, else ``torch``."""
-    grammar_host: Literal["process", "inline"] = "process"
-    """Where grammar strategies compile and fill: in grammar hosts, or in vLLM's own processes. Those of vLLM itself are
+    grammar_host: Literal["inline", "process"] = "inline"
+    """Where grammar strategies compile and fill: in vLLM's own processes, or in grammar hosts. Those of vLLM itself are
     always inline."""
     compile_threads: Annotated[int, Range(1)] = 2
     """How many constraints compile at once, in the front end and in the engine core each."""
