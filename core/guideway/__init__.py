@@ -49,6 +49,7 @@ __all__ = [
     "SamplingParams",
     "StructuralTag",
     "TokenLogprobs",
+    "Unhealthy",
     "__version__",
 ]
 

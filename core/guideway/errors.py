@@ -124,7 +124,7 @@ class SequencesFailed(GuidewayError):
 
 
 class Unhealthy(GuidewayError):
-    """The host refuses requests that nothing is wrong with, and will until somebody does something about it."""
+    """The host refuses requests that nothing is wrong with."""
 
 
 class WorkerLost(GuidewayError):

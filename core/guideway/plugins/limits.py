@@ -31,9 +31,9 @@ class Limits:
     fill_seconds: Seconds = 0.5
     """Processor time of one sequence's masks in one step, in a grammar host; accepting its tokens counts too."""
     late_seconds: Seconds = 0.05
-    """Processor time after which the rows of a sequence are late; a host that can lets them sit steps out."""
+    """Processor time after which the rows of a sequence are late; guideway's engine lets it sit steps out."""
     late_fills: Annotated[int, Range(1)] = 20
-    """How often the rows of one sequence may be late; 3 times where a host has to wait for them."""
+    """How often the rows of one sequence may be late; 3 times where others have to wait for them, as in vLLM."""
     wall_factor: Annotated[float, Range(1), math.isfinite, "a number of at least 1"] = 10.0
     """How many times as long each of them may take by the clock."""
     memory_bytes: Annotated[int, Range(1 << 20)] = 2 << 30

@@ -37,6 +37,7 @@ from guideway.api.types import Constraint, Request, SequenceInfo
 from guideway.errors import ConformanceError, InvalidConfiguration, InvalidRequest, PluginError, blame, contain
 from guideway.runtime.candidates import Candidate, CandidateCache
 from guideway.runtime.compiler import Compilation, Compiler
+from guideway.runtime.grammar_hosts.strategy import HostedMatcher
 from guideway.runtime.journal import Journal
 from guideway.runtime.mask_block import GUARD, Late, fill_between_guards
 from guideway.runtime.metrics import FILL_SECONDS
@@ -227,6 +228,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         return state.job.matcher.forced_tokens()[:limit] if begun else []
 
     def validate(self, state: GrammarState, token_ids: Sequence[int]) -> int:
+        if isinstance(state.job.matcher, HostedMatcher) and state.job.matcher.is_slow():
+            return 0  # drafts are guesses
         num_before = len(token_ids) if state.begins_in is None else state.begins_in
         if num_before >= len(token_ids):
             return len(token_ids)

@@ -152,7 +152,7 @@ class Runtime:
         pools = (self.admission_threads, self._threads, self._modifier_threads)
         wrong = [why for pool in pools if (why := pool.why_none()) is not None]
         if self._grammar_hosts is not None and (failure := self._grammar_hosts.failure) is not None:
-            wrong.append(f"no grammar host can be started: {failure}")
+            wrong.append(failure)
         if wrong:
             raise Unhealthy("; ".join(wrong))
 
@@ -450,8 +450,8 @@ class Runtime:
         """Give every modifier the final tokens of each sequence of `batch`; what is to become of each.
 
         `token_ids` ends at the first stop token and at the host's limits; those of a sequence that sits the step out
-        are none of its own. A sequence whose outcome is ``fail`` has
-        its `fault`, and its tokens of this step are not final.
+        are not looked at. A sequence whose outcome is ``fail`` has its `fault`, and its tokens of this step are not
+        final.
         """
         first_rows = batch.row_start.tolist()
         if not self._late:

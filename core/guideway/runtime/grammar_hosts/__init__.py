@@ -3,9 +3,10 @@ costs one request and not the server.
 
 `HostedStrategy` stands in the serving process for a strategy that lives in hosts, and obeys the same contract::
 
-    serving process                 zygote                    forked from it
-    HostedStrategy ─ GrammarHosts ─ builds the strategies ┬─ compile hosts: supports, compile; hold nothing
-                                                          └─ matcher hosts: one per strategy; fill into shared memory
+    serving process                 nursery        zygote                     forked from it
+    HostedStrategy ─ GrammarHosts ─ imports them ─ builds the strategies ─┬─ compile hosts: supports, compile
+                                                                          └─ matcher hosts: one per strategy, and one
+                                                                             for slow sequences; shared memory
 """
 
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -25,23 +26,29 @@ class Child:
         # a number that another process may have later is not enough to kill by
         self._handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
         self._closed = False
+        self._closing = threading.Lock()
 
     def kill(self) -> None:
-        """End it, if it has not ended. Waits for nothing."""
-        if self._closed:
+        """End it, if it has not ended. Waits for nothing, not even for a lock: the collector of garbage may call."""
+        if not self._closing.acquire(blocking=False):
             return
-        with suppress(ProcessLookupError):
-            if self._handle is None:
-                os.kill(self.pid, signal.SIGKILL)
-            else:
-                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        try:
+            if not self._closed:
+                with suppress(OSError):
+                    if self._handle is None:
+                        os.kill(self.pid, signal.SIGKILL)
+                    else:
+                        signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        finally:
+            self._closing.release()
 
     def close(self) -> None:
         """It is to be reaped, and its number may be another's from then on."""
-        if not self._closed:
-            self._closed = True
-            if self._handle is not None:
-                os.close(self._handle)
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                if self._handle is not None:
+                    os.close(self._handle)
 
     def processor_seconds(self) -> float:
         """What it has taken of a processor; 0 where the system does not tell."""

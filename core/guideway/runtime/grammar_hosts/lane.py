@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from guideway.api.grammar import FillJob
 from guideway.errors import ConformanceError, GuidewayError
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.messages import MAX_ROWS, Job, error_of
-from guideway.runtime.grammar_hosts.processes import Host, HostDied, Zygote
+from guideway.runtime.grammar_hosts.processes import Host, HostDied, Patience, Zygote
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
 
 __all__ = ["Died", "Filled", "Lane"]
@@ -23,16 +24,21 @@ __all__ = ["Died", "Filled", "Lane"]
 SECONDS_PER_TOKEN = 1e-3
 """That a matcher which is rebuilt may take besides, for each token it had accepted."""
 
+T = TypeVar("T")
+
 _NUMBERS = itertools.count()
 """Of hosts, in all lanes of this process."""
 
 
 class Died(Exception):
-    """The host died over a command."""
+    """The host died over a command; `matcher` is the number of the one it was at work on, where that is known, and
+    `grammar` that one's."""
 
-    def __init__(self, cause: HostDied) -> None:
+    def __init__(self, cause: HostDied, matcher: int | None = None, grammar: HostedGrammar | None = None) -> None:
         super().__init__(str(cause))
         self.cause = cause
+        self.matcher = matcher
+        self.grammar = grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +59,23 @@ class _Pending:
 
     commands: list[Job]
     matchers: list[weakref.ref[HostedMatcher]]
-    wanted: set[int] = field(default_factory=set)
+    grammars: list[HostedGrammar]
+    """Of the matchers, in the same order."""
+    wanted: set[int]
     """The numbers of matchers that somebody still has."""
+
+    def died(self, cause: HostDied) -> Died:
+        """Over what."""
+        numbers = [command.matcher for command in self.commands]
+        number = numbers[0] if len(numbers) == 1 else cause.working_on
+        if number not in numbers:
+            return Died(cause)
+        return Died(cause, number, self.grammars[numbers.index(number)])
 
 
 class Lane:
     """A host, started when it is needed and anew where it was lost. To be used under the lock of its `MatcherHost`, but
-    for `forget`, `unload` and `load`."""
+    for `load` and what the collector of garbage calls."""
 
     def __init__(self, strategy: str, zygote: Zygote, limits: Limits) -> None:
         self._strategy = strategy
@@ -69,8 +85,8 @@ class Lane:
         self.number = -1
         """Of the host: matchers are born in one, and rebuilt in another."""
         self.loaded: set[int] = set()
-        self._ended: list[tuple[int, bool]] = []
-        self._unloaded: list[int] = []
+        self._ended: deque[tuple[int, bool]] = deque()
+        self._unloaded: deque[int] = deque()
         self._pending: _Pending | None = None
         self.num_commands = 0
         """The masks of one are overwritten by the next."""
@@ -87,6 +103,7 @@ class Lane:
             self.number = next(_NUMBERS)
             self.loaded.clear()
             self._ended.clear()
+            self._unloaded.clear()
             self._pending = None
         return self.host
 
@@ -109,13 +126,15 @@ class Lane:
 
     def begin(self, jobs: Sequence[FillJob], group: Sequence[int]) -> None:
         """Send the command for some of `jobs`. Raises `Died`."""
+        matchers = [matcher_of(jobs[i]) for i in group]
         try:
             host = self.alive()
         except HostDied as error:
-            raise Died(error) from error
-        matchers = [matcher_of(jobs[i]) for i in group]
+            raise Died(error, matchers[0].number if len(matchers) == 1 else None) from error
         commands, first = [], 1
         for i, matcher in zip(group, matchers, strict=True):
+            if matcher.born_in not in (-1, self.number):
+                matcher.moves()
             command = matcher.job(self.number, jobs[i].draft_token_ids, first)
             if command.birth is not None and command.birth.grammar not in self.loaded:
                 # with the command, so that a step which has no patience does not wait for this either
@@ -123,40 +142,47 @@ class Lane:
                 command = replace(command, birth=birth)
             commands.append(command)
             first += 1 + len(jobs[i].draft_token_ids)
-        ended, self._ended = self._ended, []
-        unloaded, self._unloaded = self._unloaded, []
-        self.loaded.difference_update(unloaded)
-        self._pending = _Pending(
-            commands, [weakref.ref(matcher) for matcher in matchers], {matcher.number for matcher in matchers}
-        )
+        ended, unloaded = _taken(self._ended), self._to_unload()
+        grammars, numbers = [matcher.grammar for matcher in matchers], {matcher.number for matcher in matchers}
+        pending = _Pending(commands, [weakref.ref(matcher) for matcher in matchers], grammars, numbers)
         self.num_commands += 1
         try:
+            self._pending = pending
             host.send("step", commands, ended, unloaded)
         except HostDied as error:
             self.lose()
-            raise Died(error) from error
+            raise pending.died(error) from error
+        except BaseException:  # interrupted: the answer to half a command would be waited for
+            self.lose()
+            raise
 
-    def end(self, patience: float | None) -> dict[int, Filled] | None:
+    def end(self, patience: Patience | None) -> dict[int, Filled] | None:
         """What became of the command that was begun, by the number of the matcher; None if it is not known before
         `patience` ends. What it says of matchers is noted there. Raises `Died`."""
         pending = self._pending
         assert pending is not None and self.host is not None
         commands = pending.commands
         try:
-            seconds = self._seconds(commands)
-            together = seconds + self._limits.fill_seconds * len(commands)
-            answer = self.host.answer(seconds=seconds, together=together, patience=patience)
+            seconds, more = self._limits.fill_seconds, self._more_seconds(commands)
+            together = seconds * (1 + len(commands)) + sum(more.values())
+            answer = self.host.answer(seconds=seconds, together=together, more=more, patience=patience)
             if answer is None:
                 return None
             found = _read(answer[0], commands)
+        except HostDied as error:
+            self.lose()
+            raise pending.died(error) from error
         except (KeyError, TypeError, ValueError, GuidewayError) as error:  # no strategy is asked what it makes of this
             self.lose()
-            if isinstance(error, HostDied):
-                raise Died(error) from error
-            raise Died(HostDied(f"what it answered is no answer: {error}")) from error
+            raise pending.died(HostDied(f"what it answered is no answer: {error}")) from error
+        except BaseException:  # interrupted: the answer may be half read
+            self.lose()
+            raise
         self._pending = None
         filled = {}
-        for reference, outcome in zip(pending.matchers, found, strict=True):
+        for reference, command, outcome in zip(pending.matchers, commands, found, strict=True):
+            if command.birth is not None and outcome.count >= 0:
+                self.loaded.add(command.birth.grammar)
             matcher = reference()
             if matcher is None:
                 continue
@@ -164,7 +190,6 @@ class Lane:
                 matcher.lost()
             else:
                 matcher.done(self.number)
-                self.loaded.add(matcher.grammar.number)
             filled[matcher.number] = outcome
         return filled
 
@@ -178,9 +203,11 @@ class Lane:
         """What a method of a matcher returns. Raises what it raises there, and `HostDied`."""
         host = self.alive()
         self.ensure_loaded(host, matcher.grammar)
+        if matcher.born_in not in (-1, self.number):
+            matcher.moves()
         job = matcher.job(self.number)
-        ended, self._ended = self._ended, []
-        answer, _ = host.call("ask", job, method, arguments, ended, seconds=self._seconds([job]))
+        seconds = self._limits.fill_seconds + sum(self._more_seconds([job]).values())
+        answer, _ = host.call("ask", job, method, arguments, _taken(self._ended), seconds=seconds)
         matcher.done(self.number)
         return answer
 
@@ -191,9 +218,7 @@ class Lane:
 
     def load(self, host: Host, grammar: HostedGrammar) -> None:
         """Hand a grammar to the host beside what else it does. Raises what the strategy raises, and `HostDied`."""
-        unloaded, self._unloaded = self._unloaded, []
-        self.loaded.difference_update(unloaded)
-        seconds = self._limits.compile_seconds
+        unloaded, seconds = self._to_unload(), self._limits.compile_seconds
         host.call("load", grammar.number, self._strategy, grammar.given, unloaded, seconds=seconds, beside=True)
 
     # Called by the collector of garbage, at any moment: they take no lock and wait for nothing
@@ -207,19 +232,33 @@ class Lane:
         pending, host = self._pending, self.host
         if pending is not None and matcher in pending.wanted:
             pending.wanted.discard(matcher)
-            if not pending.wanted and host is not None:
+            if not pending.wanted and host is not None and self._pending is pending:
                 host.kill()
 
     def unload(self, grammar: int) -> None:
         """Nobody uses a grammar any more."""
-        self._unloaded.append(grammar)
+        if grammar in self.loaded:
+            self._unloaded.append(grammar)
 
-    def _seconds(self, commands: Sequence[Job]) -> float:
-        """For any one of these: more where a matcher is rebuilt from what it accepted, or its grammar."""
-        births = [job.birth for job in commands if job.birth is not None]
-        longest = max((len(birth.token_ids) for birth in births), default=0)
-        compiling = self._limits.compile_seconds if any(birth.given is not None for birth in births) else 0.0
-        return self._limits.fill_seconds + SECONDS_PER_TOKEN * longest + compiling
+    def _to_unload(self) -> list[int]:
+        unloaded = _taken(self._unloaded)
+        self.loaded.difference_update(unloaded)
+        return unloaded
+
+    def _more_seconds(self, commands: Sequence[Job]) -> dict[int, float]:
+        """By the number of a matcher what else it may take that is rebuilt: from what it accepted, perhaps with its
+        grammar."""
+        return {
+            job.matcher: SECONDS_PER_TOKEN * len(job.birth.token_ids)
+            + (0.0 if job.birth.given is None else self._limits.compile_seconds)
+            for job in commands
+            if job.birth is not None
+        }
+
+
+def _taken(items: deque[T]) -> list[T]:
+    """What is in it now, and no more from then on; others may add to it meanwhile."""
+    return [items.popleft() for _ in range(len(items))]
 
 
 def matcher_of(job: FillJob) -> HostedMatcher:

@@ -14,7 +14,7 @@ from guideway.api.grammar import FillJob
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.lane import Died, Filled, Lane, matcher_of
-from guideway.runtime.grammar_hosts.processes import Host, HostDied, Zygote
+from guideway.runtime.grammar_hosts.processes import Host, HostDied, Patience, Zygote
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
 from guideway.runtime.mask_block import Late
 from guideway.runtime.metrics import LATE_ROWS
@@ -27,8 +27,8 @@ MAX_DEATHS = 2
 LATE_WHERE_OTHERS_WAIT = 3
 """So often the rows of one sequence may be late where the host cannot let it sit a step out."""
 
-HURRIED = 2e-4
-"""Seconds of a processor that a step waits for sequences known to be slow."""
+HURRIED = Patience(2e-4, 2e-4)
+"""With sequences that are known to be slow."""
 
 
 class MatcherHost:
@@ -36,7 +36,7 @@ class MatcherHost:
     matchers are rebuilt from what they accepted. What it was working on when it broke a limit, or crashed, fails.
 
     Where the host of the runtime can let a sequence sit a step out, one whose rows are late does: the next steps ask
-    for them again. It moves to a second lane, a host of its own kind, so that it is late alone.
+    for them again. It moves to a second lane, a host for such as it, so that it is late alone.
     """
 
     def __init__(
@@ -57,8 +57,10 @@ class MatcherHost:
         self._lock = threading.RLock()
         self._lanes = [Lane(strategy, zygote, limits) for _ in range(2 if sits_out else 1)]
         """The usual one, and that of sequences which were slow."""
-        self._slow: dict[int, int] = {}
-        """By the number of a matcher how often its rows were late."""
+        self._slow: set[int] = set()
+        """The numbers of grammars whose rows were late."""
+        self._num_late: dict[int, int] = {}
+        """By the number of a matcher how often its rows were."""
         self._closed = False
 
     def load(self, grammar: HostedGrammar) -> None:
@@ -90,11 +92,9 @@ class MatcherHost:
             lanes: list[list[int]] = [[] for _ in self._lanes]
             for i, job in enumerate(jobs):
                 lanes[self._lane_of(matcher_of(job))].append(i)
-            patience = self._limits.late_seconds if self._sits_out else None
             for lane, left in zip(self._lanes, lanes, strict=True):
                 if left:
-                    self._fill(lane, jobs, left, bitmask, accepted, patience)
-                patience = HURRIED
+                    self._fill(lane, jobs, left, bitmask, accepted, self._patience(lane, len(left)))
         return accepted
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any:
@@ -108,8 +108,8 @@ class MatcherHost:
                     while lane.is_pending:
                         lane.end(None)
                     return lane.ask(matcher, method, arguments)
-                except Died:  # over a command before, of which its own jobs hear
-                    continue
+                except Died as died:  # over a command before
+                    self._hold_against(died)
                 except HostDied as error:
                     lane.lose()
                     deaths += 1
@@ -128,6 +128,10 @@ class MatcherHost:
             for lane in self._lanes:
                 lane.lose()
 
+    def is_slow(self, grammar: int) -> bool:
+        """Whether the sequences of a grammar are in the other lane, where nothing should be asked beside the masks."""
+        return self._sits_out and grammar in self._slow
+
     # Called by the collector of garbage, at any moment: they take no lock
 
     def forget(self, matcher: int, host: int, recycled: bool) -> None:
@@ -138,12 +142,13 @@ class MatcherHost:
 
     def end_for(self, matcher: int) -> None:
         """Nobody uses a matcher any more."""
-        self._slow.pop(matcher, None)
+        self._num_late.pop(matcher, None)
         for lane in self._lanes:
             lane.end_for(matcher)
 
     def unload(self, grammar: int) -> None:
         """Nobody uses a grammar any more."""
+        self._slow.discard(grammar)
         for lane in self._lanes:
             lane.unload(grammar)
 
@@ -156,68 +161,67 @@ class MatcherHost:
         left: list[int],
         bitmask: Bitmask,
         accepted: NDArray[np.int32],
-        patience: float | None,
+        patience: Patience | None,
     ) -> None:
         """Fill the rows of the jobs left."""
         deaths = dict.fromkeys(left, 0)
         together = True
         while left:
-            if lane.is_pending:
-                group = left
-            else:
-                group = lane.fitting(jobs, left) if together else left[:1]
             try:
                 if not lane.is_pending:
-                    lane.begin(jobs, group)
+                    lane.begin(jobs, lane.fitting(jobs, left) if together else left[:1])
                 filled = lane.end(patience)
             except Died as died:
-                at_work = [i for i in group if matcher_of(jobs[i]).number == died.cause.working_on]
-                culprit = next(iter(at_work or (group if len(group) == 1 else [])), None)
-                if culprit is None:  # it was in the midst of several
+                if died.matcher is None:  # it was in the midst of several
                     together = False
                     continue
-                deaths[culprit] += 1
-                if died.cause.by_itself:
-                    self._refuse(self._strategy, matcher_of(jobs[culprit]).grammar, str(died.cause))
-                if died.cause.by_itself or deaths[culprit] == MAX_DEATHS:
-                    jobs[culprit].error = died.cause.error()
-                    left.remove(culprit)
+                self._hold_against(died)
+                # it may be that of an earlier command, and ask for nothing now
+                for culprit in [i for i in left if matcher_of(jobs[i]).number == died.matcher]:
+                    deaths[culprit] += 1
+                    if died.cause.by_itself or deaths[culprit] == MAX_DEATHS:
+                        jobs[culprit].error = died.cause.error()
+                        left.remove(culprit)
                 continue
             if filled is None:
                 LATE_ROWS.labels(self._strategy).inc(len(left))
                 for i in left:
                     jobs[i].error = Late()
                 return
-            known = [i for i in left if matcher_of(jobs[i]).number in filled]
-            for i in known:
-                self._take(lane, jobs[i], filled[matcher_of(jobs[i]).number], bitmask, accepted, i)
-            answered = set(known)
-            left = [i for i in left if i not in answered]
+            left = [
+                i
+                for i in left
+                if (found := filled.get(matcher_of(jobs[i]).number)) is None
+                or not self._take(lane, jobs[i], found, bitmask, accepted, i)
+            ]
 
     def _take(
         self, lane: Lane, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int
-    ) -> None:
-        """Let a job have what became of it."""
-        matcher = matcher_of(job)
+    ) -> bool:
+        """Let a job have what became of it. False if that was asked before with fewer drafts, and is to be asked
+        anew."""
         if filled.error is not None:
             job.error = filled.error
-            return
-        count = filled.count
-        sent = filled.command.draft_token_ids
-        if sent != tuple(job.draft_token_ids):  # asked before, and answered now
-            count = next((n for n in range(count) if job.draft_token_ids[n : n + 1] != sent[n : n + 1]), count)
+            return True
+        count, sent, asked = filled.count, filled.command.draft_token_ids, tuple(job.draft_token_ids)
+        if sent != asked:
+            if count == len(sent) < len(asked) and asked[:count] == sent:
+                return False
+            count = next((n for n in range(count) if asked[n : n + 1] != sent[n : n + 1]), count)
+        matcher = matcher_of(job)
         masks = lane.rows(matcher, filled, count)
         bitmask[job.first_row : job.first_row + len(masks)] = masks
         matcher.filled(masks, sent[:count], lane)
         accepted[i] = count
         if filled.slow:
             self._was_slow(matcher, job, accepted, i)
+        return True
 
     def _was_slow(self, matcher: HostedMatcher, job: FillJob, accepted: NDArray[np.int32], i: int) -> None:
-        """Count how often the rows of a sequence were late, and let it go on in the other lane, or fail."""
-        times = self._slow[matcher.number] = self._slow.get(matcher.number, 0) + 1
-        if times == 1 and self._sits_out:
-            matcher.moves()
+        """Count how often the rows of a sequence were late: it, and all with its grammar, go on in the other lane, or
+        it fails."""
+        times = self._num_late[matcher.number] = self._num_late.get(matcher.number, 0) + 1
+        self._slow.add(matcher.grammar.number)
         if times < self._most_late:
             return
         why = f"{times} times it took more than {self._limits.late_seconds:g} s of a processor for one step"
@@ -225,8 +229,20 @@ class MatcherHost:
         job.error = LimitExceeded(why, field="constraint")
         accepted[i] = -1
 
+    def _hold_against(self, died: Died) -> None:
+        if died.cause.by_itself and died.grammar is not None:
+            self._refuse(self._strategy, died.grammar, str(died.cause))
+
     def _lane_of(self, matcher: HostedMatcher) -> int:
-        return int(self._sits_out and matcher.number in self._slow)
+        return int(self.is_slow(matcher.grammar.number))
+
+    def _patience(self, lane: Lane, num_jobs: int) -> Patience | None:
+        if not self._sits_out:
+            return None
+        if lane.is_pending or lane is not self._lanes[0]:
+            return HURRIED
+        late_seconds = self._limits.late_seconds
+        return Patience(late_seconds, late_seconds * (1 + num_jobs / 8))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from guideway.errors import PluginLoadError
 from guideway.plugins.index import PluginRecord
@@ -28,14 +28,16 @@ class Nursery:
     started with the first zygote, and anew if it is lost, and all its descendants with it."""
 
     _all: ClassVar[dict[tuple[int, tuple[str, ...]], Nursery]] = {}
-    _of_all = threading.Lock()
+    _of_all = threading.RLock()  # the collector of garbage may call `release` at any moment
 
     def __init__(self, path: tuple[str, ...]) -> None:
         self._key = os.getpid(), path
         self._num_users = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Frames | None = None
+        self._ended: list[int] = []
+        """The zygotes that are to be reaped."""
 
     @classmethod
     def of(cls, path: tuple[str, ...]) -> Nursery:
@@ -62,32 +64,39 @@ class Nursery:
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 self._start()
-            assert self._control is not None and self._process is not None
-            try:
-                self._control.send(("fork", tuple(records)))
-                socket.send_fds(self._control.socket, [b"\0"], [end.fileno()])
-                answer = answer_of(self._control, self._process.pid, IMPORT_SECONDS)
-                if "error" in answer:
-                    raise OSError(answer["error"])
-                return Child(answer["pid"])
-            except BaseException:  # also interrupted: an answer may still be under way
-                self._end()
-                raise
+            self._reap()
+            answer = self._ask(("fork", tuple(records)), IMPORT_SECONDS, end)
+        if "error" in answer:
+            raise OSError(answer["error"])
+        return Child(answer["pid"])
 
     def reap(self, child: Child) -> None:
-        """Let a zygote go that has ended or was killed."""
+        """Let a zygote go that has ended or was killed. Waits for no import: then it is done with the next fork."""
         child.close()
-        with self._lock:
-            if self._process is None or self._control is None:
-                return
+        self._ended.append(child.pid)
+        if self._lock.acquire(blocking=False):
             try:
-                self._control.send(("reap", child.pid))
-                answer_of(self._control, self._process.pid, ANSWER_SECONDS)
+                self._reap()
             except (OSError, EOFError, ValueError):
-                self._end()
-            except BaseException:
-                self._end()
-                raise
+                pass  # it is lost, and all it forked with it
+            finally:
+                self._lock.release()
+
+    def _reap(self) -> None:
+        while self._ended and self._control is not None:
+            self._ask(("reap", self._ended.pop()), ANSWER_SECONDS)
+
+    def _ask(self, command: Any, seconds: float, end: socket.socket | None = None) -> Any:
+        """What the process answers. Ends it where there is none: the answer would be taken for that of the next."""
+        assert self._control is not None and self._process is not None
+        try:
+            self._control.send(command)
+            if end is not None:
+                socket.send_fds(self._control.socket, [b"\0"], [end.fileno()])
+            return answer_of(self._control, self._process.pid, seconds)
+        except BaseException:
+            self._end()
+            raise
 
     def _start(self) -> None:
         self._end()
@@ -113,10 +122,12 @@ class Nursery:
             )
         finally:
             theirs.close()
+        ours.settimeout(ANSWER_SECONDS)  # one that was stopped takes no long command
         self._control = Frames(ours)
 
     def _end(self) -> None:
         control, process, self._control, self._process = self._control, self._process, None, None
+        self._ended.clear()
         if control is not None:
             control.close()
         if process is not None:

@@ -9,7 +9,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ from guideway.runtime.grammar_hosts.nursery import ANSWER_SECONDS, Nursery
 from guideway.runtime.grammar_hosts.serving import Spec
 from guideway.runtime.metrics import HOST_BYTES, HOSTS_ENDED, HOSTS_STARTED
 
-__all__ = ["Host", "HostDied", "Zygote"]
+__all__ = ["Host", "HostDied", "Patience", "Zygote"]
 
 log = logging.getLogger(__name__)
 
@@ -62,21 +63,38 @@ class Zygote:
         self._limits = limits
         self._lock = threading.Lock()
         self._nursery = Nursery.of(spec.path)
+        self._release = weakref.finalize(self, self._nursery.release)
         self._process: Child | None = None
         self._control: Frames | None = None
         self._owner = os.getpid()
         self._closed = False
         self._rests_until = 0.0
-        self.failure: str | None = None
-        """Why it could not be started the last time; None if it could."""
+        self._failure, self._failed_until = "", 0.0
 
     def start(self) -> None:
         """Build the strategies. Raises what is wrong with their options, and `PluginLoadError`."""
         with self._lock:
             self._start()
 
+    @property
+    def failure(self) -> str | None:
+        """Why there could be no host a moment ago; None: there could, or it was not tried lately."""
+        return self._failure if time.monotonic() < self._failed_until else None
+
     def fork(self) -> Host:
         """A new host. Raises `HostDied` if there can be none."""
+        try:
+            host = self._forked()
+        except HostDied as error:
+            if time.monotonic() >= self._failed_until:
+                log.error("%s", error)
+                self._failure = str(error)
+            self._failed_until = max(self._rests_until, time.monotonic() + RESTS)
+            raise
+        self._failed_until = 0.0
+        return host
+
+    def _forked(self) -> Host:
         if os.getpid() != self._owner:
             raise HostDied("grammar hosts serve the process that started them, and this one was forked from it")
         with self._lock:
@@ -118,9 +136,8 @@ class Zygote:
         """End the zygote and, with it, its hosts."""
         with self._lock:
             self._end()
-            if not self._closed:
-                self._closed = True
-                self._nursery.release()
+            self._closed = True
+            self._release()
 
     def _start_again(self) -> None:
         if self._closed:
@@ -129,11 +146,8 @@ class Zygote:
             raise HostDied("no grammar host can be started, as was found out a moment ago")
         try:
             self._start()
-            self.failure = None
         except GuidewayError as error:
-            self.failure = str(error)
             self._rests_until = time.monotonic() + RESTS
-            log.error("grammar hosts are gone, and cannot be started again: %s", error)
             raise HostDied(f"no grammar host can be started: {error}") from error
 
     def _start(self) -> None:
@@ -159,6 +173,7 @@ class Zygote:
 
     def _build(self) -> None:
         ours, theirs = socket.socketpair()
+        ours.settimeout(ANSWER_SECONDS)  # one that was stopped takes no long command
         self._control = Frames(ours)
         with theirs:
             self._process = self._nursery.fork(self.spec.strategies, theirs)
@@ -215,6 +230,26 @@ class Zygote:
             process.kill()
             self._nursery.reap(process)
         control.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """For how many seconds of a processor an answer is waited for."""
+
+    alone: float
+    """Of work on one matcher; by the clock, for all of it, as many times as many as the limits say."""
+    together: float
+    """Of work on several at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """How many seconds of a processor a call may take, beyond which its host is killed."""
+
+    alone: float
+    together: float
+    more: Mapping[int, float]
+    """By the number of a matcher, beside `alone`."""
 
 
 @dataclass(slots=True)
@@ -295,14 +330,21 @@ class Host:
                 self._frames[beside].send((name, *arguments))
 
     def answer(
-        self, *, seconds: float, together: float = 0.0, patience: float | None = None, beside: bool = False
+        self,
+        *,
+        seconds: float,
+        together: float = 0.0,
+        more: Mapping[int, float] | None = None,
+        patience: Patience | None = None,
+        beside: bool = False,
     ) -> tuple[Any, bytes | None] | None:
-        """`call` after `send`; with `patience`, None if there is no answer after so much time of a processor, or by the
-        clock as many times as that as the limits say: ask again."""
+        """`call` after `send`. `more`: by the number of a matcher, how much longer than `seconds` its part may take.
+        With `patience`, None if there is no answer when that has ended: ask again."""
         frames = self._frames[beside]
         with self._talking[beside]:
             with self._until_gone(beside):
-                if not self._await(frames.socket, seconds, max(seconds, together), patience, beside):
+                limits = _Allowed(seconds, max(seconds, together), more or {})
+                if not self._await(frames.socket, limits, patience, beside):
                     return None
                 answer = frames.receive_answer()
                 data = frames.receive_bytes() if answer.get("bytes") else None
@@ -328,7 +370,8 @@ class Host:
 
     def kill(self) -> None:
         """End it without waiting for anything: calls find it gone."""
-        if self.alive:
+        if self.alive and os.getpid() == self._owner:
+            self.given_up = True
             self._child.kill()
 
     def is_gone(self) -> bool:
@@ -351,9 +394,7 @@ class Host:
             with self._talking[beside]:  # a call finds out at once, now that the process is gone
                 frames.close()
 
-    def _await(
-        self, sock: socket.socket, seconds: float, together: float, patience: float | None, beside: bool
-    ) -> bool:
+    def _await(self, sock: socket.socket, allowed: _Allowed, patience: Patience | None, beside: bool) -> bool:
         """Wait for an answer, and no longer than `patience`; whether there is one. Kills the host if it takes too
         long."""
         poll = select.poll()
@@ -361,12 +402,13 @@ class Host:
         watch, factor = self._watch[beside], self._limits.wall_factor
         looks_every, lost_patience = LOOKS_EVERY, float("inf")
         if patience is not None:
-            looks_every, lost_patience = min(LOOKS_EVERY, patience * factor), time.monotonic() + patience * factor
+            looks_every = min(LOOKS_EVERY, patience.alone * factor)
+            lost_patience = time.monotonic() + patience.alone * factor
         while not poll.poll(looks_every * 1000):
             on = watch.on if beside else self.masks.working_on
             if on != watch.on:
                 watch = self._watch[beside] = _Watch(on, self._child.processor_seconds())
-            limit = together if on == IDLE else seconds
+            limit = allowed.together if on == IDLE else allowed.alone + allowed.more.get(on, 0.0)
             amid_both = self._busy[True] and not beside  # what is done beside takes time of the same process
             most = limit + (self._limits.compile_seconds if amid_both else 0)
             used, waited = self._child.processor_seconds() - watch.taken, time.monotonic() - watch.began
@@ -378,8 +420,10 @@ class Host:
                 self._killed = beside, ""
             if self._killed is not None:
                 raise EOFError(self._killed[1])
-            if patience is not None and ((used > patience and not amid_both) or time.monotonic() > lost_patience):
-                return False
+            if patience is not None:
+                impatient = used > (patience.together if on == IDLE else patience.alone) and not amid_both
+                if impatient or time.monotonic() > lost_patience:
+                    return False
         return True
 
     def _weigh(self) -> None:

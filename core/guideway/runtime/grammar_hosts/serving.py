@@ -188,6 +188,8 @@ class _Host:
         self._late_seconds = late_seconds
         self._apart = 0
         """For how many steps jobs are filled one by one, to find out which is slow."""
+        self._usual_seconds = late_seconds
+        """What a batch may take before it is looked at one by one: more, once nobody in it was slow."""
         self._grammars: dict[int, tuple[GrammarStrategy, CompiledGrammar]] = {}
         self._matchers: dict[int, _Living] = {}
         self.commands: dict[str, Callable[..., Any]] = {
@@ -262,8 +264,8 @@ class _Host:
                 continue
             if len(indices) == 1:
                 taken[indices[0]] += clock() - began
-            elif clock() - began > self._late_seconds:
-                self._apart = APART
+            elif (seconds := clock() - began) > self._usual_seconds:
+                self._apart, self._usual_seconds = APART, 2 * seconds
             for i, count in zip(indices, filled.tolist(), strict=True):
                 counts[i] = count
                 if count < 0:
@@ -271,7 +273,10 @@ class _Host:
                     errors[i] = words_of(ready[i].error or unsaid)
         masks.working_on = IDLE
         self._apart = max(0, self._apart - 1)
-        return {"counts": counts, "errors": errors, "slow": [i for i, s in enumerate(taken) if s > self._late_seconds]}
+        slow = [i for i, seconds in enumerate(taken) if seconds > self._late_seconds]
+        if slow:
+            self._usual_seconds = self._late_seconds
+        return {"counts": counts, "errors": errors, "slow": slow}
 
     def _together(self, jobs: Sequence[Job], ready: dict[int, FillJob]) -> list[list[int]]:
         """The jobs that are filled by one call: all, where the strategy fills batches by itself and is fast."""

@@ -44,6 +44,8 @@ class Home(Protocol):
 
     def end_for(self, matcher: int) -> None: ...
 
+    def is_slow(self, grammar: int) -> bool: ...
+
 
 class Hosts(Protocol):
     """Where constraints compile: `GrammarHosts`."""
@@ -207,6 +209,10 @@ class HostedMatcher(Matcher):
         child._rows, child._drafts, child._at = self._rows, self._drafts, self._at
         child._filled_by, child._filled_in = self._filled_by, self._filled_in
         return child
+
+    def is_slow(self) -> bool:
+        """Whether what is asked of it beside its masks would keep others waiting."""
+        return self._home.is_slow(self.grammar.number)
 
     # What is asked
 
