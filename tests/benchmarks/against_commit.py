@@ -107,7 +107,9 @@ def runtime() -> Callable[[], None]:
 def engine() -> Callable[[], None]:
     from guideway import Engine, EngineConfig, JsonSchema, SamplingParams
 
-    running = Engine(EngineConfig(model="demo", grammar=("llguidance",), max_num_seqs=64))
+    # all of it in this process, whose time is taken; before there was a choice it was so, too
+    options = {"grammar_host": "inline"} if hasattr(EngineConfig, "grammar_host") else {}
+    running = Engine(EngineConfig(model="demo", grammar=("llguidance",), max_num_seqs=64, **options))
     params = SamplingParams(max_tokens=64, constraint=JsonSchema(schema()))
     prompts = [f"Person {i}: name, age, e-mail." for i in range(64)]
 
@@ -121,9 +123,11 @@ def engine() -> Callable[[], None]:
 
 def vllm() -> Callable[[], None]:
     import guideway_demo_model
+    from guideway_vllm.config import GuestConfig
     from vllm import LLM, SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
+    options = {"grammar_host": "inline"} if hasattr(GuestConfig, "grammar_host") else {}  # as above
     llm = LLM(
         model=str(Path(guideway_demo_model.__file__).parent / "weights"),
         dtype="float32",
@@ -131,7 +135,7 @@ def vllm() -> Callable[[], None]:
         max_num_seqs=64,
         enforce_eager=True,
         disable_log_stats=True,
-        additional_config={"guideway": {"grammar": ["llguidance"]}},
+        additional_config={"guideway": {"grammar": ["llguidance"], **options}},
     )
     outputs = StructuredOutputsParams(json=schema())
     params = SamplingParams(temperature=0, max_tokens=64, structured_outputs=outputs)

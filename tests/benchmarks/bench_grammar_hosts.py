@@ -19,7 +19,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -29,27 +29,9 @@ from guideway.api import JsonSchema
 
 from tests.benchmarks.gaps import interval
 from tests.benchmarks.pinned_model import add_argument, pinned_model
+from tests.support.processes import seconds_of_tree
 
 RESULTS = Path(__file__).parent / "results" / "grammar_hosts.md"
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def tree(pid: int) -> Iterator[int]:
-    """A process and all below it."""
-    yield pid
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        for child in (thread / "children").read_text().split():
-            yield from tree(int(child))
-
-
-def cpu() -> float:
-    """CPU seconds of this process and all below it that live."""
-    total = time.process_time()
-    for pid in tree(os.getpid()):
-        if pid != os.getpid():
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += sum(map(int, fields[11:15])) / TICKS  # its own, and of its children that have ended
-    return total
 
 
 def schema(number: int) -> JsonSchema:
@@ -74,9 +56,9 @@ def once(engine: Engine, batch: int, num_tokens: int, seed: int) -> tuple[float,
         SamplingParams(max_tokens=num_tokens, temperature=1.0, seed=seed * 1000 + i, constraint=schema(i % 8))
         for i in range(batch)
     ]
-    start, start_cpu = time.monotonic(), cpu()
+    start, start_cpu = time.monotonic(), seconds_of_tree()
     results = engine.generate(["Describe it as JSON: "] * batch, params)
-    taken = time.monotonic() - start, cpu() - start_cpu
+    taken = time.monotonic() - start, seconds_of_tree() - start_cpu
     assert all(output.error is None for result in results for output in result.outputs), results
     return taken
 
@@ -103,13 +85,14 @@ def measure(model: Path, strategy: str, options: argparse.Namespace) -> Iterable
 
 STARTS = """
 import sys
-from tests.benchmarks.bench_grammar_hosts import cpu, schema
+from tests.benchmarks.bench_grammar_hosts import schema
+from tests.support.processes import seconds_of_tree
 from guideway import Engine, SamplingParams
 with Engine("demo", grammar=(sys.argv[1],), grammar_host=sys.argv[2]) as engine:
-    ready = cpu()
+    ready = seconds_of_tree()
     (result,) = engine.generate("Anna:", SamplingParams(max_tokens=4, constraint=schema(0)))
     assert result.error is None
-    print(ready, cpu())
+    print(ready, seconds_of_tree())
 """
 
 

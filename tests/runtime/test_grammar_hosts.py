@@ -40,6 +40,7 @@ from tests.support.distributions import install
 from tests.support.fake_host import FakeHost
 from tests.support.hostile_strategy import REFUSES, WEIGHT
 from tests.support.hostility import PROMPT, VOCABULARY
+from tests.support.processes import children
 from tests.support.stages import everyday
 
 LIMITS = Limits(compile_seconds=0.8, fill_seconds=0.6, wall_factor=8, memory_bytes=256 << 20)
@@ -93,20 +94,6 @@ def inline(**options: Any) -> FakeHost:
 
 def asking(pattern: str) -> SamplingParams:
     return replace(GOOD, constraint=Regex(pattern, strategy="hostile"))
-
-
-def children(pid: int) -> set[int]:
-    """The processes that have it as their parent."""
-    found = set()
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == pid and fields[0] != "Z":
-                found.add(int(folder.name))
-    return found
 
 
 def zygote(hosts: GrammarHosts) -> int:

@@ -176,7 +176,9 @@ def test_who_waits_for_an_earlier_command_is_not_blamed_for_it(made: Callable[..
     assert again.error is None
 
 
-@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of jax, where an earlier test imported it: this child only ends
+@pytest.mark.filterwarnings(
+    "ignore:os.fork:RuntimeWarning"
+)  # of jax, where an earlier test imported it: this child only ends
 def test_a_forked_child_ends_no_host(hosts: GrammarHosts) -> None:
     strategy = hosts.strategies["hostile"]
     matcher = strategy.compile(GOOD.constraint).matcher(VOCABULARY.stop_token_ids)  # type: ignore[arg-type]

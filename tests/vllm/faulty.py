@@ -51,6 +51,7 @@ from guideway.api.bitmask import Bitmask, allow_only
 from numpy.typing import NDArray
 
 from tests.support import distributions
+from tests.support.processes import owner_of_host
 
 STAGES = ("pre_warp", "mask", "post_warp", "sample")
 PENALIZED = 4.0
@@ -132,11 +133,8 @@ def is_in_core() -> bool:
 
 
 def _is_of_core() -> bool:
-    pid, command = os.getpid(), b"guideway.runtime.host"
-    while b"guideway.runtime.host" in command:
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b"EngineCore" in command
+    owner = owner_of_host(os.getpid())
+    return owner is not None and b"EngineCore" in Path(f"/proc/{owner}/cmdline").read_bytes()
 
 
 def hold_at(gate: str | None) -> None:

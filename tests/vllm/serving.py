@@ -19,6 +19,8 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.support.processes import tree
+
 __all__ = ["Server", "serve", "serve_by"]
 
 START_WITHIN = 400.0
@@ -142,7 +144,7 @@ def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Ask the server to end, as Ctrl-C does; whatever is alive after that is killed, and called a failure."""
     with suppress(psutil.NoSuchProcess):
-        family = psutil.Process(process.pid).children(recursive=True)
+        family = [psutil.Process(pid) for pid in tree(process.pid) - {process.pid}]
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             process.wait(END_WITHIN)

@@ -8,8 +8,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from tests.support.processes import children, hosts_of, is_alive
 
 GUIDEWAY = {"grammar": ["llguidance", "xgrammar"]}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
@@ -43,32 +44,11 @@ def generated(llm: Any) -> list[tuple[list[int], str]]:
     return [(list(output.outputs[0].token_ids), output.outputs[0].finish_reason) for output in outputs]
 
 
-def processes(parents: set[int]) -> set[int]:
-    """The children of these processes, by what Linux knows."""
-    found = set()
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) in parents and fields[0] != "Z":
-                found.add(int(folder.name))
-    return found
-
-
-def status(pid: int) -> str:
-    """One letter of Linux's, "Z" for what has ended and nobody has asked about; empty for what is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
-
-
 def zygotes() -> set[int]:
-    """Those that build strategies, in this process's nursery."""
-    own = processes({os.getpid()})
-    return processes({pid for pid in own if b"guideway.runtime.host" in Path(f"/proc/{pid}/cmdline").read_bytes()})
+    """Those that build strategies, in this process's nurseries."""
+    own = hosts_of(os.getpid())
+    nurseries = own - children(*own)
+    return children(*nurseries)
 
 
 def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any]) -> None:
@@ -80,14 +60,14 @@ def test_the_tokens_stay_also_while_hosts_are_killed(start: Callable[..., Any]) 
     llm = start(GUIDEWAY | {"grammar_host": "process"}, speculative_config=NGRAM)
     assert generated(llm) == here
     assert len(zygotes() - before) == 2, "one of the front end, one of the engine core"
-    assert processes(zygotes())
+    assert children(*zygotes())
 
     killed: set[int] = set()
     done = threading.Event()
 
     def kill() -> None:
         while not done.is_set():
-            for pid in processes(zygotes()):
+            for pid in children(*zygotes()):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
             time.sleep(0.3)
@@ -108,12 +88,12 @@ def test_no_host_is_left_when_vllm_ends(start: Callable[..., Any]) -> None:
     llm = start(GUIDEWAY | {"grammar_host": "process"})
     generated(llm)
     left = zygotes() - before
-    left |= processes(left)
+    left |= children(*left)
     assert left
     del llm
     gc.unfreeze()  # vLLM freezes what there is when an engine has started; its front end is in a circle
     start(GUIDEWAY | {"grammar_host": "inline"})
     deadline = time.monotonic() + 10
-    while living := {pid: status(pid) for pid in left if status(pid) not in ("", "Z")}:
+    while living := {pid for pid in left if is_alive(pid)}:
         assert time.monotonic() < deadline, living
         time.sleep(0.05)

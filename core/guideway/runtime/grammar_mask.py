@@ -160,6 +160,11 @@ class GrammarMask(LogitModifier[GrammarState]):
         """Whether the rows of a sequence were not ready in the last step."""
         return state in self.late
 
+    def is_ready(self, state: GrammarState | None) -> bool:
+        """Whether rows that were late may come now."""
+        matcher = None if state is None else state.job.matcher
+        return not isinstance(matcher, HostedMatcher) or matcher.is_ready()
+
     def strategy(self, state: GrammarState | None) -> str | None:
         """The name of the strategy that serves a sequence."""
         return None if state is None else state.candidate.name

@@ -1,4 +1,7 @@
-"""``python -m guideway.runtime.host DESCRIPTOR``: the nursery of grammar hosts, over a socket it was started with."""
+"""``python -m guideway.runtime.host DESCRIPTOR PID``: the nursery of the grammar hosts of process PID, over a socket.
+
+All of them show this command; the number is for who reads a list of processes.
+"""
 
 from __future__ import annotations
 

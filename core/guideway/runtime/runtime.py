@@ -444,6 +444,11 @@ class Runtime:
         the next step asks for the same again. False where the host's plan does not say that it can."""
         return slot in self._late
 
+    def is_ready(self, slot: int) -> bool:
+        """Whether the rows may come now for which the sequence in `slot` sat steps out: for a host that leaves it out
+        of its steps until then."""
+        return self._mask.is_ready(self._modifiers.state(self._sequence(slot), self._mask))
+
     def accept(
         self, batch: StepBatch, token_ids: Sequence[Sequence[int]], output: StepOutput | None = None
     ) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""Processes that another one has forked for this one."""
+"""Processes that this one did not fork itself, and uses."""
 
 from __future__ import annotations
 
@@ -49,6 +49,14 @@ class Child:
                 self._closed = True
                 if self._handle is not None:
                     os.close(self._handle)
+
+    def has_ended(self, within: float) -> bool:
+        """Whether it ends within so many seconds; only where the system tells."""
+        if self._handle is None:
+            return False
+        poll = select.poll()
+        poll.register(self._handle, select.POLLIN)
+        return bool(poll.poll(within * 1000))
 
     def processor_seconds(self) -> float:
         """What it has taken of a processor; 0 where the system does not tell."""

@@ -24,6 +24,8 @@ __all__ = ["Died", "Filled", "Lane"]
 SECONDS_PER_TOKEN = 1e-3
 """That a matcher which is rebuilt may take besides, for each token it had accepted."""
 
+NONE = Patience(0.0, 0.0)
+
 T = TypeVar("T")
 
 _NUMBERS = itertools.count()
@@ -51,6 +53,8 @@ class Filled:
     error: GuidewayError | None
     slow: bool
     """Whether it took longer than rows should."""
+    grammar: int
+    """The number of the matcher's."""
 
 
 @dataclass(slots=True)
@@ -88,6 +92,8 @@ class Lane:
         self._ended: deque[tuple[int, bool]] = deque()
         self._unloaded: deque[int] = deque()
         self._pending: _Pending | None = None
+        self.together = True
+        """Whether commands are for several matchers: not after one of several ended the host and nobody knows which."""
         self.num_commands = 0
         """The masks of one are overwritten by the next."""
 
@@ -163,12 +169,10 @@ class Lane:
         assert pending is not None and self.host is not None
         commands = pending.commands
         try:
-            seconds, more = self._limits.fill_seconds, self._more_seconds(commands)
-            together = seconds * (1 + len(commands)) + sum(more.values())
-            answer = self.host.answer(seconds=seconds, together=together, more=more, patience=patience)
+            answer = self.host.answer(**self._allowed(commands), patience=patience)
             if answer is None:
                 return None
-            found = _read(answer[0], commands)
+            found = _read(answer[0], commands, pending.grammars)
         except HostDied as error:
             self.lose()
             raise pending.died(error) from error
@@ -192,6 +196,16 @@ class Lane:
                 matcher.done(self.number)
             filled[matcher.number] = outcome
         return filled
+
+    def is_answered(self) -> bool:
+        """Whether `end` need not wait. Raises `Died`."""
+        pending = self._pending
+        assert pending is not None and self.host is not None
+        try:
+            return self.host.is_answered(**self._allowed(pending.commands), patience=NONE)
+        except HostDied as error:
+            self.lose()
+            raise pending.died(error) from error
 
     def rows(self, matcher: HostedMatcher, filled: Filled, count: int) -> NDArray[np.int32]:
         """The masks of a job up to and with that after `count` drafts, until the next command."""
@@ -245,6 +259,11 @@ class Lane:
         self.loaded.difference_update(unloaded)
         return unloaded
 
+    def _allowed(self, commands: Sequence[Job]) -> dict[str, Any]:
+        """How long a command for these may take."""
+        seconds, more = self._limits.fill_seconds, self._more_seconds(commands)
+        return {"seconds": seconds, "together": seconds * (1 + len(commands)) + sum(more.values()), "more": more}
+
     def _more_seconds(self, commands: Sequence[Job]) -> dict[int, float]:
         """By the number of a matcher what else it may take that is rebuilt: from what it accepted, perhaps with its
         grammar."""
@@ -269,12 +288,13 @@ def matcher_of(job: FillJob) -> HostedMatcher:
     return matcher
 
 
-def _read(answer: Any, commands: Sequence[Job]) -> list[Filled]:
+def _read(answer: Any, commands: Sequence[Job], grammars: Sequence[HostedGrammar]) -> list[Filled]:
     """What a host says of a step, checked: it is not trusted to stay within what it was asked."""
     counts, errors, slow = list(answer["counts"]), dict(answer["errors"]), set(answer["slow"])
     found = []
     for i, (count, job) in enumerate(zip(counts, commands, strict=True)):
         if not -1 <= count <= len(job.draft_token_ids) or (count < 0) is not (str(i) in errors):
             raise ValueError(f"{count} drafts accepted of {len(job.draft_token_ids)}")
-        found.append(Filled(job, count, error_of(errors[str(i)]) if count < 0 else None, i in slow))
+        error = error_of(errors[str(i)]) if count < 0 else None
+        found.append(Filled(job, count, error, i in slow, grammars[i].number))
     return found

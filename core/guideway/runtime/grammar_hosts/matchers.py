@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,8 @@ class MatcherHost:
         """The numbers of grammars whose rows were late."""
         self._num_late: dict[int, int] = {}
         """By the number of a matcher how often its rows were."""
+        self._failed: dict[int, GuidewayError] = {}
+        """By the number of a matcher why its rows will not come, which nobody was told yet."""
         self._closed = False
 
     def load(self, grammar: HostedGrammar) -> None:
@@ -128,6 +130,20 @@ class MatcherHost:
             for lane in self._lanes:
                 lane.lose()
 
+    def is_ready(self, matcher: HostedMatcher) -> bool:
+        """Whether asking again for rows that were late may bring them: what they waited for has ended."""
+        with self._lock:
+            lane = self._lanes[self._lane_of(matcher)]
+            try:
+                return not lane.is_pending or lane.is_answered()
+            except Died as died:
+                self._hold_against(died)
+                if died.matcher is None:
+                    lane.together = False
+                elif died.cause.by_itself:
+                    self._failed[died.matcher] = died.cause.error()
+                return True
+
     def is_slow(self, grammar: int) -> bool:
         """Whether the sequences of a grammar are in the other lane, where nothing should be asked beside the masks."""
         return self._sits_out and grammar in self._slow
@@ -143,6 +159,7 @@ class MatcherHost:
     def end_for(self, matcher: int) -> None:
         """Nobody uses a matcher any more."""
         self._num_late.pop(matcher, None)
+        self._failed.pop(matcher, None)
         for lane in self._lanes:
             lane.end_for(matcher)
 
@@ -164,16 +181,18 @@ class MatcherHost:
         patience: Patience | None,
     ) -> None:
         """Fill the rows of the jobs left."""
+        for i in left:
+            jobs[i].error = self._failed.pop(matcher_of(jobs[i]).number, None)
+        left = [i for i in left if jobs[i].error is None]
         deaths = dict.fromkeys(left, 0)
-        together = True
         while left:
             try:
                 if not lane.is_pending:
-                    lane.begin(jobs, lane.fitting(jobs, left) if together else left[:1])
+                    lane.begin(jobs, lane.fitting(jobs, left) if lane.together else left[:1])
                 filled = lane.end(patience)
             except Died as died:
                 if died.matcher is None:  # it was in the midst of several
-                    together = False
+                    lane.together = False
                     continue
                 self._hold_against(died)
                 # it may be that of an earlier command, and ask for nothing now
@@ -188,12 +207,14 @@ class MatcherHost:
                 for i in left:
                     jobs[i].error = Late()
                 return
+            self._note_slow(filled)
             left = [
                 i
                 for i in left
                 if (found := filled.get(matcher_of(jobs[i]).number)) is None
                 or not self._take(lane, jobs[i], found, bitmask, accepted, i)
             ]
+        lane.together = True
 
     def _take(
         self, lane: Lane, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int
@@ -213,21 +234,20 @@ class MatcherHost:
         bitmask[job.first_row : job.first_row + len(masks)] = masks
         matcher.filled(masks, sent[:count], lane)
         accepted[i] = count
-        if filled.slow:
-            self._was_slow(matcher, job, accepted, i)
+        if self._num_late.get(matcher.number, 0) >= self._most_late:
+            seconds = self._limits.late_seconds
+            why = f"{self._most_late} times it took more than {seconds:g} s of a processor for one step"
+            self._refuse(self._strategy, matcher.grammar, why)
+            job.error = LimitExceeded(why, field="constraint")
+            accepted[i] = -1
         return True
 
-    def _was_slow(self, matcher: HostedMatcher, job: FillJob, accepted: NDArray[np.int32], i: int) -> None:
-        """Count how often the rows of a sequence were late: it, and all with its grammar, go on in the other lane, or
-        it fails."""
-        times = self._num_late[matcher.number] = self._num_late.get(matcher.number, 0) + 1
-        self._slow.add(matcher.grammar.number)
-        if times < self._most_late:
-            return
-        why = f"{times} times it took more than {self._limits.late_seconds:g} s of a processor for one step"
-        self._refuse(self._strategy, matcher.grammar, why)
-        job.error = LimitExceeded(why, field="constraint")
-        accepted[i] = -1
+    def _note_slow(self, filled: Mapping[int, Filled]) -> None:
+        """Count how often the rows of a sequence were late: it, and all with its grammar, go on in the other lane."""
+        for number, outcome in filled.items():
+            if outcome.slow:
+                self._num_late[number] = self._num_late.get(number, 0) + 1
+                self._slow.add(outcome.grammar)
 
     def _hold_against(self, died: Died) -> None:
         if died.cause.by_itself and died.grammar is not None:

@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 import pickle
+import select
 import socket
 import struct
 import tempfile
@@ -103,6 +104,12 @@ class Frames:
         if size > self._most:
             raise EOFError(f"a frame of {size} bytes")
         return self._exactly(size)
+
+    def has_news(self) -> bool:
+        """Whether there is something to receive, or the other end is gone."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         self.socket.close()

@@ -25,7 +25,11 @@ ANSWER_SECONDS = 10.0
 
 class Nursery:
     """Forks zygotes. There is one for all whose modules are found in the same places, as long as one of them is open;
-    started with the first zygote, and anew if it is lost, and all its descendants with it."""
+    started with the first zygote, and anew if it is lost, and all its descendants with it.
+
+    It is no child of this process, and ends when this one closes its socket, also by being killed: what kills the
+    descendants of a server one by one, as vLLM does, may rely on each of them being there until its turn.
+    """
 
     _all: ClassVar[dict[tuple[int, tuple[str, ...]], Nursery]] = {}
     _of_all = threading.RLock()  # the collector of garbage may call `release` at any moment
@@ -34,7 +38,7 @@ class Nursery:
         self._key = os.getpid(), path
         self._num_users = 0
         self._lock = threading.RLock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._control: Frames | None = None
         self._ended: list[int] = []
         """The zygotes that are to be reaped."""
@@ -62,7 +66,7 @@ class Nursery:
         """A zygote, which imports what the records name and reads what it is to do from this end of a socket. Raises
         OSError, EOFError and ValueError where the nursery is lost, `PluginLoadError` where there can be none."""
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
+            if self._control is None or self._control.has_news():  # it says nothing unasked, but that it is gone
                 self._start()
             self._reap()
             answer = self._ask(("fork", tuple(records)), IMPORT_SECONDS, end)
@@ -108,22 +112,35 @@ class Nursery:
         ours, theirs = socket.socketpair()
         descriptor = theirs.fileno()
         # modules are found where the serving process finds them, and not in the folder it was started in
-        command = [sys.executable, "-P", "-m", "guideway.runtime.host", str(descriptor)]
+        command = [sys.executable, "-P", "-m", "guideway.runtime.host", str(descriptor), str(os.getpid())]
         path = os.pathsep.join(entry for entry in self._key[1] if entry)
+        control = Frames(ours)
+        ours.settimeout(ANSWER_SECONDS)  # one that was stopped takes no long command
         try:
-            # a group of its own, so that a terminal's signals are not for it; its output never mixes with ours
-            self._process = subprocess.Popen(
+            # a group of its own, so that a terminal's signals are not for it, and the session of this one: Linux shares
+            # processors among sessions first. Its output never mixes with ours
+            starter = subprocess.Popen(
                 command,
                 pass_fds=[descriptor],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
-                start_new_session=True,
+                process_group=0,
                 env={**os.environ, "PYTHONPATH": path},
             )
+        except BaseException:
+            control.close()
+            raise
         finally:
             theirs.close()
-        ours.settimeout(ANSWER_SECONDS)  # one that was stopped takes no long command
-        self._control = Frames(ours)
+        try:
+            self._process = Child(answer_of(control, starter.pid, IMPORT_SECONDS)["pid"])
+            self._control = control
+        except BaseException:
+            control.close()
+            starter.kill()
+            raise
+        finally:
+            starter.wait()
 
     def _end(self) -> None:
         control, process, self._control, self._process = self._control, self._process, None, None
@@ -131,8 +148,6 @@ class Nursery:
         if control is not None:
             control.close()
         if process is not None:
-            try:
-                process.wait(1 if control is not None else 0)
-            except subprocess.TimeoutExpired:
+            if not process.has_ended(1.0):
                 process.kill()
-                process.wait()
+            process.close()

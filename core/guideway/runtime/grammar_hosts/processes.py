@@ -211,11 +211,7 @@ class Zygote:
 
     def _is_gone(self) -> bool:
         """Whether there is none, or it has ended."""
-        if self._control is None:
-            return True
-        poll = select.poll()
-        poll.register(self._control.socket, select.POLLIN)
-        return bool(poll.poll(0))  # it says nothing unasked
+        return self._control is None or self._control.has_news()  # it says nothing unasked
 
     def _end(self) -> None:
         control, process, self._control, self._process = self._control, self._process, None, None
@@ -340,19 +336,31 @@ class Host:
     ) -> tuple[Any, bytes | None] | None:
         """`call` after `send`. `more`: by the number of a matcher, how much longer than `seconds` its part may take.
         With `patience`, None if there is no answer when that has ended: ask again."""
-        frames = self._frames[beside]
         with self._talking[beside]:
+            if not self.is_answered(seconds=seconds, together=together, more=more, patience=patience, beside=beside):
+                return None
             with self._until_gone(beside):
-                limits = _Allowed(seconds, max(seconds, together), more or {})
-                if not self._await(frames.socket, limits, patience, beside):
-                    return None
-                answer = frames.receive_answer()
-                data = frames.receive_bytes() if answer.get("bytes") else None
+                answer = self._frames[beside].receive_answer()
+                data = self._frames[beside].receive_bytes() if answer.get("bytes") else None
             self._busy[beside] = False
             self._weigh()
         if "error" in answer:
             raise error_of(answer["error"])
         return answer["value"], data
+
+    def is_answered(
+        self,
+        *,
+        seconds: float,
+        together: float = 0.0,
+        more: Mapping[int, float] | None = None,
+        patience: Patience | None = None,
+        beside: bool = False,
+    ) -> bool:
+        """Wait as `answer` does, and leave the answer to it; False if there is none when `patience` has ended."""
+        limits = _Allowed(seconds, max(seconds, together), more or {})
+        with self._talking[beside], self._until_gone(beside):
+            return self._await(self._frames[beside].socket, limits, patience, beside)
 
     @contextmanager
     def _until_gone(self, beside: bool) -> Iterator[None]:
@@ -376,9 +384,7 @@ class Host:
 
     def is_gone(self) -> bool:
         """Whether it ended while nobody called."""
-        poll = select.poll()
-        poll.register(self._frames[False].socket, select.POLLIN)
-        return not self.alive or bool(poll.poll(0))
+        return not self.alive or self._frames[False].has_news()
 
     def close(self) -> None:
         """End it, also amid a call of another thread, which then raises `HostDied`."""

@@ -56,11 +56,14 @@ class Spec:
 
 
 def main(descriptor: int) -> None:
-    """Serve as a nursery over a socket until its other end is closed."""
+    """Serve as a nursery over a socket until its other end is closed, in a process that nobody has as a child."""
+    if os.fork():
+        os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the serving process, which closes the socket
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     control = Frames(socket.socket(fileno=descriptor), most=1 << 40)
     with suppress(EOFError):
+        control.answer({"pid": os.getpid()})
         _fork_on_demand(control, _zygote, before=_import)
 
 

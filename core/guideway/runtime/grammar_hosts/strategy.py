@@ -46,6 +46,8 @@ class Home(Protocol):
 
     def is_slow(self, grammar: int) -> bool: ...
 
+    def is_ready(self, matcher: HostedMatcher) -> bool: ...
+
 
 class Hosts(Protocol):
     """Where constraints compile: `GrammarHosts`."""
@@ -213,6 +215,10 @@ class HostedMatcher(Matcher):
     def is_slow(self) -> bool:
         """Whether what is asked of it beside its masks would keep others waiting."""
         return self._home.is_slow(self.grammar.number)
+
+    def is_ready(self) -> bool:
+        """Whether asking again for masks that were late may bring them."""
+        return self._home.is_ready(self)
 
     # What is asked
 

@@ -39,9 +39,9 @@ class GuestConfig:
     """Worker mixins, in the order their methods are called."""
     device_backend: str | None = None
     """The device component that applies masks and modifiers; None: ``cpu`` on a CPU, else ``torch``."""
-    grammar_host: Literal["inline", "process"] = "inline"
-    """Where grammar strategies compile and fill: in vLLM's own processes, or in grammar hosts. Those of vLLM itself are
-    always inline."""
+    grammar_host: Literal["inline", "process"] = "process"
+    """Where grammar strategies compile and fill: in grammar hosts, or in vLLM's own processes, where those of vLLM
+    itself always are."""
     compile_threads: Annotated[int, Range(1)] = 2
     """How many constraints compile at once, in the front end and in the engine core each."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20

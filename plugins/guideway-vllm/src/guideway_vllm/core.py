@@ -53,6 +53,8 @@ class RequestState:
     """Whether modifiers act on it."""
     in_flight: int = 0
     """How many of its steps are computed whose output has not come yet."""
+    sits_out: bool = False
+    """Whether it takes part in no step, because its masks were late."""
 
 
 @dataclass(slots=True)
@@ -64,6 +66,8 @@ class Pending:
     """First row of each, in the whole step."""
     parts: list[tuple[Part, list[int]]] = field(default_factory=list)
     """Each with the places of its sequences in `request_ids`."""
+    late: list[str] = field(default_factory=list)
+    """The requests whose masks were not ready: nothing drawn for them is final."""
 
 
 class Core:
@@ -182,13 +186,14 @@ class Core:
         ahead = [[max(0, i) for i in drafts.get(r, ())] for r in request_ids] if drafts else [[]] * len(states)
         starts = np.zeros(len(states) + 1, dtype=np.int32)
         np.cumsum([1 + len(ids) for ids in ahead], out=starts[1:])
-        running = [i for i, state in enumerate(states) if state.slot is not None]
+        running = [i for i, state in enumerate(states) if state.slot is not None and not state.sits_out]
         batch = StepBatch.build(
             [cast("int", states[i].slot) for i in running],
             [requests[request_ids[i]].num_tokens for i in running],
             [ahead[i] for i in running],
         )
         step = self.runtime.prepare(batch)
+        late = [i for i, state in enumerate(states) if state.sits_out or self._is_late(state)]
         for state in states:
             state.in_flight += 1
         place = _rows_of(running, starts)
@@ -196,9 +201,10 @@ class Core:
         if (payload := self.runtime.bitmask(step)) is not None:
             rows, bitmask = place[payload.rows], payload.arrays["bitmask"]
         faulty = {i for i, state in enumerate(states) if self._fault(state) is not None}
+        faulty.update(late)
         for i in faulty:  # tokens of this step are not final: nothing but an end
             rows, bitmask = _replaced(rows, bitmask, _rows_of([i], starts), self._closing_mask(states[i]))
-        pending = Pending(request_ids, starts[:-1].tolist())
+        pending = Pending(request_ids, starts[:-1].tolist(), late=[request_ids[i] for i in late])
         healthy = [(j, i) for j, i in enumerate(running) if states[i].shaped and i not in faulty]
         for draws in (False, True):
             if chosen := [(j, i) for j, i in healthy if states[i].draws is draws]:
@@ -207,7 +213,9 @@ class Core:
         parts = tuple(part for part, _ in pending.parts)
         masked, masks = _outside(rows, bitmask, parts) if parts else (rows, bitmask)
         num_rows = [1 + len(ids) for ids in ahead]
-        guest = GuestStep(self._fingerprint, self._stop_token_id, request_ids, num_rows, masked, masks, parts)
+        guest = GuestStep(
+            self._fingerprint, self._stop_token_id, request_ids, num_rows, masked, masks, parts, pending.late
+        )
         # guideway's own worker needs no mask for rows that are open
         laid_out = _laid_out(rows, bitmask, int(starts[-1])) if self._for_v2 else bitmask[:0]
         return laid_out, guest, pending
@@ -233,6 +241,19 @@ class Core:
             if (state := self._states.get(request_id)) is not None:
                 state.fault = state.fault or fault
 
+    def sit_out(self, request_id: str) -> None:
+        """The request was taken out of vLLM's batch, because its masks were late."""
+        if (state := self._states.get(request_id)) is not None:
+            state.sits_out = True
+
+    def may_run(self, request_id: str) -> bool:
+        """Whether a request that sits out, if it does, may be scheduled again: its masks may be ready."""
+        state = self._states.get(request_id)
+        if state is None or not state.sits_out:
+            return True
+        state.sits_out = state.slot is not None and state.fault is None and not self.runtime.is_ready(state.slot)
+        return not state.sits_out
+
     def accept(self, request_id: str, token_ids: Sequence[int]) -> bool:
         """Take the final tokens of a request. False: it has to end with an error."""
         state = self._states.get(request_id)
@@ -252,7 +273,7 @@ class Core:
     def validate(self, request_id: str, token_ids: Sequence[int]) -> int:
         """How many of these drafts every modifier of a request would let pass."""
         state = self._states.get(request_id)
-        if state is None or state.slot is None:
+        if state is None or state.slot is None or state.sits_out:
             return 0
         return self.runtime.validate(state.slot, token_ids)
 
@@ -356,7 +377,8 @@ class Core:
         idle = (
             (r, s) for r, s in list(self._states.items()) if s.slot is not None and not s.in_flight and r not in stays
         )
-        request_id, state = next(idle, (None, None))
+        # one that sits out has work under way that would be lost
+        request_id, state = min(idle, key=lambda pair: pair[1].sits_out, default=(None, None))
         if request_id is None or state is None:
             return None
         slot = self._slot(request_id)
@@ -364,6 +386,9 @@ class Core:
         state.journal, state.slot = self.runtime.journal(slot), None
         self.runtime.release(slot, ended=False)
         return slot
+
+    def _is_late(self, state: RequestState) -> bool:
+        return state.slot is not None and self._fault(state) is None and self.runtime.is_late(state.slot)
 
     def _fault(self, state: RequestState) -> Fault | None:
         return state.fault if state.slot is None else self.runtime.fault(state.slot) or state.fault

@@ -11,6 +11,7 @@ from guideway.plugins import Plugins
 from guideway.runtime import Runtime, RuntimePlan, build_vocabulary
 
 from guideway_vllm.config import GuestConfig
+from guideway_vllm.seams import can_drop_output
 from guideway_vllm.stock.server import Server, serving
 from guideway_vllm.stock.strategy import StockStrategy
 
@@ -63,9 +64,16 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
         compile_threads=config.compile_threads,
         grammar_host=config.grammar_host,
         limits=config.limits,
+        sits_out=not front_end and can_sit_out(vllm_config),
     )
     with serving(Server(vllm_config, _tokenizer(vllm_config))):
         return plan.build(hooks if front_end else None)
+
+
+def can_sit_out(vllm_config: Any) -> bool:
+    """Whether the scheduler can leave a sequence out until its masks are ready: it preempts it, and without its prefix
+    cache would compute the whole of it anew each time."""
+    return bool(vllm_config.cache_config.enable_prefix_caching) and can_drop_output()
 
 
 def check_server(strategies: list[type[GrammarStrategy]], structured_outputs: Any) -> None:

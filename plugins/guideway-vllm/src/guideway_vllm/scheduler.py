@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from functools import cache
 from typing import Any
@@ -28,13 +29,18 @@ class GuestScheduler:
 
     guest: Core | None
     requests: dict[str, Any]
+    running: list[Any]
+    _preempt_request: Callable[..., None]
     _final_reports: dict[str, dict[str, Any]]
     """The reports of the requests that ended in this step, which go with their last outputs."""
+    _prompt_logprobs: dict[str, Any]
+    """Of requests whose first token was drawn without a mask: they come once, and go with the first that counts."""
 
     def __init__(self, vllm_config: Any, *args: Any, structured_output_manager: Any, **kwargs: Any) -> None:
         config = GuestConfig.of(vllm_config)
         self.guest = None if config is None else Core(config, vllm_config)
         self._final_reports = {}
+        self._prompt_logprobs = {}
         self._transfers = getattr(vllm_config, "kv_transfer_config", None) is not None
         if self.guest is not None:
             manager = type(structured_output_manager)
@@ -69,6 +75,8 @@ class GuestScheduler:
         blamed = {} if guest_output is None else guest_output.blamed
         for request_id, fault in blamed.items():
             guest.fail(request_id, fault)
+        if pending is not None:
+            self._sit_out(guest, pending.late, model_runner_output)
         self._final_reports.clear()  # of requests that were aborted since, whose outputs nobody reads
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         if guest.finished:
@@ -82,10 +90,33 @@ class GuestScheduler:
             self._attach_reports(outputs)
         return outputs
 
+    def _handle_blocked_waiting_request(self, request: Any) -> bool:
+        """Whether a request that waits may be scheduled."""
+        may_run = super()._handle_blocked_waiting_request(request)  # type: ignore[misc]
+        return may_run and (self.guest is None or self.guest.may_run(request.request_id))
+
+    def _sit_out(self, guest: Core, late: Sequence[str], output: Any) -> None:
+        """Preempt the requests whose masks were not ready, and have what was drawn for them dropped. What vLLM had
+        computed it finds in its prefix cache, but for the last block."""
+        from vllm.v1.request import RequestStatus
+
+        for request_id in late:
+            request = self.requests.get(request_id)
+            if request is None or request.status != RequestStatus.RUNNING:
+                continue  # it ended, or sits out already
+            if (logprobs := output.prompt_logprobs_dict.get(request_id)) is not None:
+                self._prompt_logprobs[request_id] = logprobs
+            guest.sit_out(request_id)
+            self.running.remove(request)
+            self._preempt_request(request, time.monotonic(), drop_stale_output=True)
+        for request_id in set(self._prompt_logprobs).intersection(output.req_id_to_index).difference(late):
+            output.prompt_logprobs_dict[request_id] = self._prompt_logprobs.pop(request_id)
+
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Every end of a request comes through here."""
         freed = super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
         if self.guest is not None:
+            self._prompt_logprobs.pop(request.request_id, None)
             orderly = str(request.get_finished_reason()) in ("stop", "length", "repetition")
             if (report := self.guest.release(request.request_id, orderly=orderly)) is not None:
                 self._final_reports[request.request_id] = report

@@ -43,6 +43,8 @@ class GuestStep:
     bitmask: NDArray[np.int32]
     """``int32[m, words]``: the masks of the rows in no part."""
     parts: Sequence[Part] = ()
+    late: Sequence[str] = ()
+    """The requests whose masks are not ready: what is drawn for them counts for nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,11 +180,14 @@ class GuestWorker:
         def wrapped(grammar_output: Any, *args: Any, **kwargs: Any) -> Any:
             runner = self._worker.model_runner
             step = getattr(grammar_output, ATTRIBUTE, None)
-            output = None
+            output, rewound = None, []
             if step is not None and runner.execute_model_state is not None:
                 output = self._act(step, runner)
+                rewound = _generators(runner, step.late)
                 grammar_output = None
             result = sample_tokens(grammar_output, *args, **kwargs)
+            for generator, state in rewound:  # what was drawn counts for nothing, and is drawn again
+                generator.set_state(state)
             if self._step is not None:
                 self._note(self.mixins.after_step)
             if self._failure is not None:
@@ -295,3 +298,9 @@ class GuestWorker:
         logits[rows] = -torch.inf
         logits[rows, torch.from_numpy(output.token_ids.astype(np.int64)).to(logits.device)] = 0.0
         return output
+
+
+def _generators(runner: Any, request_ids: Sequence[str]) -> list[tuple[Any, Any]]:
+    """The generators of requests that have a seed, each with its state now."""
+    found = [request.generator for name in request_ids if (request := runner.requests.get(name)) is not None]
+    return [(generator, generator.get_state()) for generator in found if generator is not None]

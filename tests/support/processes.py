@@ -1,0 +1,69 @@
+"""What Linux says of processes: who descends from whom, and which are grammar hosts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["children", "fields", "hosts_of", "is_alive", "living", "owner_of_host", "seconds_of_tree", "tree"]
+
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def fields(pid: int) -> list[str]:
+    """Of ``/proc/PID/stat``, those after the name: the first is the state, the second the parent. Empty for what is
+    gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there, and more than something that nobody has asked about since it ended."""
+    return bool(found := fields(pid)) and found[0] != "Z"
+
+
+def living() -> Iterator[int]:
+    """All processes that are alive."""
+    numbers = (int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit())
+    return (pid for pid in numbers if is_alive(pid))
+
+
+def children(*parents: int) -> set[int]:
+    """The living children of these processes."""
+    return {pid for pid in living() if (found := fields(pid)) and int(found[1]) in parents}
+
+
+def owner_of_host(pid: int) -> int | None:
+    """Which process a grammar host, its zygote or nursery works for; None for any other process."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    return int(words[-2]) if b"guideway.runtime.host" in words else None
+
+
+def hosts_of(*owners: int) -> set[int]:
+    """The grammar hosts of these processes, with zygotes and nurseries."""
+    return {pid for pid in living() if owner_of_host(pid) in owners}
+
+
+def tree(pid: int) -> set[int]:
+    """A process, all that descend from it, and the grammar hosts of all of them."""
+    found, new = {pid}, {pid}
+    while new:
+        new = (children(*new) | hosts_of(*new)) - found
+        found |= new
+    return found
+
+
+def seconds_of_tree() -> float:
+    """Seconds of a processor of this process, and of all that is in its `tree` and lives, with children that ended."""
+    others = tree(os.getpid()) - {os.getpid()}
+    ended = os.times()
+    own = time.process_time() + ended.children_user + ended.children_system
+    return own + sum(sum(map(int, fields(pid)[11:15])) for pid in others) / TICKS

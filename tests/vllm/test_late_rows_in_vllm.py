@@ -1,0 +1,97 @@
+"""A request whose masks are not ready sits steps out in vLLM: its tokens are the same, and so are its neighbors'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.distributions import install
+
+LIMITS = {"fill_seconds": 5.0, "late_seconds": 0.03, "late_fills": 1000}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+PROMPTS = ["FTab FTab", "hello", "Which colour?", "hello there", "FTab FTab"]
+HELLO = {"guideway.modifiers": '{"hello": {"letter": "e", "strength": 5}}'}
+WANTED: list[dict[str, Any]] = [
+    {"constraint": {"regex": "FT[a-z ]{9,14}"}, "temperature": 1.0, "seed": 5, "logprobs": 2, "prompt_logprobs": 1},
+    {"constraint": {"regex": "[a-z]{3,12}(x|y)"}, "temperature": 1.0, "seed": 7, "logprobs": 2},
+    {"constraint": {"json": {"enum": ["red", "green"]}}, "temperature": 0},
+    {"temperature": 1.0, "seed": 3, "ignore_eos": True},
+    {"constraint": {"regex": "FT[a-z ]{3,8}"}, "temperature": 0, "extra_args": HELLO},
+]
+
+
+@pytest.fixture(autouse=True)
+def hostile(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path_factory.mktemp("installed")
+    install(folder, "hostile", {"grammar.hostile": "tests.support.hostile_strategy"})
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def outputs(llm: Any, **more: Any) -> list[Any]:
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    params = []
+    for wanted in WANTED:
+        options = wanted | more
+        constraint = options.pop("constraint", None)
+        outputs = None if constraint is None else StructuredOutputsParams(**constraint)
+        params.append(SamplingParams(max_tokens=24, structured_outputs=outputs, **options))
+    return list(llm.generate(PROMPTS, params, use_tqdm=False))
+
+
+def found(of: list[Any]) -> list[Any]:
+    return [
+        (output.outputs[0].text, list(output.outputs[0].token_ids), output.outputs[0].finish_reason) for output in of
+    ]
+
+
+def num_late() -> float:
+    from prometheus_client import REGISTRY
+
+    return REGISTRY.get_sample_value("guideway_late_rows_total", {"strategy": "hostile"}) or 0.0
+
+
+@pytest.mark.parametrize("options", [{}, {"speculative_config": NGRAM}, {"max_num_seqs": 2}], ids=str)
+def test_tokens_and_their_probabilities_are_the_same(start: Callable[..., Any], options: dict[str, Any]) -> None:
+    guideway = {"grammar": ["hostile"], "modifiers": ["hello"], "limits": LIMITS}
+    # how many numbers of its generator a request has used depends on its drafts, and who is late has none
+    more: dict[str, Any] = {"temperature": 0} if "speculative_config" in options else {}
+    expected = outputs(start(guideway | {"grammar_host": "inline"}, **options), **more)
+    before = num_late()
+    llm = start(guideway | {"grammar_host": "process"}, **options)
+    after = outputs(llm, **more)
+    assert found(after) == found(expected)
+    assert num_late() > before, "nothing was late"
+    for output, other in zip(after, expected, strict=True):
+        assert logprobs(output.outputs[0].logprobs) == pytest.approx(logprobs(other.outputs[0].logprobs), abs=1e-3)
+        assert logprobs(output.prompt_logprobs) == pytest.approx(logprobs(other.prompt_logprobs), abs=1e-3)
+    assert len(after[0].prompt_logprobs) == len(after[0].prompt_token_ids)
+    again = outputs(llm, **more)
+    assert found(again) == found(expected)
+
+
+def logprobs(of: Any) -> list[float]:
+    """All of them, in order."""
+    return [logprob.logprob for position in of or () if position for _, logprob in sorted(position.items())]
+
+
+def test_who_is_late_too_often_fails_alone(start: Callable[..., Any]) -> None:
+    limits = LIMITS | {"late_fills": 2}
+    llm = start({"grammar": ["hostile"], "modifiers": ["hello"], "limits": limits, "grammar_host": "process"})
+    after = outputs(llm)
+    assert [output.outputs[0].finish_reason for output in after[1:4]] != ["error"] * 3
+    report = after[0].kv_transfer_params["guideway"]
+    assert "2 times it took more than 0.03 s of a processor for one step" in report["error"]
+
+
+def test_without_a_prefix_cache_others_wait(start: Callable[..., Any]) -> None:
+    guideway = {"grammar": ["hostile"], "modifiers": ["hello"], "limits": LIMITS, "grammar_host": "process"}
+    llm = start(guideway, enable_prefix_caching=False)
+    before = num_late()
+    after = outputs(llm)
+    assert num_late() == before
+    assert "3 times it took more than 0.03 s" in after[0].kv_transfer_params["guideway"]["error"]
+    assert [output.outputs[0].finish_reason for output in after[1:4]] == ["stop", "stop", "length"]
