@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from guard_limits import STRATEGIES, corpus
 from guideway import AsyncEngine, SamplingParams, __version__
-from guideway.api import Constraint, GenerationResult, JsonSchema, Regex
+from guideway.api import Constraint, FinishReason, GenerationResult, JsonSchema, Regex
 from prometheus_client import REGISTRY
 
 from tests.support.processes import hosts_of, tree
@@ -109,8 +109,8 @@ async def neighbors(engine: AsyncEngine, found: Found, expected: list[Any], name
     *known, fresh = await asyncio.gather(*(engine.generate(PROMPT, params) for params in NEIGHBORS), new())
     if expected and [tokens(result) for result in known] != expected:
         found.moved.append(f"{name}: {[str(result.error) for result in known if result.error]}")
-    if fresh.error is not None or fresh.outputs[0].finish_reason != "stop":
-        found.moved.append(f"{name}, the new schema: {fresh.error}")
+    if fresh.error is not None or fresh.outputs[0].finish_reason is not FinishReason.STOP:
+        found.moved.append(f"{name}, the new schema: {fresh.error or fresh.outputs[0].text!r}")
 
 
 def tokens(result: GenerationResult) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from guideway.api.hooks import ValidationContext
@@ -39,6 +40,7 @@ class Admission:
     sequence and companion by companion, as many rows as the sequence has."""
     companion_owners: tuple[str, ...]
     """For each companion, the modifier that asked for it."""
+    admitted_at: float = field(default_factory=time.monotonic)
 
     def ready(self) -> bool:
         """Whether it can be started (which may still raise what the compilation raised)."""

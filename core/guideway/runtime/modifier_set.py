@@ -41,9 +41,11 @@ from guideway.errors import (
     contain,
     text_of,
 )
+from guideway.plugins.limits import Limits
 from guideway.runtime.journal import Journal
 from guideway.runtime.metrics import DEADLINES_MISSED
 from guideway.runtime.rows import check_bitmask, check_payload, handed
+from guideway.runtime.stopwatch import Stopwatch
 from guideway.runtime.threads import Deadline
 
 __all__ = ["ActiveSequence", "ModifierSet", "check_served"]
@@ -70,6 +72,8 @@ class ActiveSequence:
     """What was asked for and is not enforced; a dict for its order."""
     companions: Sequence[str] = ()
     """For each companion sequence, the modifier that asked for it."""
+    ends_at: float = float("inf")
+    """When it must have ended, by the monotonic clock."""
     fault: Fault | None = None
     broken: bool = False
     """Whether a call over its states raised or was interrupted: they may have been left anywhere."""
@@ -83,7 +87,7 @@ class ModifierSet:
         modifiers: Sequence[LogitModifier[Any]],
         context: ModifierContext,
         offers: frozenset[Need],
-        start: Deadline,
+        limits: Limits,
     ) -> None:
         names = [modifier.name for modifier in modifiers]
         if twice := next((name for name in names if names.count(name) > 1), None):
@@ -98,8 +102,11 @@ class ModifierSet:
         """By modifier name the payload array that is a bitmask."""
         self._words = num_words(context.vocabulary.logits_width)
         self._offers = offers
-        self._start = start
+        self._start = Deadline.of_processor(limits.start_seconds, limits)
         """How long `LogitModifier.start`, for which a step waits, may take."""
+        self._step_seconds = limits.step_seconds
+        self._stopwatch = Stopwatch(Deadline.of_processor(limits.step_seconds, limits))
+        """How long `prepare` and `accept` may take, of one sequence."""
 
     def state(self, sequence: ActiveSequence, modifier: LogitModifier[T]) -> T | None:
         """What `modifier` keeps for a sequence; None if it leaves it alone."""
@@ -196,6 +203,14 @@ class ModifierSet:
             field=f"modifiers.{modifier.name}" if modifier.name in request.params.modifiers else "constraint",
         )
 
+    def _missed(self, modifier: LogitModifier[Any], state: Any, phase: str, taken: float) -> LimitExceeded:
+        """What a sequence fails with whose part of a step took too long."""
+        DEADLINES_MISSED.labels(self._plugin(modifier, state), phase).inc()
+        return LimitExceeded(
+            f"it took {taken:.2f} s for one sequence, and the batch waited; more than {self._step_seconds:g} s of a "
+            "processor for a step are not allowed"
+        )
+
     def may_act(self, modifier: LogitModifier[Any], request: Request, info: SequenceInfo) -> bool:
         """Whether `modifier` may act on a sequence of a request of which not all is compiled. Raises as `start`."""
         if modifier.name in request.params.modifiers and type(modifier).compile is not LogitModifier.compile:
@@ -266,19 +281,28 @@ class ModifierSet:
                 sequences[i].fault = fault
             return replace(payload, faults={}) if len(payload) else None
 
+        own = [i for i, state in enumerate(states) if state is not None]
         try:
-            return settled(attempt(states))
+            began = self._stopwatch.start()
+            payload = attempt(states)
+            if not (taken := self._stopwatch.overrun(began, 1 + (len(own) - 1) / 8)):
+                return settled(payload)
         except BaseException as error:
+            taken = 0.0
             for sequence in sequences:
                 sequence.broken = True
             contain(error)
-        for i, state in enumerate(states):  # one by one, to find out whose failure it is
-            if state is not None:
-                try:
-                    attempt(tuple(state if j == i else None for j in range(len(states))))
-                except BaseException as error:
-                    contain(error)
-                    sequences[i].fault = Fault.of(self._plugin(modifier, state), "prepare", error)
+        for i in own:  # one by one, to find out whose failure it is
+            try:
+                if not taken or len(own) > 1:
+                    began = self._stopwatch.start()
+                    attempt(tuple(state if j == i else None for j, state in enumerate(states)))
+                    taken = self._stopwatch.overrun(began)
+                if taken:
+                    raise self._missed(modifier, states[i], "prepare", taken)
+            except BaseException as error:
+                contain(error)
+                sequences[i].fault = Fault.of(self._plugin(modifier, states[i]), "prepare", error)
         pairs = zip(states, sequences, strict=True)
         healthy = tuple(None if sequence.fault else state for state, sequence in pairs)
         try:
@@ -297,7 +321,10 @@ class ModifierSet:
         verdict, token_ids = CONTINUE, tuple(ids)  # no list of the host's, which a modifier might change
         for modifier, state in sequence.stateful:
             try:
+                began = self._stopwatch.start()
                 outcome = modifier.accept(state, token_ids, handed(feedback, modifier.name) if feedback else None)
+                if taken := self._stopwatch.overrun(began):
+                    raise self._missed(modifier, state, "accept", taken)
                 if outcome is CONTINUE:
                     continue
                 if not isinstance(outcome, Outcome):

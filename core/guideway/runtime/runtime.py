@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import logging
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -115,9 +116,8 @@ class Runtime:
         """Threads of their own, so that no request waits for another one's constraint."""
         self._mask = GrammarMask(strategies, Compiler(self._threads, self._at_work, cache_bytes), context)
         check_names(modifiers)
-        self._modifiers = ModifierSet(
-            [self._mask, *modifiers], context, offers, Deadline.of_processor(limits.start_seconds, limits)
-        )
+        self._modifiers = ModifierSet([self._mask, *modifiers], context, offers, limits)
+        self._request_seconds = limits.request_seconds
         self._compiler = RequestCompiler(self._modifiers, self._mask.name, self._modifier_threads, self._at_work)
         self._by_name = {m.name: m for m in modifiers}
         self._validation = ValidationContext(
@@ -265,6 +265,8 @@ class Runtime:
         compiled = {} if admission.compilation is None else admission.compilation.result()
         sequence = self._begin(past, compiled)
         sequence.companions = admission.companion_owners
+        if self._request_seconds is not None:
+            sequence.ends_at = admission.admitted_at + self._request_seconds
         self._occupy(slot, sequence)
 
     def fork(self, slot: int, new_slot: int, *, index: int) -> None:
@@ -276,6 +278,7 @@ class Runtime:
         request = parent.journal.request
         info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
         child = self._modifiers.fork(parent, info)
+        child.ends_at = parent.ends_at
         with self._open_lock:
             self._open[request.request_id].num_sequences += 1
         self._occupy(new_slot, child)
@@ -290,7 +293,7 @@ class Runtime:
             plugin = error.plugin if isinstance(error, PluginError) else "runtime"
             old.fault = Fault.of(plugin, "rebuild", error)
             return
-        sequence.companions = old.companions
+        sequence.companions, sequence.ends_at = old.companions, old.ends_at
         self._occupy(slot, sequence)
         self._modifiers.release(old.states)
 
@@ -415,6 +418,8 @@ class Runtime:
         """Everything the worker needs for `batch`. A modifier that fails costs the sequences it fails for: `accept`
         ends them."""
         sequences = self._running(batch)
+        if self._request_seconds is not None:
+            self._end_overdue(sequences, self._request_seconds)
         owners = None if batch.num_rows == batch.num_sequences else sequence_of_row(batch)
         payloads: dict[str, Payload] = {}
         acting = self._acting_modifiers()
@@ -521,6 +526,13 @@ class Runtime:
             accept(sequence, ids, feedback_of(feedback, first_row, len(ids)))
             for sequence, first_row, ids in zip(sequences, first_rows, token_ids, strict=False)
         ]
+
+    def _end_overdue(self, sequences: list[ActiveSequence], seconds: float) -> None:
+        now = time.monotonic()
+        for sequence in sequences:
+            if now > sequence.ends_at and sequence.fault is None:
+                error = LimitExceeded(f"it was admitted {seconds:g} s ago, the longest that a request may take")
+                sequence.fault = Fault.of("runtime", "request", error)
 
     def _sitting_out(self, batch: StepBatch, sequences: list[ActiveSequence]) -> frozenset[int]:
         pairs = zip(batch.slots.tolist(), sequences, strict=True)
