@@ -56,12 +56,7 @@ _numbers = itertools.count()
 def new_schema() -> SamplingParams:
     """A harmless constraint that nobody has sent before."""
     number = next(_numbers)
-    schema = {
-        "type": "object",
-        "properties": {f"n{number}": {"type": "boolean"}},
-        "required": [f"n{number}"],
-        "additionalProperties": False,
-    }
+    schema = {"enum": [f"red {number}", f"green {number}"]}
     return SamplingParams(max_tokens=24, constraint=JsonSchema(schema))
 
 

@@ -33,9 +33,9 @@ class Limits:
     fill_seconds: Seconds = 0.5
     """Processor time of one sequence's masks in one step, in a grammar host; accepting its tokens counts too."""
     late_seconds: Seconds = 0.05
-    """Processor time after which the rows of a sequence are late; guideway's engine lets it sit steps out."""
+    """Processor time after which the rows of a sequence are late; it sits steps out."""
     late_fills: Annotated[int, Range(1)] = 20
-    """How often the rows of one sequence may be late; 3 times where others have to wait for them, as in vLLM."""
+    """How often the rows of one sequence may be late; 3 times where others have to wait for them."""
     request_seconds: Seconds | None = None
     """How long a request may take by the clock, from its admission to its end; None: as long as it takes."""
     wall_factor: Annotated[float, Range(1), math.isfinite, "a number of at least 1"] = 10.0

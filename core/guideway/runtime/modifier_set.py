@@ -79,6 +79,10 @@ class ActiveSequence:
     """Whether a call over its states raised or was interrupted: they may have been left anywhere."""
 
 
+MOST_TOGETHER = 3.0
+"""So many times as long as one sequence all of them may take in one `prepare`, before each is asked alone."""
+
+
 class ModifierSet:
     """Modifiers in the order in which the pipeline applies them: by stage, within a stage as given."""
 
@@ -88,6 +92,7 @@ class ModifierSet:
         context: ModifierContext,
         offers: frozenset[Need],
         limits: Limits,
+        waiting: frozenset[str] = frozenset(),
     ) -> None:
         names = [modifier.name for modifier in modifiers]
         if twice := next((name for name in names if names.count(name) > 1), None):
@@ -104,6 +109,8 @@ class ModifierSet:
         self._offers = offers
         self._start = Deadline.of_processor(limits.start_seconds, limits)
         """How long `LogitModifier.start`, for which a step waits, may take."""
+        self._waiting = waiting
+        """The names of those that wait for other processes, which have deadlines of their own."""
         self._step_seconds = limits.step_seconds
         self._stopwatch = Stopwatch(Deadline.of_processor(limits.step_seconds, limits))
         """How long `prepare` and `accept` may take, of one sequence."""
@@ -285,7 +292,9 @@ class ModifierSet:
         try:
             began = self._stopwatch.start()
             payload = attempt(states)
-            if not (taken := self._stopwatch.overrun(began, 1 + (len(own) - 1) / 8)):
+            share = min(MOST_TOGETHER, 1 + (len(own) - 1) / 8)
+            taken = 0.0 if modifier.name in self._waiting else self._stopwatch.overrun(began, share)
+            if not taken:
                 return settled(payload)
         except BaseException as error:
             taken = 0.0
@@ -297,7 +306,7 @@ class ModifierSet:
                 if not taken or len(own) > 1:
                     began = self._stopwatch.start()
                     attempt(tuple(state if j == i else None for j, state in enumerate(states)))
-                    taken = self._stopwatch.overrun(began)
+                    taken = 0.0 if modifier.name in self._waiting else self._stopwatch.overrun(began)
                 if taken:
                     raise self._missed(modifier, states[i], "prepare", taken)
             except BaseException as error:
@@ -323,7 +332,7 @@ class ModifierSet:
             try:
                 began = self._stopwatch.start()
                 outcome = modifier.accept(state, token_ids, handed(feedback, modifier.name) if feedback else None)
-                if taken := self._stopwatch.overrun(began):
+                if modifier.name not in self._waiting and (taken := self._stopwatch.overrun(began)):
                     raise self._missed(modifier, state, "accept", taken)
                 if outcome is CONTINUE:
                     continue

@@ -116,7 +116,8 @@ class Runtime:
         """Threads of their own, so that no request waits for another one's constraint."""
         self._mask = GrammarMask(strategies, Compiler(self._threads, self._at_work, cache_bytes), context)
         check_names(modifiers)
-        self._modifiers = ModifierSet([self._mask, *modifiers], context, offers, limits)
+        waiting = frozenset() if grammar_hosts is None else frozenset({self._mask.name})
+        self._modifiers = ModifierSet([self._mask, *modifiers], context, offers, limits, waiting)
         self._request_seconds = limits.request_seconds
         self._compiler = RequestCompiler(self._modifiers, self._mask.name, self._modifier_threads, self._at_work)
         self._by_name = {m.name: m for m in modifiers}

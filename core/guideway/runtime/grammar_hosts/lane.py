@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -13,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guideway.api.grammar import FillJob
-from guideway.errors import ConformanceError, GuidewayError
+from guideway.errors import ConformanceError, GuidewayError, contain, text_of
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.messages import MAX_ROWS, Job, error_of
 from guideway.runtime.grammar_hosts.processes import Host, HostDied, Patience, Zygote
@@ -33,14 +35,17 @@ _NUMBERS = itertools.count()
 
 
 class Died(Exception):
-    """The host died over a command; `matcher` is the number of the one it was at work on, where that is known, and
-    `grammar` that one's."""
+    """The host died over a command; `matcher` is the number of the one it was at work on, where that is known,
+    `grammar` that one's, and `wanted` whether somebody still has it."""
 
-    def __init__(self, cause: HostDied, matcher: int | None = None, grammar: HostedGrammar | None = None) -> None:
+    def __init__(
+        self, cause: HostDied, matcher: int | None = None, grammar: HostedGrammar | None = None, *, wanted: bool = True
+    ) -> None:
         super().__init__(str(cause))
         self.cause = cause
         self.matcher = matcher
         self.grammar = grammar
+        self.wanted = wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class _Pending:
         number = numbers[0] if len(numbers) == 1 else cause.working_on
         if number not in numbers:
             return Died(cause)
-        return Died(cause, number, self.grammars[numbers.index(number)])
+        return Died(cause, number, self.grammars[numbers.index(number)], wanted=number in self.wanted)
 
 
 class Lane:
@@ -92,6 +97,8 @@ class Lane:
         self._ended: deque[tuple[int, bool]] = deque()
         self._unloaded: deque[int] = deque()
         self._pending: _Pending | None = None
+        self.starting: Future[Host] | None = None
+        """The host that is being started."""
         self.together = True
         """Whether commands are for several matchers: not after one of several ended the host and nobody knows which."""
         self.num_commands = 0
@@ -102,22 +109,50 @@ class Lane:
         """Whether a command is not answered yet."""
         return self._pending is not None
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether a host is being started."""
+        return self.starting is not None and not self.starting.done()
+
     def alive(self) -> Host:
         """The host. Raises `HostDied` if there can be none."""
-        if self.host is None or not self.host.alive:
-            self.host = self._zygote.fork()
-            self.number = next(_NUMBERS)
-            self.loaded.clear()
-            self._ended.clear()
-            self._unloaded.clear()
-            self._pending = None
+        self.is_up(None)
+        assert self.host is not None
         return self.host
+
+    def is_up(self, seconds: float | None) -> bool:
+        """Whether the host is there, or comes within so many seconds: it is started beside what else is done. None:
+        wait for it. Raises `HostDied` if there can be none."""
+        if self.host is not None and self.host.alive:
+            return True
+        if self.starting is None:
+            self.starting = _beside(self._zygote.fork)
+        try:
+            self.host = self.starting.result(seconds)
+        except TimeoutError:
+            return False
+        except HostDied:
+            self.starting = None
+            raise
+        self.starting = None
+        self.number = next(_NUMBERS)
+        self.loaded.clear()
+        self._ended.clear()
+        self._unloaded.clear()
+        self._pending = None
+        return True
 
     def lose(self) -> None:
         """End the host: it is started anew when it is needed."""
         if self.host is not None:
             self.host.close()
         self._pending = None
+
+    def close(self) -> None:
+        """End the host, also one that is being started."""
+        self.lose()
+        if self.starting is not None:
+            self.starting.add_done_callback(_close)
 
     def fitting(self, jobs: Sequence[FillJob], left: Sequence[int]) -> list[int]:
         """The first of the jobs left whose rows fit into the host's memory."""
@@ -273,6 +308,31 @@ class Lane:
             for job in commands
             if job.birth is not None
         }
+
+
+def _beside(start: Callable[[], Host]) -> Future[Host]:
+    """The host that is started in a thread of its own. Raises `HostDied` where there can be no thread."""
+    future: Future[Host] = Future()
+
+    def run() -> None:
+        try:
+            host = start()
+        except BaseException as error:
+            contain(error)
+            future.set_exception(error if isinstance(error, HostDied) else HostDied(text_of(error)))
+        else:
+            future.set_result(host)
+
+    try:
+        threading.Thread(target=run, name="guideway-starts-host", daemon=True).start()
+    except RuntimeError as error:
+        raise HostDied(f"no grammar host can be started: {text_of(error)}") from error
+    return future
+
+
+def _close(started: Future[Host]) -> None:
+    if started.exception() is None:
+        started.result().close()
 
 
 def _taken(items: deque[T]) -> list[T]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ MAX_DEATHS = 2
 
 LATE_WHERE_OTHERS_WAIT = 3
 """So often the rows of one sequence may be late where the host cannot let it sit a step out."""
+
+STARTS_WITHIN = 0.02
+"""Seconds. A fork takes less; what builds strategies anew takes a hundred times as long."""
 
 HURRIED = Patience(2e-4, 2e-4)
 """With sequences that are known to be slow."""
@@ -61,6 +65,8 @@ class MatcherHost:
         """The numbers of grammars whose rows were late."""
         self._num_late: dict[int, int] = {}
         """By the number of a matcher how often its rows were."""
+        self._deaths: dict[int, int] = {}
+        """By the number of a matcher how often the host was killed from outside at work on it, since its last rows."""
         self._failed: dict[int, GuidewayError] = {}
         """By the number of a matcher why its rows will not come, which nobody was told yet."""
         self._closed = False
@@ -70,8 +76,7 @@ class MatcherHost:
         `LimitExceeded`."""
         lane = self._lanes[0]
         for last in (False, True):
-            with self._lock:
-                host, number = self._alive(lane), lane.number
+            host, number = self._when_up(lane)
             try:
                 lane.load(host, grammar)
             except HostDied as error:
@@ -108,7 +113,7 @@ class MatcherHost:
                 try:
                     self._alive(lane)
                     while lane.is_pending:
-                        lane.end(None)
+                        self._note_slow(lane.end(None) or {})
                     return lane.ask(matcher, method, arguments)
                 except Died as died:  # over a command before
                     self._hold_against(died)
@@ -128,19 +133,19 @@ class MatcherHost:
         with self._lock:
             self._closed = True
             for lane in self._lanes:
-                lane.lose()
+                lane.close()
 
     def is_ready(self, matcher: HostedMatcher) -> bool:
         """Whether asking again for rows that were late may bring them: what they waited for has ended."""
         with self._lock:
             lane = self._lanes[self._lane_of(matcher)]
             try:
-                return not lane.is_pending or lane.is_answered()
+                return lane.is_answered() if lane.is_pending else not lane.is_starting
             except Died as died:
                 self._hold_against(died)
                 if died.matcher is None:
                     lane.together = False
-                elif died.cause.by_itself:
+                elif died.wanted and self._ends(died, died.matcher):
                     self._failed[died.matcher] = died.cause.error()
                 return True
 
@@ -160,6 +165,7 @@ class MatcherHost:
         """Nobody uses a matcher any more."""
         self._num_late.pop(matcher, None)
         self._failed.pop(matcher, None)
+        self._deaths.pop(matcher, None)
         for lane in self._lanes:
             lane.end_for(matcher)
 
@@ -184,12 +190,13 @@ class MatcherHost:
         for i in left:
             jobs[i].error = self._failed.pop(matcher_of(jobs[i]).number, None)
         left = [i for i in left if jobs[i].error is None]
-        deaths = dict.fromkeys(left, 0)
         while left:
+            filled = None
             try:
-                if not lane.is_pending:
-                    lane.begin(jobs, lane.fitting(jobs, left) if lane.together else left[:1])
-                filled = lane.end(patience)
+                if lane.is_pending or self._is_up(lane, jobs, left, patience):
+                    if not lane.is_pending:
+                        lane.begin(jobs, lane.fitting(jobs, left) if lane.together else left[:1])
+                    filled = lane.end(patience)
             except Died as died:
                 if died.matcher is None:  # it was in the midst of several
                     lane.together = False
@@ -197,8 +204,7 @@ class MatcherHost:
                 self._hold_against(died)
                 # it may be that of an earlier command, and ask for nothing now
                 for culprit in [i for i in left if matcher_of(jobs[i]).number == died.matcher]:
-                    deaths[culprit] += 1
-                    if died.cause.by_itself or deaths[culprit] == MAX_DEATHS:
+                    if self._ends(died, died.matcher):
                         jobs[culprit].error = died.cause.error()
                         left.remove(culprit)
                 continue
@@ -216,6 +222,14 @@ class MatcherHost:
             ]
         lane.together = True
 
+    def _is_up(self, lane: Lane, jobs: Sequence[FillJob], left: list[int], patience: Patience | None) -> bool:
+        """Whether the lane has a host. One is started while the steps go on, where they need not wait."""
+        try:
+            return lane.is_up(None if patience is None else 0.0 if lane.is_starting else STARTS_WITHIN)
+        except HostDied as error:
+            alone = len(left) == 1 or not lane.together
+            raise Died(error, matcher_of(jobs[left[0]]).number if alone else None) from error
+
     def _take(
         self, lane: Lane, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int
     ) -> bool:
@@ -230,6 +244,7 @@ class MatcherHost:
                 return False
             count = next((n for n in range(count) if asked[n : n + 1] != sent[n : n + 1]), count)
         matcher = matcher_of(job)
+        self._deaths.pop(matcher.number, None)
         masks = lane.rows(matcher, filled, count)
         bitmask[job.first_row : job.first_row + len(masks)] = masks
         matcher.filled(masks, sent[:count], lane)
@@ -249,6 +264,11 @@ class MatcherHost:
                 self._num_late[number] = self._num_late.get(number, 0) + 1
                 self._slow.add(outcome.grammar)
 
+    def _ends(self, died: Died, matcher: int) -> bool:
+        """Whether a sequence fails for the death of a host at work on it."""
+        self._deaths[matcher] = self._deaths.get(matcher, 0) + 1
+        return died.cause.by_itself or self._deaths[matcher] >= MAX_DEATHS
+
     def _hold_against(self, died: Died) -> None:
         if died.cause.by_itself and died.grammar is not None:
             self._refuse(self._strategy, died.grammar, str(died.cause))
@@ -263,6 +283,17 @@ class MatcherHost:
             return HURRIED
         late_seconds = self._limits.late_seconds
         return Patience(late_seconds, late_seconds * (1 + num_jobs / 8))
+
+    def _when_up(self, lane: Lane) -> tuple[Host, int]:
+        """The lane's host and its number; while it is started, steps go on."""
+        while True:
+            with self._lock:
+                self._check_open()
+                if lane.is_up(0.0):
+                    return lane.alive(), lane.number
+                starting = lane.starting
+            if starting is not None:
+                wait([starting])
 
     def _check_open(self) -> None:
         if self._closed:

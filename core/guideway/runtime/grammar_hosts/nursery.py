@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from guideway.errors import PluginLoadError
@@ -151,3 +152,5 @@ class Nursery:
             if not process.has_ended(1.0):
                 process.kill()
             process.close()
+            with suppress(ChildProcessError):  # it is a child after all where this process is that of all orphans
+                os.waitpid(process.pid, os.WNOHANG)

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 LOOKS_EVERY = 0.02
 """Seconds between two looks at how much time a host has taken."""
 
+STOPPED_FOR = 0.5
+"""Seconds between two looks at whether somebody stopped a host; twice in turn is enough."""
+
 WEIGHS_EVERY = 1.0
 """Seconds between two looks at how much memory a host has."""
 
@@ -37,7 +40,10 @@ START_SECONDS = 300.0
 """For building all strategies."""
 
 RESTS = 5.0
-"""Seconds between two attempts to start a zygote that failed."""
+"""Seconds between two attempts to start a zygote that cannot build the strategies."""
+
+LOST = (OSError, EOFError, ValueError)
+"""What talking to a zygote or its nursery raises, where it is gone or what it says is no answer."""
 
 
 class HostDied(GuidewayError):
@@ -74,7 +80,16 @@ class Zygote:
     def start(self) -> None:
         """Build the strategies. Raises what is wrong with their options, and `PluginLoadError`."""
         with self._lock:
-            self._start()
+            try:
+                self._start()
+            except GuidewayError:
+                raise
+            except LOST as lost:
+                raise PluginLoadError(
+                    "the process that grammar hosts come from ended, or did not answer, while strategies were "
+                    f"built: {text_of(lost)}",
+                    plugin="runtime",
+                ) from lost
 
     @property
     def failure(self) -> str | None:
@@ -103,7 +118,7 @@ class Zygote:
                     if self._is_gone():
                         self._start_again()
                     return self._fork()
-                except (OSError, EOFError, ValueError) as error:
+                except LOST as error:
                     self._end()
                     if last:
                         raise HostDied(f"no grammar host can be started: {text_of(error)}") from error
@@ -125,7 +140,7 @@ class Zygote:
                 control.send(("reap", child.pid))
                 status: int | None = answer_of(control, self._process.pid, ANSWER_SECONDS)["status"]
                 return status
-            except (OSError, EOFError, ValueError):
+            except LOST:
                 self._end()
                 return None
             except BaseException:
@@ -149,27 +164,20 @@ class Zygote:
         except GuidewayError as error:
             self._rests_until = time.monotonic() + RESTS
             raise HostDied(f"no grammar host can be started: {error}") from error
+        except LOST as lost:
+            raise HostDied(f"no grammar host can be started: {text_of(lost)}") from lost
 
     def _start(self) -> None:
-        for last in (False, True):
+        """Raises what is wrong with the strategies, and `LOST` where the zygote was lost again and again."""
+        for last in (False, False, True):  # some of it may be anybody's doing
             self._end()
             try:
                 self._build()
                 return
-            except GuidewayError:
+            except BaseException as error:
                 self._end()
-                raise
-            except (OSError, EOFError, ValueError) as lost:
-                self._end()
-                if last:  # once may be anybody's doing
-                    raise PluginLoadError(
-                        "the process that grammar hosts come from ended, or did not answer, while strategies were "
-                        f"built: {text_of(lost)}",
-                        plugin="runtime",
-                    ) from lost
-            except BaseException:
-                self._end()
-                raise
+                if last or not isinstance(error, LOST) or isinstance(error, GuidewayError):
+                    raise
 
     def _build(self) -> None:
         ours, theirs = socket.socketpair()
@@ -257,6 +265,15 @@ class _Watch:
     taken: float
     """The host's processor time then."""
     began: float = field(default_factory=time.monotonic)
+    looked: float = 0.0
+    """Seconds after that when it was last looked whether somebody had stopped the host."""
+    stopped: bool = False
+    """Whether somebody had."""
+
+    def is_stopped(self, pid: int, waited: float) -> bool:
+        """Whether it is, and was at the last look."""
+        before, self.looked, self.stopped = self.stopped, waited, is_stopped(pid)
+        return before and self.stopped
 
 
 class Host:
@@ -422,7 +439,7 @@ class Host:
                 self._killed = beside, f"it took more than {limit:g} s of a processor, the most that is allowed"
             elif waited > most * factor:
                 self._killed = beside, f"it did not answer in {waited:.1f} s, too long"
-            elif waited > max(1.0, most) and is_stopped(self._child.pid):
+            elif waited > watch.looked + STOPPED_FOR and watch.is_stopped(self._child.pid, waited):
                 self._killed = beside, ""
             if self._killed is not None:
                 raise EOFError(self._killed[1])

@@ -30,7 +30,7 @@ from guideway_vllm.parts import build_runtime, fingerprint
 from guideway_vllm.requests import PREFIX, request_of
 from guideway_vllm.steps import GuestOutput, GuestStep, Part, select
 
-__all__ = ["Core", "RequestState"]
+__all__ = ["Core", "Pending", "RequestState"]
 
 log = logging.getLogger("vllm.guideway")
 
@@ -67,7 +67,7 @@ class Pending:
     parts: list[tuple[Part, list[int]]] = field(default_factory=list)
     """Each with the places of its sequences in `request_ids`."""
     late: list[str] = field(default_factory=list)
-    """The requests whose masks were not ready: nothing drawn for them is final."""
+    """The requests whose masks were not ready, and that did not sit out already: nothing drawn for them is final."""
 
 
 class Core:
@@ -102,6 +102,8 @@ class Core:
         """Why requests that were not admitted were refused."""
         self._outputs: dict[str, tuple[int, Any]] = {}
         """By request: its first row in a part of the step just taken, and that part's output."""
+        self.sitting_out: set[str] = set()
+        """The requests that do; each keeps its place among those that run."""
         self.finished: dict[str, None] = {}
         """Requests a modifier finished, and vLLM does not know yet."""
 
@@ -131,6 +133,7 @@ class Core:
             report = {**(report or {}), "reports": dict(reports)}
         self._outputs.pop(request_id, None)
         self.finished.pop(request_id, None)
+        self.sitting_out.discard(request_id)
         with self._lock:
             self._entering.pop(request_id, None)
             state = self._states.pop(request_id, None)
@@ -193,7 +196,8 @@ class Core:
             [ahead[i] for i in running],
         )
         step = self.runtime.prepare(batch)
-        late = [i for i, state in enumerate(states) if state.sits_out or self._is_late(state)]
+        late = [i for i, state in enumerate(states) if not state.sits_out and self._is_late(state)]
+        void = [*late, *(i for i, state in enumerate(states) if state.sits_out)]
         for state in states:
             state.in_flight += 1
         place = _rows_of(running, starts)
@@ -201,7 +205,7 @@ class Core:
         if (payload := self.runtime.bitmask(step)) is not None:
             rows, bitmask = place[payload.rows], payload.arrays["bitmask"]
         faulty = {i for i, state in enumerate(states) if self._fault(state) is not None}
-        faulty.update(late)
+        faulty.update(void)
         for i in faulty:  # tokens of this step are not final: nothing but an end
             rows, bitmask = _replaced(rows, bitmask, _rows_of([i], starts), self._closing_mask(states[i]))
         pending = Pending(request_ids, starts[:-1].tolist(), late=[request_ids[i] for i in late])
@@ -214,7 +218,14 @@ class Core:
         masked, masks = _outside(rows, bitmask, parts) if parts else (rows, bitmask)
         num_rows = [1 + len(ids) for ids in ahead]
         guest = GuestStep(
-            self._fingerprint, self._stop_token_id, request_ids, num_rows, masked, masks, parts, pending.late
+            self._fingerprint,
+            self._stop_token_id,
+            request_ids,
+            num_rows,
+            masked,
+            masks,
+            parts,
+            [request_ids[i] for i in void],
         )
         # guideway's own worker needs no mask for rows that are open
         laid_out = _laid_out(rows, bitmask, int(starts[-1])) if self._for_v2 else bitmask[:0]
@@ -245,13 +256,18 @@ class Core:
         """The request was taken out of vLLM's batch, because its masks were late."""
         if (state := self._states.get(request_id)) is not None:
             state.sits_out = True
+            self.sitting_out.add(request_id)
 
-    def may_run(self, request_id: str) -> bool:
-        """Whether a request that sits out, if it does, may be scheduled again: its masks may be ready."""
+    def may_run(self, request_id: str) -> bool | None:
+        """Whether a request that sits out may be scheduled again: its masks may be ready, and no step is under way
+        that it was in. None: it does not sit out."""
         state = self._states.get(request_id)
         if state is None or not state.sits_out:
-            return True
-        state.sits_out = state.slot is not None and state.fault is None and not self.runtime.is_ready(state.slot)
+            return None
+        waits = state.slot is not None and state.fault is None and not self.runtime.is_ready(state.slot)
+        state.sits_out = state.in_flight > 0 or waits
+        if not state.sits_out:
+            self.sitting_out.discard(request_id)
         return not state.sits_out
 
     def accept(self, request_id: str, token_ids: Sequence[int]) -> bool:

@@ -12,7 +12,7 @@ from guideway.api import Fault
 from guideway.errors import contain
 
 from guideway_vllm.config import GuestConfig
-from guideway_vllm.core import Core
+from guideway_vllm.core import Core, Pending
 from guideway_vllm.steps import ATTRIBUTE
 
 __all__ = ["with_guest"]
@@ -30,6 +30,7 @@ class GuestScheduler:
     guest: Core | None
     requests: dict[str, Any]
     running: list[Any]
+    max_num_active_reqs: int
     _preempt_request: Callable[..., None]
     _final_reports: dict[str, dict[str, Any]]
     """The reports of the requests that ended in this step, which go with their last outputs."""
@@ -76,7 +77,7 @@ class GuestScheduler:
         for request_id, fault in blamed.items():
             guest.fail(request_id, fault)
         if pending is not None:
-            self._sit_out(guest, pending.late, model_runner_output)
+            self._sit_out(guest, pending, model_runner_output)
         self._final_reports.clear()  # of requests that were aborted since, whose outputs nobody reads
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         if guest.finished:
@@ -92,24 +93,33 @@ class GuestScheduler:
 
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
         """Whether a request that waits may be scheduled."""
-        may_run = super()._handle_blocked_waiting_request(request)  # type: ignore[misc]
-        return may_run and (self.guest is None or self.guest.may_run(request.request_id))
+        may_run = bool(super()._handle_blocked_waiting_request(request))  # type: ignore[misc]
+        if not may_run or self.guest is None:
+            return may_run
+        if (may_run_again := self.guest.may_run(request.request_id)) is not None:
+            return may_run_again
+        # the places of those that sit out are not for others
+        num_sitting_out = len(self.guest.sitting_out)
+        return not num_sitting_out or len(self.running) + num_sitting_out < self.max_num_active_reqs
 
-    def _sit_out(self, guest: Core, late: Sequence[str], output: Any) -> None:
+    def _sit_out(self, guest: Core, pending: Pending, output: Any) -> None:
         """Preempt the requests whose masks were not ready, and have what was drawn for them dropped. What vLLM had
         computed it finds in its prefix cache, but for the last block."""
         from vllm.v1.request import RequestStatus
 
-        for request_id in late:
+        for request_id in reversed(pending.late):  # each goes before all that wait
             request = self.requests.get(request_id)
-            if request is None or request.status != RequestStatus.RUNNING:
-                continue  # it ended, or sits out already
+            if request is None or request.is_finished():
+                continue
             if (logprobs := output.prompt_logprobs_dict.get(request_id)) is not None:
                 self._prompt_logprobs[request_id] = logprobs
             guest.sit_out(request_id)
-            self.running.remove(request)
-            self._preempt_request(request, time.monotonic(), drop_stale_output=True)
-        for request_id in set(self._prompt_logprobs).intersection(output.req_id_to_index).difference(late):
+            if request.status == RequestStatus.RUNNING:
+                self.running.remove(request)
+                self._preempt_request(request, time.monotonic(), drop_stale_output=True)
+            else:  # vLLM preempted it while the step was under way
+                request.drop_stale_output = True
+        for request_id in self._prompt_logprobs.keys() & (set(pending.request_ids) - set(pending.late)):
             output.prompt_logprobs_dict[request_id] = self._prompt_logprobs.pop(request_id)
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:

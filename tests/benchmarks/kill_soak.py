@@ -1,0 +1,161 @@
+"""Grammar hosts killed and stopped at random while guideway's engine serves: what that costs, and whom.
+
+Requests with constraints of every strategy arrive all the time, each with the tokens it had in an engine without hosts.
+A process of the hosts, nursery and zygotes among them, is chosen at random and killed, or stopped, and the next one
+within a second, once there are hosts again. Told are how many requests ended, how many of them failed, whether any had
+other tokens, how long the slowest took, and whether each constraint is served at the end.
+
+    python tests/benchmarks/kill_soak.py [--times 200] [--seed 1] [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import statistics
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from guideway import AsyncEngine, Engine, SamplingParams, __version__
+from guideway.api import Choice, JsonSchema, Regex
+
+from tests.support.processes import children, hosts_of
+
+RESULTS = Path(__file__).parent / "results" / "kill_soak.md"
+STRATEGIES = ("llguidance", "xgrammar", "outlines", "lmfe")
+PROMPT = "Anna Berg is 34 years old."
+STREAMS = 8
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "ok": {"type": "boolean"}},
+    "required": ["name", "ok"],
+    "additionalProperties": False,
+}
+
+
+def wanted() -> list[SamplingParams]:
+    """What is asked for, in turn."""
+    params = []
+    for i, strategy in enumerate(STRATEGIES):
+        for constraint in (
+            JsonSchema(SCHEMA, strategy=strategy),
+            Regex("[a-z]{6,20}[0-9]", strategy=strategy),
+            Choice(["perhaps", "perhaps not", "no"], strategy=strategy),
+        ):
+            params.append(SamplingParams(max_tokens=40, temperature=1.0, seed=i, constraint=constraint))
+    return [*params, SamplingParams(max_tokens=40, temperature=1.0, seed=9, ignore_eos=True)]
+
+
+@dataclass
+class Found:
+    """What was seen."""
+
+    num_ended: int = 0
+    failed: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    times: dict[str, int] = field(default_factory=dict)
+    """How often a process was killed, or stopped."""
+    refused: list[str] = field(default_factory=list)
+    """At the end."""
+    left: int = 0
+
+
+def expected_tokens(params: list[SamplingParams]) -> list[Any]:
+    with Engine("demo", grammar=STRATEGIES, grammar_host="inline") as engine:
+        results = engine.generate([PROMPT] * len(params), params)
+    assert not [result.error for result in results if result.error]
+    return [result.outputs[0].token_ids for result in results]
+
+
+async def up(rng: random.Random) -> list[int]:
+    """Whom to kill next, once there are hosts again: one of ten times nursery or zygote, else one of the hosts."""
+    while True:
+        everybody = await asyncio.to_thread(hosts_of, os.getpid())
+        roots = everybody - children(*everybody)
+        above = roots | children(*roots)
+        if everybody - above:
+            return sorted(above if rng.random() < 0.1 else everybody - above)
+        await asyncio.sleep(0.05)
+
+
+async def soak(times: int, seed: int) -> Found:
+    """Kill or stop `times` processes."""
+    found, rng, params = Found(), random.Random(seed), wanted()
+    expected = await asyncio.to_thread(expected_tokens, params)
+    async with AsyncEngine("demo", grammar=STRATEGIES, max_num_seqs=STREAMS) as engine:
+        await asyncio.gather(*(engine.generate(PROMPT, one) for one in params))  # hosts are there
+        done = asyncio.Event()
+
+        async def stream(number: int) -> None:
+            turn = number
+            while not done.is_set():
+                turn = (turn + 1) % len(params)
+                start = time.monotonic()
+                result = await engine.generate(PROMPT, params[turn])
+                found.seconds.append(time.monotonic() - start)
+                found.num_ended += 1
+                if result.error is not None:
+                    found.failed.append(f"{params[turn].constraint}: {result.error}")
+                elif result.outputs[0].token_ids != expected[turn]:
+                    found.moved.append(str(params[turn].constraint))
+
+        streams = [asyncio.create_task(stream(i)) for i in range(STREAMS)]
+        for _ in range(times):
+            victims = await up(rng)
+            how = rng.choice(("SIGKILL", "SIGSTOP"))
+            with suppress(ProcessLookupError):
+                os.kill(rng.choice(victims), signal.Signals[how])
+                found.times[how] = found.times.get(how, 0) + 1
+            await asyncio.sleep(rng.uniform(0.3, 1.0))
+        done.set()
+        await asyncio.gather(*streams)
+        for one in params:
+            result = await engine.generate(PROMPT, one)
+            if result.error is not None:
+                found.refused.append(f"{one.constraint}: {result.error}")
+    await asyncio.sleep(2)
+    found.left = len(hosts_of(os.getpid()))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    found = asyncio.run(soak(arguments.times, arguments.seed))
+    lines = [
+        "# Grammar hosts killed and stopped at random",
+        "",
+        f"guideway {__version__}, Python {sys.version.split()[0]}, {os.cpu_count()} processors; "
+        f"`python tests/benchmarks/kill_soak.py {' '.join(sys.argv[1:])}`",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| processes killed, stopped | {found.times.get('SIGKILL', 0)}, {found.times.get('SIGSTOP', 0)} |",
+        f"| requests that ended, that failed, with other tokens | {found.num_ended}, {len(found.failed)}, "
+        f"{len(found.moved)} |",
+        f"| seconds of a request: median, slowest | {statistics.median(found.seconds):.2f}, {max(found.seconds):.2f} |",
+        f"| constraints refused afterwards, of {len(wanted())} | {len(found.refused)} |",
+        f"| processes left | {found.left} |",
+        "",
+        *sorted(set(found.failed + found.moved + found.refused)),
+    ]
+    print("\n".join(lines))
+    if arguments.write:
+        RESULTS.write_text("\n".join(lines).rstrip() + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
