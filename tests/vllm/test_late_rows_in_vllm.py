@@ -13,7 +13,7 @@ LIMITS = {"fill_seconds": 5.0, "late_seconds": 0.03, "late_fills": 1000}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 CHUNKS = {"max_num_seqs": 8, "max_num_batched_tokens": 16}
 """With these the first prompt takes several steps."""
-PROMPTS = ["FTab FTab " * 6, "hello", "Which colour?", "hello there", "FTab FTab"]
+PROMPTS = ["FTab FTab " * 6, "hello", "Which colour?", "hello there", "FTab FTab", "and so on"]
 HELLO = {"guideway.modifiers": '{"hello": {"letter": "e", "strength": 5}}'}
 WANTED: list[dict[str, Any]] = [
     {"constraint": {"regex": "FT[a-z ]{9,14}"}, "temperature": 1.0, "seed": 5, "logprobs": 2, "prompt_logprobs": 1},
@@ -21,6 +21,7 @@ WANTED: list[dict[str, Any]] = [
     {"constraint": {"json": {"enum": ["red", "green"]}}, "temperature": 0},
     {"temperature": 1.0, "seed": 3, "ignore_eos": True},
     {"constraint": {"regex": "FT[a-z ]{3,8}"}, "temperature": 0, "extra_args": HELLO},
+    {"constraint": {"regex": "[a-z]{200,220}"}, "temperature": 0, "max_tokens": 80},
 ]
 
 
@@ -37,10 +38,10 @@ def outputs(llm: Any, **more: Any) -> list[Any]:
 
     params = []
     for wanted in WANTED:
-        options = wanted | more
+        options = {"max_tokens": 24} | wanted | more
         constraint = options.pop("constraint", None)
         outputs = None if constraint is None else StructuredOutputsParams(**constraint)
-        params.append(SamplingParams(max_tokens=24, structured_outputs=outputs, **options))
+        params.append(SamplingParams(structured_outputs=outputs, **options))
     return list(llm.generate(PROMPTS, params, use_tqdm=False))
 
 

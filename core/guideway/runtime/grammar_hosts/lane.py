@@ -60,6 +60,8 @@ class Filled:
     """Whether it took longer than rows should."""
     grammar: int
     """The number of the matcher's."""
+    masks: NDArray[np.int32]
+    """Its rows, until the next command."""
 
 
 @dataclass(slots=True)
@@ -144,9 +146,9 @@ class Lane:
 
     def lose(self) -> None:
         """End the host: it is started anew when it is needed."""
-        if self.host is not None:
-            self.host.close()
-        self._pending = None
+        host, self.host, self._pending = self.host, None, None
+        if host is not None:
+            host.close()
 
     def close(self) -> None:
         """End the host, also one that is being started."""
@@ -207,7 +209,7 @@ class Lane:
             answer = self.host.answer(**self._allowed(commands), patience=patience)
             if answer is None:
                 return None
-            found = _read(answer[0], commands, pending.grammars)
+            found = _read(answer[0], commands, pending.grammars, self.host.masks.rows)
         except HostDied as error:
             self.lose()
             raise pending.died(error) from error
@@ -241,12 +243,6 @@ class Lane:
         except HostDied as error:
             self.lose()
             raise pending.died(error) from error
-
-    def rows(self, matcher: HostedMatcher, filled: Filled, count: int) -> NDArray[np.int32]:
-        """The masks of a job up to and with that after `count` drafts, until the next command."""
-        assert self.host is not None
-        first, drafts = filled.command.first_row, filled.command.draft_token_ids
-        return self.host.masks.rows[first : first + matcher.num_filled(count, drafts)]
 
     def ask(self, matcher: HostedMatcher, method: str, arguments: Sequence[Any]) -> Any:
         """What a method of a matcher returns. Raises what it raises there, and `HostDied`."""
@@ -348,7 +344,9 @@ def matcher_of(job: FillJob) -> HostedMatcher:
     return matcher
 
 
-def _read(answer: Any, commands: Sequence[Job], grammars: Sequence[HostedGrammar]) -> list[Filled]:
+def _read(
+    answer: Any, commands: Sequence[Job], grammars: Sequence[HostedGrammar], rows: NDArray[np.int32]
+) -> list[Filled]:
     """What a host says of a step, checked: it is not trusted to stay within what it was asked."""
     counts, errors, slow = list(answer["counts"]), dict(answer["errors"]), set(answer["slow"])
     found = []
@@ -356,5 +354,6 @@ def _read(answer: Any, commands: Sequence[Job], grammars: Sequence[HostedGrammar
         if not -1 <= count <= len(job.draft_token_ids) or (count < 0) is not (str(i) in errors):
             raise ValueError(f"{count} drafts accepted of {len(job.draft_token_ids)}")
         error = error_of(errors[str(i)]) if count < 0 else None
-        found.append(Filled(job, count, error, i in slow, grammars[i].number))
+        masks = rows[job.first_row : job.first_row + 1 + len(job.draft_token_ids)]
+        found.append(Filled(job, count, error, i in slow, grammars[i].number, masks))
     return found

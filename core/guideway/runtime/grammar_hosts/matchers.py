@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,8 @@ class MatcherHost:
         """By the number of a matcher how often the host was killed from outside at work on it, since its last rows."""
         self._failed: dict[int, GuidewayError] = {}
         """By the number of a matcher why its rows will not come, which nobody was told yet."""
+        self._kept: dict[int, Filled] = {}
+        """By the number of a matcher its rows, which came while it was in no step."""
         self._closed = False
 
     def load(self, grammar: HostedGrammar) -> None:
@@ -113,7 +116,7 @@ class MatcherHost:
                 try:
                     self._alive(lane)
                     while lane.is_pending:
-                        self._note_slow(lane.end(None) or {})
+                        self._note(lane.end(None) or {}, set())
                     return lane.ask(matcher, method, arguments)
                 except Died as died:  # over a command before
                     self._hold_against(died)
@@ -140,6 +143,8 @@ class MatcherHost:
         with self._lock:
             lane = self._lanes[self._lane_of(matcher)]
             try:
+                if matcher.number in self._kept:
+                    return True
                 return lane.is_answered() if lane.is_pending else not lane.is_starting
             except Died as died:
                 self._hold_against(died)
@@ -166,6 +171,7 @@ class MatcherHost:
         self._num_late.pop(matcher, None)
         self._failed.pop(matcher, None)
         self._deaths.pop(matcher, None)
+        self._kept.pop(matcher, None)
         for lane in self._lanes:
             lane.end_for(matcher)
 
@@ -189,7 +195,7 @@ class MatcherHost:
         """Fill the rows of the jobs left."""
         for i in left:
             jobs[i].error = self._failed.pop(matcher_of(jobs[i]).number, None)
-        left = [i for i in left if jobs[i].error is None]
+        left = [i for i in left if jobs[i].error is None and not self._had(jobs[i], bitmask, accepted, i)]
         while left:
             filled = None
             try:
@@ -213,7 +219,7 @@ class MatcherHost:
                 for i in left:
                     jobs[i].error = Late()
                 return
-            self._note_slow(filled)
+            self._note(filled, {matcher_of(jobs[i]).number for i in left})
             left = [
                 i
                 for i in left
@@ -231,7 +237,7 @@ class MatcherHost:
             raise Died(error, matcher_of(jobs[left[0]]).number if alone else None) from error
 
     def _take(
-        self, lane: Lane, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int
+        self, lane: Lane | None, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int
     ) -> bool:
         """Let a job have what became of it. False if that was asked before with fewer drafts, and is to be asked
         anew."""
@@ -245,9 +251,12 @@ class MatcherHost:
             count = next((n for n in range(count) if asked[n : n + 1] != sent[n : n + 1]), count)
         matcher = matcher_of(job)
         self._deaths.pop(matcher.number, None)
-        masks = lane.rows(matcher, filled, count)
+        masks = filled.masks[: matcher.num_filled(count, sent)]
         bitmask[job.first_row : job.first_row + len(masks)] = masks
-        matcher.filled(masks, sent[:count], lane)
+        if lane is self._lanes[0]:
+            matcher.filled(masks, sent[:count], lane)
+        else:  # what it draws is accepted while the lane has work for the next one
+            matcher.filled(masks.copy(), sent[:count], None)
         accepted[i] = count
         if self._num_late.get(matcher.number, 0) >= self._most_late:
             seconds = self._limits.late_seconds
@@ -257,12 +266,21 @@ class MatcherHost:
             accepted[i] = -1
         return True
 
-    def _note_slow(self, filled: Mapping[int, Filled]) -> None:
-        """Count how often the rows of a sequence were late: it, and all with its grammar, go on in the other lane."""
+    def _had(self, job: FillJob, bitmask: Bitmask, accepted: NDArray[np.int32], i: int) -> bool:
+        """Let a job have what came for it while it was in no step, if something did."""
+        matcher = matcher_of(job)
+        found = self._kept.pop(matcher.number, None)
+        return found is not None and not matcher.has_news() and self._take(None, job, found, bitmask, accepted, i)
+
+    def _note(self, filled: Mapping[int, Filled], asking: set[int]) -> None:
+        """Count how often the rows of a sequence were late: it, and all with its grammar, go on in the other lane. Keep
+        what came for those that are not asking now."""
         for number, outcome in filled.items():
             if outcome.slow:
                 self._num_late[number] = self._num_late.get(number, 0) + 1
                 self._slow.add(outcome.grammar)
+            if number not in asking and outcome.error is None:
+                self._kept[number] = replace(outcome, masks=outcome.masks.copy())
 
     def _ends(self, died: Died, matcher: int) -> bool:
         """Whether a sequence fails for the death of a host at work on it."""

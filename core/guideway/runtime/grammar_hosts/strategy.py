@@ -258,10 +258,14 @@ class HostedMatcher(Matcher):
         self.moves()
         self._rows = self._at = None
 
-    def filled(self, masks: NDArray[np.int32], draft_token_ids: Sequence[int], lane: Source) -> None:
-        """Its masks are these until the lane's next command."""
+    def filled(self, masks: NDArray[np.int32], draft_token_ids: Sequence[int], lane: Source | None) -> None:
+        """Its masks are these, until the next command of the lane they lie in; None: they are its own."""
         self._rows, self._drafts, self._at = masks, draft_token_ids, 0
-        self._filled_by, self._filled_in = lane, lane.num_commands
+        self._filled_by, self._filled_in = lane, 0 if lane is None else lane.num_commands
+
+    def has_news(self) -> bool:
+        """Whether something happened to it that the host does not know."""
+        return bool(self._to_accept or self._to_roll_back)
 
     def moves(self) -> None:
         """Another host has it from now on; what is known of its masks holds."""
@@ -275,9 +279,9 @@ class HostedMatcher(Matcher):
 
     def _row(self) -> NDArray[np.int32] | None:
         """That of the state now, if it is known."""
-        if self._at is None or self._rows is None or self._filled_by is None:
+        if self._at is None or self._rows is None:
             return None
-        if self._filled_in != self._filled_by.num_commands:
+        if self._filled_by is not None and self._filled_in != self._filled_by.num_commands:
             return None
         mask: NDArray[np.int32] = self._rows[self._at]
         return mask
