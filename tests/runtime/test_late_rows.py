@@ -12,11 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from guideway.api import GenerationResult, JsonSchema, LimitExceeded, Regex, Request, SamplingParams
+from guideway.api import FillJob, GenerationResult, JsonSchema, LimitExceeded, Matcher, Regex, Request, SamplingParams
+from guideway.api.bitmask import allocate
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts import GrammarHosts
+from guideway.runtime.grammar_hosts.matchers import MatcherHost
+from guideway.runtime.grammar_hosts.strategy import HostedMatcher
+from guideway.runtime.mask_block import Late
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from prometheus_client import REGISTRY
 
@@ -71,6 +75,11 @@ def inline(num_drafts: int = 0) -> FakeHost:
 def token_ids(results: list[GenerationResult]) -> list[tuple[int, ...]]:
     assert [result.error for result in results] == [None] * len(results)
     return [result.outputs[0].token_ids for result in results]
+
+
+def ids_of(letters: bytes) -> list[int]:
+    """A token for each."""
+    return [VOCABULARY.tokens.index(bytes([letter])) for letter in letters]
 
 
 def num_late() -> float:
@@ -217,8 +226,61 @@ def test_what_hangs_in_a_fill_is_killed_while_the_others_go_on(made: Callable[..
 def test_what_is_asked_of_one_who_is_late_is_answered(hosts: GrammarHosts) -> None:
     strategy = hosts.strategies["hostile"]
     matcher = strategy.compile(TARDY_ONE.constraint).matcher(VOCABULARY.stop_token_ids)  # type: ignore[arg-type]
-    ids = [next(i for i, token in enumerate(VOCABULARY.tokens) if token == c) for c in (b"F", b"T", b"a", b"b", b"c")]
+    ids = ids_of(b"FTabc")
     assert matcher.accept(ids) == 5
     fork = matcher.fork()
     assert matcher.validate([ids[-1]] * 9) == 6
     assert fork.validate([ids[-1]] * 9) == 6
+
+
+def test_two_who_are_slow_wait_for_each_other_at_no_step(hosts: GrammarHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(TARDY_ONE, constraint=Regex("FT[a-z]{5,10}", strategy="hostile"), seed=6)
+    expected = token_ids(inline().generate([PROMPT] * 3, [TARDY_ONE, other, GOOD]))
+    asked: list[str] = []
+    ask = MatcherHost.ask
+    monkeypatch.setattr(
+        MatcherHost,
+        "ask",
+        lambda self, matcher, method, *rest: asked.append(method) or ask(self, matcher, method, *rest),
+    )
+    host = served(hosts)
+    for slot, params in enumerate([TARDY_ONE, other, GOOD]):
+        host.join(slot, Request(request_id=str(slot), prompt_token_ids=tuple(PROMPT), params=params))
+        for _ in range(6):  # the second becomes slow while rows of the first are under way
+            host.step()
+    while host.tokens:
+        host.step()
+    assert token_ids([host.results[slot] for slot in range(3)]) == expected
+    assert asked == [], "a question waits for what the host is at"
+
+
+def test_what_came_while_one_was_in_no_step_is_kept(hosts: GrammarHosts) -> None:
+    strategy = hosts.strategies["hostile"]
+    first, second = (
+        strategy.compile(Regex(pattern, strategy="hostile")).matcher(VOCABULARY.stop_token_ids)  # type: ignore[arg-type]
+        for pattern in ("FT[a-z]{6,10}", "FT[a-z]{7,10}")
+    )
+    bitmask = allocate(2, VOCABULARY.logits_width)
+
+    def is_late(matcher: Matcher) -> bool:
+        job = FillJob(matcher, (), 0)
+        return bool(strategy.fill([job], bitmask)[0] < 0) and isinstance(job.error, Late)
+
+    def until_ready(matcher: Matcher) -> None:
+        assert isinstance(matcher, HostedMatcher)
+        end = time.monotonic() + 30
+        while not matcher.is_ready():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    for matcher in (first, second):  # from here on they are known to be slow
+        assert matcher.accept(ids_of(b"FTab")) == 4
+        while is_late(matcher):
+            until_ready(matcher)
+    assert is_late(first)
+    until_ready(first)
+    assert is_late(second), "it is asked while the other one's rows lie there"
+    assert first.is_ready()
+    assert not is_late(first)
+    until_ready(second)
+    assert not is_late(second)

@@ -197,11 +197,14 @@ class MatcherHost:
             jobs[i].error = self._failed.pop(matcher_of(jobs[i]).number, None)
         left = [i for i in left if jobs[i].error is None and not self._had(jobs[i], bitmask, accepted, i)]
         while left:
-            filled = None
+            filled, in_lane = None, None
             try:
                 if lane.is_pending or self._is_up(lane, jobs, left, patience):
                     if not lane.is_pending:
-                        lane.begin(jobs, lane.fitting(jobs, left) if lane.together else left[:1])
+                        group = lane.fitting(jobs, left) if lane.together else left[:1]
+                        # the rows stay where they are, if no command follows before what is drawn is accepted
+                        in_lane = lane if lane is self._lanes[0] and len(group) == len(left) else None
+                        lane.begin(jobs, group)
                     filled = lane.end(patience)
             except Died as died:
                 if died.matcher is None:  # it was in the midst of several
@@ -224,7 +227,7 @@ class MatcherHost:
                 i
                 for i in left
                 if (found := filled.get(matcher_of(jobs[i]).number)) is None
-                or not self._take(lane, jobs[i], found, bitmask, accepted, i)
+                or not self._take(in_lane, jobs[i], found, bitmask, accepted, i)
             ]
         lane.together = True
 
@@ -239,8 +242,8 @@ class MatcherHost:
     def _take(
         self, lane: Lane | None, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int
     ) -> bool:
-        """Let a job have what became of it. False if that was asked before with fewer drafts, and is to be asked
-        anew."""
+        """Let a job have what became of it; its rows stay in `lane`, or None: become its own. False if it was asked
+        before with fewer drafts, and is to be asked anew."""
         if filled.error is not None:
             job.error = filled.error
             return True
@@ -253,10 +256,7 @@ class MatcherHost:
         self._deaths.pop(matcher.number, None)
         masks = filled.masks[: matcher.num_filled(count, sent)]
         bitmask[job.first_row : job.first_row + len(masks)] = masks
-        if lane is self._lanes[0]:
-            matcher.filled(masks, sent[:count], lane)
-        else:  # what it draws is accepted while the lane has work for the next one
-            matcher.filled(masks.copy(), sent[:count], None)
+        matcher.filled(masks.copy() if lane is None else masks, sent[:count], lane)
         accepted[i] = count
         if self._num_late.get(matcher.number, 0) >= self._most_late:
             seconds = self._limits.late_seconds
