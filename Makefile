@@ -11,6 +11,7 @@
 #   make test-corpora   CORPORA=folder: tests over a corpus of schemas
 #   make bench          benchmarks; those over the corpus of schemas need CORPORA=folder
 #   make bench-vllm     benchmarks inside vLLM; CORPORA=folder for all of them
+#   make soak           long runs: hosts killed at random and, with CORPORA=folder, hostile constraints
 #   make clean          removes $(VENV), caches and built distributions
 
 PYTHON ?= python3
@@ -32,7 +33,7 @@ export OMP_NUM_THREADS ?= 1
 empty :=
 space := $(empty) $(empty)
 
-.PHONY: help setup setup-vllm demo demo-vllm test test-slow test-vllm test-corpora lint conform contracts format bench bench-vllm clean
+.PHONY: help setup setup-vllm demo demo-vllm test test-slow test-vllm test-corpora lint conform contracts format bench bench-vllm soak clean
 .DELETE_ON_ERROR:
 
 help:
@@ -110,6 +111,10 @@ bench-vllm: setup-vllm
 	$(VLLM_BIN)/python tests/benchmarks/vllm_startup.py
 	$(VLLM_BIN)/python tests/benchmarks/vllm_failures.py
 	$(VLLM_BIN)/python tests/benchmarks/vllm_admission.py
+
+soak: setup
+	$(BIN)/python tests/benchmarks/kill_soak.py
+	$(if $(CORPORA),$(BIN)/python tests/benchmarks/abuse.py --corpora "$(CORPORA)" --tenants)
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
