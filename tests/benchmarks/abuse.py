@@ -7,7 +7,7 @@ quiet run; memory of the process tree and hosts; and whether anything is left at
 
 Without ``--tenants`` all requests are anonymous; with it the hostile ones come from a tenant of their own.
 
-    python tests/benchmarks/abuse.py --corpora ../shared/data [--at-once 4] [--tenants] [--only STRATEGY] [--write]
+    python tests/benchmarks/abuse.py --corpora FOLDER [--at-once 4] [--tenants] [--only STRATEGY] [--write]
 """
 
 from __future__ import annotations
@@ -201,7 +201,8 @@ def main() -> None:
     lines = [
         f"guideway {__version__}, Python {sys.version.split()[0]}, {os.cpu_count()} processors, "
         f"{time.monotonic() - start:.0f} s; "
-        f"`python tests/benchmarks/abuse.py {' '.join(sys.argv[1:])}`",
+        f"`python tests/benchmarks/abuse.py --corpora FOLDER --at-once {arguments.at_once}"
+        f"{' --tenants' if arguments.tenants else ''}`",
         "",
         *report(quiet, loud, ended, hosts_of(os.getpid())),
         "",

@@ -23,8 +23,8 @@ from guideway.runtime.metrics import LATE_ROWS
 
 __all__ = ["MatcherHost"]
 
-MAX_DEATHS = 2
-"""So often a host may be killed from outside while it works for one sequence, before that one fails."""
+MAX_DEATHS = 3
+"""So often in turn a host may be killed from outside while it works for one sequence, before that one fails."""
 
 LATE_WHERE_OTHERS_WAIT = 3
 """So often the rows of one sequence may be late where the host cannot let it sit a step out."""

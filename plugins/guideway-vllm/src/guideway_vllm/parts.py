@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import weakref
 from typing import Any
@@ -11,7 +12,6 @@ from guideway.plugins import Plugins
 from guideway.runtime import Runtime, RuntimePlan, build_vocabulary
 
 from guideway_vllm.config import GuestConfig
-from guideway_vllm.seams import can_drop_output
 from guideway_vllm.stock.server import Server, serving
 from guideway_vllm.stock.strategy import StockStrategy
 
@@ -71,9 +71,14 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
 
 
 def can_sit_out(vllm_config: Any) -> bool:
-    """Whether the scheduler can leave a sequence out until its masks are ready: it preempts it, and without its prefix
-    cache would compute the whole of it anew each time."""
-    return bool(vllm_config.cache_config.enable_prefix_caching) and can_drop_output()
+    """Whether the scheduler can leave a sequence out until its masks are ready: it preempts it and drops what is drawn
+    meanwhile, which vLLM can since 0.32, and without its prefix cache would compute the whole of it anew each time."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    preempt = getattr(Scheduler, "_preempt_request", None)
+    can_drop = preempt is not None and "drop_stale_output" in inspect.signature(preempt).parameters
+    can_wait = hasattr(Scheduler, "_handle_blocked_waiting_request")
+    return can_drop and can_wait and bool(vllm_config.cache_config.enable_prefix_caching)
 
 
 def check_server(strategies: list[type[GrammarStrategy]], structured_outputs: Any) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 from guideway.api import PluginUnavailable
 from guideway.errors import Unhealthy
 
-__all__ = ["can_drop_output", "install", "missing_seams"]
+__all__ = ["install", "missing_seams"]
 
 log = logging.getLogger("vllm.guideway")
 
@@ -99,13 +99,6 @@ def missing_seams() -> list[str]:
         if lacking := [name for name in parameters if name not in has]:
             missing.append(f"{path} takes no {', '.join(lacking)}")
     return missing
-
-
-def can_drop_output() -> bool:
-    """Whether this vLLM can preempt a request and drop what is computed for it, as it does since 0.32."""
-    preempt = _known("vllm.v1.core.sched.scheduler:Scheduler._preempt_request")
-    waits = _known("vllm.v1.core.sched.scheduler:Scheduler._handle_blocked_waiting_request")
-    return preempt is not None and waits is not None and "drop_stale_output" in inspect.signature(preempt).parameters
 
 
 def _known(path: str) -> Callable[..., Any] | None:
