@@ -119,7 +119,7 @@ class GuestScheduler:
                 self._preempt_request(request, time.monotonic(), drop_stale_output=True)
             else:  # vLLM preempted it while the step was under way
                 request.drop_stale_output = True
-        for request_id in self._prompt_logprobs.keys() & (set(pending.request_ids) - set(pending.late)):
+        for request_id in self._prompt_logprobs.keys() & (set(pending.request_ids) - guest.sitting_out):
             output.prompt_logprobs_dict[request_id] = self._prompt_logprobs.pop(request_id)
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
