@@ -18,7 +18,7 @@ from guideway.api.grammar import FillJob
 from guideway.errors import ConformanceError, GuidewayError, contain, text_of
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.messages import MAX_ROWS, Job, error_of
-from guideway.runtime.grammar_hosts.processes import Host, HostDied, Patience, Zygote
+from guideway.runtime.grammar_hosts.processes import Allowed, Host, HostDied, Patience, Zygote
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
 
 __all__ = ["Died", "Filled", "Lane"]
@@ -206,7 +206,7 @@ class Lane:
         assert pending is not None and self.host is not None
         commands = pending.commands
         try:
-            answer = self.host.answer(**self._allowed(commands), patience=patience)
+            answer = self.host.answer(self._allowed(commands), patience=patience)
             if answer is None:
                 return None
             found = _read(answer[0], commands, pending.grammars, self.host.masks.rows)
@@ -239,7 +239,7 @@ class Lane:
         pending = self._pending
         assert pending is not None and self.host is not None
         try:
-            return self.host.is_answered(**self._allowed(pending.commands), patience=NONE)
+            return self.host.is_answered(self._allowed(pending.commands), patience=NONE)
         except HostDied as error:
             self.lose()
             raise pending.died(error) from error
@@ -290,10 +290,10 @@ class Lane:
         self.loaded.difference_update(unloaded)
         return unloaded
 
-    def _allowed(self, commands: Sequence[Job]) -> dict[str, Any]:
+    def _allowed(self, commands: Sequence[Job]) -> Allowed:
         """How long a command for these may take."""
         seconds, more = self._limits.fill_seconds, self._more_seconds(commands)
-        return {"seconds": seconds, "together": seconds * (1 + len(commands)) + sum(more.values()), "more": more}
+        return Allowed(seconds, seconds * (1 + len(commands)) + sum(more.values()), more)
 
     def _more_seconds(self, commands: Sequence[Job]) -> dict[int, float]:
         """By the number of a matcher what else it may take that is rebuilt: from what it accepted, perhaps with its

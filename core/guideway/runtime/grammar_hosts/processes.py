@@ -23,7 +23,7 @@ from guideway.runtime.grammar_hosts.nursery import ANSWER_SECONDS, Nursery
 from guideway.runtime.grammar_hosts.serving import Spec
 from guideway.runtime.metrics import HOST_BYTES, HOSTS_ENDED, HOSTS_STARTED
 
-__all__ = ["Host", "HostDied", "Patience", "Zygote"]
+__all__ = ["Allowed", "Host", "HostDied", "Patience", "Zygote"]
 
 log = logging.getLogger(__name__)
 
@@ -247,12 +247,14 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class _Allowed:
+class Allowed:
     """How many seconds of a processor a call may take, beyond which its host is killed."""
 
     alone: float
-    together: float
-    more: Mapping[int, float]
+    """From its beginning, or from when the host last began with another matcher."""
+    together: float = 0.0
+    """The same of what it does for several at once, where that is more."""
+    more: Mapping[int, float] = field(default_factory=dict)
     """By the number of a matcher, beside `alone`."""
 
 
@@ -320,15 +322,12 @@ class Host:
     def pid(self) -> int:
         return self._child.pid
 
-    def call(
-        self, name: str, *arguments: Any, seconds: float, together: float = 0.0, beside: bool = False
-    ) -> tuple[Any, bytes | None]:
-        """What the host answers, and the bytes with it. `seconds` is how much time of a processor it may take, from now
-        or from when it last began with another matcher; `together` the same of what it does for several at once. Raises
-        what the strategy raised, and `HostDied`."""
+    def call(self, name: str, *arguments: Any, seconds: float, beside: bool = False) -> tuple[Any, bytes | None]:
+        """What the host answers, and the bytes with it. `seconds`: `Allowed.alone`. Raises what the strategy raised,
+        and `HostDied`."""
         with self._talking[beside]:
             self.send(name, *arguments, beside=beside)
-            answer = self.answer(seconds=seconds, together=together, beside=beside)
+            answer = self.answer(Allowed(seconds), beside=beside)
             assert answer is not None
             return answer
 
@@ -343,18 +342,11 @@ class Host:
                 self._frames[beside].send((name, *arguments))
 
     def answer(
-        self,
-        *,
-        seconds: float,
-        together: float = 0.0,
-        more: Mapping[int, float] | None = None,
-        patience: Patience | None = None,
-        beside: bool = False,
+        self, allowed: Allowed, *, patience: Patience | None = None, beside: bool = False
     ) -> tuple[Any, bytes | None] | None:
-        """`call` after `send`. `more`: by the number of a matcher, how much longer than `seconds` its part may take.
-        With `patience`, None if there is no answer when that has ended: ask again."""
+        """`call` after `send`. With `patience`, None if there is no answer when that has ended: ask again."""
         with self._talking[beside]:
-            if not self.is_answered(seconds=seconds, together=together, more=more, patience=patience, beside=beside):
+            if not self.is_answered(allowed, patience=patience, beside=beside):
                 return None
             with self._until_gone(beside):
                 answer = self._frames[beside].receive_answer()
@@ -365,19 +357,10 @@ class Host:
             raise error_of(answer["error"])
         return answer["value"], data
 
-    def is_answered(
-        self,
-        *,
-        seconds: float,
-        together: float = 0.0,
-        more: Mapping[int, float] | None = None,
-        patience: Patience | None = None,
-        beside: bool = False,
-    ) -> bool:
+    def is_answered(self, allowed: Allowed, *, patience: Patience | None = None, beside: bool = False) -> bool:
         """Wait as `answer` does, and leave the answer to it; False if there is none when `patience` has ended."""
-        limits = _Allowed(seconds, max(seconds, together), more or {})
         with self._talking[beside], self._until_gone(beside):
-            return self._await(self._frames[beside].socket, limits, patience, beside)
+            return self._await(self._frames[beside].socket, allowed, patience, beside)
 
     @contextmanager
     def _until_gone(self, beside: bool) -> Iterator[None]:
@@ -417,7 +400,7 @@ class Host:
             with self._talking[beside]:  # a call finds out at once, now that the process is gone
                 frames.close()
 
-    def _await(self, sock: socket.socket, allowed: _Allowed, patience: Patience | None, beside: bool) -> bool:
+    def _await(self, sock: socket.socket, allowed: Allowed, patience: Patience | None, beside: bool) -> bool:
         """Wait for an answer, and no longer than `patience`; whether there is one. Kills the host if it takes too
         long."""
         poll = select.poll()
@@ -431,7 +414,7 @@ class Host:
             on = watch.on if beside else self.masks.working_on
             if on != watch.on:
                 watch = self._watch[beside] = _Watch(on, self._child.processor_seconds())
-            limit = allowed.together if on == IDLE else allowed.alone + allowed.more.get(on, 0.0)
+            limit = max(allowed.alone, allowed.together) if on == IDLE else allowed.alone + allowed.more.get(on, 0.0)
             amid_both = self._busy[True] and not beside  # what is done beside takes time of the same process
             most = limit + (self._limits.compile_seconds if amid_both else 0)
             used, waited = self._child.processor_seconds() - watch.taken, time.monotonic() - watch.began
