@@ -16,10 +16,11 @@ from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.limits import Limits
 from guideway.runtime.expiring import Expiring
+from guideway.runtime.grammar_hosts.host import Host, HostDied
 from guideway.runtime.grammar_hosts.matchers import MatcherHost
-from guideway.runtime.grammar_hosts.processes import Host, HostDied, Zygote
 from guideway.runtime.grammar_hosts.serving import Spec
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedStrategy
+from guideway.runtime.grammar_hosts.zygote import Zygote
 
 __all__ = ["GrammarHosts"]
 

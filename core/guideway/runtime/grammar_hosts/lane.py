@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from guideway.api.grammar import FillJob
 from guideway.errors import ConformanceError, GuidewayError, contain, text_of
 from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.host import Allowed, Host, HostDied, Patience
 from guideway.runtime.grammar_hosts.messages import MAX_ROWS, Job, error_of
-from guideway.runtime.grammar_hosts.processes import Allowed, Host, HostDied, Patience, Zygote
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
+from guideway.runtime.grammar_hosts.zygote import Zygote
 
 __all__ = ["Died", "Filled", "Lane"]
 

@@ -15,9 +15,10 @@ from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import FillJob
 from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.host import Host, HostDied, Patience
 from guideway.runtime.grammar_hosts.lane import Died, Filled, Lane, matcher_of
-from guideway.runtime.grammar_hosts.processes import Host, HostDied, Patience, Zygote
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
+from guideway.runtime.grammar_hosts.zygote import Zygote
 from guideway.runtime.mask_block import Late
 from guideway.runtime.metrics import LATE_ROWS
 

@@ -1,0 +1,212 @@
+"""The process that grammar hosts are forked from, as the serving process sees it: started, and anew when it is lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from contextlib import suppress
+from functools import partial
+
+from guideway.errors import GuidewayError, InvalidConfiguration, PluginLoadError, text_of
+from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.children import Child, answer_of
+from guideway.runtime.grammar_hosts.host import Host, HostDied
+from guideway.runtime.grammar_hosts.messages import Frames, SharedMasks
+from guideway.runtime.grammar_hosts.nursery import ANSWER_SECONDS, Nursery
+from guideway.runtime.grammar_hosts.serving import Spec
+from guideway.runtime.metrics import HOSTS_STARTED
+
+__all__ = ["Zygote"]
+
+log = logging.getLogger(__name__)
+
+START_SECONDS = 300.0
+"""For building all strategies."""
+
+RESTS = 5.0
+"""Seconds between two attempts to start a zygote that cannot build the strategies."""
+
+LOST = (OSError, EOFError, ValueError)
+"""What talking to a zygote or its nursery raises, where it is gone or what it says is no answer."""
+
+
+class Zygote:
+    """Builds the strategies and forks hosts. Started anew if it is lost, and with it the hosts that were forked from
+    it."""
+
+    def __init__(self, spec: Spec, limits: Limits) -> None:
+        self.spec = spec
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._nursery = Nursery.of(spec.path)
+        self._release = weakref.finalize(self, self._nursery.release)
+        self._process: Child | None = None
+        self._control: Frames | None = None
+        self._owner = os.getpid()
+        self._closed = False
+        self._rests_until = 0.0
+        self._failure, self._failed_until = "", 0.0
+
+    def start(self) -> None:
+        """Build the strategies. Raises what is wrong with their options, and `PluginLoadError`."""
+        with self._lock:
+            try:
+                self._start()
+            except GuidewayError:
+                raise
+            except LOST as lost:
+                raise PluginLoadError(
+                    "the process that grammar hosts come from ended, or did not answer, while strategies were "
+                    f"built: {text_of(lost)}",
+                    plugin="runtime",
+                ) from lost
+
+    @property
+    def failure(self) -> str | None:
+        """Why there could be no host a moment ago; None: there could, or it was not tried lately."""
+        return self._failure if time.monotonic() < self._failed_until else None
+
+    def fork(self) -> Host:
+        """A new host. Raises `HostDied` if there can be none."""
+        try:
+            host = self._forked()
+        except HostDied as error:
+            if time.monotonic() >= self._failed_until:
+                log.error("%s", error)
+                self._failure = str(error)
+            self._failed_until = max(self._rests_until, time.monotonic() + RESTS)
+            raise
+        self._failed_until = 0.0
+        return host
+
+    def _forked(self) -> Host:
+        if os.getpid() != self._owner:
+            raise HostDied("grammar hosts serve the process that started them, and this one was forked from it")
+        with self._lock:
+            for last in (False, True):
+                try:
+                    if self._is_gone():
+                        self._start_again()
+                    return self._fork()
+                except LOST as error:
+                    self._end()
+                    if last:
+                        raise HostDied(f"no grammar host can be started: {text_of(error)}") from error
+                except HostDied:
+                    raise
+                except BaseException:  # interrupted: an answer may still be under way
+                    self._end()
+                    raise
+        raise AssertionError
+
+    def reap(self, child: Child, control: Frames) -> int | None:
+        """How a host that is ending ended, which was forked over `control`: its exit status, or the negative number of
+        a signal; None: nobody knows."""
+        child.close()
+        with self._lock:
+            if self._control is not control or self._process is None or os.getpid() != self._owner:
+                return None
+            try:
+                control.send(("reap", child.pid))
+                status: int | None = answer_of(control, self._process.pid, ANSWER_SECONDS)["status"]
+                return status
+            except LOST:
+                self._end()
+                return None
+            except BaseException:
+                self._end()
+                raise
+
+    def close(self) -> None:
+        """End the zygote and, with it, its hosts."""
+        with self._lock:
+            self._end()
+            self._closed = True
+            self._release()
+
+    def _start_again(self) -> None:
+        if self._closed:
+            raise HostDied("closed: no grammar host is started")
+        if time.monotonic() < self._rests_until:
+            raise HostDied("no grammar host can be started, as was found out a moment ago")
+        try:
+            self._start()
+        except GuidewayError as error:
+            self._rests_until = time.monotonic() + RESTS
+            raise HostDied(f"no grammar host can be started: {error}") from error
+        except LOST as lost:
+            raise HostDied(f"no grammar host can be started: {text_of(lost)}") from lost
+
+    def _start(self) -> None:
+        """Raises what is wrong with the strategies, and `LOST` where the zygote was lost again and again."""
+        for last in (False, False, True):  # some of it may be anybody's doing
+            self._end()
+            try:
+                self._build()
+                return
+            except BaseException as error:
+                self._end()
+                if last or not isinstance(error, LOST) or isinstance(error, GuidewayError):
+                    raise
+
+    def _build(self) -> None:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(ANSWER_SECONDS)  # one that was stopped takes no long command
+        self._control = Frames(ours)
+        with theirs:
+            self._process = self._nursery.fork(self.spec.strategies, theirs)
+        self._control.send((dict(os.environ), self.spec))
+        error = answer_of(self._control, self._process.pid, START_SECONDS)["error"]
+        if error is not None:
+            if error["field"]:
+                raise InvalidConfiguration(error["said"], field=error["field"])
+            plugin = error["plugin"] or "runtime"
+            raise PluginLoadError(error["said"] if error["plugin"] else error["text"], plugin=plugin)
+
+    def _fork(self) -> Host:
+        assert self._control is not None and self._process is not None
+        commands, their_commands = socket.socketpair()
+        beside, their_beside = socket.socketpair()
+        masks = SharedMasks(self.spec.words)
+        try:
+            self._control.send(("fork", (self._limits.memory_bytes, self._limits.late_seconds)))
+            descriptors = [their_commands.fileno(), their_beside.fileno(), masks.descriptor]
+            socket.send_fds(self._control.socket, [b"\0"], descriptors)
+            answer = answer_of(self._control, self._process.pid, ANSWER_SECONDS)
+            if "error" in answer:
+                raise HostDied(f"no grammar host can be started: {answer['error']}")
+            HOSTS_STARTED.inc()
+            child = Child(answer["pid"])
+            reap = partial(self.reap, child, self._control)
+            return Host(child, reap, Frames(commands), Frames(beside), masks, self._limits)
+        except BaseException:
+            commands.close()
+            beside.close()
+            raise
+        finally:
+            their_commands.close()
+            their_beside.close()
+            os.close(masks.descriptor)
+
+    def _is_gone(self) -> bool:
+        """Whether there is none, or it has ended."""
+        return self._control is None or self._control.has_news()  # it says nothing unasked
+
+    def _end(self) -> None:
+        control, process, self._control, self._process = self._control, self._process, None, None
+        if control is None:
+            return
+        if process is not None and os.getpid() == self._owner:
+            with suppress(OSError):
+                control.socket.shutdown(socket.SHUT_WR)  # it closes its strategies; its hosts end with it
+                poll = select.poll()
+                poll.register(control.socket, select.POLLIN)
+                poll.poll(1000)
+            process.kill()
+            self._nursery.reap(process)
+        control.close()
