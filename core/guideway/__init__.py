@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from guideway_engine.engine import *
     from guideway_engine.generation import *
 
+    from guideway.api.reasoning import *
     from guideway.api.types import *
     from guideway.errors import *
     from guideway.plugins.limits import *
@@ -45,6 +46,7 @@ __all__ = [
     "PluginError",
     "PluginSettings",
     "QueueFull",
+    "ReasoningConfig",
     "Regex",
     "SamplingParams",
     "StructuralTag",
@@ -54,7 +56,8 @@ __all__ = [
 ]
 
 _MODULES = (
-    *("guideway.errors", "guideway.api.types", "guideway.plugins.limits", "guideway.plugins.selection"),
+    *("guideway.errors", "guideway.api.types", "guideway.api.reasoning"),
+    *("guideway.plugins.limits", "guideway.plugins.selection"),
     *("guideway_engine.config", "guideway_engine.generation", "guideway_engine.engine", "guideway_engine.async_engine"),
 )
 """Where the names come from, each from the first that lists it; the lighter ones stand first."""

@@ -175,7 +175,8 @@ class ThreeBack(Minimal):
 
 
 class FiniteJson(GrammarStrategy):
-    """Schemas with few instances, always written with a space after a comma, by trying all; refuses all others."""
+    """Schemas with few instances, written compactly or, where that is asked for, with a space after each comma and
+    colon, by trying all; refuses all others."""
 
     name: ClassVar[str] = "finite-json"
     kinds: ClassVar[frozenset[str]] = frozenset({"json_schema"})
@@ -196,9 +197,9 @@ class FiniteJson(GrammarStrategy):
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         if not isinstance(constraint, JsonSchema):
             raise UnsupportedGrammar("schemas only", feature=constraint.kind)
-        texts = [
-            json.dumps(value, ensure_ascii=False).encode() for value in _instances(json.loads(constraint.source()))
-        ]
+        separators = (", ", ": ") if constraint.spacing == "spaced" else (",", ":")
+        values = _instances(json.loads(constraint.source()))
+        texts = [json.dumps(value, ensure_ascii=False, separators=separators).encode() for value in values]
         return TextGrammar(texts, self.vocabulary)
 
 

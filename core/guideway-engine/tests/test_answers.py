@@ -61,6 +61,10 @@ def test_a_line_of_one_output_is_flat(capsys: pytest.CaptureFixture[str]) -> Non
         "num_tokens": 1,
         "strategy": "mine",
         "unenforced": [],
+        "num_reasoning_tokens": 0,
+        "answer_start": 0,
+        "closed_early": False,
+        "valid": None,
         "error": None,
     }
     assert refused["error"] == {"type": "InvalidRequest", "message": "no such thing", "field": "n"}

@@ -117,7 +117,9 @@ def test_it_can_be_hashed_compared_pickled_and_replaced() -> None:
     for other in (
         pickle.loads(pickle.dumps(config)),
         replace(config),
-        EngineConfig(**asdict(replace(config)) | {"plugins": config.plugins, "limits": config.limits}),
+        EngineConfig(
+            **asdict(replace(config)) | {name: getattr(config, name) for name in ("plugins", "limits", "reasoning")}
+        ),
     ):
         assert other == config
         assert hash(other) == hash(config)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guideway import EngineConfig, Limits, PluginSettings
+from guideway import EngineConfig, Limits, PluginSettings, ReasoningConfig
 from guideway.errors import InvalidConfiguration
 from guideway_engine.config_sources import KEYS, VARIABLES
 
@@ -71,8 +71,12 @@ def test_every_field_can_be_set_by_every_source(tmp_path: Path) -> None:
         "num_speculative_tokens": 8,
         "split_special_tokens": False,
         "grammar_host": "inline",
+        "modifier_host": "process",
         "compile_threads": 9,
         "grammar_cache_bytes": 10,
+        "whitespace": "compact",
+        "short_budget": "cut",
+        "on_unenforced": "refuse",
     }
     plugins: dict[str, Any] = {"enable": ["a"], "allow": ["*/*"], "deny": ["x/*"], "require": "certified", "lock": "/l"}
     limits: dict[str, Any] = {
@@ -88,10 +92,15 @@ def test_every_field_can_be_set_by_every_source(tmp_path: Path) -> None:
         "memory_bytes": 8_000_000,
         "remembered_seconds": 9.5,
     }
+    reasoning: dict[str, Any] = {"end_str": "</think>", "end_token_ids": []}
     options: dict[str, Any] = {"grammar.g": {"deep": [1, {"a": True}]}, "worker.w": {"seconds": 0.5}}
-    tables = {"limits": limits, "plugins": plugins}
+    tables = {"reasoning": reasoning, "limits": limits, "plugins": plugins}
     assert {(name,) for name in values} | {(table, name) for table in tables for name in tables[table]} == KEYS.keys()
-    made: dict[str, Any] = {"limits": Limits(**limits), "plugins": PluginSettings(**plugins)}
+    made: dict[str, Any] = {
+        "reasoning": ReasoningConfig(**reasoning),
+        "limits": Limits(**limits),
+        "plugins": PluginSettings(**plugins),
+    }
     expected = EngineConfig(**values, options=options, **made)
 
     assert load(tmp_path, "", **values, options=options, **tables) == expected
@@ -306,4 +315,4 @@ def test_a_mistake_in_an_argument_is_explained(arguments: dict[str, Any], said: 
 def test_every_key_has_help() -> None:
     """The docstrings of the fields, which flags show."""
     assert all(field.help for field in KEYS.values())
-    assert len({field.name for field in dataclasses.fields(EngineConfig)}) == len([k for k in KEYS if len(k) == 1]) + 3
+    assert len({field.name for field in dataclasses.fields(EngineConfig)}) == len([k for k in KEYS if len(k) == 1]) + 4

@@ -429,8 +429,8 @@ def test_limits_end_a_generation(engine: Engine) -> None:
     by_context, by_limit, by_grammar = engine.generate(
         [prompt] * 3,
         [
-            SamplingParams(constraint=endless),
-            SamplingParams(max_tokens=4, constraint=endless),
+            SamplingParams(constraint=endless, close=False),
+            SamplingParams(max_tokens=4, constraint=endless, close=False),
             SamplingParams(max_tokens=4, constraint=short),
         ],
     )

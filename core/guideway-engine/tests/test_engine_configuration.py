@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -12,6 +13,7 @@ import torch
 from engine_support.prompts import PERSON, person
 from guideway import (
     AsyncEngine,
+    Choice,
     Engine,
     EngineConfig,
     JsonSchema,
@@ -19,8 +21,10 @@ from guideway import (
 )
 from guideway.api import (
     InvalidConfiguration,
+    InvalidRequest,
     PluginNotFound,
 )
+from guideway.plugins.limits import Limits
 from guideway_demo_model import DemoModel
 from guideway_engine.config import EngineArguments
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -149,6 +153,36 @@ def test_a_model_with_more_columns_than_tokens_never_draws_the_surplus(engine: E
     assert [r.token_ids for r in results[:2]] == [r.token_ids for r in expected[:2]]
     assert max(results[2].token_ids) < 1536
     assert results[2].error is None
+
+
+@pytest.mark.parametrize("strategy", ["llguidance", "xgrammar", "outlines", "lmfe", "reference"])
+def test_tokens_past_the_logits_are_never_drawn(tmp_path: Path, strategy: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(DemoModel().path())
+    width = len(tokenizer)
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    tokenizer.add_tokens([' {"name"', "yes"])
+    AutoModelForCausalLM.from_pretrained(DemoModel().path()).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    params = [
+        SamplingParams(max_tokens=40, constraint=JsonSchema(PERSON, whitespace="compact")),
+        SamplingParams(max_tokens=40, constraint=Choice(["yes", "yes and no"]), temperature=2.0, seed=1),
+        SamplingParams(max_tokens=40, temperature=2.0, seed=3),
+    ]
+    limits = Limits(step_seconds=5.0)  # the reference takes half a second for its first mask
+    config = EngineConfig(model=str(tmp_path), grammar=(strategy,), grammar_host="inline", limits=limits)
+    with Engine(config) as narrow:
+        assert (len(narrow.vocabulary), narrow.vocabulary.logits_width) == (width, width)
+        results = narrow.generate([person(1)] * 3, params)
+        (refused,) = narrow.generate([[5, width]], SamplingParams(max_tokens=4))
+        (stop,) = narrow.generate([[5]], SamplingParams(max_tokens=4, stop_token_ids=(width,)))
+        (text,) = narrow.generate(["[PAD] is no token of the model"], SamplingParams(max_tokens=4))
+    assert [result.error for result in results] == [None] * 3
+    assert json.loads(results[0].text).keys() == set(PERSON["required"])
+    assert results[1].text in ("yes", "yes and no")
+    assert max(token_id for result in results for token_id in result.token_ids) < width
+    for each, field in ((refused, "prompt"), (text, "prompt"), (stop, "stop_token_ids")):
+        assert isinstance(each.error, InvalidRequest)
+        assert each.error.field == field
 
 
 def test_a_vocabulary_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_lines_of_input_keep_their_order_and_their_own_parameters(
         {"prompt": PROMPT, "id": "a"},
         {"prompt": PROMPT, "id": 7, "regex": "yes|no"},
         {"prompt": PROMPT, "schema": {"type": "strnig"}},
-        {"prompt": [{"role": "user", "content": PROMPT}], "max_tokens": 2},
+        {"prompt": [{"role": "user", "content": PROMPT}], "max_tokens": 2, "close": False},
         {"prompt": PROMPT, "schema": {"enum": ["x", "y"]}, "temperature": 0.5, "seed": 1},
         {"prompt": PROMPT, "choice": ["one, two", "three"], "stop": None, "logit_bias": None, "modifiers": None},
         {"prompt": PROMPT, "grammar": {"dialect": "ebnf", "text": 'root ::= "a" [0-9] "z"'}},
@@ -227,7 +227,10 @@ def test_an_interrupt_half_way_keeps_the_answers_there_are(tmp_path: Path) -> No
     lines = tmp_path / "prompts.jsonl"
     lengths = [1, 300, 300]
     lines.write_text(
-        "".join(json.dumps({"prompt": PROMPT, "regex": f"[a-z]{{{n}}}", "max_tokens": n}) + "\n" for n in lengths),
+        "".join(
+            json.dumps({"prompt": PROMPT, "regex": f"[a-z]{{{n}}}", "max_tokens": n, "close": False}) + "\n"
+            for n in lengths
+        ),
         encoding="utf-8",
     )
     status, arrived, terminal = answers("pipe", lines, interrupt=True)
@@ -247,6 +250,32 @@ def test_what_is_not_enforced_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "xgrammar does not enforce pattern+maxLength" in err
     _, lines, err = run(capsys, *arguments, "--strategy", "llguidance")
     assert (lines[0]["strategy"], lines[0]["unenforced"]) == ("llguidance", [])
+
+
+TWICE = {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+"""xgrammar does not enforce ``uniqueItems``, and then there is one answer, which is not valid."""
+
+
+def test_strict_refuses_what_cannot_be_enforced(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--model", "demo", "--schema", json.dumps(TWICE), "--prompt", PROMPT, "--strategy", "xgrammar")
+    for flags in (["--strict"], ["--on-unenforced", "refuse"]):
+        status, lines, err = run(capsys, *arguments, *flags)
+        assert (status, lines[0]["finish_reason"], lines[0]["error"]["field"]) == (1, "refused", "constraint")
+        assert "xgrammar does not enforce uniqueItems" in err
+
+
+def test_answers_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = tmp_path / "prompts.jsonl"
+    lines_in = [{"prompt": PROMPT}, {"prompt": PROMPT, "schema": {"const": 1}}]
+    lines_in += [{"prompt": PROMPT, "on_unenforced": policy} for policy in ("report", "refuse")]
+    given.write_text("".join(json.dumps(line) + "\n" for line in lines_in), encoding="utf-8")
+    arguments = ("--model", "demo", "--schema", json.dumps(TWICE), "--input", str(given), "--strategy", "xgrammar")
+    status, lines, err = run(capsys, *arguments, "--on-unenforced", "check", "--whitespace", "compact")
+    assert status == 1
+    assert [line["valid"] for line in lines] == [False, True, None, None]
+    assert [line["finish_reason"] for line in lines] == ["stop", "stop", "stop", "refused"]
+    assert err.count("is not what the constraint asks for, as the check found") == 1
+    assert "the answer to prompt 0 is not" in err
 
 
 @pytest.mark.parametrize(
@@ -430,10 +459,10 @@ def test_modifiers_options_and_hooks_come_from_the_command_line(capsys: pytest.C
     status, (reported,), err = run(capsys, *arguments, "--modifier", 'last_word_a={"id": 300}')
     assert (status, err, reported["reports"]) == (0, "", {"last_word_a": {"said": 300}})
     assert "reports" not in plain
-    spaced = ("--regex", "[ab]{2}", "--strategy", "llguidance", "--option", "grammar.llguidance.whitespace=spaced")
-    assert run(capsys, *arguments, *spaced)[0] == 0
-    assert run(capsys, *arguments, *spaced[:4], "--option", "grammar.llguidance.whitspace=x")[0] == 1
-    assert run(capsys, *arguments, "--option", "whitespace=x")[0] == 2
+    limited = ("--regex", "[ab]{2}", "--strategy", "xgrammar", "--option", "grammar.xgrammar.max_threads=1")
+    assert run(capsys, *arguments, *limited)[0] == 0
+    assert run(capsys, *arguments, *limited[:4], "--option", "grammar.xgrammar.max_thread=1")[0] == 1
+    assert run(capsys, *arguments, "--option", "max_threads=1")[0] == 2
     assert main(["--enable-plugin", "watcher", "generate", *arguments]) == 0
     assert watcher.finished == 1
     assert main(["--enable-plugin", "wacher", "generate", *arguments]) == 1
@@ -488,3 +517,22 @@ def test_an_error_of_the_configuration_says_where_it_stands(
     assert "It comes from --option." in capsys.readouterr().err
     assert main([*arguments, "--max-num-seqs", "0"]) == 1
     assert "--max-num-seqs: max_num_seqs must be" in capsys.readouterr().err
+
+
+def test_a_model_that_reasons_is_asked_for_its_answer(
+    schema: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    none: dict[str, Any] = {"reasoning": False, "thinking_token_budget": None}
+    lines: list[dict[str, Any]] = [{}, {"thinking_token_budget": 4}, none, {"thinking_token_budget": 0}]
+    path.write_text("".join(json.dumps({"prompt": PROMPT, **line}) + "\n" for line in lines), encoding="utf-8")
+    arguments = ["--model", "demo", "--schema", schema, "--input", str(path), "--max-tokens", "60"]
+    arguments += ["--reasoning-end-str", "</think>", "--thinking-token-budget", "8"]
+    status, (eight, four, without, wrong), err = run(capsys, *arguments)
+    assert status == 1
+    assert err.startswith("guideway: prompt 3 was refused: thinking_token_budget must be a whole number of at least 1")
+    assert wrong["text"] == ""
+    assert without["answer_start"] == without["num_reasoning_tokens"] == 0
+    for line in (eight, four, without):
+        jsonschema.validate(json.loads(line["text"][line["answer_start"] :]), SCHEMA)
+    assert eight["num_reasoning_tokens"] - four["num_reasoning_tokens"] == 4

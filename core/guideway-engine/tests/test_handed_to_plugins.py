@@ -105,7 +105,7 @@ def guideway_grammar_strategy() -> type[ReferenceStrategy]:
 
 
 def constrained(strategy: str, *more: str) -> SamplingParams:
-    return SamplingParams(max_tokens=12, constraint=Choice([*CHOICE, *more], strategy=strategy))
+    return SamplingParams(max_tokens=12, constraint=Choice([*CHOICE, *more], strategy=strategy), close=False)
 
 
 def scribbler(what: str) -> SamplingParams:

@@ -198,8 +198,9 @@ def bad(plugin: str, phase: str) -> tuple[SamplingParams, str]:
     constraint = Choice(["abab", "abba", phase]) if plugin == "grammar.hostile" else None
     # a repetition, so that there are drafts
     bias = {70: 100.0} if plugin == "modifier.hostile" else None
+    # not closed, which would call `accept` of what is not drawn
     params = SamplingParams(
-        max_tokens=6, modifiers=modifiers, constraint=constraint, logit_bias=bias, ignore_eos=bool(bias)
+        max_tokens=6, modifiers=modifiers, constraint=constraint, logit_bias=bias, ignore_eos=bool(bias), close=False
     )
     return params, phase if plugin == "hooks.hostile" else ""
 

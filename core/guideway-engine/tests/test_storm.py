@@ -168,6 +168,7 @@ def test_outputs_in_a_storm_are_those_of_a_run_alone(
         kv_cache_tokens=KV_CACHE_TOKENS,
         max_num_batched_tokens=64,
         num_speculative_tokens=num_speculative_tokens,
+        short_budget="cut",
     )
     with Engine(tight) as engine:
         preempted = storm(engine, todo, rng)
@@ -181,7 +182,7 @@ def test_outputs_in_a_storm_are_those_of_a_run_alone(
         kept = sum(holder.region.size for holder in scheduler._cache._kept.values() if holder.region is not None)
         assert scheduler._cache._free.num_free() + kept == scheduler._cache.num_cells
     finished = 0
-    with Engine(EngineConfig(**config, enable_prefix_caching=False)) as engine:
+    with Engine(EngineConfig(**config, enable_prefix_caching=False, short_budget="cut")) as engine:
         for plan in todo:
             assert plan.generation is not None
             result = plan.generation.result

@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, get_args
 
-from guideway.api.options import known_fields_only
+from guideway.api.options import known_fields_only, short_repr
 from guideway.errors import GuidewayError, InvalidGrammar
 
 __all__ = [
+    "MAX_WHITESPACE",
+    "WHITESPACE",
     "Choice",
     "Companion",
     "Completion",
@@ -28,6 +30,7 @@ __all__ = [
     "Grammar",
     "JsonObject",
     "JsonSchema",
+    "OnUnenforced",
     "Regex",
     "Request",
     "SamplingParams",
@@ -35,9 +38,30 @@ __all__ = [
     "StructuralTag",
     "Submission",
     "TokenLogprobs",
+    "Whitespace",
 ]
 
 T = TypeVar("T")
+
+Whitespace: TypeAlias = Literal["bounded", "compact", "spaced", "any"]
+"""White space between two JSON tokens; before the first and after the last there is none.
+
+``bounded``: at most `MAX_WHITESPACE` characters in a row. ``compact``: none. ``spaced``: one space after each comma and
+each colon and none elsewhere, as ``json.dumps`` writes by default. ``any``: what JSON allows, without bound. A strategy
+may allow less than ``bounded`` and ``any`` say, and never more; inside strings none of them means anything.
+"""
+
+OnUnenforced: TypeAlias = Literal["report", "refuse", "check"]
+"""What becomes of a constraint that the strategy serving it would not enforce in full.
+
+``report``: it is served, and `Completion.unenforced` names the rest. ``refuse``: it is refused before the first token.
+``check``: it is served, and each finished text is judged as a whole: `Completion.valid`.
+"""
+
+WHITESPACE: tuple[Whitespace, ...] = get_args(Whitespace)
+
+MAX_WHITESPACE = 64
+"""Spaces, tabs and line ends in a row, in ``bounded`` white space."""
 
 
 class FinishReason(StrEnum):
@@ -70,15 +94,40 @@ class Constraint(ABC):
     def source(self) -> str:
         """The constraint as canonical text, part of its cache key. Raises `InvalidGrammar` if it is malformed."""
 
+    @property
+    def spacing(self) -> Whitespace | None:
+        """The white space of its JSON, part of its cache key; None for a constraint that is not about JSON. Raises
+        `InvalidGrammar` if it is no `Whitespace`."""
+        return None
+
     def frozen(self) -> Self:
         """The constraint, out of reach of later changes to what it was made of. Text is taken as it is, unread; raises
         `InvalidGrammar` where anything else is malformed."""
         return self
 
 
-class _JsonConstraint(Constraint):
-    """A constraint that is JSON. What is learned from a text is kept beside the fields: it is no part of the value, and
-    stays behind when the constraint is pickled. Of a mapping, which may change, nothing is kept."""
+@dataclass(frozen=True)
+class _Spaced(Constraint):
+    """A constraint with JSON in its outputs."""
+
+    whitespace: Whitespace | None = field(default=None, kw_only=True)
+    """The white space of its JSON; None: what the operator chose, ``bounded`` by default. Strategies read `spacing`."""
+
+    @property
+    def spacing(self) -> Whitespace:
+        if self.whitespace is None:
+            return "bounded"
+        if self.whitespace not in WHITESPACE:
+            raise InvalidGrammar(
+                f"whitespace must be one of {', '.join(WHITESPACE)}, not {short_repr(self.whitespace)}",
+                field="constraint.whitespace",
+            )
+        return self.whitespace
+
+
+class _JsonConstraint(_Spaced):
+    """A constraint that is JSON itself. What is learned from a text is kept beside the fields: it is no part of the
+    value, and stays behind when the constraint is pickled. Of a mapping, which may change, nothing is kept."""
 
     _field: ClassVar[str]
     _what: ClassVar[str]
@@ -111,7 +160,8 @@ class _JsonConstraint(Constraint):
     def frozen(self) -> Self:
         if type(getattr(self, self._field)) in (str, _CanonicalJson):
             return self
-        return replace(self, **{self._field: self.source()})
+        source: dict[str, Any] = {self._field: self.source()}
+        return replace(self, **source)
 
     @cached_property
     def _read(self) -> tuple[str, Any]:
@@ -140,7 +190,7 @@ class JsonSchema(_JsonConstraint):
 
 
 @dataclass(frozen=True)
-class JsonObject(Constraint):
+class JsonObject(_Spaced):
     """Any JSON object."""
 
     @property
@@ -208,7 +258,7 @@ class Grammar(Constraint):
 @dataclass(frozen=True)
 class StructuralTag(_JsonConstraint):
     """Free text with tagged regions that obey a schema of their own, in the ``structural_tag`` JSON format of
-    vLLM, SGLang and xgrammar; a dict or JSON text."""
+    vLLM, SGLang and xgrammar; a dict or JSON text. `whitespace` is that of regions with a JSON schema."""
 
     tag: Mapping[str, Any] | str
 
@@ -231,7 +281,7 @@ def _read_json(value: object, what: str) -> tuple[str, Any]:
     try:
         if isinstance(value, _CanonicalJson):
             return value, json.loads(value)
-        parsed = json.loads(value, object_pairs_hook=_unique_keys) if isinstance(value, str) else value
+        parsed = json.loads(value, object_pairs_hook=unique_keys) if isinstance(value, str) else value
         text = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_dict)
         text.encode()
         _check_keys(parsed)  # after the dump, which has found any circle
@@ -242,7 +292,7 @@ def _read_json(value: object, what: str) -> tuple[str, Any]:
     return _CanonicalJson(text), parsed
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON text; a key written twice would lose a value without a word."""
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -347,6 +397,19 @@ class SamplingParams:
     """Lower runs first."""
     constraint: Constraint | None = None
     """What the output must obey."""
+    on_unenforced: OnUnenforced | None = None
+    """What becomes of a constraint of which not all can be enforced; None: what the operator chose, ``report`` by
+    default."""
+    max_retries: int = 0
+    """How often an output that is not valid is drawn again, with another seed; with ``on_unenforced="check"``."""
+    close: bool = True
+    """Whether the last tokens of its limit are kept to complete what the constraint asks for."""
+    reasoning: bool | None = None
+    """Whether the output begins with reasoning, and the constraint after its marker; None: where the configuration
+    has a marker and the prompt does not end with it."""
+    thinking_token_budget: int | None = None
+    """So many tokens of reasoning at most, at least 1; then its marker is forced. None: as many as leave room for the
+    answer that the constraint asks for."""
     modifiers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Configured logit modifiers this request uses, each with its options for this request."""
 
@@ -434,11 +497,25 @@ class Completion:
     """The grammar strategy that served the constraint."""
     unenforced: tuple[str, ...] = ()
     """Everything that was asked for and not enforced, by name; empty: all of it was. ``constraint`` stands here where
-    a stop string or a modifier ended the output before it was complete."""
+    a stop string or a modifier ended the output before it was complete, ``closing`` where its limit did."""
+    num_reasoning_tokens: int = 0
+    """How many of its tokens are reasoning, the marker included."""
+    answer_start: int = 0
+    """Where in `text` the reasoning and its marker end; without reasoning, where the generated text begins."""
+    closed_early: bool = False
+    """Whether the output was kept from going on as the model would have, so that it is complete within its limit."""
+    valid: bool | None = None
+    """Whether the text is what the constraint asks for; None: it was not checked (`SamplingParams.on_unenforced`), it
+    failed or was given up, or that could not be found out."""
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By modifier name what `LogitModifier.report` says of it."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
     """One per generated token, if asked for."""
+
+    @property
+    def answer(self) -> str:
+        """The text after the reasoning: what the constraint is about."""
+        return self.text[self.answer_start :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,6 +533,11 @@ class GenerationResult:
     def text(self) -> str:
         """Of the first output."""
         return self.outputs[0].text
+
+    @property
+    def answer(self) -> str:
+        """Of the first output."""
+        return self.outputs[0].answer
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -481,6 +563,16 @@ class GenerationResult:
     def unenforced(self) -> tuple[str, ...]:
         """Of the first output."""
         return self.outputs[0].unenforced
+
+    @property
+    def closed_early(self) -> bool:
+        """Of the first output."""
+        return self.outputs[0].closed_early
+
+    @property
+    def valid(self) -> bool | None:
+        """Of the first output."""
+        return self.outputs[0].valid
 
     @property
     def reports(self) -> Mapping[str, Mapping[str, Any]]:

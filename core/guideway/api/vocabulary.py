@@ -32,8 +32,27 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True)
+class _Narrow:
+    """An encoder that has no ids for text with a token at or past `width`."""
+
+    encoder: Encoder
+    width: int
+
+    @property
+    def identity(self) -> bytes:
+        return b"narrow " + self.encoder.identity
+
+    def encode(self, text: bytes) -> list[int] | None:
+        found = self.encoder.encode(text)
+        return None if found is None or max(found, default=0) >= self.width else found
+
+
+@dataclass(frozen=True)
 class Vocabulary:
     """Token ids 0 to ``len(vocabulary) - 1`` and the bytes each one stands for.
+
+    Some tokenizers have tokens past the columns of the model's logits, such as a ``[PAD]`` that a fine-tune added. No
+    model can draw them, so they are left out, with their names, and `encode` has no ids for what they stand for.
 
     Raises `InvalidConfiguration` where ids do not fit together.
     """
@@ -45,7 +64,7 @@ class Vocabulary:
     special_tokens: Mapping[int, str] = field(default_factory=dict)
     """Special token ids with their names, such as ``{2: "</s>"}``. A grammar never produces one as text."""
     logits_width: int = 0
-    """Columns of the model's logits: at least ``len(tokens)``, more where the model pads. Defaults to that length."""
+    """Columns of the model's logits, more than ``len(tokens)`` where the model pads. Defaults to that length."""
     encoder: Encoder | None = field(default=None, compare=False)
     """Encodes text as the model's tokenizer does; None if there is none."""
 
@@ -56,12 +75,6 @@ class Vocabulary:
             object.__setattr__(self, "logits_width", len(self.tokens))
         if not self.tokens:
             raise InvalidConfiguration("a vocabulary needs at least one token", field="vocabulary")
-        if self.logits_width < len(self.tokens):
-            raise InvalidConfiguration(
-                f"the vocabulary has {len(self.tokens)} tokens, but the model's logits only {self.logits_width} "
-                "columns: this tokenizer does not belong to this model",
-                field="vocabulary",
-            )
         outside = sorted(i for i in {*self.stop_token_ids, *self.special_tokens} if not 0 <= i < len(self.tokens))
         if outside:
             raise InvalidConfiguration(
@@ -76,6 +89,27 @@ class Vocabulary:
                 "special (its bytes empty)",
                 field="vocabulary",
             )
+
+        if self.logits_width < len(self.tokens):
+            self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Leave out the tokens that have no logits."""
+        kept = frozenset(i for i in self.stop_token_ids if i < self.logits_width)
+        if self.stop_token_ids and not kept:
+            stops = ", ".join(map(str, sorted(self.stop_token_ids)))
+            raise InvalidConfiguration(
+                f"the model's logits have {self.logits_width} columns, so none of the stop tokens ({stops}) can ever "
+                "be drawn and no generation would stop: this tokenizer does not belong to this model, or stop_token_ids"
+                " has to name a token of the model's own",
+                field="stop_token_ids",
+            )
+        named = {i: name for i, name in self.special_tokens.items() if i < self.logits_width}
+        object.__setattr__(self, "tokens", self.tokens[: self.logits_width])
+        object.__setattr__(self, "stop_token_ids", kept)
+        object.__setattr__(self, "special_tokens", named)
+        if self.encoder is not None:
+            object.__setattr__(self, "encoder", _Narrow(self.encoder, self.logits_width))
 
     def __len__(self) -> int:
         return len(self.tokens)

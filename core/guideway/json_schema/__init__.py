@@ -9,20 +9,25 @@ with them what an engine enforces.
 
 from __future__ import annotations
 
-from guideway.json_schema.assertions import KEYWORDS, TYPES, combine, keywords, pattern_details
+from guideway.json_schema.assertions import KEYWORDS, TYPES, combine, keywords, pattern_details, root_keywords
 from guideway.json_schema.checking import check_schema, misspelt_keywords
+from guideway.json_schema.cursor import JsonCursor
 from guideway.json_schema.walking import Pointer, Schema, resolve, subschemas
+from guideway.json_schema.writing import WritingRule
 
 __all__ = [
     "KEYWORDS",
     "TYPES",
+    "JsonCursor",
     "Pointer",
     "Schema",
+    "WritingRule",
     "check_schema",
     "combine",
     "keywords",
     "misspelt_keywords",
     "pattern_details",
     "resolve",
+    "root_keywords",
     "subschemas",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from guideway.json_schema.walking import Schema, walk
 
-__all__ = ["KEYWORDS", "TYPES", "combine", "keywords", "pattern_details"]
+__all__ = ["KEYWORDS", "TYPES", "combine", "keywords", "pattern_details", "root_keywords"]
 
 TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 
@@ -40,7 +40,7 @@ def keywords(schema: Schema) -> frozenset[str]:
       ``$ref:anchor``; ``allOf:several``; ``oneOf:disjoint`` where no two
       branches have the same type; ``multipleOf:number`` unless the type is ``integer``;
       ``required:undeclared`` for names that are not in ``properties``; ``minProperties:optional`` beside properties
-      that are not required; ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
+      that are not required; ``items:false``; ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
     - ``pattern:lookaround`` and the like (`pattern_details`).
     """
     found: set[str] = set()
@@ -49,7 +49,7 @@ def keywords(schema: Schema) -> frozenset[str]:
         if isinstance(subschema, bool):
             found |= set() if subschema else {"false"}
             continue
-        own = {_name(k, subschema) for k in KEYWORDS if k in subschema and _asserts(k, subschema)}
+        own = _own(subschema)
         details = {f"pattern:{detail}" for detail in pattern_details(subschema.get("pattern", ""))}
         typed = subschema.get("type")
         key = frozenset(own | details | {str(typed)})
@@ -62,6 +62,14 @@ def keywords(schema: Schema) -> frozenset[str]:
         found.update(_combinations(own))
         found |= {how for name in own if (how := _beside_type(name, typed)) is not None}
     return frozenset(found)
+
+
+def root_keywords(schema: Schema) -> frozenset[str]:
+    """What a checked schema asserts by its own keywords, as `keywords` names them, and not by those of its subschemas,
+    which hang from these."""
+    if isinstance(schema, bool):
+        return frozenset() if schema else frozenset({"false"})
+    return frozenset(_own(schema) | ({"type"} & schema.keys()))
 
 
 def combine(first: str, second: str) -> str:
@@ -79,6 +87,10 @@ def pattern_details(pattern: str) -> frozenset[str]:
     """What a regular expression uses that engines may lack: ``lookaround``, ``backreference``, ``boundary``,
     ``property``. Errs on the side of naming too much."""
     return frozenset(detail for detail, search in _PATTERN_DETAILS.items() if search(pattern))
+
+
+def _own(schema: Mapping[str, Any]) -> set[str]:
+    return {_name(keyword, schema) for keyword in KEYWORDS if keyword in schema and _asserts(keyword, schema)}
 
 
 def _asserts(keyword: str, schema: Mapping[str, Any]) -> bool:
@@ -122,6 +134,8 @@ def _name(keyword: str, schema: Mapping[str, Any]) -> str:
             return f"{keyword}:optional"
         case "items" if isinstance(value, list):
             return "items:list"
+        case "items" if value is False:
+            return "items:false"
         case "exclusiveMinimum" | "exclusiveMaximum" if isinstance(value, bool):
             return f"{keyword}:draft4"
     return keyword

@@ -29,8 +29,8 @@ def _string(**keywords: Any) -> dict[str, Any]:
 # that go together.
 _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
     "string": {
-        "$ref": [{"$ref": "#/$defs/s", "$defs": {"s": _string(pattern="^[ab]*$")}}],
-        "allOf": [{"allOf": [_string(pattern="^[ab]*$")]}],
+        "$ref": [{"$ref": "#/$defs/s", "$defs": {"s": _string(pattern="^a?[bc]*$")}}],
+        "allOf": [{"allOf": [_string(pattern="^a?[bc]*$")]}],
         "allOf:several": [{"allOf": [_string(minLength=1), _string(maxLength=2)]}],
         "anyOf": [
             {"anyOf": [_string(pattern="^a$"), _string(pattern="^[bc]*$")]},
@@ -71,7 +71,7 @@ _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
         "exclusiveMaximum": [{"exclusiveMaximum": 5}],
     },
     "object": {
-        "$ref": [{"$ref": "#/$defs/o", "$defs": {"o": {"type": "object", **_A}}}],
+        "$ref": [{"$ref": "#/$defs/o", "$defs": {"o": _REQUIRED_A}}],
         "allOf": [{"allOf": [_REQUIRED_A]}],
         "allOf:several": [{"allOf": [_REQUIRED_A, _REQUIRED_B]}],
         "anyOf": [{"anyOf": [_REQUIRED_A, _REQUIRED_B]}],
@@ -115,8 +115,8 @@ _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
         "maxProperties:optional": [{**_AB, "maxProperties": 1}],
     },
     "array": {
-        "$ref": [{"$ref": "#/$defs/l", "$defs": {"l": {"type": "array", "items": _INT}}}],
-        "allOf": [{"allOf": [{"type": "array", "items": _INT}]}],
+        "$ref": [{"$ref": "#/$defs/l", "$defs": {"l": {"type": "array", "items": {}, "minItems": 1}}}],
+        "allOf": [{"allOf": [{"type": "array", "items": {}, "minItems": 1}]}],
         "allOf:several": [{"allOf": [{"type": "array", "items": _INT}, {"type": "array", "items": {}, "maxItems": 2}]}],
         "anyOf": [{"anyOf": [{"type": "array", "items": _INT, "minItems": 3}, {"type": "array", "items": _STR}]}],
         "oneOf": [
@@ -133,7 +133,8 @@ _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
         "enum": [{"enum": [[], [1], [1, 1], ["a"], [1, "a"]]}],
         "const": [{"const": [1, 2]}, {"const": [1, "a"]}, {"const": [1]}, {"const": []}],
         "prefixItems": [{"prefixItems": [_INT, _STR]}],
-        "items": [{"items": _INT}, {"items": {"type": "array", "items": _INT}}, {"items": False}],
+        "items": [{"items": _INT}, {"items": {"type": "array", "items": _INT}}],
+        "items:false": [{"items": False}, {"prefixItems": [_INT], "items": False}],
         "contains": [{"items": {}, "contains": _STR}, {"contains": _INT}],
         "minContains": [{"items": {}, "contains": _INT, "minContains": 2}],
         "maxContains": [{"items": {}, "contains": _INT, "maxContains": 1}],
@@ -228,6 +229,31 @@ _LABELLED: list[Case] = [
         [[], [1]],
         [["a"], [1, 2]],
     ),
+    *(
+        (f"unevaluatedProperties+{how}", {**typed, **schema}, [{}, *right], [{"c": 1}, {"c": "x"}, *wrong])
+        for how, typed in (("untyped", {}), ("types", {"type": ["object", "null"]}))
+        for schema, right, wrong in (
+            ({"unevaluatedProperties": False}, [], [{"a": 1}]),
+            ({**_A, "unevaluatedProperties": False}, [{"a": 1}], [{"a": 1, "c": 1}]),
+            ({**_A, "allOf": [True], "unevaluatedProperties": False}, [{"a": 1}], [{"a": 1, "c": 1}]),
+            ({"allOf": [_A], "unevaluatedProperties": False}, [{"a": 1}], [{"a": 1, "c": 1}]),
+            ({"unevaluatedProperties": {"type": "null"}}, [{"c": None}], [{"a": 1}]),
+        )
+    ),
+    *(
+        (f"unevaluatedItems+{how}", {**typed, **schema}, [[], *right], [["a"], ["a", 1], *wrong])
+        for how, typed in (("untyped", {}), ("types", {"type": ["array", "null"]}))
+        for schema, right, wrong in (
+            ({"unevaluatedItems": False}, [], [[1]]),
+            ({"prefixItems": [_INT], "unevaluatedItems": False}, [[1]], [[1, 2]]),
+            ({"allOf": [True], "unevaluatedItems": False}, [], [[1]]),
+            (
+                {"anyOf": [{"prefixItems": [_INT]}, True], "unevaluatedItems": {"type": "null"}},
+                [[1], [1, None]],
+                [[1, 2]],
+            ),
+        )
+    ),
     ("$ref:anchor", {"$ref": "#t", "$defs": {"t": {"$anchor": "t", "type": "integer"}}}, [1], ["a", None]),
     ("$ref:remote", {"$ref": "https://example.com/integer.json"}, [1], ["a", None]),
     (
@@ -262,9 +288,10 @@ def cases() -> Iterator[Case]:
                     yield from _case(name, typed, everything)
             beside: list[Any] = [None, [kind, "null"]] if needs_type else [*types, [kind, "null"]]
             for types_beside in beside:
-                schema = schemas[0] if types_beside is None else {"type": types_beside, **schemas[0]}
-                how = "untyped" if types_beside is None else "types" if needs_type else "type"
-                yield from _case(f"{plain}+{how}", schema, everything)
+                for schema in schemas if types_beside is None else schemas[:1]:
+                    typed = schema if types_beside is None else {"type": types_beside, **schema}
+                    how = "untyped" if types_beside is None else "types" if needs_type else "type"
+                    yield from _case(f"{plain}+{how}", typed, everything)
         for first, second in combinations(fragments, 2):
             for one, other, t in product(fragments[first], fragments[second], types):
                 found = list(_case(combine(first, second), {"type": t, **one, **other}, everything))

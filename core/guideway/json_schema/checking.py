@@ -58,7 +58,9 @@ def misspelt_keywords(unknown: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def _looks_like_a_keyword(key: str) -> bool:
-    return len(key) < 30 and bool(difflib.get_close_matches(key, ("type", *KEYWORDS), n=1, cutoff=0.84))
+    known = ("type", *KEYWORDS)
+    swapped = any(sorted(key.lower()) == sorted(word.lower()) for word in known)  # as in ``tpye``
+    return len(key) < 30 and (swapped or bool(difflib.get_close_matches(key, known, n=1, cutoff=0.84)))
 
 
 def _is_number(value: object) -> bool:

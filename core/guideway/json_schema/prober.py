@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
-from guideway.api.types import JsonSchema, StructuralTag
+from guideway.api.types import WHITESPACE, JsonSchema, StructuralTag, Whitespace
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidGrammar, UnsupportedGrammar
 from guideway.json_schema import Schema, check_schema, keywords
@@ -44,7 +44,8 @@ def byte_vocabulary() -> Vocabulary:
 
 
 def probe(strategy: GrammarStrategy) -> Table:
-    """What `strategy`, built for `byte_vocabulary`, does with every keyword and every two side by side."""
+    """What `strategy`, built for `byte_vocabulary`, does with every keyword and every two side by side, whatever the
+    white space."""
     return _probe(strategy.compile)
 
 
@@ -72,7 +73,7 @@ def _holds(name: str) -> bool:
 def _probe(compile_: Callable[[JsonSchema], CompiledGrammar]) -> Table:
     found: dict[str, list[Status]] = {}
     for name, schema, right, wrong in cases():
-        found.setdefault(name, []).append(_judge(compile_, schema, right, wrong))
+        found.setdefault(name, []).extend(_judge(compile_, schema, right, wrong, word) for word in WHITESPACE)
     table: Table = {name: _summary(statuses) for name, statuses in found.items() if "+" not in name}
     for name in found.keys() - table.keys():
         parts = name.replace("format", "format:email").split("+")
@@ -88,22 +89,31 @@ def _summary(statuses: list[Status]) -> Status:
 
 
 def _judge(
-    compile_: Callable[[JsonSchema], CompiledGrammar], schema: Schema, right: list[Any], wrong: list[Any]
+    compile_: Callable[[JsonSchema], CompiledGrammar],
+    schema: Schema,
+    right: list[Any],
+    wrong: list[Any],
+    whitespace: Whitespace,
 ) -> Status:
     try:
-        compiled = compile_(JsonSchema(schema))
+        compiled = compile_(JsonSchema(schema, whitespace=whitespace))
     except (InvalidGrammar, UnsupportedGrammar):
         return "refused"
-    if any(_accepts(compiled, instance) for instance in wrong):
+    if any(_accepts(compiled, text) for text in _texts(wrong, whitespace)):
         return "unenforced"
-    num_accepted = sum(_accepts(compiled, instance) for instance in right)
+    num_accepted = sum(_accepts(compiled, text) for text in _texts(right, whitespace))
     if not num_accepted:
         return "refused"
     return "enforced" if num_accepted == len(right) else "narrow"
 
 
-def _accepts(compiled: CompiledGrammar, instance: Any) -> bool:
-    text = json.dumps(instance, ensure_ascii=False, separators=(",", ":")).encode()
+def _texts(instances: list[Any], whitespace: Whitespace) -> list[bytes]:
+    """Instances as text, in the way that all strategies allow."""
+    separators = (", ", ": ") if whitespace == "spaced" else (",", ":")
+    return [json.dumps(instance, ensure_ascii=False, separators=separators).encode() for instance in instances]
+
+
+def _accepts(compiled: CompiledGrammar, text: bytes) -> bool:
     matcher = compiled.matcher(frozenset({STOP}))
     try:
         return matcher.accept([*text, STOP]) == len(text) + 1

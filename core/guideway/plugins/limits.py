@@ -41,7 +41,7 @@ class Limits:
     wall_factor: Annotated[float, Range(1), math.isfinite, "a number of at least 1"] = 10.0
     """How many times as long each of them may take by the clock."""
     memory_bytes: Annotated[int, Range(1 << 20)] = 2 << 30
-    """What a grammar host may allocate beyond what it has from the start."""
+    """What a grammar or modifier host may allocate beyond what it starts with."""
     remembered_seconds: Seconds = 300.0
     """How long a constraint that missed a limit, or killed a host, is refused at once."""
 

@@ -3,7 +3,7 @@
 from guideway.runtime.admission import Admission
 from guideway.runtime.journal import Journal
 from guideway.runtime.plan import RuntimePlan
-from guideway.runtime.runtime import Runtime
+from guideway.runtime.runtime import CLOSING, Runtime
 from guideway.vocabulary import build_vocabulary
 
-__all__ = ["Admission", "Journal", "Runtime", "RuntimePlan", "build_vocabulary"]
+__all__ = ["CLOSING", "Admission", "Journal", "Runtime", "RuntimePlan", "build_vocabulary"]

@@ -10,7 +10,18 @@ from typing import Any
 
 from guideway.api.hooks import ValidationContext
 from guideway.api.options import is_int, short_repr
-from guideway.api.types import Companion, Constraint, JsonSchema, Request, SamplingParams, Submission
+from guideway.api.types import (
+    Companion,
+    Constraint,
+    JsonObject,
+    JsonSchema,
+    OnUnenforced,
+    Request,
+    SamplingParams,
+    StructuralTag,
+    Submission,
+    Whitespace,
+)
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidRequest, LimitExceeded, PluginError, blame, did_you_mean, text_of
 from guideway.json_schema import check_schema
@@ -54,17 +65,30 @@ class Admission:
 
 
 def validate_request(
-    request: Request, vocabulary: Vocabulary, context: ValidationContext, known: CandidateCache
+    request: Request,
+    vocabulary: Vocabulary,
+    context: ValidationContext,
+    known: CandidateCache,
+    whitespace: Whitespace = "bounded",
+    on_unenforced: OnUnenforced = "report",
 ) -> Request:
     """`request` with everything validated that needs no plugin, and frozen against later changes by its caller.
-    Constraints that are `known` to be well formed are not read. Raises `InvalidRequest`."""
+    Constraints that are `known` to be well formed are not read; `whitespace` and `on_unenforced` are those of requests
+    that do not say. Raises `InvalidRequest`."""
     prompt = _token_ids(request.prompt_token_ids, "prompt", len(vocabulary), context)
     if not is_text(request.tenant) or len(request.tenant) > MAX_TENANT_LENGTH:
         raise InvalidRequest(
             f"tenant must be a string of at most {MAX_TENANT_LENGTH} characters, not {short_repr(request.tenant)}",
             field="tenant",
         )
-    params = _params(request.params, vocabulary, context, known)
+    params = _params(request.params, vocabulary, context, known, whitespace)
+    params = replace(params, on_unenforced=params.on_unenforced or on_unenforced)
+    if params.max_retries and params.on_unenforced != "check":
+        raise InvalidRequest(
+            f"max_retries is {params.max_retries}, but no output is checked with on_unenforced "
+            f"{params.on_unenforced!r}; set on_unenforced to 'check', or leave max_retries out",
+            field="max_retries",
+        )
     return replace(request, prompt_token_ids=prompt, params=params)
 
 
@@ -130,7 +154,11 @@ def _token_ids(ids: object, field: str, num_tokens: int, context: ValidationCont
 
 
 def _params(
-    params: SamplingParams, vocabulary: Vocabulary, context: ValidationContext, known: CandidateCache
+    params: SamplingParams,
+    vocabulary: Vocabulary,
+    context: ValidationContext,
+    known: CandidateCache,
+    whitespace: Whitespace,
 ) -> SamplingParams:
     if not isinstance(params, SamplingParams):
         raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
@@ -138,7 +166,7 @@ def _params(
         validated(params, len(vocabulary)),
         stop_token_ids=_stop_token_ids(params, vocabulary),
         modifiers=_modifiers(params.modifiers, context),
-        constraint=None if params.constraint is None else _constraint(params.constraint, context, known),
+        constraint=None if params.constraint is None else _constraint(params.constraint, context, known, whitespace),
     )
 
 
@@ -186,7 +214,9 @@ def _copied(value: object) -> object:
     return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
-def _constraint(constraint: Constraint, context: ValidationContext, known: CandidateCache) -> Constraint:
+def _constraint(
+    constraint: Constraint, context: ValidationContext, known: CandidateCache, whitespace: Whitespace
+) -> Constraint:
     if not isinstance(constraint, Constraint):
         raise InvalidRequest(
             f"constraint must be a JsonSchema, JsonObject, Regex, Choice, Grammar or StructuralTag, not "
@@ -197,6 +227,8 @@ def _constraint(constraint: Constraint, context: ValidationContext, known: Candi
         raise _not_configured("grammar strategy", constraint.strategy, context.grammars, "constraint.strategy")
     known.check_bytes(constraint)
     constraint = constraint.frozen()
+    if isinstance(constraint, JsonSchema | JsonObject | StructuralTag) and constraint.whitespace is None:
+        constraint = replace(constraint, whitespace=whitespace)
     if constraint not in known:
         constraint.source()
         if isinstance(constraint, JsonSchema):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -13,16 +12,17 @@ from typing import TypeAlias
 from guideway.api.grammar import GrammarStrategy, Support
 from guideway.api.types import Constraint, JsonSchema, StructuralTag
 from guideway.errors import ConformanceError, InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
-from guideway.json_schema import check_schema, misspelt_keywords
+from guideway.json_schema import check_schema, misspelt_keywords, root_keywords
+from guideway.runtime.digests import constraint_digest
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
 from guideway.runtime.guard import Guard, check_bytes
 
-__all__ = ["Candidate", "CandidateCache", "Key", "choose"]
+__all__ = ["Candidate", "CandidateCache", "Key", "choose", "enforcing_all"]
 
 Key: TypeAlias = tuple[str, str, bytes]
-"""Strategy, kind and digest of the source of a constraint. A compiler lives as long as its strategies, so vocabulary,
-options and versions need no place in it; the source keeps the key order of a schema, which decides the order of its
-output."""
+"""Strategy, kind and digest of a constraint. A compiler lives as long as its strategies, so vocabulary,
+options and versions need no place in it; the digest is of the source, which keeps the key order of a schema (it decides
+the order of the output), and of the white space."""
 
 MAX_CONSTRAINTS = 4096
 """Of so many constraints it is remembered which strategies take them."""
@@ -43,12 +43,15 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
     """The strategies to try for `constraint`, best first.
 
     `strategies` is in the operator's order of preference. One that would leave a keyword unenforced comes after all
-    that enforce everything; one that cannot bear the constraint is not asked. Raises `UnsupportedGrammar` if none will
-    take it, with each one's reason, and `LimitExceeded` if that is its size for all of its kind.
+    that enforce everything; one that would enforce no outermost keyword of a schema is none, and one that cannot bear
+    the constraint is not asked. Raises `UnsupportedGrammar` if none will take it, with each one's reason, and
+    `LimitExceeded` if that is its size for all of its kind.
     """
     names = list(strategies) if constraint.strategy is None else [constraint.strategy]
-    kind, digest = constraint.kind, hashlib.sha256(constraint.source().encode()).digest()
+    kind, digest = constraint.kind, constraint_digest(constraint)
     misspelt = _misspelt(constraint)
+    # what stands in subschemas is enforced through these or not at all
+    root = constraint.cached(root_keywords) or misspelt if isinstance(constraint, JsonSchema) else frozenset()
     full: list[Candidate] = []
     partial: list[Candidate] = []
     refusals, missing = [], []
@@ -73,6 +76,9 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             refusals.append(f"{name}: {support.reason}")
             continue
         unenforced = tuple(sorted(support.unenforced | misspelt))
+        if root and root.issubset(unenforced):
+            refusals.append(f"{name} would enforce nothing of it: {', '.join(sorted(root))} would be ignored")
+            continue
         (partial if support.unenforced else full).append(Candidate(name, strategy, unenforced, (name, kind, digest)))
     if not full and not partial:
         if too_large and sum(map(len, too_large.values())) + len(missing) == len(names):
@@ -84,6 +90,21 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             feature=missing[0] if missing else kind,
         )
     return full + partial
+
+
+def enforcing_all(candidates: Sequence[Candidate], constraint: Constraint) -> list[Candidate]:
+    """Those that leave nothing of the constraint unenforced. Raises `UnsupportedGrammar`, naming what each of the
+    others would, if there is none."""
+    found = [candidate for candidate in candidates if not candidate.unenforced]
+    if not found:
+        ignored = "; ".join(f"{each.name} does not enforce {', '.join(each.unenforced)}" for each in candidates)
+        raise UnsupportedGrammar(
+            f"no configured strategy enforces all of this {constraint.kind} constraint, and on_unenforced is 'refuse' "
+            f"({ignored}); leave that out, configure a strategy that enforces it, or ask for on_unenforced 'report' or "
+            "'check'",
+            feature=candidates[0].unenforced[0],
+        )
+    return found
 
 
 class CandidateCache:
@@ -118,15 +139,14 @@ class CandidateCache:
 
 
 def _key(constraint: Constraint) -> tuple[str | None, str, bytes]:
-    """What a constraint is known by: its source, and JSON text also as it was given, for whose source it would have to
-    be read. Raises `InvalidGrammar`."""
+    """What a constraint is known by: its digest, and of JSON text also that of the text as it was given, for whose
+    source it would have to be read. Raises `InvalidGrammar`."""
     text: object = None
     if isinstance(constraint, JsonSchema):
         text = constraint.schema
     elif isinstance(constraint, StructuralTag):
         text = constraint.tag
-    given = text if isinstance(text, str) else constraint.source()
-    return constraint.strategy, constraint.kind, hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
+    return constraint.strategy, constraint.kind, constraint_digest(constraint, text if isinstance(text, str) else None)
 
 
 def _misspelt(constraint: Constraint) -> frozenset[str]:

@@ -14,8 +14,10 @@ from guideway.api.types import Constraint, Request
 from guideway.errors import GuidewayError, InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.plugins.contract import check_returned
 from guideway.runtime.candidates import Candidate
-from guideway.runtime.grammar_hosts.strategy import HostedStrategy
+from guideway.runtime.closing import Reserve
+from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedStrategy
 from guideway.runtime.metrics import CACHE_BYTES, COMPILE_SECONDS
+from guideway.runtime.modifier_hosts.modifier import class_of
 from guideway.runtime.modifier_set import ModifierSet
 from guideway.runtime.shared_work import AtWork, SharedWork
 from guideway.runtime.threads import Threads
@@ -35,13 +37,15 @@ class Compilation:
 
     candidate: Candidate
     grammar: CompiledGrammar
+    reserve: Reserve
+    """What its outputs need at their end."""
 
 
 class Compiler:
     """Compiles constraints. Equal ones in flight share one compilation, finished ones a cache bounded by bytes."""
 
     def __init__(self, threads: Threads, at_work: AtWork, cache_bytes: int) -> None:
-        self._work: SharedWork[CompiledGrammar] = SharedWork(threads, at_work, cache_bytes, CACHE_BYTES)
+        self._work: SharedWork[tuple[CompiledGrammar, Reserve]] = SharedWork(threads, at_work, cache_bytes, CACHE_BYTES)
 
     @property
     def held_bytes(self) -> int:
@@ -69,7 +73,7 @@ class Compiler:
         refusals: list[str],
         compilation: Future[Compilation],
     ) -> None:
-        def end(future: Future[CompiledGrammar]) -> None:
+        def end(future: Future[tuple[CompiledGrammar, Reserve]]) -> None:
             error = _error_of(future)
             if isinstance(error, UnsupportedGrammar):
                 refusals.append(f"{candidates[0].name}: {error}")
@@ -79,7 +83,7 @@ class Compiler:
                 if len(refusals) > 1:
                     message = f"no strategy could compile it ({'; '.join(refusals)})"
                     error = UnsupportedGrammar(message, feature=error.feature)
-            _settle(compilation, error, lambda: Compilation(candidates[0], future.result()))
+            _settle(compilation, error, lambda: Compilation(candidates[0], *future.result()))
 
         work, key, strategy = partial(_compile, candidates[0], constraint), candidates[0].key, candidates[0].strategy
         interrupt = partial(strategy.give_up, constraint) if isinstance(strategy, HostedStrategy) else None
@@ -100,7 +104,7 @@ class RequestCompiler:
         self._modifiers = modifiers
         self._owner = owner
         """The name of the modifier that is given the compiled constraint."""
-        self._compiling = [m for m in modifiers.all if type(m).compile is not LogitModifier.compile]
+        self._compiling = [m for m in modifiers.all if class_of(m).compile is not LogitModifier.compile]
         self._work: SharedWork[Any] = SharedWork(threads, at_work, MAX_VALUES)
 
     def submit(self, request: Request, constraint: Future[Compilation] | None) -> Future[Compiled] | None:
@@ -167,8 +171,8 @@ class RequestCompiler:
         submitted.add_done_callback(end)
 
 
-def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledGrammar, int]:
-    """The grammar and its bytes."""
+def _compile(candidate: Candidate, constraint: Constraint) -> tuple[tuple[CompiledGrammar, Reserve], int]:
+    """The grammar, what its outputs need at their end, and its bytes."""
     with blame(
         f"grammar.{candidate.name}",
         "compile",
@@ -178,8 +182,12 @@ def _compile(candidate: Candidate, constraint: Constraint) -> tuple[CompiledGram
         with COMPILE_SECONDS.labels(candidate.name).time():
             grammar = candidate.strategy.compile(constraint)
         check_returned(grammar, CompiledGrammar)
+    if isinstance(grammar, HostedGrammar):
+        reserve = grammar.reserve
+    else:
+        reserve = Reserve.of(constraint, candidate.strategy.vocabulary)
     with blame(f"grammar.{candidate.name}", "nbytes"):
-        return grammar, max(0, int(grammar.nbytes))
+        return (grammar, reserve), max(0, int(grammar.nbytes))
 
 
 def _error_of(future: Future[Any]) -> BaseException | None:

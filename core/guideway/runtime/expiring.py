@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -42,7 +42,3 @@ class Expiring(Generic[K, V]):
                 del self._values[key]
                 return None
             return value
-
-    def __iter__(self) -> Iterator[K]:
-        with self._lock:
-            return iter(list(self._values))

@@ -7,6 +7,7 @@ text completes it); all else it asks of any modifier.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -35,13 +36,15 @@ from guideway.api.steps import (
 )
 from guideway.api.types import Constraint, Request, SequenceInfo
 from guideway.errors import ConformanceError, InvalidConfiguration, InvalidRequest, PluginError, blame, contain
-from guideway.runtime.candidates import Candidate, CandidateCache
+from guideway.runtime.candidates import Candidate, CandidateCache, enforcing_all
+from guideway.runtime.closing import Budget, Closer, Lexicon, Record, Reserve
 from guideway.runtime.compiler import Compilation, Compiler
 from guideway.runtime.grammar_hosts.strategy import HostedMatcher
 from guideway.runtime.journal import Journal
 from guideway.runtime.mask_block import GUARD, Late, fill_between_guards
 from guideway.runtime.metrics import FILL_SECONDS
 from guideway.runtime.replay import new_matcher, recycle
+from guideway.runtime.stopwatch import Stopwatch
 
 __all__ = ["GrammarMask", "GrammarState", "check_names"]
 
@@ -68,6 +71,12 @@ class GrammarState:
     job: FillJob
     """Holds the matcher."""
     stop_token_ids: frozenset[int]
+    reserve: Reserve | None = None
+    """What its output needs at its end; None: it may end anywhere."""
+    banned: frozenset[int] = frozenset()
+    """Tokens the request does not want."""
+    avoided: tuple[bytes, ...] = ()
+    """Texts that would cut its output."""
     accepted: list[int] = field(default_factory=list)
     """Every token the matcher accepted."""
     num_live_drafts: int = 0
@@ -77,6 +86,16 @@ class GrammarState:
     terminated: bool = False
     begins_in: int | None = 0
     """How many tokens are still to come before the constraint begins; None: not known yet."""
+    budget: Budget | None = None
+    """Within which its output is to be complete; None: it need not, or it has not begun."""
+    closer: Closer | None = None
+    """None also where the strategy lives in hosts."""
+    least: int | None = None
+    """How many tokens the shortest output takes that was found; None: it was not looked for."""
+    first_closed: int | None = None
+    """The first of the last step's rows that does not allow all that the constraint does."""
+    closed_early: bool = False
+    """Whether a token was drawn from such a row."""
     first_row: int = 0
     """Of the last step's bitmask; not the job's, which is in the hands of the strategy."""
     num_rows: int = 1
@@ -85,6 +104,14 @@ class GrammarState:
     def rows(self) -> slice:
         """Its rows of the last step's bitmask."""
         return slice(self.first_row, self.first_row + self.num_rows)
+
+    @property
+    def end(self) -> Record | None:
+        """What is known of the end of its output."""
+        matcher = self.job.matcher
+        if isinstance(matcher, HostedMatcher):
+            return matcher.end
+        return None if self.closer is None else self.closer.record
 
 
 @dataclass(slots=True)
@@ -108,21 +135,37 @@ class GrammarMask(LogitModifier[GrammarState]):
     stage = Stage.MASK
     transform = MaskTransform
 
-    def __init__(self, strategies: Mapping[str, GrammarStrategy], compiler: Compiler, context: ModifierContext) -> None:
+    def __init__(
+        self,
+        strategies: Mapping[str, GrammarStrategy],
+        compiler: Compiler,
+        context: ModifierContext,
+        stopwatch: Stopwatch,
+    ) -> None:
         super().__init__({}, context)
+        self._stopwatch = stopwatch
         self.known = CandidateCache(strategies)
         """The constraints that came last."""
         self.late: set[GrammarState] = set()
         """Those whose rows were not ready in the last step: they are open, and nothing drawn from them is final."""
+        self.is_closing = False
+        """Whether anything is known of an end after the last step, which `record_end` is to keep."""
         self._compiler = compiler
+        self._lexicon = Lexicon(context.vocabulary)
         self._words = num_words(context.vocabulary.logits_width)
         self._buffers = [self._allocate(0) for _ in range(2)]
         """They grow with the batches: far fewer sequences may run than could. The first row of a buffer is a guard, as
         is the one after those in use."""
 
-    def compile_constraint(self, constraint: Constraint, tenant: str = "") -> Future[Compilation]:
-        """Start compiling. Raises `UnsupportedGrammar` at once if no strategy will take it."""
-        return self._compiler.submit(self.known.candidates(constraint), constraint, tenant)
+    def compile_constraint(
+        self, constraint: Constraint, tenant: str = "", *, in_full: bool = False
+    ) -> Future[Compilation]:
+        """Start compiling. Raises `UnsupportedGrammar` at once if no strategy will take it, or none enforces all of it
+        and it is to be enforced `in_full`."""
+        candidates = self.known.candidates(constraint)
+        if in_full:
+            candidates = enforcing_all(candidates, constraint)
+        return self._compiler.submit(candidates, constraint, tenant)
 
     def close(self) -> None:
         """Stop compiling."""
@@ -135,7 +178,10 @@ class GrammarMask(LogitModifier[GrammarState]):
         candidate, grammar = compiled.candidate, compiled.grammar
         with blame(f"grammar.{candidate.name}", "matcher", passing=(InvalidRequest, PluginError)):
             matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
-        return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids)
+        reserve = compiled.reserve if request.params.close else None
+        banned = frozenset(i for i, bias in request.params.logit_bias.items() if bias == -math.inf)
+        avoided = tuple(text.encode() for text in request.params.stop)
+        return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids, reserve, banned, avoided)
 
     def release(self, state: GrammarState | None) -> None:
         if state is not None:
@@ -151,10 +197,71 @@ class GrammarMask(LogitModifier[GrammarState]):
             contain(error)
             log.warning("grammar.%s failed in recycle; its sequence had ended", state.candidate.name, exc_info=True)
 
-    def begin_after(self, state: GrammarState | None, num_tokens: int | None) -> None:
-        """The constraint begins after so many more tokens; None: not known yet."""
+    def begin_after(
+        self, state: GrammarState | None, num_tokens: int | None, room: int, end: Record | None = None
+    ) -> None:
+        """The constraint begins after so many more tokens, and may have `room` for its own then; None: not known yet.
+        `end` is what is known of its end."""
+        if state is None:
+            return
+        state.begins_in = num_tokens
+        if num_tokens is None or state.reserve is None:
+            return
+        state.budget, matcher = Budget(room, state.reserve, state.banned, state.avoided), state.job.matcher
+        if isinstance(matcher, HostedMatcher):
+            matcher.budget, matcher.end = state.budget, end
+        else:
+            state.closer = Closer(self._lexicon, state.stop_token_ids, state.budget, end)
+
+    def check_room(self, state: GrammarState | None, room: int) -> None:
+        """Raise `InvalidRequest` if no output fits into so many tokens at the start of a sequence, which is proved."""
+        if state is None or state.reserve is None or room >= state.reserve.fewest:
+            return
+        shortest, reserve = self._shortest(state), state.reserve
+        if shortest is not None and shortest <= room:  # the strategy leaves something out
+            return
+        said = f"the shortest has at least {reserve.fewest}"
+        if shortest is not None:
+            said = f"the shortest that was found has {shortest}"
+        raise InvalidRequest(
+            f"no output of this constraint fits into the {room} tokens that are left for it: "
+            f"{said}, the stop token included; raise max_tokens, shorten the prompt, or have it cut by close=False",
+            field="max_tokens",
+        )
+
+    def fits(self, state: GrammarState | None, room: int) -> bool:
+        """Whether `room` tokens are enough for an output from its beginning, or it need not be complete."""
+        if state is None or state.reserve is None or room > state.reserve.level + state.reserve.growth:
+            return True
+        if state.least is None:
+            found = self._shortest(state)
+            state.least = state.reserve.level + state.reserve.growth if found is None else found
+        return state.least <= room
+
+    def _shortest(self, state: GrammarState) -> int | None:
+        """How many tokens the shortest output has that is found; None if none is. It is the same whoever asks."""
+        assert state.reserve is not None
+        budget = Budget(self.context.max_model_len, state.reserve, state.banned, state.avoided)
+        with blame(f"grammar.{state.candidate.name}", "closing", passing=(InvalidRequest, PluginError)):
+            matcher = new_matcher(state.candidate.strategy, state.grammar, state.stop_token_ids)
+            if isinstance(matcher, HostedMatcher):
+                matcher.budget = budget
+                found = matcher.shortest()
+            else:
+                found = Closer(self._lexicon, state.stop_token_ids, budget).shortest(matcher)
+            recycle(state.grammar, matcher)
+        return found
+
+    def is_closed(self, state: GrammarState | None) -> bool:
+        """Whether the output of a sequence is complete, or need not be."""
+        return state is None or state.terminated or state.reserve is None
+
+    def record_end(self, state: GrammarState | None, journal: Journal) -> None:
+        """Keep what is known of the end of a sequence's output."""
         if state is not None:
-            state.begins_in = num_tokens
+            if state.end is not None and state.end not in journal.ends[-1:]:
+                journal.ends.append(state.end)
+            journal.closed_early |= state.closed_early
 
     def is_late(self, state: GrammarState | None) -> bool:
         """Whether the rows of a sequence were not ready in the last step."""
@@ -177,6 +284,7 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def prepare(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:
         self.late.clear()
+        self.is_closing = False
         # before the beginning and after the end all is open
         blocks: dict[str, Block] = {}
         name = block = None
@@ -223,6 +331,9 @@ class GrammarMask(LogitModifier[GrammarState]):
         if count != len(ours):
             return self._refusal(state, token_ids, num_before + count)
         state.accepted += ours
+        if state.closer is not None:
+            state.closer.accept(ours)
+        state.closed_early |= state.first_closed is not None and len(ours) > state.first_closed
         if token_ids and token_ids[-1] in state.stop_token_ids and matcher.is_terminated():
             state.terminated = True
             return FINISH
@@ -248,8 +359,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         if journal.constraint_start is None:
             return False
         vocabulary, whole, length = self.context.vocabulary, 0, 0
-        num_before = sum(len(vocabulary.tokens[token_id]) for token_id in journal.token_ids[: journal.constraint_start])
-        data = text.encode()[num_before:]
+        data = self._own_bytes(journal, text)
         for token_id in state.accepted:
             length_after = length + len(vocabulary.tokens[token_id])
             if length_after > len(data):
@@ -270,11 +380,23 @@ class GrammarMask(LogitModifier[GrammarState]):
             log.warning("grammar.%s failed when asked for the end", state.candidate.name, exc_info=True)
             return False
 
+    def own_text(self, journal: Journal, text: str) -> str:
+        """What of `text`, which the output begins with, is the constraint's: what comes after the reasoning."""
+        return self._own_bytes(journal, text).decode(errors="replace")
+
+    def _own_bytes(self, journal: Journal, text: str) -> bytes:
+        before = self.context.vocabulary.decode(journal.token_ids[: journal.constraint_start])
+        return text[len(before.decode(errors="replace")) :].encode()
+
     def fork(self, state: GrammarState) -> GrammarState:
         copy = GrammarState(state.candidate, state.grammar, FillJob(state.job.matcher.fork()), state.stop_token_ids)
         copy.accepted = list(state.accepted)
         copy.terminated = state.terminated
         copy.begins_in = state.begins_in
+        copy.reserve, copy.banned, copy.avoided = state.reserve, state.banned, state.avoided
+        copy.budget, copy.closed_early = state.budget, state.closed_early
+        if state.closer is not None:
+            copy.closer = state.closer.fork()
         return copy
 
     def _begins(self, batch: StepBatch, sequence: int, state: GrammarState) -> bool:
@@ -330,16 +452,36 @@ class GrammarMask(LogitModifier[GrammarState]):
             log.warning("grammar.%s failed in fill; filling row by row", strategy.name, exc_info=True)
             accepted = self._fill_one_by_one(block, buffer)
         FILL_SECONDS.labels(block.states[0].candidate.name).observe(time.perf_counter() - began)
+        failed: dict[GrammarState, BaseException] = {}
         counts = accepted.tolist()
         for state, count in zip(block.states, counts, strict=True):
             state.num_live_drafts = count
-        failed: dict[GrammarState, BaseException] = {}
+            if count >= 0 and state.budget is not None and (why := self._close(state, count, buffer)) is not None:
+                failed[state] = why
         if min(counts) < 0:
             for state, count in zip(block.states, counts, strict=True):
                 if count < 0:
                     unsaid = ConformanceError("fill returned -1 without setting the job's error")
                     failed[state], state.job.error = state.job.error or unsaid, None
         return failed
+
+    def _close(self, state: GrammarState, count: int, buffer: Bitmask) -> BaseException | None:
+        """Keep the rows of a state, whose first `count` drafts were accepted, to what can be completed; why that
+        failed."""
+        matcher = state.job.matcher
+        if isinstance(matcher, HostedMatcher):
+            state.first_closed = matcher.first_closed
+            self.is_closing |= matcher.end is not None or bool(matcher.ends)
+        elif state.closer is not None:
+            rows = buffer[1:][state.rows][: count + 1]
+            try:
+                with self._stopwatch.paused():  # it is bounded in work
+                    state.first_closed = state.closer.restrict(matcher, state.job.draft_token_ids, rows)
+                self.is_closing = True
+            except BaseException as error:
+                contain(error)
+                return error
+        return None
 
     def _fill_one_by_one(self, block: Block, buffer: Bitmask) -> NDArray[np.int32]:
         """The default fill after a batch fill broke, which may have left matchers and rows anywhere: matchers are made

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from guideway.api.steps import Feedback
 from guideway.api.types import Request, SequenceInfo
+from guideway.runtime.closing import Record
 
 __all__ = ["Journal"]
 
@@ -27,6 +28,10 @@ class Journal:
     """How many tokens were generated before the constraint began; None: it has not begun (see `Runtime.start`)."""
     overruled: dict[str, None] = field(default_factory=dict)
     """What a row had to be drawn without, as `unenforced` names it; a dict for its order."""
+    ends: list[Record] = field(default_factory=list)
+    """What was found out of the end of a constrained output, the last of it last."""
+    closed_early: bool = False
+    """Whether masks left out what could not have been completed."""
 
     def record(self, token_ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> None:
         """Add one step."""
@@ -42,6 +47,13 @@ class Journal:
         self.feedback = {step: emitted for step, emitted in self.feedback.items() if step < kept}
         if self.constraint_start is not None and self.constraint_start > num_tokens:
             self.constraint_start = None
+        num_constrained = 0 if self.constraint_start is None else num_tokens - self.constraint_start
+        self.ends = [end for end in self.ends if end.at <= num_constrained]
+
+    @property
+    def end(self) -> Record | None:
+        """What is known of the end of a constrained output; None: nothing."""
+        return self.ends[-1] if self.ends else None
 
     def steps(self) -> list[tuple[list[int], Mapping[str, Feedback] | None]]:
         """Final tokens and feedback of each step, in order."""
@@ -61,4 +73,6 @@ class Journal:
             dict(self.feedback),
             self.constraint_start,
             dict(self.overruled),
+            list(self.ends),
+            self.closed_early,
         )

@@ -57,7 +57,7 @@ LOST_THREADS = Gauge(
     "guideway_lost_threads", "Threads at work that nobody waits for any more", ["pool"], multiprocess_mode="livesum"
 )
 QUARANTINES = Counter("guideway_quarantines", "How often a validator was put in quarantine", ["plugin"])
-HOSTS_STARTED = Counter("guideway_grammar_hosts_started", "Processes that were started for grammar strategies")
+HOSTS_STARTED = Counter("guideway_grammar_hosts_started", "Processes that were started for strategies and modifiers")
 HOSTS_ENDED = Counter(
     "guideway_grammar_hosts_ended",
     "Processes for grammar strategies that did not end by themselves: they broke a limit, crashed, or were killed or "

@@ -3,13 +3,11 @@ sequence runs is that sequence's alone."""
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import index as index_of
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
@@ -19,7 +17,6 @@ from guideway.api.grammar import CompiledGrammar
 from guideway.api.modifier import LogitModifier, ModifierContext, Sampler
 from guideway.api.steps import (
     CONTINUE,
-    MAX_REPORT_BYTES,
     Fault,
     Feedback,
     Need,
@@ -39,11 +36,12 @@ from guideway.errors import (
     UnsupportedCapability,
     blame,
     contain,
-    text_of,
 )
 from guideway.plugins.limits import Limits
+from guideway.runtime.answers import read_count, read_ids, read_key, read_names, read_report
 from guideway.runtime.journal import Journal
 from guideway.runtime.metrics import DEADLINES_MISSED
+from guideway.runtime.modifier_hosts.modifier import HostedModifier, class_of
 from guideway.runtime.rows import check_bitmask, check_payload, handed
 from guideway.runtime.stopwatch import Stopwatch
 from guideway.runtime.threads import Deadline
@@ -92,6 +90,7 @@ class ModifierSet:
         context: ModifierContext,
         offers: frozenset[Need],
         limits: Limits,
+        stopwatch: Stopwatch,
         waiting: frozenset[str] = frozenset(),
     ) -> None:
         names = [modifier.name for modifier in modifiers]
@@ -105,6 +104,8 @@ class ModifierSet:
         )
         self.bitmasks = {m.name: m.transform.bitmask for m in self.all if m.transform.bitmask is not None}
         """By modifier name the payload array that is a bitmask."""
+        self._hosted = [(i, m) for i, m in enumerate(self.all) if isinstance(m, HostedModifier) and not m.derived]
+        """Those that take the final tokens of all sequences at once, each with its index."""
         self._words = num_words(context.vocabulary.logits_width)
         self._offers = offers
         self._start = Deadline.of_processor(limits.start_seconds, limits)
@@ -112,8 +113,8 @@ class ModifierSet:
         self._waiting = waiting
         """The names of those that wait for other processes, which have deadlines of their own."""
         self._step_seconds = limits.step_seconds
-        self._stopwatch = Stopwatch(Deadline.of_processor(limits.step_seconds, limits))
-        """How long `prepare` and `accept` may take, of one sequence."""
+        self._stopwatch = stopwatch
+        """Of how long `prepare` and `accept` may take, of one sequence."""
 
     def state(self, sequence: ActiveSequence, modifier: LogitModifier[T]) -> T | None:
         """What `modifier` keeps for a sequence; None if it leaves it alone."""
@@ -167,7 +168,8 @@ class ModifierSet:
 
     def compile(self, modifier: LogitModifier[Any], request: Request, grammar: CompiledGrammar | None) -> Any:
         """`LogitModifier.compile`. Raises `InvalidRequest` or `PluginError`."""
-        return self._call(modifier, None, "compile", request, grammar)
+        keeps_deadlines = isinstance(modifier, HostedModifier)
+        return self._call(modifier, None, "compile", request, grammar, keeps_deadlines=keeps_deadlines)
 
     # The life of a sequence
 
@@ -198,7 +200,9 @@ class ModifierSet:
     def _check_deadline(
         self, modifier: LogitModifier[Any], state: Any, request: Request, taken: float, processor: float
     ) -> None:
-        """Raise `LimitExceeded` if a start took too long."""
+        """Raise `LimitExceeded` if a start took too long, where nothing else ended it."""
+        if isinstance(modifier, HostedModifier):
+            return
         if taken <= self._start.wall_seconds and processor <= self._start.processor_seconds:
             return
         plugin = self._plugin(modifier, state)
@@ -220,7 +224,7 @@ class ModifierSet:
 
     def may_act(self, modifier: LogitModifier[Any], request: Request, info: SequenceInfo) -> bool:
         """Whether `modifier` may act on a sequence of a request of which not all is compiled. Raises as `start`."""
-        if modifier.name in request.params.modifiers and type(modifier).compile is not LogitModifier.compile:
+        if modifier.name in request.params.modifiers and class_of(modifier).compile is not LogitModifier.compile:
             return True
         state = None
         try:
@@ -323,6 +327,27 @@ class ModifierSet:
                     sequence.fault = Fault.of(self._plugin(modifier, state), "prepare", error)
             return None
 
+    @property
+    def has_hosted(self) -> bool:
+        """Whether `announce` is of use."""
+        return bool(self._hosted)
+
+    def announce(
+        self,
+        sequences: Sequence[ActiveSequence],
+        token_ids: Sequence[Sequence[int]],
+        feedback: Sequence[Mapping[str, Feedback] | None],
+    ) -> None:
+        """What `accept` is about to be called with, for each of some sequences: hosts are told with one command."""
+        for i, modifier in self._hosted:
+            modifier.take(
+                [
+                    (sequence.states[i], tuple(ids), handed(emitted, modifier.name))
+                    for sequence, ids, emitted in zip(sequences, token_ids, feedback, strict=False)
+                    if sequence.fault is None and sequence.states[i] is not None
+                ]
+            )
+
     def accept(self, sequence: ActiveSequence, ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> Outcome:
         """Give every modifier the final tokens of a step and record them; what is to become of the sequence."""
         if sequence.fault is not None:
@@ -415,12 +440,21 @@ class ModifierSet:
         return Fault(self._plugin(modifier, state), "accept", outcome.message)
 
     def _call(
-        self, modifier: LogitModifier[Any], state: Any, phase: str, *args: Any, read: Callable[[Any], Any] | None = None
+        self,
+        modifier: LogitModifier[Any],
+        state: Any,
+        phase: str,
+        *args: Any,
+        read: Callable[[Any], Any] | None = None,
+        keeps_deadlines: bool = False,
     ) -> Any:
         """``modifier.phase(*args)``; all it may not raise becomes a `PluginError` that names plugin and phase."""
         try:
             with blame(
-                self._plugin(modifier, state), phase, passing=(InvalidRequest, InvalidConfiguration, PluginError)
+                self._plugin(modifier, state),
+                phase,
+                passing=(InvalidRequest, InvalidConfiguration, PluginError),
+                keeps_deadlines=keeps_deadlines,
             ):
                 answer = getattr(modifier, phase)(*args)
                 return answer if read is None else read(answer)
@@ -448,55 +482,13 @@ class ModifierSet:
             return None
 
 
-def read_key(value: Any) -> Hashable | None:
-    """`value`, which has to be hashable."""
-    hash(value)
-    key: Hashable | None = value
-    return key
-
-
 def check_served(modifier: LogitModifier[Any]) -> None:
     """Raise `UnsupportedCapability` if a configured modifier has what the contract names and no host does yet: it would
     be ignored."""
     lacking = []
-    if type(modifier).forced is not LogitModifier.forced:
+    if class_of(modifier).forced is not LogitModifier.forced:
         lacking.append("overrides `forced`, and no host does forced tokens yet")
     if issubclass(modifier.transform, Sampler) and hasattr(modifier.transform, "verify"):
         lacking.append(f"has {modifier.transform.__name__}.verify, and no host verifies by a sampler's yet")
     if lacking:
         raise UnsupportedCapability(f"modifier {modifier.name!r} {'; it '.join(lacking)}", field="modifiers")
-
-
-def read_names(value: Any) -> list[str]:
-    """`value` as a list of names. Raises `ConformanceError`."""
-    if isinstance(value, str) or not all(isinstance(name, str) for name in value):
-        raise ConformanceError("it must return a sequence of names")
-    return list(value)
-
-
-def read_report(value: Any) -> dict[str, Any]:
-    """A copy of `value` as JSON has it. Raises `ConformanceError` if it is no small mapping of JSON."""
-    if not isinstance(value, Mapping):
-        raise ConformanceError(f"it must return a mapping or None, not {type(value).__name__}")
-    try:
-        text = json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
-        size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConformanceError(f"what it returned is no JSON: {text_of(error)}") from error
-    if size > MAX_REPORT_BYTES:
-        raise ConformanceError(f"what it returned takes {size} bytes as JSON; {MAX_REPORT_BYTES} are the most")
-    report: dict[str, Any] = json.loads(text)
-    return report
-
-
-def read_ids(limit: int, value: Any) -> list[int]:
-    """The first `limit` token ids of `value`."""
-    return [index_of(token_id) for token_id in value][:limit]
-
-
-def read_count(most: int, value: Any) -> int:
-    """`value` as a count from 0 to `most`. Raises `ConformanceError`."""
-    count = index_of(value)
-    if not 0 <= count <= most:
-        raise ConformanceError(f"it must return a count from 0 to {most}, not {count}")
-    return count

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.modifier import LogitModifier, ModifierContext
+from guideway.api.reasoning import ReasoningConfig
 from guideway.api.steps import Need
+from guideway.api.types import OnUnenforced, Whitespace
 from guideway.plugins.building import build_modifiers, build_strategies, closing_if_it_fails, limits_of, validators
 from guideway.plugins.hooks import Hooks
 from guideway.plugins.limits import Limits
 from guideway.plugins.loading import record_of
 from guideway.runtime.grammar_hosts import GrammarHosts
+from guideway.runtime.grammar_hosts.nursery import module_path
+from guideway.runtime.grammar_hosts.strategy import HostedStrategy
+from guideway.runtime.modifier_hosts.hosts import ModifierHosts
 from guideway.runtime.runtime import Runtime
 
 __all__ = ["RuntimePlan"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +46,26 @@ class RuntimePlan:
     grammar_host: Literal["process", "inline"] = "process"
     """Where strategies compile and fill: in hosts, or in this process. One that no entry point names, or that needs
     objects of this process, is inline."""
+    modifier_host: Literal["process", "inline"] = "inline"
+    """Where modifiers keep their states: in hosts, or in this process. One that no entry point names, or that compiles
+    with grammars which are in this process, is inline."""
     sits_out: bool = False
     """Whether the host can let a sequence sit a step out (`Runtime.is_late`)."""
     limits: Limits = field(default_factory=Limits)
+    whitespace: Whitespace = "bounded"
+    """Of constraints that do not say."""
+    short_budget: Literal["refuse", "cut"] = "refuse"
+    """What becomes of a constraint no output of which fits into the tokens that a request may have."""
+    reasoning: ReasoningConfig = field(default_factory=ReasoningConfig)
+    """The marker after which constraints begin."""
+    on_unenforced: OnUnenforced = "report"
+    """Of requests that do not say."""
 
     def build(self, hooks: Hooks | None = None) -> Runtime:
         """The runtime, with the validators of `hooks`. Raises `InvalidConfiguration` and `PluginError`."""
         strategies, hosts = self._build_strategies()
         with closing_if_it_fails("grammar", strategies.values()):
-            modifiers = build_modifiers(self.modifiers, self.context, self.options)
+            modifiers, modifier_hosts = self._build_modifiers(strategies)
             with closing_if_it_fails("modifier", modifiers):
                 return Runtime(
                     self.context,
@@ -60,7 +78,48 @@ class RuntimePlan:
                     compile_threads=self.compile_threads,
                     limits=self.limits,
                     grammar_hosts=hosts,
+                    whitespace=self.whitespace,
+                    short_budget=self.short_budget,
+                    reasoning=self.reasoning,
+                    on_unenforced=self.on_unenforced,
+                    modifier_hosts=modifier_hosts,
                 )
+
+    def _build_modifiers(
+        self, strategies: Mapping[str, GrammarStrategy]
+    ) -> tuple[list[LogitModifier[Any]], ModifierHosts | None]:
+        """Those that live in hosts, and those that live here, in the order of the configuration; and the hosts."""
+        wanted = self.modifiers if self.modifier_host == "process" else ()
+        records = {cls: record for cls in wanted if (record := record_of(cls)) is not None}
+        for cls in wanted:
+            if cls not in records:
+                log.warning("modifier %r runs in the serving process: no entry point names its class", cls.name)
+        compiling = [cls for cls in records if cls.compile is not LogitModifier.compile]
+        here = [name for name, strategy in strategies.items() if not isinstance(strategy, HostedStrategy)]
+        for cls in compiling if here else ():
+            log.warning(
+                "modifier %r runs in the serving process: it compiles with grammars, and those of %s are there",
+                cls.name,
+                ", ".join(here),
+            )
+            del records[cls]
+        built = build_modifiers([cls for cls in self.modifiers if cls not in records], self.context, self.options)
+        if not records:
+            return built, None
+        grammars = [record_of(cls) for cls in self.strategies] if compiling and not here else []
+        with closing_if_it_fails("modifier", built):
+            hosts = ModifierHosts(
+                list(records),
+                list(records.values()),
+                [record for record in grammars if record is not None],
+                self.context,
+                self.options,
+                num_compilers=self.compile_threads + 1,  # as many threads ask them (`Threads.reserve`)
+                path=module_path(),
+                limits=self.limits,
+            )
+        by_name = {modifier.name: modifier for modifier in built} | hosts.modifiers
+        return [by_name[cls.name] for cls in self.modifiers], hosts
 
     def _build_strategies(self) -> tuple[dict[str, GrammarStrategy], GrammarHosts | None]:
         """Those that live in hosts, and those that live here, in the order of preference; and the hosts."""
@@ -79,7 +138,7 @@ class RuntimePlan:
                 self.context.vocabulary,
                 self.options,
                 num_compilers=self.compile_threads + 1,  # as many threads ask them (`Threads.reserve`)
-                path=[entry for entry in sys.path if isinstance(entry, str)],
+                path=module_path(),
                 limits=self.limits,
                 sits_out=self.sits_out,
             )

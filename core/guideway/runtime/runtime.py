@@ -23,8 +23,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from threading import Lock
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +33,18 @@ from numpy.typing import NDArray
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.hooks import ValidationContext
 from guideway.api.modifier import Example, LogitModifier, ModifierContext
-from guideway.api.steps import CONTINUE, Fault, Need, Outcome, Payload, StepBatch, StepInput, StepOutput
-from guideway.api.types import Request, SamplingParams, SequenceInfo, Submission
+from guideway.api.reasoning import ReasoningConfig
+from guideway.api.steps import CONTINUE, Fault, Feedback, Need, Outcome, Payload, StepBatch, StepInput, StepOutput
+from guideway.api.types import (
+    JsonObject,
+    JsonSchema,
+    OnUnenforced,
+    Request,
+    SamplingParams,
+    SequenceInfo,
+    Submission,
+    Whitespace,
+)
 from guideway.errors import (
     GuidewayError,
     InvalidRequest,
@@ -48,20 +59,29 @@ from guideway.errors import (
 from guideway.pipeline.context import combined_bitmask
 from guideway.plugins.limits import Limits
 from guideway.runtime.admission import Admission, Validator, check_companions, run_validators, validate_request
+from guideway.runtime.checking import Checker, known
 from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler
 from guideway.runtime.grammar_hosts import GrammarHosts
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
+from guideway.runtime.modifier_hosts.hosts import ModifierHosts
+from guideway.runtime.modifier_hosts.modifier import class_of
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
 from guideway.runtime.quarantine import Quarantine
+from guideway.runtime.reasoning import GateState, Marker, ReasoningGate, check_reasoning
 from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
 from guideway.runtime.shared_work import AtWork
+from guideway.runtime.stopwatch import Stopwatch
 from guideway.runtime.threads import ADMISSION_THREADS, Deadline, Threads
 from guideway.runtime.warping import Warping, banned_by
 
 __all__ = ["Runtime"]
 
 log = logging.getLogger(__name__)
+
+
+CLOSING = "closing"
+"""In `unenforced`: the output was cut where its budget ended."""
 
 
 @dataclass(slots=True)
@@ -71,6 +91,8 @@ class OpenRequest:
     num_sequences: int
     """How many of its sequences have not ended, those that have not started included."""
     compilation: Future[Compiled] | None
+    room: int
+    """How many tokens each of its sequences may have."""
 
 
 class Runtime:
@@ -94,12 +116,22 @@ class Runtime:
         compile_threads: int = 2,
         limits: Limits | None = None,
         grammar_hosts: GrammarHosts | None = None,
+        whitespace: Whitespace = "bounded",
+        short_budget: Literal["refuse", "cut"] = "refuse",
+        reasoning: ReasoningConfig | None = None,
+        on_unenforced: OnUnenforced = "report",
+        modifier_hosts: ModifierHosts | None = None,
     ) -> None:
         self.context = context
+        self._whitespace = whitespace
+        self._refuses_short = short_budget == "refuse"
+        self._on_unenforced = on_unenforced
         self._strategies = strategies
         self._at_work = AtWork()
-        self._grammar_hosts = grammar_hosts
+        self._hosts = [hosts for hosts in (grammar_hosts, modifier_hosts) if hosts is not None]
         limits = limits or Limits()
+        self.checker = Checker(limits)
+        """For a host that knows the text of an output, and not the slot."""
         self._validators = validators or {}
         named = (name for each in self._validators.values() for name, _ in each)
         self._quarantine = Quarantine(named)
@@ -114,10 +146,17 @@ class Runtime:
         self._threads = Threads("guideway-compile", compile_threads, reserve=True, deadline=compiling)
         self._modifier_threads = Threads("guideway-modifiers", compile_threads, reserve=True, deadline=compiling)
         """Threads of their own, so that no request waits for another one's constraint."""
-        self._mask = GrammarMask(strategies, Compiler(self._threads, self._at_work, cache_bytes), context)
+        stopwatch = Stopwatch(Deadline.of_processor(limits.step_seconds, limits))
+        compiler = Compiler(self._threads, self._at_work, cache_bytes)
+        self._mask = GrammarMask(strategies, compiler, context, stopwatch)
         check_names(modifiers)
-        waiting = frozenset() if grammar_hosts is None else frozenset({self._mask.name})
-        self._modifiers = ModifierSet([self._mask, *modifiers], context, offers, limits, waiting)
+        waiting = frozenset(modifier_hosts.modifiers if modifier_hosts is not None else ())
+        waiting |= {GrammarMask.name, ReasoningGate.name} if grammar_hosts is not None else set()
+        self._gate = None
+        if reasoning is not None and reasoning.has_marker:
+            self._gate = ReasoningGate(Marker(reasoning, context.vocabulary), self._mask, context)
+        own = [self._mask] if self._gate is None else [self._gate, self._mask]
+        self._modifiers = ModifierSet([*own, *modifiers], context, offers, limits, stopwatch, waiting)
         self._request_seconds = limits.request_seconds
         self._compiler = RequestCompiler(self._modifiers, self._mask.name, self._modifier_threads, self._at_work)
         self._by_name = {m.name: m for m in modifiers}
@@ -145,15 +184,14 @@ class Runtime:
 
     def modifier_classes(self) -> list[tuple[type[LogitModifier[Any]], Mapping[str, Any]]]:
         """What a worker's `Pipeline` is built from: each modifier's class and options. Picklable."""
-        return [(type(m), m.options) for m in self._modifiers.all]
+        return [(class_of(m), m.options) for m in self._modifiers.all]
 
     def check_health(self) -> None:
         """Raise `Unhealthy` if requests are refused that nothing is wrong with: no thread is left to admit or compile
-        in, or no grammar host can be started. May be called from any thread."""
+        in, or no host of plugins can be started. May be called from any thread."""
         pools = (self.admission_threads, self._threads, self._modifier_threads)
         wrong = [why for pool in pools if (why := pool.why_none()) is not None]
-        if self._grammar_hosts is not None and (failure := self._grammar_hosts.failure) is not None:
-            wrong.append(failure)
+        wrong += [failure for hosts in self._hosts if (failure := hosts.failure) is not None]
         if wrong:
             raise Unhealthy("; ".join(wrong))
 
@@ -180,7 +218,15 @@ class Runtime:
 
     def _admit(self, request: Request) -> Admission:
         self._check_new(request)
-        request = validate_request(request, self.context.vocabulary, self._validation, self._mask.known)
+        request = validate_request(
+            request,
+            self.context.vocabulary,
+            self._validation,
+            self._mask.known,
+            self._whitespace,
+            self._on_unenforced,
+        )
+        request = check_reasoning(request, None if self._gate is None else self._gate.marker)
         params = request.params
         chosen = [self._by_name[name] for name in params.modifiers]
         for modifier in chosen:
@@ -192,7 +238,10 @@ class Runtime:
         companions = self._modifiers.companions(request)
         check_companions(companions, self.context.vocabulary, self._validation, self.context.max_num_sequences)
         constraint = params.constraint
-        grammar = None if constraint is None else self._mask.compile_constraint(constraint, request.tenant)
+        grammar = None
+        if constraint is not None:
+            in_full = params.on_unenforced == "refuse"
+            grammar = self._mask.compile_constraint(constraint, request.tenant, in_full=in_full)
         compilation = self._compiler.submit(request, grammar)
         with self._open_lock:
             try:
@@ -201,7 +250,8 @@ class Runtime:
                 if compilation is not None:
                     compilation.cancel()
                 raise
-            self._open[request.request_id] = OpenRequest(request.params.num_sequences, compilation)
+            room = self._room(request, [companion.prompt_token_ids for _, companion in companions])
+            self._open[request.request_id] = OpenRequest(request.params.num_sequences, compilation, room)
         return Admission(
             request, compilation, tuple(companion for _, companion in companions), tuple(name for name, _ in companions)
         )
@@ -217,6 +267,11 @@ class Runtime:
         each fork, ends with `release` or, if it was not started, with this."""
         self._sequence_ended(admission.request)
 
+    def expect_another(self, admission: Admission) -> None:
+        """One more sequence of a request that is not over will be started, or abandoned."""
+        with self._open_lock:
+            self._open[admission.request.request_id].num_sequences += 1
+
     def close(self) -> None:
         """Release every sequence that still runs, stop compiling, and close strategies and modifiers; what a thread is
         using, at the end of that. Closing twice is fine."""
@@ -225,7 +280,8 @@ class Runtime:
         self._closed = True
         running = [slot for slot, sequence in enumerate(self._sequences) if sequence is not None]
         releases = [("runtime", partial(self.release, slot)) for slot in running]
-        close_each([*releases, ("runtime", self._compiler.close), (f"modifier.{self._mask.name}", self._mask.close)])
+        parts = [("runtime", self._compiler.close), ("runtime", self.checker.close)]
+        close_each([*releases, *parts, (f"modifier.{self._mask.name}", self._mask.close)])
         for threads in (self.admission_threads, self._threads, self._modifier_threads):
             threads.close()
         self._at_work.end("admission", self._close_plugins)
@@ -244,11 +300,13 @@ class Runtime:
         slot: int,
         *,
         index: int = 0,
+        attempt: int = 0,
         journal: Journal | None = None,
         reasoning: bool = False,
     ) -> None:
-        """Begin the `index`-th sequence of a request in a free slot; or, with the journal of one of its sequences,
-        go on with that one. Where it begins by `reasoning`, its constraint waits for `end_reasoning`.
+        """Begin the `index`-th sequence of a request in a free slot, the first time or in another `attempt`; or, with
+        the journal of one of its sequences, go on with that one. Where it begins by `reasoning`, its constraint waits
+        for `end_reasoning`; where the runtime knows the marker, for that.
 
         Waits for the compilation. Raises `InvalidRequest` if the request turns out not to be servable and
         `PluginError` if a plugin failed; the slot is then free still. Raises ValueError for a slot that is not free
@@ -257,8 +315,9 @@ class Runtime:
         self._check_free(slot)
         request = admission.request
         if journal is None:
-            info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
-            past = Journal(request, info, constraint_start=None if reasoning else 0)
+            seed = _seed_of(request.seed, attempt)
+            info = SequenceInfo(index=index, seed=seed, prompt_token_ids=request.prompt_token_ids)
+            past = Journal(request, info, constraint_start=None if reasoning or request.params.reasoning else 0)
         elif journal.request.request_id == request.request_id:
             past = journal.fork(journal.sequence)
         else:
@@ -277,7 +336,7 @@ class Runtime:
         self._check_free(new_slot)
         parent = self._sequence(slot)
         request = parent.journal.request
-        info = SequenceInfo(index=index, seed=request.seed, prompt_token_ids=request.prompt_token_ids)
+        info = replace(parent.journal.sequence, index=index)
         child = self._modifiers.fork(parent, info)
         child.ends_at = parent.ends_at
         with self._open_lock:
@@ -308,8 +367,9 @@ class Runtime:
                 f"the constraint in slot {slot} cannot begin after {num_tokens} tokens: {len(journal.token_ids)} are "
                 f"accepted, and it begins after {journal.constraint_start}"
             )
-        journal.constraint_start = num_tokens
-        self._mask.begin_after(self._modifiers.state(sequence, self._mask), num_tokens - len(journal.token_ids))
+        if self._gate_of(sequence) is not None:
+            raise ValueError(f"the reasoning in slot {slot} ends with the marker, which the runtime looks for")
+        self._end_reasoning(sequence, num_tokens)
 
     def release(self, slot: int, *, ended: bool = True) -> None:
         """The sequence in `slot` has ended; the slot is free. Not `ended`: it is as if it had never started, and may be
@@ -347,13 +407,42 @@ class Runtime:
 
     def unenforced(self, slot: int) -> tuple[str, ...]:
         """What was asked for the sequence in `slot` and is not enforced, by name."""
-        return tuple(self._sequence(slot).unenforced)
+        sequence = self._sequence(slot)
+        state = self._modifiers.state(sequence, self._mask)
+        journal = sequence.journal
+        is_full = len(journal.token_ids) >= self._room_of(journal.request)
+        return (*sequence.unenforced, *([CLOSING] if is_full and not self._mask.is_closed(state) else []))
+
+    def closed_early(self, slot: int) -> bool:
+        """Whether the output in `slot` was kept from going on as the model would have, so that it is complete."""
+        sequence = self._sequence(slot)
+        gate = self._gate_of(sequence)
+        return sequence.journal.closed_early or (gate is not None and gate.at.is_over and gate.at.was_cut)
 
     def completes(self, slot: int, text: str) -> bool:
         """Whether `text`, which the output in `slot` begins with, is all that its constraint asks for; True without
         one. For a host that may end an output where no stop token stands, as stop strings do."""
         sequence = self._sequence(slot)
         return self._mask.completes(self._modifiers.state(sequence, self._mask), sequence.journal, text)
+
+    def judge(self, slot: int, text: str) -> Future[bool | None] | None:
+        """Whether `text`, the whole output in `slot`, is what its constraint asks for; the future holds None where
+        that cannot be found out. None: nobody asked for it. JSON is judged as text, by its schema; of other
+        constraints the matcher says it, where its strategy enforces all of them."""
+        sequence = self._sequence(slot)
+        journal, state = sequence.journal, self._modifiers.state(sequence, self._mask)
+        params = journal.request.params
+        if params.on_unenforced != "check" or state is None:
+            return None
+        if isinstance(params.constraint, JsonSchema | JsonObject):
+            own = self._mask.own_text(journal, text)
+            names = self._mask.unenforced(state)
+            return self.checker.judge(
+                params.constraint, own, enforces_formats=not any(name.startswith("format") for name in names)
+            )
+        if not self._mask.completes(state, journal, text):
+            return known(False)
+        return known(None if self._mask.unenforced(state) else True)
 
     def reports(self, slot: int) -> Mapping[str, Mapping[str, Any]]:
         """What modifiers tell the user of the sequence in `slot`, by name. For a host to ask once, when it has ended
@@ -464,15 +553,17 @@ class Runtime:
         are not looked at. A sequence whose outcome is ``fail`` has its `fault`, and its tokens of this step are not
         final.
         """
-        first_rows = batch.row_start.tolist()
+        sequences, first_rows = self._running(batch), batch.row_start.tolist()
         if not self._late:
-            return self._accept(self._running(batch), first_rows, token_ids, output)
-        return [
-            CONTINUE
-            if slot in self._late and self.fault(slot) is None
-            else self.accept_one(slot, first_row, ids, output)
-            for slot, first_row, ids in zip(batch.slots.tolist(), first_rows, token_ids, strict=False)
-        ]
+            return self._accept(sequences, first_rows, token_ids, output)
+        waits = [slot in self._late and self.fault(slot) is None for slot in batch.slots.tolist()]
+        left = [i for i, late in enumerate(waits) if not late]
+        outcomes = iter(
+            self._accept(
+                [sequences[i] for i in left], [first_rows[i] for i in left], [token_ids[i] for i in left], output
+            )
+        )
+        return [CONTINUE if late else next(outcomes) for late in waits]
 
     def accept_one(
         self, slot: int, first_row: int, token_ids: Sequence[int], output: StepOutput | None = None
@@ -481,12 +572,28 @@ class Runtime:
         sequences one by one."""
         return self._accept([self._sequence(slot)], [first_row], [token_ids], output)[0]
 
+    def announce(self, steps: Sequence[tuple[int, int, Sequence[int], StepOutput | None]]) -> None:
+        """What `accept_one` is about to be called with, for each of some sequences: modifiers in hosts take it in one
+        command for all. What it is not called with after all, or not with these tokens, has no effect."""
+        sequences = [self._sequence(slot) for slot, *_ in steps]
+        feedback = []
+        for _, first_row, ids, output in steps:
+            emitted = in_row_order(output.feedback) if output is not None and output.feedback else {}
+            feedback.append(feedback_of(emitted, first_row, len(ids)))
+        self._modifiers.announce(sequences, [ids for _, _, ids, _ in steps], feedback)
+
+    @property
+    def has_hosted_modifiers(self) -> bool:
+        """Whether `announce` is of use."""
+        return self._modifiers.has_hosted
+
     def forced(self, slot: int, limit: int) -> Sequence[int]:
         """At most `limit` tokens that must come next in `slot`, as all its modifiers agree."""
         return self._modifiers.forced(self._sequence(slot), limit)
 
     def validate(self, slot: int, token_ids: Sequence[int]) -> int:
-        """How many of these drafts every modifier of `slot` would let pass."""
+        """How many of these drafts every modifier of `slot` would let pass. Where the runtime looks for the end of the
+        reasoning, a host has to ask: drafts must not go past it."""
         return self._modifiers.validate(self._sequence(slot), token_ids)
 
     def bitmask(self, step: StepInput) -> Payload | None:
@@ -502,12 +609,46 @@ class Runtime:
             for modifier, _ in sequence.acting:
                 if modifier.name in self._by_name:  # one may act where it was not asked for
                     check_served(modifier)
-            self._mask.begin_after(self._modifiers.state(sequence, self._mask), journal.constraint_start)
+            room, start = self._room_of(journal.request), journal.constraint_start
+            state = self._modifiers.state(sequence, self._mask)
+            self._mask.begin_after(state, start, room - (start or 0), journal.end)
+            if self._refuses_short and not journal.token_ids:
+                self._mask.check_room(state, room - (1 if start is None else start))  # a marker has one at least
+            if self._gate is not None and (gate := self._gate_of(sequence)) is not None:
+                self._gate.begin(gate, room, state)
             self._modifiers.replay(sequence)
         except BaseException:
             self._modifiers.release(sequence.states)
             raise
         return sequence
+
+    def _gate_of(self, sequence: ActiveSequence) -> GateState | None:
+        """The reasoning of a sequence of which the runtime looks for the end."""
+        return None if self._gate is None else self._modifiers.state(sequence, self._gate)
+
+    def _end_reasoning(self, sequence: ActiveSequence, num_tokens: int) -> None:
+        """The constraint begins after the first `num_tokens` tokens."""
+        journal = sequence.journal
+        journal.constraint_start = num_tokens
+        begins_in, room = num_tokens - len(journal.token_ids), self._room_of(journal.request) - num_tokens
+        self._mask.begin_after(self._modifiers.state(sequence, self._mask), begins_in, room)
+
+    def _end_reasoning_among(self, sequence: ActiveSequence, token_ids: Sequence[int]) -> None:
+        """Let the constraint begin where the marker ends among tokens that are about to be accepted."""
+        gate = self._gate_of(sequence)
+        if self._gate is None or gate is None or sequence.fault is not None:
+            return
+        if (count := self._gate.end_among(gate, token_ids)) is not None:
+            self._end_reasoning(sequence, len(sequence.journal.token_ids) + count)
+
+    def _room(self, request: Request, others: Sequence[Sequence[int]] = ()) -> int:
+        """How many tokens a sequence of a request may have, beside companions with prompts of their own."""
+        left = self.context.max_model_len - max(map(len, [request.prompt_token_ids, *others]))
+        return left if request.params.max_tokens is None else min(left, request.params.max_tokens)
+
+    def _room_of(self, request: Request) -> int:
+        known = self._open.get(request.request_id)
+        return self._room(request) if known is None else known.room
 
     def _accept(
         self,
@@ -520,13 +661,20 @@ class Runtime:
         if output is not None and (output.faults or output.overruled):
             for sequence, first_row, ids in zip(sequences, first_rows, token_ids, strict=False):
                 self._note(sequence, output, first_row, len(ids))
-        if output is None or not output.feedback:
-            return [accept(sequence, ids, None) for sequence, ids in zip(sequences, token_ids, strict=False)]
-        feedback = in_row_order(output.feedback)
-        return [
-            accept(sequence, ids, feedback_of(feedback, first_row, len(ids)))
-            for sequence, first_row, ids in zip(sequences, first_rows, token_ids, strict=False)
-        ]
+        feedback: list[Mapping[str, Feedback] | None] = [None] * len(sequences)
+        if output is not None and output.feedback:
+            emitted = in_row_order(output.feedback)
+            pairs = zip(first_rows, token_ids, strict=False)
+            feedback = [feedback_of(emitted, first_row, len(ids)) for first_row, ids in pairs]
+        if self._gate is not None:
+            for sequence, ids in zip(sequences, token_ids, strict=False):
+                self._end_reasoning_among(sequence, ids)
+        self._modifiers.announce(sequences, token_ids, feedback)
+        outcomes = [accept(*step) for step in zip(sequences, token_ids, feedback, strict=False)]
+        if self._mask.is_closing:
+            for sequence in sequences:
+                self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)
+        return outcomes
 
     def _end_overdue(self, sequences: list[ActiveSequence], seconds: float) -> None:
         now = time.monotonic()
@@ -584,7 +732,7 @@ class Runtime:
         self._sequences[slot] = sequence
         request = sequence.journal.request
         self._temperatures[slot] = request.params.temperature
-        self._seeds[slot] = request.seed
+        self._seeds[slot] = sequence.journal.sequence.seed
         self._indices[slot] = sequence.journal.sequence.index
         self._warping.start(slot, sequence.journal)
 
@@ -606,3 +754,10 @@ class Runtime:
             del self._open[request.request_id]
         if known.compilation is not None:
             known.compilation.cancel()
+
+
+def _seed_of(seed: int, attempt: int) -> int:
+    """That of a sequence which is drawn again; the first attempt has the request's."""
+    if attempt == 0:
+        return seed
+    return int.from_bytes(sha256(f"{seed}/{attempt}".encode()).digest()[:8]) >> 1

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import Annotated, Any
 
 from guideway.api.options import Range, fits, is_int, mismatch, short_repr
-from guideway.api.types import SamplingParams
+from guideway.api.types import OnUnenforced, SamplingParams
 from guideway.errors import InvalidRequest, LimitExceeded, contain
 
 __all__ = ["is_text", "python_number", "validated"]
@@ -25,6 +25,8 @@ MAX_LOGPROBS = 1000
 """Of each row; more is a distribution and not a list."""
 MAX_SEQUENCES = 1024
 """Of one request."""
+MAX_RETRIES = 100
+"""Of one output."""
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 64, 1000
 """All are looked for after each token, in the one thread that serves all requests. The length is in characters."""
 
@@ -54,6 +56,11 @@ TYPES: dict[str, Any] = {
     "seed": Annotated[int, Range(0, 2**63 - 1)] | None,
     "ignore_eos": Annotated[bool, "True or False"],
     "echo": Annotated[bool, "True or False"],
+    "on_unenforced": OnUnenforced | None,
+    "max_retries": Annotated[int, Range(0, MAX_RETRIES)],
+    "close": Annotated[bool, "True or False"],
+    "reasoning": Annotated[bool | None, "True or False, or None where the configuration says"],
+    "thinking_token_budget": Annotated[POSITIVE | None, "a whole number of at least 1, or None for no budget"],
     "n": POSITIVE,
     "best_of": Annotated[POSITIVE | None, "a whole number of at least 1, or None for n"],
     "stop": Annotated[str | tuple[Any, ...] | None, "a string or a list of strings"],
@@ -141,6 +148,12 @@ def _check_together(params: SamplingParams) -> None:
             "typical_p does nothing at temperature 0 (greedy), which takes the most likely token, typical or not; set "
             "a temperature above 0, such as 1.0, or leave it out",
             field="typical_p",
+        )
+    if params.max_retries and params.temperature == 0:
+        raise InvalidRequest(
+            f"max_retries is {params.max_retries}, but at temperature 0 (greedy) the same output is drawn again; set a "
+            "temperature above 0, such as 1.0",
+            field="max_retries",
         )
     if params.ignore_eos and params.constraint is not None:
         raise InvalidRequest(

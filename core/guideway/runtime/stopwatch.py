@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from guideway.runtime.threads import Deadline
 
@@ -27,21 +29,33 @@ class Stopwatch:
         self._read_at = 0.0
         self._processor = 0.0
         """Seconds the thread had taken then."""
+        self._paused = 0.0
+        """Seconds of the call, which it took of a processor, that do not count."""
 
     def start(self) -> float:
         """The time at which a call begins."""
+        self._paused = 0.0
         now = time.monotonic()
         if now - self._read_at > FRESH_SECONDS or self._thread != threading.get_ident():
             self._thread, self._read_at, self._processor = threading.get_ident(), now, time.thread_time()
         return now
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Around what does not count as the call's."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._paused += time.monotonic() - began
+
     def overrun(self, began: float, share: float = 1.0) -> float:
         """How many seconds by the clock the call took that `began` then, if that missed the deadline, or `share` times
         the deadline; else 0."""
-        taken = time.monotonic() - began
+        taken = time.monotonic() - began - self._paused
         if taken <= self._deadline.processor_seconds * share:
             return 0.0
-        processor = time.thread_time() - self._processor - (began - self._read_at)
+        processor = time.thread_time() - self._processor - (began - self._read_at) - self._paused
         self._thread = 0  # what the call took is not the next one's
         missed = processor > self._deadline.processor_seconds * share or taken > self._deadline.wall_seconds * share
         return taken if missed else 0.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidConfiguration
-from guideway.vocabulary.families import is_a
+from guideway.vocabulary.families import check_fits, is_a
 
 __all__ = ["BytePairEncoder", "from_tekken", "from_tiktoken", "is_tekken"]
 
@@ -94,6 +94,7 @@ def _vocabulary(
     tokens = [b""] * size
     for token, rank in encoding._mergeable_ranks.items():
         tokens[rank + first_id] = token
+    check_fits(max(i for i, token in enumerate(tokens) if token) + 1, logits_width)
     single = {token[0] for token in tokens if len(token) == 1}
     if len(single) < 256:
         missing = min(set(range(256)) - single)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidConfiguration
 
-__all__ = ["Reader", "is_a", "reader_of", "register_family"]
+__all__ = ["Reader", "check_fits", "is_a", "reader_of", "register_family"]
 
 Reader: TypeAlias = Callable[[Any, int, frozenset[int]], Vocabulary]
 """Builds the vocabulary of a tokenizer for a logits width (0: the number of token ids), with stop token ids besides the
@@ -37,6 +37,17 @@ def reader_of(tokenizer: Any) -> Reader:
         f"accepted are {', '.join(names)} and {last}",
         field="tokenizer",
     )
+
+
+def check_fits(num_tokens: int, logits_width: int) -> None:
+    """Refuse a tokenizer whose own tokens, those it was trained with, end past the model's logits (0: they fit). What
+    was added to it later may lie there: `Vocabulary` leaves that out."""
+    if 0 < logits_width < num_tokens:
+        raise InvalidConfiguration(
+            f"the tokenizer has {num_tokens} tokens of its own, but the model's logits only {logits_width} columns: "
+            "this tokenizer does not belong to this model",
+            field="vocabulary",
+        )
 
 
 def is_a(value: object, library: str, name: str) -> bool:

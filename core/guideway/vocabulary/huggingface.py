@@ -19,7 +19,7 @@ from typing import Any
 
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidConfiguration
-from guideway.vocabulary.families import is_a
+from guideway.vocabulary.families import check_fits, is_a
 
 __all__ = ["TokenizersEncoder", "from_tokenizers", "from_transformers", "is_fast"]
 
@@ -55,6 +55,7 @@ def from_tokenizers(
     added = tokenizer.get_added_tokens_decoder()
     special = {i for i, token in added.items() if token.special} | also_special | (stop_token_ids & added.keys())
     names = {i: name for name, i in tokenizer.get_vocab(with_added_tokens=True).items()}
+    check_fits(max(names.keys() - added.keys(), default=-1) + 1, logits_width)
     # an added token's own text wins where the model's vocabulary has another name for its id, as when decoding
     names.update({i: token.content for i, token in added.items()})
     tokens = tuple(

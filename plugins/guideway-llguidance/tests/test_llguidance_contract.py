@@ -20,6 +20,7 @@ from guideway.api import (
     StructuralTag,
     UnsupportedGrammar,
     Vocabulary,
+    Whitespace,
 )
 from guideway.api.bitmask import allocate
 from guideway.conformance import conformance
@@ -143,17 +144,26 @@ def test_nothing_but_the_two_errors_comes_out(strategy: GrammarStrategy, constra
 
 
 def test_options_are_checked(make: Callable[..., GrammarStrategy], vocabulary: Vocabulary) -> None:
-    for options in ({"whitespace": "none"}, {"whitespaces": "any"}, {"whitespace": 1}):
-        with pytest.raises(InvalidConfiguration, match="whitespace"):
-            make(vocabulary, **options)
+    with pytest.raises(InvalidConfiguration, match="whitespace"):
+        type(make(vocabulary))(vocabulary, {"whitespace": "any"})
     with pytest.raises(InvalidConfiguration, match="special token"):
         make(Vocabulary([b"a"], frozenset()))
+
+
+PAD, LONG = " " * 64, " " * 65
+ONE = [[int(i == j) for j in range(5)] for i in range(5)]
+"""Of five places one at a time."""
 
 
 @pytest.mark.parametrize(
     ("whitespace", "accepted", "refused"),
     [
-        ("any", ['{"a":[1,2]}', '{ "a" : [ 1 ,2]}', '{"a": [1, 2]}'], []),
+        ("any", ['{"a":[1,2]}', '{ "a" : [ 1 ,2]}', '{"a":' + " " * 65 + "[1,2]}"], [' {"a":[1,2]}', '{"a":[1,2]} ']),
+        (
+            "bounded",
+            ['{"a":[1,2]}', *(f'{{{PAD * a}"a"{PAD * b}:[{PAD * c}1{PAD * d},{PAD * e}2]}}' for a, b, c, d, e in ONE)],
+            [*(f'{{{LONG * a}"a"{LONG * b}:[{LONG * c}1{LONG * d},{LONG * e}2]}}' for a, b, c, d, e in ONE)],
+        ),
         ("compact", ['{"a":[1,2]}'], ['{"a": [1,2]}', '{"a":[1, 2]}', '{ "a":[1,2]}']),
         ("spaced", ['{"a": [1, 2]}'], ['{"a":[1, 2]}', '{"a": [1,2]}', '{ "a": [1, 2]}']),
     ],
@@ -162,7 +172,7 @@ def test_whitespace(
     make: Callable[..., GrammarStrategy],
     vocabulary: Vocabulary,
     ids: Ids,
-    whitespace: str,
+    whitespace: Whitespace,
     accepted: list[str],
     refused: list[str],
 ) -> None:

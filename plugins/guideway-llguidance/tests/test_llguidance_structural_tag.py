@@ -15,6 +15,7 @@ from guideway.api import (
     StructuralTag,
     UnsupportedGrammar,
     Vocabulary,
+    Whitespace,
 )
 from guideway_xgrammar.strategy import Strategy as Xgrammar
 
@@ -50,7 +51,7 @@ def strategy(make: Callable[..., GrammarStrategy], vocabulary: Vocabulary) -> Gr
 
 @pytest.fixture(scope="module")
 def xgrammar(vocabulary: Vocabulary) -> GrammarStrategy:
-    return Xgrammar(vocabulary, {"whitespace": "any"})
+    return Xgrammar(vocabulary, {})
 
 
 def schema(value: Any) -> dict[str, Any]:
@@ -159,7 +160,7 @@ def test_masks_are_xgrammars(
 ) -> None:
     """Along each output and along random ones. Whether bytes that are no character are text they see differently."""
     plain = {i for i, token in enumerate(vocabulary.tokens) if token.isascii()}
-    ours, theirs = (s.compile(StructuralTag(definition)) for s in (strategy, xgrammar))
+    ours, theirs = (s.compile(StructuralTag(definition, whitespace="any")) for s in (strategy, xgrammar))
     rng = random.Random(str(definition))
     for output in [*outputs, *[None] * 20]:
         mine, other = ours.matcher(frozenset({STOP})), theirs.matcher(frozenset({STOP}))
@@ -228,7 +229,7 @@ def test_what_is_served_has_xgrammars_masks(
     served = 0
     for seed in range(300):
         rng = random.Random(seed)
-        definition = StructuralTag(modern(some_format(rng)))
+        definition = StructuralTag(modern(some_format(rng)), whitespace="any")
         if strategy.supports(definition).refused or xgrammar.supports(definition).refused:
             continue
         try:
@@ -499,12 +500,20 @@ def test_schemas_inside_are_judged_like_schemas(strategy: GrammarStrategy) -> No
         strategy.compile(inside(bounded, {"allOf": [{"type": "string"}, {"type": "null"}]}))
 
 
-@pytest.mark.parametrize(("whitespace", "legal_too"), [("any", [" ", "  ", ""]), ("compact", [""]), ("spaced", [" "])])
+@pytest.mark.parametrize(
+    ("whitespace", "legal_too"),
+    [
+        ("any", ["", " ", "\n", " " * 64, " " * 65]),
+        ("bounded", ["", " ", "\n", " " * 64]),
+        ("compact", [""]),
+        ("spaced", [" "]),
+    ],
+)
 def test_whitespace_inside(
-    make: Callable[..., GrammarStrategy], vocabulary: Vocabulary, whitespace: str, legal_too: list[str]
+    make: Callable[..., GrammarStrategy], vocabulary: Vocabulary, whitespace: Whitespace, legal_too: list[str]
 ) -> None:
     compiled = make(vocabulary, whitespace=whitespace).compile(StructuralTag(old(["<f"], ("<f>", CALL, "</f>"))))
-    for space in ("", " ", "  "):
+    for space in ("", " ", "\n", " " * 64, " " * 65):
         token_ids = ids(vocabulary, f'<f>{{"n":{space}"f",{space}"a":{space}[1,{space}2]}}</f>x')
         accepted = compiled.matcher(frozenset({STOP})).accept(token_ids) == len(token_ids)
         assert accepted == (space in legal_too)

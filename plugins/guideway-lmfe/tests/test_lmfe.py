@@ -13,7 +13,6 @@ from guideway.api import (
     Choice,
     Constraint,
     GrammarStrategy,
-    InvalidConfiguration,
     InvalidGrammar,
     JsonObject,
     JsonSchema,
@@ -21,6 +20,7 @@ from guideway.api import (
     Regex,
     UnsupportedGrammar,
     Vocabulary,
+    Whitespace,
 )
 from guideway.api.bitmask import allocate, unpack
 from guideway.json_schema.prober import STOP, byte_vocabulary
@@ -266,13 +266,24 @@ def test_masks_in_strings_are_what_is_accepted(schema: Any) -> None:
                 break
 
 
-def test_whitespace_can_be_limited() -> None:
-    compiled = make(byte_vocabulary(), max_whitespace=1).compile(JsonObject())
-    for text, ok in (('{ "a":\n"b c"}', True), ('{  "a":1}', False), ('{"a":"b  c"}', False)):
-        tokens = [*text.encode(), STOP]
-        assert (compiled.matcher(frozenset({STOP})).accept(tokens) == len(tokens)) == ok
-    with pytest.raises(InvalidConfiguration, match="max_whitespace"):
-        make(byte_vocabulary(), max_whitespace=0)
+@pytest.mark.parametrize(
+    ("whitespace", "accepted"),
+    [("any", {"compact", "spaced", "64", "65"}), ("bounded", {"compact", "spaced", "64"})]
+    + [(word, {word}) for word in ("compact", "spaced")],
+)
+def test_whitespace(whitespace: Whitespace, accepted: set[str]) -> None:
+    texts = {
+        "compact": ['{"a":["b  c, d: e",1,{}]}'],
+        "spaced": ['{"a": ["b  c,d:e", 1, {}]}'],
+        "64": [f'{{{" " * 64}"a":["b{" " * 99}",1 {" " * 63}]}}', f'{{"a":\n{" " * 63}[{" " * 64}]}}'],
+        "65": [f'{{{" " * 65}"a":[]}}', f'{{"a":[]{" " * 65}}}', f'{{"a":[1{" " * 65},2]}}'],
+        "outside": [' {"a":[]}', '{"a":[]} '],
+    }
+    compiled = make(byte_vocabulary()).compile(JsonObject(whitespace=whitespace))
+    for kind, each in texts.items():
+        for text in each:
+            matcher = compiled.matcher(frozenset({STOP}))
+            assert (matcher.accept([*text.encode(), STOP]) == len(text) + 1) == (kind in accepted), text
 
 
 def test_patterns_of_one_schema_do_not_leak_into_another(accepts: Accepts) -> None:

@@ -20,6 +20,7 @@ from guideway.api import (
     Regex,
     UnsupportedGrammar,
     Vocabulary,
+    Whitespace,
 )
 from guideway.api.bitmask import allocate, unpack
 from guideway.json_schema.prober import STOP, byte_vocabulary
@@ -34,7 +35,7 @@ def make(vocabulary: Vocabulary, **options: Any) -> GrammarStrategy:
 
 @pytest.fixture(scope="module")
 def strategy() -> GrammarStrategy:
-    return make(byte_vocabulary(), whitespace="compact")
+    return make(byte_vocabulary())
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +221,15 @@ def test_strings_stay_json(accepts: Accepts) -> None:
     assert accepts(names, '{"a\\"\\n":null}') and not accepts(names, '{"a"\n":null}')
 
 
+def test_a_schema_of_anything_has_a_group_around_it(accepts: Accepts) -> None:
+    pair = JsonSchema({"type": "array", "prefixItems": [{}], "items": False})
+    assert accepts(pair, "[null]") and accepts(pair, '["a"]')
+    assert not any(accepts(pair, text) for text in ("null", "[true", "[1,2]"))
+    required = JsonSchema({"type": "object", "properties": {"a": {}}, "required": ["a"]})
+    assert accepts(required, '{"a":null}') and accepts(required, '{"a":[1]}')
+    assert not any(accepts(required, text) for text in ("null", '{"a":true', "1"))
+
+
 def test_a_pattern_is_searched_for(accepts: Accepts) -> None:
     for pattern, yes, no in (("b", "abc", "ac"), ("^b", "bc", "ab"), ("b$", "ab", "bc"), ("a|b", "xb", "xx")):
         schema = JsonSchema({"type": "string", "pattern": pattern})
@@ -228,15 +238,26 @@ def test_a_pattern_is_searched_for(accepts: Accepts) -> None:
 
 @pytest.mark.parametrize(
     ("whitespace", "accepted"),
-    [("any", ['{ "a":\n\t1}', '{"a": 1}', '{"a":1}']), ("single", ['{"a": 1}', '{"a":1}']), ("compact", ['{"a":1}'])],
+    [("any", {"compact", "spaced", "64", "65"}), ("bounded", {"compact", "spaced", "64"})]
+    + [(word, {word}) for word in ("compact", "spaced")],
 )
-def test_whitespace(whitespace: str, accepted: list[str]) -> None:
-    compiled = make(byte_vocabulary(), whitespace=whitespace).compile(
-        JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
-    )
-    for text in ('{ "a":\n\t1}', '{"a": 1}', '{"a":1}'):
-        tokens = [*text.encode(), STOP]
-        assert (compiled.matcher(frozenset({STOP})).accept(tokens) == len(tokens)) == (text in accepted)
+def test_whitespace(whitespace: Whitespace, accepted: set[str]) -> None:
+    array = {"type": "array", "items": {"enum": ["b  c, d: e", [1, {"x": None}]]}}
+    schema = {"type": "object", "properties": {"a": array}, "required": ["a"]}
+    texts = {
+        "compact": ['{"a":["b  c, d: e",[1,{"x":null}]]}'],
+        "spaced": ['{"a": ["b  c, d: e", [1, {"x": null}]]}'],
+        "64": [f'{{{" " * 64}"a":[{" " * 64}]}}', f'{{"a":\n{" " * 63}[[1{" " * 64},{{"x":null}}]]}}'],
+        "65": [f'{{{" " * 65}"a":[]}}', f'{{"a":[]{" " * 65}}}', f'{{"a":[[1{" " * 65},{{"x":null}}]]}}'],
+        "outside": [' {"a":[]}', '{"a":[]} '],
+    }
+    strategy = make(byte_vocabulary())
+    compiled = strategy.compile(JsonSchema(schema, whitespace=whitespace))
+    for grammar in (compiled, strategy.from_bytes(compiled.to_bytes())):
+        for kind, each in texts.items():
+            for text in each:
+                matcher = grammar.matcher(frozenset({STOP}))
+                assert (matcher.accept([*text.encode(), STOP]) == len(text) + 1) == (kind in accepted), text
 
 
 def test_bytes_that_are_no_tokens_are_not_offered() -> None:

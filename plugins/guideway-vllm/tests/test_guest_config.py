@@ -10,7 +10,7 @@ from guideway.api import InvalidConfiguration
 from guideway.plugins import PluginSettings
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_vllm.config import GuestConfig
-from guideway_vllm.parts import check_server
+from guideway_vllm.parts import check_server, whitespace_of
 from guideway_vllm.stock.strategy import StockStrategy
 
 EXTENSION = "guideway_vllm.worker.WorkerExtension"
@@ -68,13 +68,13 @@ def test_what_is_given_arrives() -> None:
         compile_threads=3,
         grammar_cache_bytes=0,
         refuse_within=0,
-        options={"grammar.llguidance": {"whitespace": "compact"}, "grammar.xgrammar": {}},
+        options={"grammar.llguidance": {"limits": {"depth": 8}}, "grammar.xgrammar": {}},
         plugins={"deny": ["*/grammar.mine"]},
     )
     assert config.grammar == ("llguidance", "dist/xgrammar")
     assert config.modifiers == ("hello",)
     assert (config.compile_threads, config.grammar_cache_bytes, config.refuse_within) == (3, 0, 0)
-    assert config.options["grammar.llguidance"]["whitespace"] == "compact"
+    assert config.options["grammar.llguidance"]["limits"] == {"depth": 8}
     assert config.plugins.deny == ("*/grammar.mine",)
 
 
@@ -88,6 +88,7 @@ def test_what_is_given_arrives() -> None:
         ({"grammar": [""]}, "grammar", "list of names"),
         ({"modifiers": [1]}, "modifiers", "modifiers"),
         ({"grammar_host": "thread"}, "grammar_host", "process"),
+        ({"modifier_host": "thread"}, "modifier_host", "process"),
         ({"compile_threads": 0}, "compile_threads", "at least 1"),
         ({"compile_threads": True}, "compile_threads", "compile_threads"),
         ({"grammar_cache_bytes": -1}, "grammar_cache_bytes", "at least 0"),
@@ -141,8 +142,20 @@ class Own(StockStrategy):
     name = "vllm_own"
 
 
-@pytest.mark.parametrize("flag", ["disable_any_whitespace", "disable_additional_properties"])
-def test_what_is_said_to_vllms_backends_alone_is_refused_beside_others(flag: str) -> None:
+def test_white_space_is_what_guideway_is_told_or_vllm() -> None:
+    for flag, told, wanted in (
+        (False, {}, "bounded"),
+        (True, {}, "compact"),
+        (True, {"whitespace": "spaced"}, "spaced"),
+        (False, {"whitespace": "any"}, "any"),
+    ):
+        assert whitespace_of(GuestConfig(**told), SimpleNamespace(disable_any_whitespace=flag)) == wanted
+    with pytest.raises(InvalidConfiguration, match="whitespace must be"):
+        GuestConfig(whitespace="none")
+
+
+def test_what_is_said_to_vllms_backends_alone_is_refused_beside_others() -> None:
+    flag = "disable_additional_properties"
     flags = SimpleNamespace(**{flag: True})
     check_server([Own], flags)
     check_server([], flags)

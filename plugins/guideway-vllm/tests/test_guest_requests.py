@@ -13,11 +13,12 @@ from guideway.api import (
     InvalidRequest,
     JsonObject,
     JsonSchema,
+    OnUnenforced,
     Regex,
     Request,
     StructuralTag,
 )
-from guideway_vllm.requests import CARRIER, carries_only, is_ours, request_of
+from guideway_vllm.requests import CARRIER, carries_only, is_ours, is_strict, judged, request_of
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 
@@ -44,6 +45,8 @@ def params(structured_outputs: Any = None, extra: dict[Any, Any] | None = None, 
         "frequency_penalty": 0.0,
         "presence_penalty": 0.0,
         "logit_bias": None,
+        "bad_words": None,
+        "allowed_token_ids": None,
         "n": 1,
         "logprobs": None,
         "prompt_logprobs": None,
@@ -127,10 +130,14 @@ def test_modifiers_come_as_they_are_or_as_json() -> None:
             "whitespace_pattern is not enforced",
         ),
         (
-            params(outputs(json={}, disable_any_whitespace=True)),
+            params(outputs(json={}, disable_any_whitespace=True), {"guideway.whitespace": "spaced"}),
             "structured_outputs.disable_any_whitespace",
-            "disable_any_whitespace is not enforced",
+            "leave out one of them",
         ),
+        (params(outputs(regex="a"), {"guideway.whitespace": "any"}), "guideway.whitespace", "no constraint with JSON"),
+        (params(extra={"guideway.whitespace": "any"}), "guideway.whitespace", "no constraint"),
+        (params(extra={"guideway.on_unenforced": "check"}), "guideway.on_unenforced", "no constraint"),
+        (params(outputs(json={}), {"guideway.max_retries": 1}), "guideway.max_retries", "draws no output again"),
         (
             params(outputs(json={}, disable_additional_properties=True)),
             "structured_outputs.disable_additional_properties",
@@ -143,6 +150,54 @@ def test_what_cannot_be_meant_is_refused(given: Any, field: str, said: str) -> N
         made(given)
     assert caught.value.field == field
     assert said in str(caught.value)
+
+
+def test_white_space_comes_as_a_word_or_as_vllms_flag() -> None:
+    for kind in ({"json": {}}, {"json_object": True}, {"structural_tag": "{}"}):
+        for flag, extra, wanted in (
+            (False, {}, None),
+            (True, {}, "compact"),
+            (True, {"guideway.whitespace": "compact"}, "compact"),
+            (False, {"guideway.whitespace": "spaced"}, "spaced"),
+        ):
+            constraint = made(params(outputs(**kind, disable_any_whitespace=flag), extra)).params.constraint
+            assert isinstance(constraint, JsonSchema | JsonObject | StructuralTag)
+            assert constraint.whitespace == wanted
+
+
+def test_the_policy_comes_as_a_word() -> None:
+    for word in (None, "report", "refuse", "check", "nonsense"):  # which admission judges
+        extra = {} if word is None else {"guideway.on_unenforced": word}
+        assert made(params(outputs(json={}), extra)).params.on_unenforced == word
+
+
+@pytest.mark.parametrize(
+    ("given", "default", "constraint"),
+    [
+        (params(outputs(json='{"a":1}'), {"guideway.on_unenforced": "check"}), "report", JsonSchema('{"a":1}')),
+        (params(outputs(json_object=True)), "check", JsonObject()),
+        (params(outputs(json={}), {"guideway.on_unenforced": "report"}), "check", None),
+        (params(outputs(json={})), "refuse", None),
+        (params(outputs(regex="a")), "check", None),
+        (params(outputs(f"{CARRIER}x", json_object=True)), "check", None),
+        (params(outputs(json={"a": object()})), "check", None),
+        (params(), "check", None),
+    ],
+)
+def test_json_that_is_to_be_checked(given: Any, default: OnUnenforced, constraint: Constraint | None) -> None:
+    assert judged(given, default) == constraint
+
+
+@pytest.mark.parametrize("said", [True, False, None])
+def test_strict_stands_where_openai_has_it(said: bool | None) -> None:
+    schema = SimpleNamespace(strict=said)
+    for request in (
+        SimpleNamespace(response_format=SimpleNamespace(json_schema=schema)),
+        SimpleNamespace(text=SimpleNamespace(format=schema)),
+    ):
+        assert is_strict(request) is (said is True)
+    assert not is_strict(SimpleNamespace(response_format=SimpleNamespace(json_schema=None)))
+    assert not is_strict(SimpleNamespace(response_format=None, text=None))
 
 
 def test_how_tokens_are_drawn_arrives_where_guideway_draws() -> None:
@@ -218,3 +273,30 @@ def test_what_has_no_effect_without_a_constraint_is_refused(name: str, backend: 
     with pytest.raises(InvalidRequest, match=f"guideway.{name} is given, but no constraint") as caught:
         made(params(carrier, {f"guideway.{name}": "lark"}))
     assert caught.value.field == f"guideway.{name}"
+
+
+@pytest.mark.parametrize(
+    ("extra", "given", "close"),
+    [
+        ({}, {}, True),
+        ({"guideway.close": False}, {}, False),
+        ({"guideway.close": "false"}, {}, False),
+        ({"guideway.close": 0}, {}, False),
+        ({"guideway.close": 1}, {}, True),
+        ({}, {"min_tokens": 3}, False),
+        ({}, {"logit_bias": {5: -100.0}}, False),
+        ({}, {"bad_words": ["x"]}, False),
+        ({"guideway.close": True}, {"allowed_token_ids": [1, 2]}, False),
+    ],
+)
+def test_an_output_is_closed_unless_that_could_leave_no_token(
+    extra: dict[str, Any], given: dict[str, Any], close: bool
+) -> None:
+    request = made(params(outputs(regex="a+"), extra, **given), samples=False)
+    assert request.params.close is close
+
+
+@pytest.mark.parametrize("close", ["maybe", 2, "[]"])
+def test_whether_it_is_closed_is_true_or_false(close: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"guideway\.close"):
+        made(params(outputs(regex="a+"), {"guideway.close": close}))

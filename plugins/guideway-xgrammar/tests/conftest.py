@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from guideway.api import GrammarStrategy, Matcher, Vocabulary
+from guideway.api import (
+    CompiledGrammar,
+    Constraint,
+    GrammarStrategy,
+    JsonObject,
+    JsonSchema,
+    Matcher,
+    StructuralTag,
+    Support,
+    Vocabulary,
+    Whitespace,
+)
 from guideway.api.bitmask import allocate, unpack
 from guideway_xgrammar import guideway_grammar_strategy
 
@@ -41,12 +53,25 @@ def vocabulary() -> Vocabulary:
     return Vocabulary(tokens, frozenset({0, 1}), {0: "</s>", 1: "<eot>", 2: "<s>"}, 128)
 
 
+def told(constraint: Constraint, whitespace: Whitespace | None) -> Constraint:
+    if isinstance(constraint, JsonSchema | JsonObject | StructuralTag) and constraint.whitespace is None:
+        return replace(constraint, whitespace=whitespace)
+    return constraint
+
+
 @pytest.fixture(scope="session")
 def make() -> Callable[..., GrammarStrategy]:
-    """The strategy for a vocabulary and options."""
+    """The strategy for a vocabulary and options, and the white space of constraints that do not say."""
 
-    def make(vocabulary: Vocabulary, **options: Any) -> GrammarStrategy:
-        return guideway_grammar_strategy()(vocabulary, options)
+    def make(vocabulary: Vocabulary, whitespace: Whitespace | None = None, **options: Any) -> GrammarStrategy:
+        class Told(guideway_grammar_strategy()):  # type: ignore[misc]
+            def supports(self, constraint: Constraint) -> Support:
+                return super().supports(told(constraint, whitespace))  # type: ignore[no-any-return]
+
+            def compile(self, constraint: Constraint) -> CompiledGrammar:
+                return super().compile(told(constraint, whitespace))  # type: ignore[no-any-return]
+
+        return Told(vocabulary, options)
 
     return make
 

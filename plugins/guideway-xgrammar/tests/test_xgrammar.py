@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from guideway.api import (
+    WHITESPACE,
     Grammar,
     GrammarStrategy,
     InvalidGrammar,
@@ -17,6 +18,7 @@ from guideway.api import (
     StructuralTag,
     UnsupportedGrammar,
     Vocabulary,
+    Whitespace,
 )
 from guideway.json_schema.prober import SupportTable, byte_vocabulary
 from guideway_xgrammar.strategy import SUPPORT
@@ -81,8 +83,7 @@ def test_supports_looks_into_structural_tags_and_grammars(
 ) -> None:
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
     tag = {"structures": [{"begin": "<a>", "schema": schema, "end": "</a>"}], "triggers": ["<a"]}
-    assert strategy.supports(StructuralTag(tag)).unenforced == {"uniqueItems", "whitespace"}
-    assert make(strategy.vocabulary).supports(StructuralTag(tag)).unenforced == {"uniqueItems"}
+    assert strategy.supports(StructuralTag(tag)).unenforced == {"uniqueItems"}
     free = {"type": "structural_tag", "format": {"type": "any_text"}}
     assert not strategy.supports(StructuralTag(free)).unenforced
     assert strategy.supports(Grammar('start: %json {"uniqueItems": true}', "lark")).unenforced == {"%json"}
@@ -90,6 +91,44 @@ def test_supports_looks_into_structural_tags_and_grammars(
     assert strategy.supports(StructuralTag(token)).refused
     with pytest.raises(UnsupportedGrammar):
         strategy.compile(StructuralTag(token))
+
+
+@pytest.mark.parametrize("modern", [False, True])
+@pytest.mark.parametrize(
+    ("whitespace", "accepted", "refused"),
+    [
+        ("any", ["[1,[]]", f"[1{' ' * 99},[]]"], []),
+        ("bounded", ["[1,[]]", f"[1{' ' * 32},[]]", f"[{' ' * 32}1,[]]"], [f"[1{' ' * 65},[]]", f"[{' ' * 65}1,[]]"]),
+        ("compact", ["[1,[]]", "[[1,2],3]"], ["[1, []]", "[ ]", "[[1, 2],3]"]),
+        ("spaced", ["[1, []]", "[[1, 2], 3]"], ["[1,[]]", "[ ]"]),
+    ],
+)
+def test_whitespace_in_structural_tags(
+    strategy: GrammarStrategy, modern: bool, whitespace: Whitespace, accepted: list[str], refused: list[str]
+) -> None:
+    schema = {"type": "array", "items": True}
+    tag: dict[str, Any] = {"structures": [{"begin": "{{", "schema": schema, "end": "}}"}], "triggers": ["{{"]}
+    if modern:
+        content = {"type": "json_schema", "json_schema": schema}
+        tag = {"format": {"type": "tag", "begin": "{{", "content": content, "end": "}}"}}
+    constraint = StructuralTag(tag, whitespace=whitespace)
+    assert "whitespace" not in strategy.supports(constraint).unenforced
+    compiled = strategy.compile(constraint)
+    tokens = strategy.vocabulary.tokens
+    for text in (*accepted, *refused):
+        ids = [*(tokens.index(bytes([byte])) for byte in f"{{{{{text}}}}}".encode()), 0]
+        assert (compiled.matcher(frozenset({0, 1})).accept(ids) == len(ids)) == (text in accepted), text
+
+
+def test_whitespace_is_named_where_xgrammar_writes_it_otherwise(strategy: GrammarStrategy) -> None:
+    for schema, named in (({"enum": [{"a": 1}]}, True), ({"const": [1, 2]}, True), ({"enum": [[1], {}, "a"]}, False)):
+        for whitespace in WHITESPACE:
+            found = strategy.supports(JsonSchema(schema, whitespace=whitespace)).unenforced
+            assert ("whitespace" in found) == (named and whitespace == "spaced")
+    content = {"type": "json_schema", "json_schema": {}, "excludes": ["x"]}
+    for whitespace in WHITESPACE:
+        found = strategy.supports(StructuralTag({"format": content}, whitespace=whitespace)).unenforced
+        assert ("whitespace" in found) == (whitespace in ("compact", "spaced"))
 
 
 @pytest.mark.parametrize("modern", [False, True])

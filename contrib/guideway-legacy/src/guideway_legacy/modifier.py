@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -96,7 +97,8 @@ class LegacyModifier(LogitModifier[_State]):
             for i, processor in enumerate(found)
             if processor.kind == "vllm"
         ]
-        self._keys = count()
+        # from anywhere: in a process that takes the place of this one, no key may be one of these
+        self._keys = count(secrets.randbits(62))
         self._live: dict[tuple[str, int], list[int]] = {}
         """Of each request and sequence index: its key, and how many states stand for it. There are two for a moment
         when states are made anew."""

@@ -22,6 +22,7 @@ Mode: TypeAlias = Literal["positive", "refusal"]
 KIND_MODULES = {
     "grammar": (
         *("alive", "accepting", "masks", "stopping", "undoing", "batches", "languages", "compiling", "supporting"),
+        *("whitespace", "texts"),
         *("lifetime", "extras", "sizes", "machines", "load"),
     ),
     "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "fused", "choices", "stress"),

@@ -96,8 +96,13 @@ def assemble(config: EngineConfig) -> Parts:
             cache_bytes=config.grammar_cache_bytes,
             compile_threads=config.compile_threads,
             grammar_host=config.grammar_host,
+            modifier_host=config.modifier_host,
             limits=config.limits,
             sits_out=True,
+            whitespace=config.whitespace,
+            short_budget=config.short_budget,
+            reasoning=config.reasoning,
+            on_unenforced=config.on_unenforced,
         ).build(hooks)
         try:
             settings = WorkerSettings(

@@ -241,11 +241,11 @@ class AsyncEngine:
 
     def _run_commands(self) -> None:
         """Run what has been asked for. With nothing else to do wait for it; while all that can be done is to wait for a
-        compilation, look for both in turn."""
+        compilation or a verdict, look for both in turn."""
         timeout: float | None = 0.0
         if not self._engine.has_work():
             timeout = 0.0 if self._backlog and not self._entering else None
-        elif self._engine.is_compiling():
+        elif self._engine.is_waiting():
             timeout = POLL_SECONDS
         while not self._closing:
             try:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
+from guideway.api import OnUnenforced, Whitespace
 from guideway.api.options import known_fields_only, short_repr
+from guideway.api.reasoning import ReasoningConfig
 from guideway.errors import InvalidConfiguration
 from guideway.plugins.configuration import components
 from guideway.plugins.limits import Limits
@@ -71,8 +73,13 @@ class EngineArguments(TypedDict, total=False):
     num_speculative_tokens: int
     split_special_tokens: bool
     grammar_host: Literal["process", "inline"]
+    modifier_host: Literal["process", "inline"]
     compile_threads: int
     grammar_cache_bytes: int
+    whitespace: Whitespace
+    short_budget: Literal["refuse", "cut"]
+    reasoning: ReasoningConfig
+    on_unenforced: OnUnenforced
     limits: Limits
     options: Mapping[str, Mapping[str, Any]]
     plugins: PluginSettings

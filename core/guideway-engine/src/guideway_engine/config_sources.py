@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from guideway.api.options import alternatives
+from guideway.api.reasoning import ReasoningConfig
 from guideway.errors import InvalidConfiguration, did_you_mean
 from guideway.plugins import PluginIndex, PluginSettings
 from guideway.plugins.configuration import component_name
@@ -32,7 +33,7 @@ PREFIX = "GUIDEWAY_"
 FILE_VARIABLE = "GUIDEWAY_CONFIG"
 OPTIONS_VARIABLE = "GUIDEWAY_OPTIONS"
 
-TABLES: dict[str, Any] = {"limits": Limits, "plugins": PluginSettings}
+TABLES: dict[str, Any] = {"reasoning": ReasoningConfig, "limits": Limits, "plugins": PluginSettings}
 """The fields that are settings themselves."""
 
 KEYS: dict[Key, Field] = {

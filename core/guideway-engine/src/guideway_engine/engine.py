@@ -296,8 +296,8 @@ class Engine:
 
     @_by_one_thread
     def step(self, *, timeout: float = 0.1) -> None:
-        """Bring every running request one step forward. Where nothing can go on before a constraint is compiled, wait
-        for that, at most `timeout` seconds. Without effect once the engine is closed."""
+        """Bring every running request one step forward. Where nothing can go on before a constraint is compiled or a
+        text judged, wait for that, at most `timeout` seconds. Without effect once the engine is closed."""
         if self._stepping:
             raise EngineBusy("a step is going on, and something inside it, such as a hook, asked for another one")
         try:
@@ -305,7 +305,7 @@ class Engine:
             self._scheduler.step()
         finally:
             self._stepping = False
-        if pending := self._scheduler.compilations():
+        if pending := self._scheduler.awaited():
             wait(pending, timeout, return_when=FIRST_COMPLETED)
 
     @_by_one_thread
@@ -322,9 +322,9 @@ class Engine:
         """Whether any request has not ended."""
         return self._scheduler.has_work()
 
-    def is_compiling(self) -> bool:
-        """Whether nothing can go on before a constraint is compiled."""
-        return bool(self._scheduler.compilations())
+    def is_waiting(self) -> bool:
+        """Whether nothing can go on before a constraint is compiled or a text judged."""
+        return bool(self._scheduler.awaited())
 
     @_by_one_thread
     def abort(self, generation: Generation) -> None:

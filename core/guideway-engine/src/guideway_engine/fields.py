@@ -71,11 +71,9 @@ def add_flag(group: _ArgumentGroup, field: Field, *names: str, dest: str, split:
     A list's flag is repeatable; each may hold several items separated by commas if `split`.
     """
     options: dict[str, Any] = {"dest": dest, "default": SUPPRESS, "help": _help(field)}
-    if field.hint is bool:
-        if field.default:
-            group.add_argument(*names, action=BooleanOptionalAction, **options)
-        else:
-            group.add_argument(*names, action="store_true", **options)
+    if field.hint in (bool, bool | None):
+        action: Any = "store_true" if field.default is False else BooleanOptionalAction
+        group.add_argument(*names, action=action, **options)
         return
     options["metavar"] = _metavar(field.hint)
     if get_origin(field.hint) is not tuple:

@@ -29,8 +29,14 @@ class Chunk:
 
 
 def check_streamable(params: SamplingParams, *, mixed: bool = True) -> None:
-    """Raise `UnsupportedCapability` with ``best_of``, where it is not known which outputs will be returned before all
-    have ended, and with several outputs unless they may come `mixed`."""
+    """Raise `UnsupportedCapability` with ``best_of`` or ``max_retries``, where it is not known which outputs will be
+    returned before all have ended, and with several outputs unless they may come `mixed`."""
+    if params.max_retries:
+        raise UnsupportedCapability(
+            "with max_retries an output may be drawn again when it has ended and cannot be streamed; wait for the "
+            "result",
+            field="max_retries",
+        )
     if params.best_of is not None:
         raise UnsupportedCapability(
             "with best_of the outputs are chosen when all have ended and cannot be streamed; wait for the result",
@@ -107,7 +113,8 @@ class Generation:
             raise self.result.error
 
     def chunks(self) -> Iterator[Chunk]:
-        """What is new of each output, until all have ended. Raises `UnsupportedCapability` with ``best_of``."""
+        """What is new of each output, until all have ended. Raises `UnsupportedCapability` with ``best_of`` and
+        ``max_retries``."""
         reader = self.reader()
         while True:
             ended = self.result is not None
@@ -118,7 +125,7 @@ class Generation:
 
     def reader(self) -> ChunkReader:
         """What reads the outputs and drives nothing, for a program that steps the engine itself. Raises
-        `UnsupportedCapability` with ``best_of``."""
+        `UnsupportedCapability` with ``best_of`` and ``max_retries``."""
         check_streamable(self._group.request.params)
         return ChunkReader(self._group)
 

@@ -6,7 +6,9 @@ import os
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
+from guideway.api import OnUnenforced, Whitespace
 from guideway.api.options import Range, check_fields
+from guideway.api.reasoning import ReasoningConfig
 from guideway.errors import InvalidConfiguration
 from guideway.plugins.configuration import Name, Names, Options, freeze_components
 from guideway.plugins.limits import Limits
@@ -76,10 +78,20 @@ class EngineSettings:
     that who writes a message can end it and speak in another role. In a prompt that is text it is the token always."""
     grammar_host: Literal["process", "inline"] = "process"
     """Where grammar strategies run: ``process``, in grammar hosts, or ``inline``, in this process."""
+    modifier_host: Literal["process", "inline"] = "inline"
+    """Where modifiers keep their states: ``process``, in modifier hosts, or ``inline``, here."""
     compile_threads: Positive = 2
     """How many constraints compile at once."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20
     """How much memory finished grammars may keep for reuse."""
+    whitespace: Whitespace = "bounded"
+    """White space between JSON tokens where a request does not say."""
+    short_budget: Literal["refuse", "cut"] = "refuse"
+    """Where no output fits into a request's tokens: refuse it, or have it ``cut``."""
+    reasoning: ReasoningConfig = field(default_factory=ReasoningConfig)
+    """How the reasoning of the model ends."""
+    on_unenforced: OnUnenforced = "report"
+    """What becomes of a constraint that cannot be enforced in full, where a request does not say."""
     limits: Limits = field(default_factory=Limits)
     """What the work of plugins may cost."""
     # not in the hash: the values may be of any type, and equal configurations have equal hashes without them

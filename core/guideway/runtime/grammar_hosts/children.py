@@ -50,6 +50,15 @@ class Child:
                 if self._handle is not None:
                     os.close(self._handle)
 
+    def end_orphan(self, within: float) -> None:
+        """End one that is nobody's child, after it had so many seconds to end by itself."""
+        if is_stopped(self.pid) or not self.has_ended(within):
+            self.kill()
+            self.has_ended(1.0)
+        self.close()
+        with suppress(ChildProcessError):  # it is a child after all where this process is that of all orphans
+            os.waitpid(self.pid, os.WNOHANG)
+
     def has_ended(self, within: float) -> bool:
         """Whether it ends within so many seconds; only where the system tells."""
         if self._handle is None:

@@ -30,6 +30,10 @@ LOOKS_EVERY = 0.02
 STOPPED_FOR = 0.5
 """Seconds between two looks at whether somebody stopped a host; twice in turn is enough."""
 
+CLOSING_SECONDS = 5.0
+"""Of a processor that the search for the end of an output may take besides. It is bounded in work; this is for what
+hangs in it."""
+
 WEIGHS_EVERY = 1.0
 """Seconds between two looks at how much memory a host has."""
 
@@ -145,7 +149,7 @@ class Host:
     def send(self, name: str, *arguments: Any, beside: bool = False) -> None:
         """Begin a call, of which `answer` tells the end. Raises `HostDied`."""
         if os.getpid() != self._owner:
-            raise HostDied("grammar hosts serve the process that started them, and this one was forked from it")
+            raise HostDied("hosts serve the process that started them, and this one was forked from it")
         with self._talking[beside]:
             self._busy[beside] = True
             self._watch[beside] = _Watch(IDLE if beside else self.masks.working_on, self._child.processor_seconds())
@@ -226,6 +230,8 @@ class Host:
             if on != watch.on:
                 watch = self._watch[beside] = _Watch(on, self._child.processor_seconds())
             limit = max(allowed.alone, allowed.together) if on == IDLE else allowed.alone + allowed.more.get(on, 0.0)
+            if self.masks.is_closing and not beside:
+                limit += CLOSING_SECONDS
             amid_both = self._busy[True] and not beside  # what is done beside takes time of the same process
             most = limit + (self._limits.compile_seconds if amid_both else 0)
             used, waited = self._child.processor_seconds() - watch.taken, time.monotonic() - watch.began

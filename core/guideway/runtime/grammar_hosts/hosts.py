@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,14 +10,17 @@ from guideway.api.bitmask import num_words
 from guideway.api.grammar import GrammarStrategy, Support
 from guideway.api.types import Constraint
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import GuidewayError, LimitExceeded, close_each, contain
+from guideway.errors import LimitExceeded, close_each, contain
 from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.limits import Limits
+from guideway.runtime.closing import Reserve
+from guideway.runtime.digests import constraint_digest
 from guideway.runtime.expiring import Expiring
-from guideway.runtime.grammar_hosts.host import Host, HostDied
+from guideway.runtime.grammar_hosts.host import HostDied
 from guideway.runtime.grammar_hosts.matchers import MatcherHost
-from guideway.runtime.grammar_hosts.serving import Spec
+from guideway.runtime.grammar_hosts.pool import Pool
+from guideway.runtime.grammar_hosts.serving import StrategySpec
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedStrategy
 from guideway.runtime.grammar_hosts.zygote import Zygote
 
@@ -55,9 +57,9 @@ class GrammarHosts:
         self._limits = limits = limits or Limits()
         its_own = {f"grammar.{cls.name}": dict(options.get(f"grammar.{cls.name}", {})) for cls in classes}
         words = num_words(vocabulary.logits_width)
-        self._zygote = Zygote(Spec(tuple(path), vocabulary, tuple(records), its_own, words), limits)
-        self._compilers = _Pool(self._zygote, num_compilers)
-        self._readers = _Pool(self._zygote, READERS)
+        self._zygote = Zygote(StrategySpec(tuple(path), tuple(records), words, vocabulary, its_own), limits)
+        self._compilers = Pool(self._zygote, num_compilers)
+        self._readers = Pool(self._zygote, READERS)
         self._matchers = {
             cls.name: MatcherHost(cls.name, self._zygote, limits, self._refuse, sits_out=sits_out) for cls in classes
         }
@@ -90,11 +92,11 @@ class GrammarHosts:
         answer, _ = self._limited(self._readers, "supports", strategy, constraint)
         return Support(frozenset(answer["enforced"]), frozenset(answer["unenforced"]), answer["reason"])
 
-    def compile(self, strategy: str, constraint: Constraint) -> tuple[int, bytes | None]:
-        """The bytes that a compiled constraint holds, and itself where it can be handed over. Raises what
-        `GrammarStrategy.compile` raises, and `LimitExceeded`."""
+    def compile(self, strategy: str, constraint: Constraint) -> tuple[int, Reserve, bytes | None]:
+        """The bytes that a compiled constraint holds, its `Reserve`, and itself where it can be handed over. Raises
+        what `GrammarStrategy.compile` raises, and `LimitExceeded`."""
         answer, data = self._limited(self._compilers, "compile", strategy, constraint)
-        return answer["nbytes"], data
+        return answer["nbytes"], Reserve(**answer["reserve"]), data
 
     def give_up(self, strategy: str, constraint: Constraint) -> None:
         """Kill the host that compiles a constraint, if one does."""
@@ -111,7 +113,7 @@ class GrammarHosts:
             pool.close()
         self._zygote.close()
 
-    def _limited(self, pool: _Pool, name: str, strategy: str, constraint: Constraint) -> tuple[Any, bytes | None]:
+    def _limited(self, pool: Pool, name: str, strategy: str, constraint: Constraint) -> tuple[Any, bytes | None]:
         self.check(strategy, constraint)
         try:
             return pool.call(name, strategy, constraint, seconds=self._limits.compile_seconds)
@@ -137,73 +139,6 @@ class GrammarHosts:
         )
 
 
-class _Pool:
-    """Hosts that hold nothing between two calls."""
-
-    def __init__(self, zygote: Zygote, num_hosts: int) -> None:
-        self._zygote = zygote
-        self._free = threading.Semaphore(num_hosts)
-        self._idle: list[Host] = []
-        self._busy: dict[Host, tuple[Any, ...]] = {}
-        """What each is at work on."""
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def call(self, name: str, *arguments: Any, seconds: float) -> tuple[Any, bytes | None]:
-        """`Host.call` of one that is free. One that is killed from outside is replaced, once."""
-        with self._free:
-            for last in (False, True):
-                host = self._take((name, *arguments), fresh=last)
-                try:
-                    return host.call(name, *arguments, seconds=seconds)
-                except HostDied as error:
-                    if error.by_itself or host.given_up or last:
-                        raise
-                finally:
-                    self._put_back(host)
-        raise AssertionError
-
-    def give_up(self, work: tuple[Any, ...]) -> None:
-        """Kill the host that is at work on this, if one is; nothing is held against it."""
-        with self._lock:
-            hosts = [host for host, of in self._busy.items() if of == work]
-        for host in hosts:
-            host.given_up = True
-            host.close()
-
-    def close(self) -> None:
-        """End all, also those at work."""
-        with self._lock:
-            self._closed = True
-            hosts = [*self._idle, *self._busy]
-            self._idle.clear()
-        for host in hosts:
-            host.given_up = True
-            host.close()
-
-    def _take(self, work: tuple[Any, ...], *, fresh: bool) -> Host:
-        with self._lock:
-            if self._closed:
-                raise GuidewayError("closed: nothing more is compiled")
-            host = self._idle.pop() if self._idle else None
-        if host is not None and (fresh or host.is_gone()):
-            host.close()
-            host = None
-        if host is None:
-            host = self._zygote.fork()
-        with self._lock:
-            self._busy[host] = work
-        return host
-
-    def _put_back(self, host: Host) -> None:
-        with self._lock:
-            self._busy.pop(host, None)
-            if host.alive and not self._closed:
-                self._idle.append(host)
-                return
-        host.close()
-
-
 def _can_be_built(classes: Sequence[type[GrammarStrategy]], options: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether strategies can be built over a small vocabulary: that tells what is wrong with their options, and takes
     no process."""
@@ -217,4 +152,4 @@ def _can_be_built(classes: Sequence[type[GrammarStrategy]], options: Mapping[str
 
 
 def _key(strategy: str, constraint: Constraint) -> tuple[str, str, bytes]:
-    return strategy, constraint.kind, hashlib.sha256(constraint.source().encode("utf-8", "surrogatepass")).digest()
+    return strategy, constraint.kind, constraint_digest(constraint)

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from guideway.api.grammar import FillJob
 from guideway.errors import ConformanceError, GuidewayError, contain, text_of
 from guideway.plugins.limits import Limits
+from guideway.runtime.closing import Record
 from guideway.runtime.grammar_hosts.host import Allowed, Host, HostDied, Patience
-from guideway.runtime.grammar_hosts.messages import MAX_ROWS, Job, error_of
+from guideway.runtime.grammar_hosts.messages import MAX_ROWS, Birth, Job, error_of
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
 from guideway.runtime.grammar_hosts.zygote import Zygote
 
@@ -63,6 +64,10 @@ class Filled:
     """The number of the matcher's."""
     masks: NDArray[np.int32]
     """Its rows, until the next command."""
+    first_closed: int | None = None
+    """The first of them that does not allow all that its grammar does."""
+    ends: Sequence[Record] = ()
+    """By row what is known of its end once a token was drawn from it; empty: what was known before."""
 
 
 @dataclass(slots=True)
@@ -299,12 +304,11 @@ class Lane:
     def _more_seconds(self, commands: Sequence[Job]) -> dict[int, float]:
         """By the number of a matcher what else it may take that is rebuilt: from what it accepted, perhaps with its
         grammar."""
-        return {
-            job.matcher: SECONDS_PER_TOKEN * len(job.birth.token_ids)
-            + (0.0 if job.birth.given is None else self._limits.compile_seconds)
-            for job in commands
-            if job.birth is not None
-        }
+        return {job.matcher: self._seconds_of(job.birth) for job in commands if job.birth is not None}
+
+    def _seconds_of(self, birth: Birth) -> float:
+        compiling = 0.0 if birth.given is None else self._limits.compile_seconds
+        return SECONDS_PER_TOKEN * len(birth.token_ids) + compiling
 
 
 def _beside(start: Callable[[], Host]) -> Future[Host]:
@@ -350,11 +354,21 @@ def _read(
 ) -> list[Filled]:
     """What a host says of a step, checked: it is not trusted to stay within what it was asked."""
     counts, errors, slow = list(answer["counts"]), dict(answer["errors"]), set(answer["slow"])
+    closing = dict(answer["closing"])
     found = []
     for i, (count, job) in enumerate(zip(counts, commands, strict=True)):
         if not -1 <= count <= len(job.draft_token_ids) or (count < 0) is not (str(i) in errors):
             raise ValueError(f"{count} drafts accepted of {len(job.draft_token_ids)}")
         error = error_of(errors[str(i)]) if count < 0 else None
         masks = rows[job.first_row : job.first_row + 1 + len(job.draft_token_ids)]
-        found.append(Filled(job, count, error, i in slow, grammars[i].number, masks))
+        first, ends = _read_closing(closing.get(str(i)))
+        found.append(Filled(job, count, error, i in slow, grammars[i].number, masks, first, ends))
     return found
+
+
+def _read_closing(answer: Any) -> tuple[int | None, list[Record]]:
+    if answer is None:
+        return None, []
+    first, records = answer
+    ends = [Record(int(free_until), int(at), tuple(map(int, path))) for free_until, at, path in records]
+    return None if first is None else int(first), ends

@@ -258,6 +258,7 @@ class MatcherHost:
         masks = filled.masks[: matcher.num_filled(count, sent)]
         bitmask[job.first_row : job.first_row + len(masks)] = masks
         matcher.filled(masks.copy() if lane is None else masks, sent[:count], lane)
+        matcher.first_closed, matcher.ends = filled.first_closed, filled.ends
         accepted[i] = count
         if self._num_late.get(matcher.number, 0) >= self._most_late:
             seconds = self._limits.late_seconds

@@ -24,6 +24,7 @@ from guideway.api.types import Constraint
 from guideway.errors import (
     DeadEnd,
     GuidewayError,
+    InvalidConfiguration,
     InvalidGrammar,
     InvalidRequest,
     LimitExceeded,
@@ -31,6 +32,7 @@ from guideway.errors import (
     UnsupportedCapability,
     UnsupportedGrammar,
 )
+from guideway.runtime.closing import Budget, Record
 
 __all__ = ["BROKEN", "Birth", "Frames", "Job", "SharedMasks", "error_of", "words_of"]
 
@@ -55,6 +57,10 @@ class Birth:
     strategy: str = ""
     given: Constraint | bytes | None = None
     """What its strategy makes the grammar from; None: the host has it."""
+    budget: Budget | None = None
+    """Within which its output is to be complete; None: it need not."""
+    end: Record | None = None
+    """What was known of its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,37 +141,49 @@ class SharedMasks:
         size = mmap.PAGESIZE + (MAX_ROWS + 2) * words * 4
         self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
         self._memory = mmap.mmap(self.descriptor, size)
-        self._working_on: NDArray[np.int64] = np.frombuffer(self._memory, dtype=np.int64, count=1)
+        self._work: NDArray[np.int64] = np.frombuffer(self._memory, dtype=np.int64, count=2)
         rows = np.frombuffer(self._memory, dtype=np.int32, offset=mmap.PAGESIZE)
         self.rows: NDArray[np.int32] = rows.reshape(MAX_ROWS + 2, words)
         self.working_on = IDLE
+        self.is_closing = False
 
     @property
     def working_on(self) -> int:
         """The matcher in work; `IDLE` between jobs and in work for several at once."""
-        return int(self._working_on[0])
+        return int(self._work[0])
 
     @working_on.setter
     def working_on(self, matcher: int) -> None:
-        self._working_on[0] = matcher
+        self._work[0] = matcher
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it looks for the end of an output."""
+        return bool(self._work[1])
+
+    @is_closing.setter
+    def is_closing(self, value: bool) -> None:
+        self._work[1] = value
 
 
 def words_of(error: BaseException) -> dict[str, Any]:
     """An error for `error_of` in another process."""
-    kind = type(error).__name__ if type(error) in PASSING else ""
+    kind = next((cls.__name__ for cls in type(error).__mro__ if cls in PASSING), "")
     remote = RemoteError.of(error)
     found = {name: str(getattr(error, name, "")) for name in ("feature", "field")}
     return {"kind": kind, "type": remote.type_name, "text": str(error if kind else remote), **found}
 
 
 def error_of(words: dict[str, Any]) -> GuidewayError:
-    """The error that `words_of` described: of the types a strategy may raise, or a `RemoteError`."""
+    """The error that `words_of` described: of the types a plugin may raise, or a `RemoteError`."""
     cls = next((known for known in PASSING if known.__name__ == words["kind"]), None)
     if cls is None:
         return RemoteError(words["text"], type_name=words["type"])
     if cls is UnsupportedGrammar:
         return UnsupportedGrammar(words["text"], feature=words["feature"], field=words["field"])
-    return cls(words["text"], field=words["field"]) if issubclass(cls, InvalidRequest) else cls(words["text"])
+    if issubclass(cls, InvalidRequest | InvalidConfiguration):
+        return cls(words["text"], field=words["field"])
+    return cls(words["text"])
 
 
 BROKEN = (EOFError, KeyError, TypeError, ValueError)
@@ -173,12 +191,14 @@ BROKEN = (EOFError, KeyError, TypeError, ValueError)
 
 PASSING: tuple[type[GuidewayError], ...] = (
     DeadEnd,
+    InvalidConfiguration,
     InvalidGrammar,
+    InvalidRequest,
     LimitExceeded,
     UnsupportedCapability,
     UnsupportedGrammar,
 )
-"""What a strategy may raise."""
+"""What a plugin may raise; of a class that derives from one of them, the nearest."""
 
 
 def _anonymous_file(size: int) -> int:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, ClassVar
 
 from guideway.errors import PluginLoadError
@@ -16,12 +15,17 @@ from guideway.plugins.index import PluginRecord
 from guideway.runtime.grammar_hosts.children import Child, answer_of
 from guideway.runtime.grammar_hosts.messages import Frames
 
-__all__ = ["Nursery"]
+__all__ = ["Nursery", "module_path"]
 
 IMPORT_SECONDS = 300.0
 """For importing strategies."""
 
 ANSWER_SECONDS = 10.0
+
+
+def module_path() -> tuple[str, ...]:
+    """Where modules are found here."""
+    return tuple(entry for entry in sys.path if isinstance(entry, str))
 
 
 class Nursery:
@@ -107,7 +111,8 @@ class Nursery:
         self._end()
         if not sys.executable:
             raise PluginLoadError(
-                "grammar hosts need a Python to run, and sys.executable is empty here; set grammar_host to 'inline'",
+                "hosts need a Python to run, and sys.executable is empty here; set grammar_host and modifier_host to "
+                "'inline'",
                 plugin="runtime",
             )
         ours, theirs = socket.socketpair()
@@ -149,8 +154,4 @@ class Nursery:
         if control is not None:
             control.close()
         if process is not None:
-            if not process.has_ended(1.0):
-                process.kill()
-            process.close()
-            with suppress(ChildProcessError):  # it is a child after all where this process is that of all orphans
-                os.waitpid(process.pid, os.WNOHANG)
+            process.end_orphan(1.0)

@@ -7,6 +7,7 @@ commands, one for what takes long beside them; both with stacks that native recu
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -14,11 +15,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
 from guideway.api.types import Constraint
@@ -28,12 +30,13 @@ from guideway.plugins.building import build_strategies
 from guideway.plugins.contract import check_returned
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
-from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Frames, Job, SharedMasks, words_of
+from guideway.runtime.closing import Closer, Lexicon, Reserve
+from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Frames, Job, SharedMasks, words_of
 from guideway.runtime.mask_block import GUARD, fill_between_guards
 from guideway.runtime.replay import new_matcher, recycle
 from guideway.runtime.threads import STACK_BYTES
 
-__all__ = ["Spec", "main"]
+__all__ = ["Answers", "Built", "Spec", "StrategySpec", "main"]
 
 APART = 8
 """For so many steps a batch that was slow is filled one by one."""
@@ -42,17 +45,71 @@ PDEATHSIG = 1
 """Of Linux's ``prctl``: which signal a process has when its parent ends."""
 
 
+class Answers(Protocol):
+    """What a host answers, by the name of a command."""
+
+    @property
+    def commands(self) -> Mapping[str, Callable[..., Any]]: ...
+
+    @property
+    def beside(self) -> Mapping[str, Callable[..., Any]]:
+        """What takes long, and is done beside the commands."""
+        ...
+
+
+class Built(Protocol):
+    """What a zygote holds, and its hosts a copy of."""
+
+    def answers(self, shared: SharedMasks, late_seconds: float) -> Answers:
+        """Those of a host."""
+        ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(ABC):
     """What a zygote is made from."""
 
+    what: ClassVar[str]
+    """Of which hosts."""
     path: tuple[str, ...]
     """Where modules are found, as in the serving process."""
-    vocabulary: Vocabulary
-    strategies: tuple[PluginRecord, ...]
-    options: dict[str, dict[str, Any]]
+    records: tuple[PluginRecord, ...]
+    """What its hosts run."""
     words: int
     """Of a mask."""
+
+    @abstractmethod
+    def build(self) -> Built:
+        """Build the plugins. Raises what that raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategySpec(Spec):
+    """Of grammar strategies."""
+
+    what = "grammar"
+    vocabulary: Vocabulary
+    options: dict[str, dict[str, Any]]
+
+    def build(self) -> Built:
+        classes = [load(record).component for record in self.records]
+        return _Strategies(build_strategies(classes, self.vocabulary, self.options), self.vocabulary)
+
+
+class _Strategies:
+    """The strategies of a zygote."""
+
+    def __init__(self, strategies: dict[str, GrammarStrategy], vocabulary: Vocabulary) -> None:
+        self._strategies = strategies
+        self._vocabulary = vocabulary
+
+    def answers(self, shared: SharedMasks, late_seconds: float) -> Answers:
+        return _Host(self._strategies, self._vocabulary, shared, late_seconds)
+
+    def close(self) -> None:
+        close_each([(f"grammar.{name}", strategy.close) for name, strategy in self._strategies.items()])
 
 
 def main(descriptor: int) -> None:
@@ -61,10 +118,11 @@ def main(descriptor: int) -> None:
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the serving process, which closes the socket
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.disable()  # what is imported stays: to look through it again and again takes time
     control = Frames(socket.socket(fileno=descriptor), most=1 << 40)
     with suppress(EOFError):
         control.answer({"pid": os.getpid()})
-        _fork_on_demand(control, _zygote, before=_import)
+        _fork_on_demand(control, {"fork": _zygote}, before=_import)
 
 
 def _import(records: Sequence[PluginRecord]) -> None:
@@ -77,7 +135,7 @@ def _import(records: Sequence[PluginRecord]) -> None:
 
 
 def _zygote(descriptors: Sequence[int], _: object) -> None:
-    """Build the strategies, and fork hosts until the other end of the socket is closed."""
+    """Build the plugins, and fork hosts until the other end of the socket is closed."""
     control = Frames(socket.socket(fileno=descriptors[0]), most=1 << 40)
     try:
         environ: dict[str, str]
@@ -86,8 +144,7 @@ def _zygote(descriptors: Sequence[int], _: object) -> None:
         os.environ.clear()
         os.environ.update(environ)  # it may be another one than when the nursery was started
         sys.path[:] = spec.path
-        classes = [load(record).component for record in spec.strategies]
-        strategies = build_strategies(classes, spec.vocabulary, spec.options)
+        built = spec.build()
     except EOFError:
         raise
     except BaseException as error:
@@ -96,18 +153,36 @@ def _zygote(descriptors: Sequence[int], _: object) -> None:
         plugin = getattr(error, "plugin", "")
         control.answer({"error": {**words_of(error), "field": field, "plugin": plugin, "said": str(error)}})
         return
+    _fork_hosts(control, spec, built)
+
+
+def _fork_hosts(control: Frames, spec: Spec, built: Built) -> None:
+    """Say that the plugins are built, and fork hosts until the other end of the socket is closed."""
     control.answer({"error": None})
     try:
-        _fork_on_demand(control, partial(_host, spec, strategies))
+        _fork_on_demand(control, {"fork": partial(_host, spec, built), "spare": partial(_spare, spec, built)})
     finally:
-        close_each([(f"grammar.{name}", strategy.close) for name, strategy in strategies.items()])
+        built.close()
+
+
+def _spare(spec: Spec, built: Built, descriptors: Sequence[int], _: object) -> None:
+    """Wait, as nobody's child, to take the place of the zygote that forked this process."""
+    if os.fork():
+        return
+    control = Frames(socket.socket(fileno=descriptors[0]), most=1 << 40)
+    control.answer({"pid": os.getpid()})
+    control.receive()  # nothing but that it is time
+    _fork_hosts(control, spec, built)
 
 
 def _fork_on_demand(
-    control: Frames, child: Callable[[Sequence[int], Any], None], before: Callable[[Any], None] | None = None
+    control: Frames,
+    children: dict[str, Callable[[Sequence[int], Any], None]],
+    before: Callable[[Any], None] | None = None,
 ) -> None:
-    """Answer commands until the other end of the socket is closed, which raises EOFError. A child has the descriptors
-    and the argument of the command to fork it; `before` is given the argument before."""
+    """Answer commands until the other end of the socket is closed, which raises EOFError. A child, by the command to
+    fork it, has the descriptors and the argument of the command; `before` is given the argument before. Nobody is told
+    of a spare, which nobody waits for."""
     while True:
         command, argument = control.receive()
         if command == "reap":
@@ -124,13 +199,14 @@ def _fork_on_demand(
             pid = os.fork()
         except OSError as error:
             pid = -1
-            control.answer({"error": str(error)})
+            if command != "spare":
+                control.answer({"error": str(error)})
         if pid == 0:
             status = 70
             try:
                 control.close()
                 _die_with_parent()
-                child(descriptors, argument)
+                children[command](descriptors, argument)
                 status = 0
             except EOFError:
                 status = 0
@@ -140,17 +216,19 @@ def _fork_on_demand(
                 os._exit(status)
         for descriptor in descriptors:
             os.close(descriptor)
-        if pid > 0:
+        if pid > 0 and command == "spare":
+            os.waitpid(pid, 0)  # it has forked the spare, which speaks for itself
+        elif pid > 0:
             control.answer({"pid": pid})
 
 
-def _host(
-    spec: Spec, strategies: dict[str, GrammarStrategy], descriptors: Sequence[int], limits: tuple[int, float]
-) -> None:
+def _host(spec: Spec, built: Built, descriptors: Sequence[int], limits: tuple[int, float]) -> None:
     memory_bytes, late_seconds = limits
     _limit_memory(memory_bytes)
+    gc.freeze()  # else the first collection would write to all that is shared
+    gc.enable()
     commands, beside, shared = descriptors
-    host = _Host(strategies, SharedMasks(spec.words, shared), late_seconds)
+    host = built.answers(SharedMasks(spec.words, shared), late_seconds)
     threading.stack_size(STACK_BYTES)
     threads = [
         threading.Thread(target=_answer, args=(Frames(socket.socket(fileno=end), most=1 << 40), answers), daemon=True)
@@ -161,7 +239,7 @@ def _host(
     threads[0].join()
 
 
-def _answer(frames: Frames, answers: dict[str, Callable[..., Any]]) -> None:
+def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
     """Answer commands until the other end is closed."""
     try:
         while True:
@@ -185,8 +263,15 @@ def _answer(frames: Frames, answers: dict[str, Callable[..., Any]]) -> None:
 class _Host:
     """The answers of one host."""
 
-    def __init__(self, strategies: dict[str, GrammarStrategy], masks: SharedMasks, late_seconds: float) -> None:
+    def __init__(
+        self,
+        strategies: dict[str, GrammarStrategy],
+        vocabulary: Vocabulary,
+        masks: SharedMasks,
+        late_seconds: float,
+    ) -> None:
         self._strategies = strategies
+        self._vocabulary = vocabulary
         self._masks = masks
         self._late_seconds = late_seconds
         self._apart = 0
@@ -195,6 +280,7 @@ class _Host:
         """What a batch may take before it is looked at one by one: more, once nobody in it was slow."""
         self._grammars: dict[int, tuple[GrammarStrategy, CompiledGrammar]] = {}
         self._matchers: dict[int, _Living] = {}
+        self._lexicon: Lexicon | None = None
         self.commands: dict[str, Callable[..., Any]] = {
             "supports": self._supports,
             "compile": self._compile,
@@ -216,14 +302,15 @@ class _Host:
         }
 
     def _compile(self, strategy: str, constraint: Constraint) -> tuple[dict[str, Any], bytes | None]:
-        """How many bytes the grammar holds, and itself if it can be handed over."""
+        """How many bytes the grammar holds, its `Reserve`, and itself if it can be handed over."""
         owner = self._strategies[strategy]
         grammar = owner.compile(constraint)
         check_returned(grammar, CompiledGrammar)
         data = grammar.to_bytes() if "serialize" in owner.capabilities else None
         if data is not None and len(data) > MAX_GRAMMAR:
             data = None
-        return {"nbytes": max(0, int(grammar.nbytes))}, data
+        reserve = asdict(Reserve.of(constraint, self._vocabulary))
+        return {"nbytes": max(0, int(grammar.nbytes)), "reserve": reserve}, data
 
     # For sequences
 
@@ -274,12 +361,46 @@ class _Host:
                 if count < 0:
                     unsaid = ConformanceError("fill returned -1 without setting the job's error")
                     errors[i] = words_of(ready[i].error or unsaid)
+        closing = self._close(jobs, counts, ready, errors)
         masks.working_on = IDLE
         self._apart = max(0, self._apart - 1)
         slow = [i for i, seconds in enumerate(taken) if seconds > self._late_seconds]
         if slow:
             self._usual_seconds = self._late_seconds
-        return {"counts": counts, "errors": errors, "slow": slow}
+        return {"counts": counts, "errors": errors, "slow": slow, "closing": closing}
+
+    def _close(
+        self, jobs: Sequence[Job], counts: list[int], ready: Mapping[int, FillJob], errors: dict[int, Any]
+    ) -> dict[int, Any]:
+        """Keep the rows of those whose budget ends to what can be completed. What is known of their end, where that is
+        new: the first row that lost something, and the fields of the `Record` of each row."""
+        closing = {}
+        for i, job in enumerate(jobs):
+            living = self._matchers.get(job.matcher)
+            if living is None or (closer := living.closer) is None or (count := counts[i]) < 0:
+                continue
+            self._masks.working_on = job.matcher
+            try:
+                rows = self._masks.rows[ready[i].first_row :]
+                with self._closing():
+                    first = closer.restrict(living.matcher, job.draft_token_ids[:count], rows)
+            except BaseException as error:
+                self._matchers.pop(job.matcher, None)
+                counts[i], errors[i] = -1, words_of(error)
+                continue
+            if first is not None or any(record is not closer.record for record in closer.records):
+                closing[i] = first, [(record.free_until, record.at, record.path) for record in closer.records]
+        return closing
+
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Around what may take as long as a search for a completion does."""
+        self._masks.is_closing = True
+        try:
+            yield
+        finally:
+            self._masks.working_on = IDLE  # first: what it took is not held against what comes then
+            self._masks.is_closing = False
 
     def _together(self, jobs: Sequence[Job], ready: dict[int, FillJob]) -> list[list[int]]:
         """The jobs that are filled by one call: all, where the strategy fills batches by itself and is fast."""
@@ -294,7 +415,14 @@ class _Host:
         self._forget(ended, ())
         self._masks.working_on = job.matcher
         living = self._living(job)
-        answer = getattr(living.matcher, method)(*arguments)
+        if method == "shortest":
+            assert living.closer is not None
+            with self._closing():
+                answer = living.closer.shortest(living.matcher)
+        else:
+            answer = getattr(living.matcher, method)(*arguments)
+        if living.closer is not None and method == "accept":
+            living.closer.accept(arguments[0][:answer])
         self._masks.working_on = IDLE
         return list(answer) if isinstance(answer, list | tuple) else answer
 
@@ -306,12 +434,25 @@ class _Host:
             strategy, grammar = self._grammars[job.birth.grammar]
             matcher = new_matcher(strategy, grammar, job.birth.stop_token_ids)
             _accept(matcher, job.birth.token_ids)
-            self._matchers[job.matcher] = _Living(strategy, grammar, matcher)
+            self._matchers[job.matcher] = _Living(strategy, grammar, matcher, self._closer(job.birth))
         living = self._matchers[job.matcher]
         if job.rollback:
             living.matcher.rollback(job.rollback)
         _accept(living.matcher, job.accept)
+        if living.closer is not None:
+            living.closer.rollback(job.rollback)
+            living.closer.accept(job.accept)
         return living
+
+    def _closer(self, birth: Birth) -> Closer | None:
+        """That of a matcher which is born."""
+        if birth.budget is None:
+            return None
+        if self._lexicon is None:
+            self._lexicon = Lexicon(self._vocabulary)
+        closer = Closer(self._lexicon, birth.stop_token_ids, birth.budget, birth.end)
+        closer.accept(birth.token_ids)
+        return closer
 
     def _forget(self, ended: Sequence[tuple[int, bool]], unloaded: Sequence[int]) -> None:
         for matcher, whole in ended:
@@ -332,6 +473,7 @@ class _Living:
     strategy: GrammarStrategy
     grammar: CompiledGrammar
     matcher: Matcher
+    closer: Closer | None = None
 
 
 def _accept(matcher: Matcher, token_ids: tuple[int, ...]) -> None:

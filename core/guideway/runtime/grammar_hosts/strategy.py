@@ -14,6 +14,7 @@ from guideway.api.bitmask import BITS_PER_WORD, Bitmask
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
 from guideway.api.types import Constraint
 from guideway.api.vocabulary import Vocabulary
+from guideway.runtime.closing import Budget, Record, Reserve
 from guideway.runtime.grammar_hosts.messages import Birth, Job
 from guideway.runtime.mask_block import Late
 
@@ -56,7 +57,7 @@ class Hosts(Protocol):
 
     def supports(self, strategy: str, constraint: Constraint) -> Support: ...
 
-    def compile(self, strategy: str, constraint: Constraint) -> tuple[int, bytes | None]: ...
+    def compile(self, strategy: str, constraint: Constraint) -> tuple[int, Reserve, bytes | None]: ...
 
     def check(self, strategy: str, constraint: Constraint) -> None: ...
 
@@ -86,8 +87,9 @@ class HostedStrategy(GrammarStrategy):
         return self._hosts.supports(self.name, constraint)
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
-        nbytes, data = self._hosts.compile(self.name, constraint)
-        grammar = HostedGrammar(self._matchers, constraint, data, nbytes, partial(self._hosts.check, self.name))
+        nbytes, reserve, data = self._hosts.compile(self.name, constraint)
+        check = partial(self._hosts.check, self.name)
+        grammar = HostedGrammar(self._matchers, self.name, constraint, data, nbytes, reserve, check)
         self._matchers.load(grammar)
         return grammar
 
@@ -108,14 +110,19 @@ class HostedGrammar(CompiledGrammar):
     def __init__(
         self,
         home: Home,
+        strategy: str,
         constraint: Constraint,
         data: bytes | None,
         nbytes: int,
+        reserve: Reserve,
         check: Callable[[Constraint], None],
     ) -> None:
         self.number = next(_NUMBERS)
+        self.strategy = strategy
         self.constraint = constraint
         self.data = data
+        self.reserve = reserve
+        """What its outputs need at their end."""
         self._home = home
         self._nbytes = nbytes
         self._check = check
@@ -152,6 +159,14 @@ class HostedMatcher(Matcher):
         self.number = next(_NUMBERS)
         self.recycled = False
         """Whether the strategy may use it again."""
+        self.budget: Budget | None = None
+        """Within which its output is to be complete; None: it need not. Set before its masks are asked for."""
+        self.end: Record | None = None
+        """What is known of its end."""
+        self.ends: Sequence[Record] = ()
+        """The same once a token was drawn from a row of the last fill; empty: no more than before."""
+        self.first_closed: int | None = None
+        """The first row of the last fill that does not allow all that its grammar does."""
         self._stop_token_ids = stop_token_ids
         self._accepted = accepted
         self.born_in = -1
@@ -170,6 +185,9 @@ class HostedMatcher(Matcher):
     # What is known
 
     def accept(self, token_ids: Sequence[int]) -> int:
+        if token_ids and self.ends:
+            self.end = self.ends[min(len(token_ids), len(self.ends)) - 1]
+        self.ends = ()
         for count, token_id in enumerate(token_ids):
             if self.is_terminated():
                 return count
@@ -210,6 +228,7 @@ class HostedMatcher(Matcher):
         child = HostedMatcher(self._home, self.grammar, self._stop_token_ids, list(self._accepted))
         child._rows, child._drafts, child._at = self._rows, self._drafts, self._at
         child._filled_by, child._filled_in = self._filled_by, self._filled_in
+        child.budget, child.end, child.ends = self.budget, self.end, self.ends
         return child
 
     def is_slow(self) -> bool:
@@ -239,14 +258,25 @@ class HostedMatcher(Matcher):
         found = self._home.ask(self, "shortest_completion", limit)
         return None if found is None else tuple(found)
 
+    def shortest(self) -> int | None:
+        """How many tokens the shortest completion has that is found, whatever its budget; None if none is."""
+        found = self._home.ask(self, "shortest")
+        return None if found is None else int(found)
+
     # For its home
 
     def job(self, host: int, draft_token_ids: Sequence[int] = (), first_row: int = 0) -> Job:
         """What the host has to do for it."""
         if self.born_in == host:
-            return Job(self.number, None, self._to_roll_back, tuple(self._to_accept), tuple(draft_token_ids), first_row)
-        birth = Birth(self.grammar.number, self._stop_token_ids, tuple(self._accepted))
-        return Job(self.number, birth, 0, (), tuple(draft_token_ids), first_row)
+            birth, rollback, news = None, self._to_roll_back, tuple(self._to_accept)
+        else:
+            birth, rollback, news = self._birth(), 0, ()
+        drafts = tuple(draft_token_ids)
+        return Job(self.number, birth, rollback, news, drafts, first_row)
+
+    def _birth(self) -> Birth:
+        accepted = tuple(self._accepted)
+        return Birth(self.grammar.number, self._stop_token_ids, accepted, budget=self.budget, end=self.end)
 
     def done(self, host: int) -> None:
         """The host has done it."""

@@ -14,11 +14,12 @@ from functools import partial
 
 from guideway.errors import GuidewayError, InvalidConfiguration, PluginLoadError, text_of
 from guideway.plugins.limits import Limits
-from guideway.runtime.grammar_hosts.children import Child, answer_of
+from guideway.runtime.grammar_hosts.children import Child, answer_of, is_stopped
 from guideway.runtime.grammar_hosts.host import Host, HostDied
 from guideway.runtime.grammar_hosts.messages import Frames, SharedMasks
 from guideway.runtime.grammar_hosts.nursery import ANSWER_SECONDS, Nursery
 from guideway.runtime.grammar_hosts.serving import Spec
+from guideway.runtime.grammar_hosts.spare import Spare
 from guideway.runtime.metrics import HOSTS_STARTED
 
 __all__ = ["Zygote"]
@@ -36,8 +37,8 @@ LOST = (OSError, EOFError, ValueError)
 
 
 class Zygote:
-    """Builds the strategies and forks hosts. Started anew if it is lost, and with it the hosts that were forked from
-    it."""
+    """Builds the plugins and forks hosts, and a spare of itself. If it is lost, and with it the hosts that were forked
+    from it, the spare takes its place; without one it is started anew."""
 
     def __init__(self, spec: Spec, limits: Limits) -> None:
         self.spec = spec
@@ -47,13 +48,16 @@ class Zygote:
         self._release = weakref.finalize(self, self._nursery.release)
         self._process: Child | None = None
         self._control: Frames | None = None
+        self._spare: Spare | None = None
+        self._is_orphan = False
+        """Whether it was the spare."""
         self._owner = os.getpid()
         self._closed = False
         self._rests_until = 0.0
         self._failure, self._failed_until = "", 0.0
 
     def start(self) -> None:
-        """Build the strategies. Raises what is wrong with their options, and `PluginLoadError`."""
+        """Build the plugins. Raises what is wrong with their options, and `PluginLoadError`."""
         with self._lock:
             try:
                 self._start()
@@ -61,7 +65,7 @@ class Zygote:
                 raise
             except LOST as lost:
                 raise PluginLoadError(
-                    "the process that grammar hosts come from ended, or did not answer, while strategies were "
+                    f"the process that {self.spec.what} hosts come from ended, or did not answer, while plugins were "
                     f"built: {text_of(lost)}",
                     plugin="runtime",
                 ) from lost
@@ -86,17 +90,19 @@ class Zygote:
 
     def _forked(self) -> Host:
         if os.getpid() != self._owner:
-            raise HostDied("grammar hosts serve the process that started them, and this one was forked from it")
+            raise HostDied("hosts serve the process that started them, and this one was forked from it")
         with self._lock:
             for last in (False, True):
                 try:
-                    if self._is_gone():
+                    if self._is_gone() and not self._took_over():
                         self._start_again()
-                    return self._fork()
+                    host = self._fork()
+                    self._keep_spare()
+                    return host
                 except LOST as error:
                     self._end()
                     if last:
-                        raise HostDied(f"no grammar host can be started: {text_of(error)}") from error
+                        raise HostDied(f"no {self.spec.what} host can be started: {text_of(error)}") from error
                 except HostDied:
                     raise
                 except BaseException:  # interrupted: an answer may still be under way
@@ -128,22 +134,47 @@ class Zygote:
             self._end()
             self._closed = True
             self._release()
+            if self._spare is not None and os.getpid() == self._owner:
+                self._spare.close()
+
+    def _keep_spare(self) -> None:
+        """Have one forked if there is none; nobody waits for that."""
+        assert self._control is not None
+        if self._spare is not None and self._spare.is_lost():
+            self._spare.close()
+            self._spare = None
+        if self._spare is None:
+            with suppress(*LOST):  # the next fork finds out that the zygote is lost
+                self._spare = Spare(self._control)
+
+    def _took_over(self) -> bool:
+        """Whether the spare is the zygote now."""
+        self._end()
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return False
+        try:
+            self._process, self._control = spare.take_over(ANSWER_SECONDS)
+        except LOST:
+            return False
+        self._is_orphan = True
+        return True
 
     def _start_again(self) -> None:
         if self._closed:
-            raise HostDied("closed: no grammar host is started")
+            raise HostDied(f"closed: no {self.spec.what} host is started")
         if time.monotonic() < self._rests_until:
-            raise HostDied("no grammar host can be started, as was found out a moment ago")
+            raise HostDied(f"no {self.spec.what} host can be started, as was found out a moment ago")
         try:
             self._start()
         except GuidewayError as error:
             self._rests_until = time.monotonic() + RESTS
-            raise HostDied(f"no grammar host can be started: {error}") from error
+            raise HostDied(f"no {self.spec.what} host can be started: {error}") from error
         except LOST as lost:
-            raise HostDied(f"no grammar host can be started: {text_of(lost)}") from lost
+            raise HostDied(f"no {self.spec.what} host can be started: {text_of(lost)}") from lost
 
     def _start(self) -> None:
-        """Raises what is wrong with the strategies, and `LOST` where the zygote was lost again and again."""
+        """Raises what is wrong with the plugins, and `LOST` where the zygote was lost again and again."""
         for last in (False, False, True):  # some of it may be anybody's doing
             self._end()
             try:
@@ -159,7 +190,7 @@ class Zygote:
         ours.settimeout(ANSWER_SECONDS)  # one that was stopped takes no long command
         self._control = Frames(ours)
         with theirs:
-            self._process = self._nursery.fork(self.spec.strategies, theirs)
+            self._process = self._nursery.fork(self.spec.records, theirs)
         self._control.send((dict(os.environ), self.spec))
         error = answer_of(self._control, self._process.pid, START_SECONDS)["error"]
         if error is not None:
@@ -179,7 +210,7 @@ class Zygote:
             socket.send_fds(self._control.socket, [b"\0"], descriptors)
             answer = answer_of(self._control, self._process.pid, ANSWER_SECONDS)
             if "error" in answer:
-                raise HostDied(f"no grammar host can be started: {answer['error']}")
+                raise HostDied(f"no {self.spec.what} host can be started: {answer['error']}")
             HOSTS_STARTED.inc()
             child = Child(answer["pid"])
             reap = partial(self.reap, child, self._control)
@@ -199,6 +230,7 @@ class Zygote:
 
     def _end(self) -> None:
         control, process, self._control, self._process = self._control, self._process, None, None
+        is_orphan, self._is_orphan = self._is_orphan, False
         if control is None:
             return
         if process is not None and os.getpid() == self._owner:
@@ -206,7 +238,10 @@ class Zygote:
                 control.socket.shutdown(socket.SHUT_WR)  # it closes its strategies; its hosts end with it
                 poll = select.poll()
                 poll.register(control.socket, select.POLLIN)
-                poll.poll(1000)
-            process.kill()
-            self._nursery.reap(process)
+                poll.poll(0 if is_stopped(process.pid) else 1000)
+            if is_orphan:
+                process.end_orphan(0.0)
+            else:
+                process.kill()
+                self._nursery.reap(process)
         control.close()

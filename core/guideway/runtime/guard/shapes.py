@@ -18,9 +18,11 @@ class Unit(NamedTuple):
     stars: int = 0
     """Parts that may be left out or go on without end."""
     star_depth: int = 0
+    least: int = 0
+    """Size with what may be repeated as seldom as it must be, but once: no text is farther from its end."""
 
 
-ATOM, NOTHING = Unit(1), Unit()
+ATOM, NOTHING = Unit(1, least=1), Unit()
 
 
 class Shape:
@@ -46,7 +48,7 @@ class Shape:
     def run(self, length: int) -> None:
         """So many characters in a row."""
         group = self._together()
-        self._group = group._replace(size=group.size + length - 1)
+        self._group = group._replace(size=group.size + length - 1, least=group.least + length - 1)
         self._last = ATOM
 
     def open(self) -> None:
@@ -64,13 +66,14 @@ class Shape:
 
     def repeat(self, most: int | None, least: int = 0) -> None:
         """What came last, up to `most` times; None: without end."""
-        size, product, stars, depth = self._last
+        size, product, stars, depth, shortest = self._last
         times = min(CAP, max(1, least if most is None else most))
         self.repetition = max(self.repetition, times if times > 1 else 0)
         stars = min(CAP, stars * times)
         if most is None or (most == 1 and least == 0):
             stars += 1
-        self._last = Unit(min(CAP, size * times), min(CAP, product * times), stars, depth + (most is None))
+        shortest = min(CAP, shortest * max(1, least))
+        self._last = Unit(min(CAP, size * times), min(CAP, product * times), stars, depth + (most is None), shortest)
 
     def alternative(self) -> None:
         """The next branch begins."""
@@ -88,10 +91,11 @@ class Shape:
     def _together(self) -> Unit:
         group, last = self._group, self._last
         if last is ATOM:
-            return Unit(group.size + 1, group.product, group.stars, group.star_depth)
+            return Unit(group.size + 1, group.product, group.stars, group.star_depth, group.least + 1)
         return Unit(
             min(CAP, group.size + last.size),
             max(group.product, last.product),
             min(CAP, group.stars + last.stars),
             max(group.star_depth, last.star_depth),
+            min(CAP, group.least + last.least),
         )

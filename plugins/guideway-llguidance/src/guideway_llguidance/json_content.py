@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from guideway.api import InvalidGrammar, JsonSchema, StructuralTag, UnsupportedGrammar
+from guideway.api import MAX_WHITESPACE, InvalidGrammar, JsonSchema, StructuralTag, UnsupportedGrammar
 from guideway.json_schema import Schema, check_schema, subschemas
 
 if TYPE_CHECKING:
+    from guideway.api import Whitespace
     from llguidance._lib import JsonCompileOptions
 
 OPTIONS = "x-guidance"
@@ -24,6 +25,25 @@ def check(constraint: JsonSchema | StructuralTag, schema: Any) -> None:
         raise InvalidGrammar("the schema `false` allows nothing", field="constraint.schema")
     if f'"{OPTIONS}"' in constraint.source() and _sets_options(schema):
         raise UnsupportedGrammar(OPTIONS_IN_SCHEMA, feature=OPTIONS)
+
+
+def options(whitespace: Whitespace, *, inside: bool = False) -> JsonCompileOptions:
+    """How llguidance should write JSON. It skips white space by a lexeme that may follow itself, so it knows no bound;
+    that of a whole output is the matcher's affair. `inside` other text it stands at commas and colons alone, which
+    llguidance takes for patterns."""
+    comma, colon, flexible = ",", ":", whitespace in ("bounded", "any")
+    if whitespace == "spaced":
+        comma, colon = ", ", ": "
+    elif whitespace == "bounded" and inside:
+        blanks, flexible = rf"[ \t\n\r]{{0,{MAX_WHITESPACE}}}", False
+        comma, colon = f"{blanks},{blanks}", f"{blanks}:{blanks}"
+    return {
+        "whitespace_flexible": flexible,
+        "item_separator": comma,
+        "key_separator": colon,
+        "coerce_one_of": False,
+        "lenient": False,
+    }
 
 
 def to_lark(schema: Any, options: JsonCompileOptions) -> str:

@@ -15,6 +15,7 @@ from llguidance import LLMatcher, LLTokenizer
 if TYPE_CHECKING:
     from guideway.api import Vocabulary
     from guideway.api.bitmask import Bitmask
+    from guideway.json_schema import JsonCursor, WritingRule
     from numpy.typing import NDArray
 
 
@@ -37,6 +38,7 @@ class LlguidanceCompiled(CompiledGrammar):
         vocabulary: Vocabulary,
         eos_token_id: int,
         nbytes: int,
+        rule: WritingRule | None = None,
     ) -> None:
         self._parse = parse
         self._template = parse()
@@ -44,6 +46,10 @@ class LlguidanceCompiled(CompiledGrammar):
         self._vocabulary = vocabulary
         self.eos_token_id = eos_token_id
         self._nbytes = nbytes
+        self.rule = rule
+        """Of how JSON is written, where the output is nothing else."""
+        if rule is not None:
+            rule.prepare()
         self._lock = threading.Lock()
 
     def native(self, *, renew: bool = False) -> LLMatcher:
@@ -77,6 +83,9 @@ class LlguidanceMatcher(Matcher):
         self._stop_token_ids = stop_token_ids
         self._vocabulary = vocabulary
         self._token_ids: list[int] = []
+        self._rule = compiled.rule
+        self._places = [] if self._rule is None else [self._rule.start]
+        """Where in JSON the output stood after each token, if there is a rule."""
         self._terminated = False
         self._accepting = False
         self._mask: NDArray[np.int32] = np.zeros(num_words(len(vocabulary)), dtype=np.int32)
@@ -97,6 +106,7 @@ class LlguidanceMatcher(Matcher):
                 if self._native.is_error():
                     self._start_again()
                     self._consume((token_id,))
+                self._places += self._after((token_id,))
             self._token_ids.append(token_id)
         return len(token_ids)
 
@@ -115,6 +125,8 @@ class LlguidanceMatcher(Matcher):
             if not is_dead_end(self._native.get_error()):
                 self._check()
             self._mask[:] = 0
+        if self._rule is not None and (allowed := self._rule.allowed(self._places[-1])) is not None:
+            self._mask &= allowed
         self._accepting = not self._native.is_error() and self._native.is_accepting()
         # llguidance sets the bit of the tokenizer's own stop token, and of one the grammar names
         words, eos = self._words, self._compiled.eos_token_id
@@ -165,6 +177,8 @@ class LlguidanceMatcher(Matcher):
         self._token_ids, self._terminated = kept, False
         if not num_native:
             return
+        if self._places:
+            del self._places[-num_native:]
         self._mask_is_current = False
         if self._native.is_error():
             self._start_again()
@@ -175,6 +189,7 @@ class LlguidanceMatcher(Matcher):
     def fork(self) -> LlguidanceMatcher:
         other = LlguidanceMatcher(self._compiled, self._native.deep_copy(), self._stop_token_ids, self._vocabulary)
         other._token_ids, other._terminated = self._token_ids.copy(), self._terminated
+        other._places = self._places.copy()
         return other
 
     def forced_tokens(self) -> Sequence[int]:
@@ -184,7 +199,20 @@ class LlguidanceMatcher(Matcher):
         forced = self._native.compute_ff_bytes()
         self._check()
         # up to where the text that follows could change the tokens
-        return tuple(self._compiled.tokenizer.tokenize_partial(forced)[0])
+        token_ids = tuple(self._compiled.tokenizer.tokenize_partial(forced)[0])
+        return token_ids if self._rule is None else token_ids[: len(self._after(token_ids))]
+
+    def _after(self, token_ids: Sequence[int]) -> list[JsonCursor]:
+        """Where in JSON the output stands after each of these tokens, up to the first that breaks the rule."""
+        if self._rule is None:
+            return []
+        places = self._places[-1:]
+        for token_id in token_ids:
+            after = self._rule.after(places[-1], token_id)
+            if after is None:
+                break
+            places.append(after)
+        return places[1:]
 
     def _check(self) -> None:
         """Raise what went wrong inside llguidance. It goes on as if the output were complete: its next masks would

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from guideway.api import (
+    WHITESPACE,
     Choice,
     Constraint,
     Grammar,
@@ -26,6 +27,7 @@ from guideway.api import (
     Vocabulary,
     parse_options,
 )
+from guideway.json_schema import WritingRule
 from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe
 from llguidance import LLMatcher, LLParserLimits
 
@@ -36,7 +38,6 @@ from guideway_llguidance.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:
     from guideway.json_schema import Schema
-    from llguidance._lib import JsonCompileOptions
 
 
 MAX_STATES = 30_000
@@ -59,8 +60,7 @@ _UNSUPPORTED = re.compile(r"support|implemented|\btoo\b|limit", re.IGNORECASE)
 class Options:
     """What an operator may set under ``[grammar.llguidance]``."""
 
-    whitespace: Literal["any", "compact", "spaced"] = "any"
-    """Between JSON tokens: any whitespace, none, or one space after each comma and colon."""
+    """None of its own."""
 
 
 class Strategy(GrammarStrategy):
@@ -84,16 +84,10 @@ class Strategy(GrammarStrategy):
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         super().__init__(vocabulary, options)
-        whitespace = parse_options(Options, options, where="grammar.llguidance").whitespace
-        self._json_options: JsonCompileOptions = {
-            "whitespace_flexible": whitespace == "any",
-            "item_separator": ", " if whitespace == "spaced" else ",",
-            "key_separator": ": " if whitespace == "spaced" else ":",
-            "coerce_one_of": False,
-            "lenient": False,
-        }
+        parse_options(Options, options, where="grammar.llguidance")
         self._tokenizer, self._eos_token_id = build_tokenizer(vocabulary)
         self._specials = SpecialTokens(vocabulary)
+        self._rules = {word: WritingRule(vocabulary.tokens, word) for word in WHITESPACE}
 
     def supports(self, constraint: Constraint) -> Support:
         try:
@@ -113,7 +107,9 @@ class Strategy(GrammarStrategy):
         grammar = self._lark(constraint)
         nbytes = BASE_NBYTES + 64 * len(grammar)
         parse = partial(self._parse, kind, grammar)
-        return LlguidanceCompiled(parse, self._tokenizer, self.vocabulary, self._eos_token_id, nbytes)
+        # one JSON text from end to end, whose bytes tell where names are
+        rule = self._rules[constraint.spacing] if isinstance(constraint, JsonSchema | JsonObject) else None
+        return LlguidanceCompiled(parse, self._tokenizer, self.vocabulary, self._eos_token_id, nbytes, rule)
 
     def _parse(self, kind: str, grammar: str) -> LLMatcher:
         native = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(max_lexer_states=MAX_STATES))
@@ -128,9 +124,9 @@ class Strategy(GrammarStrategy):
         match constraint:
             case JsonSchema():
                 json_content.check(constraint, constraint.parsed)
-                grammar = "start: " + json_content.to_lark(constraint.parsed, self._json_options)
+                grammar = "start: " + json_content.to_lark(constraint.parsed, json_content.options(constraint.spacing))
             case JsonObject():
-                grammar = "start: " + json_content.to_lark({"type": "object"}, self._json_options)
+                grammar = "start: " + json_content.to_lark({"type": "object"}, json_content.options(constraint.spacing))
             case StructuralTag():
                 grammar = self._translate(constraint)[0]
             case Regex():
@@ -142,7 +138,7 @@ class Strategy(GrammarStrategy):
         return f"{grammar}\n{NO_FORCING}\n"
 
     def _translate(self, constraint: StructuralTag) -> tuple[str, list[Schema]]:
-        return translate(constraint, self._specials, self._json_options)
+        return translate(constraint, self._specials)
 
 
 def _refuse(kind: str, native: LLMatcher) -> NoReturn:

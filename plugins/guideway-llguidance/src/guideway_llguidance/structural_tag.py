@@ -37,7 +37,6 @@ from guideway_llguidance.parts import (
 if TYPE_CHECKING:
     from guideway.api import StructuralTag, Vocabulary
     from guideway.json_schema import Schema
-    from llguidance._lib import JsonCompileOptions
 
 MAX_DEPTH = 16
 """Of formats inside formats."""
@@ -81,24 +80,22 @@ class _Tag:
     path: str
 
 
-def translate(
-    constraint: StructuralTag, specials: SpecialTokens, options: JsonCompileOptions
-) -> tuple[str, list[Schema]]:
+def translate(constraint: StructuralTag, specials: SpecialTokens) -> tuple[str, list[Schema]]:
     """A tag in either form as a Lark grammar, and the schemas in it.
 
     Raises `InvalidGrammar` where it is malformed and `UnsupportedGrammar` where it, or a schema in it, cannot be
     served; both name the field.
     """
-    translator = _Translator(constraint, specials, options)
+    translator = _Translator(constraint, specials)
     start = translator.top(constraint.parsed)
     return "\n".join([f"start: {start.lark or EMPTY}", *translator.rules, *TERMINALS]), translator.schemas
 
 
 class _Translator:
-    def __init__(self, constraint: StructuralTag, specials: SpecialTokens, options: JsonCompileOptions) -> None:
+    def __init__(self, constraint: StructuralTag, specials: SpecialTokens) -> None:
         self._constraint = constraint
         self._specials = specials
-        self._options = options
+        self._options = json_content.options(constraint.spacing, inside=True)
         self._depth = 0
         self.rules: list[str] = []
         self.schemas: list[Schema] = []

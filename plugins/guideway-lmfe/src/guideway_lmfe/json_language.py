@@ -1,7 +1,7 @@
 """lm-format-enforcer's JSON parser, without what it gets wrong.
 
 It would count some items of arrays twice, and allow a comma before ``}``, ``1.e5``, fractions and negative exponents of
-integers, raw control characters in strings, and whitespace without end after the value.
+integers, raw control characters in strings, and whitespace before and after the value.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CONTROLS = frozenset(map(chr, range(32)))
 NO_LIMIT = 1 << 30
 
 
-def json_language(schema: Schema, source: str, max_whitespace: int | None) -> Language:
+def json_language(schema: Schema, source: str) -> Language:
     """A checked schema. Raises `InvalidGrammar` and `UnsupportedGrammar`."""
     written = rewritten(schema)
     cache: dict[str, RegexParser] = {}
@@ -49,7 +49,7 @@ def json_language(schema: Schema, source: str, max_whitespace: int | None) -> La
         named |= {c for c in cache[pattern].context.pattern.alphabet if isinstance(c, str) and ord(c) > 127}
     config = CharacterLevelParserConfig(
         alphabet="".join([*ASCII, *sorted(named), other_than(named)]),
-        max_consecutive_whitespaces=NO_LIMIT if max_whitespace is None else max_whitespace,
+        max_consecutive_whitespaces=NO_LIMIT,  # it counts spaces inside strings
         force_json_field_order=False,
         max_json_array_length=0,
     )
@@ -133,7 +133,7 @@ def _of_stack(parser: JsonSchemaParser) -> frozenset[str]:
         found |= legal(part)
         if not part.can_end():
             break
-    if parser.num_consecutive_whitespaces >= parser.config.max_consecutive_whitespaces:
+    if not parser.last_non_whitespace_character or parser.can_end():
         found -= WHITESPACE
     return frozenset(found)
 
@@ -169,9 +169,6 @@ def legal_tokens(language: Language, place: Place, tokens: JsonTokens) -> Iterat
 def _free_string(parser: CharacterLevelParser) -> StringParsingState | None:
     """The string `parser` is in, if nothing but its length matters."""
     if not isinstance(parser, JsonSchemaParser) or not parser.object_stack:
-        return None
-    # elsewhere more than one count of whitespace goes by
-    if parser.config.max_consecutive_whitespaces != NO_LIMIT:
         return None
     top = parser.object_stack[-1]
     if not isinstance(top, StringParsingState) or top.allowed_strings or top.regex_parser:

@@ -19,6 +19,7 @@ from guideway_lmfe.tokens import Ids
 if TYPE_CHECKING:
     from guideway.api import Vocabulary
     from guideway.api.bitmask import Bitmask
+    from guideway.json_schema import JsonCursor, WritingRule
     from numpy.typing import NDArray
 
 
@@ -30,16 +31,25 @@ class LmfeCompiled(CompiledGrammar):
     """A language with the search for the tokens that are legal at a place of it."""
 
     def __init__(
-        self, language: Language, vocabulary: Vocabulary, legal: Callable[[Place], Iterator[Ids]], nbytes: int
+        self,
+        language: Language,
+        vocabulary: Vocabulary,
+        legal: Callable[[Place], Iterator[Ids]],
+        nbytes: int,
+        rule: WritingRule | None,
     ) -> None:
         self.language = language
         self.vocabulary = vocabulary
+        self.rule = rule
+        """Of how JSON is written, where the output is JSON."""
+        if rule is not None:
+            rule.prepare()
         self._legal = legal
         self._nbytes = nbytes
         self._masks: dict[Hashable, NDArray[np.int32]] = {}
 
     def matcher(self, stop_token_ids: frozenset[int]) -> LmfeMatcher:
-        return LmfeMatcher(self, stop_token_ids, [self.language.start])
+        return LmfeMatcher(self, stop_token_ids, [self.language.start], [] if self.rule is None else [self.rule.start])
 
     @property
     def nbytes(self) -> int:
@@ -63,22 +73,29 @@ class LmfeCompiled(CompiledGrammar):
 
 class LmfeMatcher(Matcher):
     """The places a sequence went through, one more than tokens; None after a stop token. The mask of the last one is
-    kept."""
+    kept. `cursors` are where in JSON they are, if there is a rule."""
 
-    def __init__(self, compiled: LmfeCompiled, stop_token_ids: frozenset[int], places: list[Place | None]) -> None:
+    def __init__(
+        self,
+        compiled: LmfeCompiled,
+        stop_token_ids: frozenset[int],
+        places: list[Place | None],
+        cursors: list[JsonCursor],
+    ) -> None:
         self._compiled = compiled
         self._stop_token_ids = stop_token_ids
         self._places = places
+        self._cursors = cursors
         self._mask: tuple[Place | None, NDArray[np.int32]] | None = None
 
     def accept(self, token_ids: Sequence[int]) -> int:
-        return self._walk(token_ids, self._places)
+        return self._walk(token_ids, self._places, self._cursors)
 
     def validate(self, token_ids: Sequence[int]) -> int:
-        return self._walk(token_ids, self._places[-1:])
+        return self._walk(token_ids, self._places[-1:], self._cursors[-1:])
 
-    def _walk(self, token_ids: Sequence[int], places: list[Place | None]) -> int:
-        language, tokens = self._compiled.language, self._compiled.vocabulary.tokens
+    def _walk(self, token_ids: Sequence[int], places: list[Place | None], cursors: list[JsonCursor]) -> int:
+        language, tokens, rule = self._compiled.language, self._compiled.vocabulary.tokens, self._compiled.rule
         with language.lock:
             for count, token_id in enumerate(token_ids):
                 place = places[-1]
@@ -88,11 +105,17 @@ class LmfeMatcher(Matcher):
                     if not language.ends(place):
                         return count
                     places.append(None)
+                    cursors.extend(cursors[-1:])
                     continue
                 text = tokens[token_id] if 0 <= token_id < len(tokens) else b""
                 after = language.walk(place, text) if text else None
                 if after is None:
                     return count
+                if rule is not None:
+                    cursor = rule.after(cursors[-1], token_id)
+                    if cursor is None:
+                        return count
+                    cursors.append(cursor)
                 places.append(after)
         return len(token_ids)
 
@@ -101,7 +124,9 @@ class LmfeMatcher(Matcher):
         assert place is not None  # never called once terminated
         if self._mask is None or self._mask[0] is not place:
             self._mask = place, self._compiled.mask(place)
-        mask = self._mask[1]
+        mask, rule = self._mask[1], self._compiled.rule
+        if rule is not None and (allowed := rule.allowed(self._cursors[-1])) is not None:
+            mask = mask & allowed
         accepting = self.is_accepting()
         if not accepting and not mask.any():
             raise DeadEnd("the grammar allows no token of this vocabulary here")
@@ -125,6 +150,7 @@ class LmfeMatcher(Matcher):
         if not 0 <= num_tokens <= num_accepted:
             raise ValueError(f"cannot roll back {num_tokens} tokens, {num_accepted} were accepted")
         del self._places[len(self._places) - num_tokens :]
+        del self._cursors[len(self._places) :]
 
     def fork(self) -> LmfeMatcher:
-        return LmfeMatcher(self._compiled, self._stop_token_ids, self._places.copy())
+        return LmfeMatcher(self._compiled, self._stop_token_ids, self._places.copy(), self._cursors.copy())

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from guideway.api import (
+    WHITESPACE,
     Constraint,
     GrammarStrategy,
-    InvalidConfiguration,
     InvalidGrammar,
     JsonSchema,
     Support,
@@ -19,7 +19,7 @@ from guideway.api import (
     Vocabulary,
     parse_options,
 )
-from guideway.json_schema import check_schema
+from guideway.json_schema import WritingRule, check_schema
 from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe_holders_apart
 
 from guideway_lmfe.json_language import json_language, legal_tokens
@@ -33,8 +33,7 @@ from guideway_lmfe.tokens import JsonTokens
 class Options:
     """What an operator may set under ``[grammar.lmfe]``."""
 
-    max_whitespace: int | None = None
-    """Whitespace characters in a row, spaces inside strings included; None: any number."""
+    """None of its own."""
 
 
 BASE_NBYTES = 1 << 16
@@ -54,12 +53,8 @@ class Strategy(GrammarStrategy):
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         super().__init__(vocabulary, options)
-        self._max_whitespace = parse_options(Options, options, where="grammar.lmfe").max_whitespace
-        if self._max_whitespace is not None and self._max_whitespace < 1:
-            raise InvalidConfiguration(
-                f"option 'max_whitespace' of grammar.lmfe must be at least 1, not {self._max_whitespace}",
-                field="grammar.lmfe.max_whitespace",
-            )
+        parse_options(Options, options, where="grammar.lmfe")
+        self._rules = {word: WritingRule(vocabulary.tokens, word) for word in WHITESPACE}
         self._tokens = JsonTokens(vocabulary)
 
     def supports(self, constraint: Constraint) -> Support:
@@ -82,6 +77,7 @@ class Strategy(GrammarStrategy):
             self.vocabulary,
             lambda place: find(language, place, tokens) if find else tokens.all.legal(language, place),
             BASE_NBYTES + NBYTES_PER_CHARACTER * len(constraint.source()),
+            None if constraint.spacing is None else self._rules[constraint.spacing],  # of any white space it allows
         )
         if not language.ends(language.start) and not compiled.mask(language.start).any():
             raise InvalidGrammar("no text of this vocabulary matches the constraint")
@@ -93,10 +89,10 @@ class Strategy(GrammarStrategy):
             constraint.cached(check_schema)
             if constraint.parsed is False:
                 raise InvalidGrammar("the schema `false` allows nothing")
-            return json_language(constraint.parsed, source, self._max_whitespace)
+            return json_language(constraint.parsed, source)
         match constraint.kind:
             case "json_object":
-                return json_language({"type": "object"}, source, self._max_whitespace)
+                return json_language({"type": "object"}, source)
             case "choice":
                 return choice_language(json.loads(source))
         return regex_language(source)

@@ -25,7 +25,7 @@ def constraint(output_type: Any, *, strategy: str | None = None) -> Constraint:
     `Constraint.strategy`; with None any configured strategy may serve it.
 
     Raises `InvalidGrammar` for what outlines does not take as an output type, `UnsupportedGrammar` for a schema with a
-    ``whitespace_pattern`` (an option of the strategy here), `PluginUnavailable` where `outlines` is not installed.
+    ``whitespace_pattern`` (`JsonSchema.whitespace` is a word), `PluginUnavailable` where `outlines` is not installed.
     """
     from guideway_outlines.terms import to_constraint
 

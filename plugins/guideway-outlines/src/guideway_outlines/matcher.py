@@ -12,6 +12,7 @@ from outlines_core import Index  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
+    from guideway.json_schema import JsonCursor, WritingRule
     from numpy.typing import NDArray
 
 MAX_MASKS = 1024
@@ -24,16 +25,20 @@ class OutlinesCompiled(CompiledGrammar):
     """An index: the legal tokens of every state with the state each leads to. States are numbers, and nothing in it
     changes but the masks it keeps; so matchers share it."""
 
-    def __init__(self, index: Index, start: int, num_tokens: int, serialized: bytes) -> None:
+    def __init__(self, index: Index, start: int, num_tokens: int, serialized: bytes, rule: WritingRule | None) -> None:
         self.index = index
         self.start = start
         self.finals = frozenset(index.get_final_states())
         self.num_tokens = num_tokens
+        self.rule = rule
+        """Of how JSON is written, where the output is JSON."""
+        if rule is not None:
+            rule.prepare()
         self._serialized_nbytes = len(serialized)
         self._masks: dict[int, NDArray[np.int32] | None] = {}
 
     def matcher(self, stop_token_ids: frozenset[int]) -> OutlinesMatcher:
-        return OutlinesMatcher(self, stop_token_ids, [self.start])
+        return OutlinesMatcher(self, stop_token_ids, [self.start], [] if self.rule is None else [self.rule.start])
 
     @property
     def nbytes(self) -> int:
@@ -41,7 +46,8 @@ class OutlinesCompiled(CompiledGrammar):
         return self._serialized_nbytes * BYTES_PER_SERIALIZED_BYTE + min(masks, self._serialized_nbytes)
 
     def to_bytes(self) -> bytes:
-        return bytes(self.index.__reduce__()[1][0])
+        head = "" if self.rule is None else self.rule.whitespace
+        return head.encode() + b"\n" + bytes(self.index.__reduce__()[1][0])
 
     def mask(self, state: int) -> NDArray[np.int32]:
         """The legal tokens of `state`, without stop tokens."""
@@ -59,21 +65,24 @@ class OutlinesCompiled(CompiledGrammar):
 
 class OutlinesMatcher(Matcher):
     """The states a sequence went through, one more than tokens; -1 after a stop token, which outlines-core never
-    sees."""
+    sees. `cursors` are where in JSON they are, if there is a rule."""
 
-    def __init__(self, compiled: OutlinesCompiled, stop_token_ids: frozenset[int], states: list[int]) -> None:
+    def __init__(
+        self, compiled: OutlinesCompiled, stop_token_ids: frozenset[int], states: list[int], cursors: list[JsonCursor]
+    ) -> None:
         self._compiled = compiled
         self._stop_token_ids = stop_token_ids
         self._states = states
+        self._cursors = cursors
 
     def accept(self, token_ids: Sequence[int]) -> int:
-        return self._walk(token_ids, self._states)
+        return self._walk(token_ids, self._states, self._cursors)
 
     def validate(self, token_ids: Sequence[int]) -> int:
-        return self._walk(token_ids, self._states[-1:])
+        return self._walk(token_ids, self._states[-1:], self._cursors[-1:])
 
-    def _walk(self, token_ids: Sequence[int], states: list[int]) -> int:
-        compiled = self._compiled
+    def _walk(self, token_ids: Sequence[int], states: list[int], cursors: list[JsonCursor]) -> int:
+        compiled, rule = self._compiled, self._compiled.rule
         for count, token_id in enumerate(token_ids):
             state: int | None = None
             if states[-1] == TERMINATED:
@@ -84,11 +93,19 @@ class OutlinesMatcher(Matcher):
                 state = compiled.index.get_next_state(states[-1], token_id)
             if state is None:
                 return count
+            if rule is not None:
+                cursor = rule.after(cursors[-1], token_id)
+                if cursor is None:
+                    return count
+                cursors.append(cursor)
             states.append(state)
         return len(token_ids)
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
         mask = self._compiled.mask(self._states[-1])
+        rule = self._compiled.rule
+        if rule is not None and (allowed := rule.allowed(self._cursors[-1])) is not None:
+            mask = mask & allowed
         accepting = self.is_accepting()
         if not accepting and not mask.any():
             raise DeadEnd("the grammar allows no token of this vocabulary here")
@@ -110,9 +127,10 @@ class OutlinesMatcher(Matcher):
         if not 0 <= num_tokens <= num_accepted:
             raise ValueError(f"cannot roll back {num_tokens} tokens, {num_accepted} were accepted")
         del self._states[len(self._states) - num_tokens :]
+        del self._cursors[len(self._states) :]
 
     def fork(self) -> OutlinesMatcher:
-        return OutlinesMatcher(self._compiled, self._stop_token_ids, self._states.copy())
+        return OutlinesMatcher(self._compiled, self._stop_token_ids, self._states.copy(), self._cursors.copy())
 
 
 TERMINATED = -1

@@ -53,6 +53,8 @@ def _repaired(schema: Any) -> Any:
     """A copy of a subschema that outlines-core gets right."""
     if not isinstance(schema, Mapping):
         return schema
+    if not schema:
+        return {"anyOf": [{}]}  # by itself its alternatives would have no group around them
     if "const" in schema or "enum" in schema:
         return _values(schema)
     new = dict(schema)

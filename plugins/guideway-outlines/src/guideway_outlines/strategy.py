@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, cast
 
 from guideway.api import (
+    WHITESPACE,
     Constraint,
     GrammarStrategy,
     InvalidConfiguration,
@@ -17,9 +18,10 @@ from guideway.api import (
     Support,
     UnsupportedGrammar,
     Vocabulary,
+    Whitespace,
     parse_options,
 )
-from guideway.json_schema import check_schema
+from guideway.json_schema import WritingRule, check_schema
 from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe_holders_apart
 from outlines_core import Index  # type: ignore[import-untyped]
 from outlines_core import Vocabulary as NativeVocabulary
@@ -34,13 +36,13 @@ from guideway_outlines.size import check_size, first_bytes
 class Options:
     """What an operator may set under ``[grammar.outlines]``."""
 
-    whitespace: Literal["any", "single", "compact"] = "any"
-    """Between JSON tokens: any whitespace, at most one space, or none."""
     max_entries: int = 1 << 25
     """Legal tokens of a grammar, summed over its states. The default takes up to five seconds and half a gigabyte."""
 
 
-_WHITESPACE = {"any": r"[ \t\n\r]*", "single": "[ ]?", "compact": ""}
+_ANY = r"[ \t\n\r]*"
+# Bounds would be written out in the index, 64 states for each place; so it has more, and a rule does the rest.
+_WHITESPACE: Mapping[Whitespace, str] = {"bounded": _ANY, "compact": "", "spaced": "[ ]?", "any": _ANY}
 
 START = "\x00"
 """Stands before every pattern. outlines-core wants a pattern that begins alike wherever it stands, which one that may
@@ -78,6 +80,7 @@ class Strategy(GrammarStrategy):
             ids.setdefault(bytes([byte]), []).append(size + 1 + byte)
         self._start_id = size + 1 + ord(START)
         self._native = NativeVocabulary(size, ids)
+        self._rules = {word: WritingRule(vocabulary.tokens, word) for word in WHITESPACE}
         self._first_bytes = first_bytes(vocabulary.tokens)
 
     def supports(self, constraint: Constraint) -> Support:
@@ -101,24 +104,27 @@ class Strategy(GrammarStrategy):
             index = Index(pattern, self._native)
         except ValueError as error:
             raise UnsupportedGrammar(f"{SUPPORT.library}: {str(error)[:300]}", feature=kind) from error
-        compiled = self._compiled(index)
+        compiled = self._compiled(index, constraint.spacing)
         if compiled.start not in compiled.finals and not compiled.mask(compiled.start).any():
             raise InvalidGrammar("no text of this vocabulary matches the constraint")
         return compiled
 
     def from_bytes(self, data: bytes) -> OutlinesCompiled:
-        return self._compiled(Index.from_binary(data))
+        whitespace, _, index = data.partition(b"\n")
+        return self._compiled(Index.from_binary(index), cast("Whitespace", whitespace.decode()) if whitespace else None)
 
-    def _compiled(self, index: Index) -> OutlinesCompiled:
+    def _compiled(self, index: Index, whitespace: Whitespace | None) -> OutlinesCompiled:
         start = index.get_next_state(index.get_initial_state(), self._start_id)
-        return OutlinesCompiled(index, start, len(self.vocabulary), index.__reduce__()[1][0])
+        serialized = index.__reduce__()[1][0]
+        rule = None if whitespace is None else self._rules[whitespace]
+        return OutlinesCompiled(index, start, len(self.vocabulary), serialized, rule)
 
     def _node(self, constraint: Constraint) -> Node:
         if isinstance(constraint, JsonSchema):
             constraint.cached(check_schema)
             if constraint.parsed is False:
                 raise InvalidGrammar("the schema `false` allows nothing")
-            return schemas.to_node(constraint.parsed, _WHITESPACE[self._options.whitespace])
+            return schemas.to_node(constraint.parsed, _WHITESPACE[constraint.spacing])
         if constraint.kind == "choice":
             return Either(tuple(map(literal, json.loads(constraint.source()))))
         return parse(constraint.source())
@@ -127,6 +133,6 @@ class Strategy(GrammarStrategy):
 SUPPORT = SupportTable(
     "outlines-core",
     "guideway_outlines",
-    lambda: probe_holders_apart(Strategy(byte_vocabulary(), {"whitespace": "compact"})),
+    lambda: probe_holders_apart(Strategy(byte_vocabulary(), {})),
 )
 """What the installed outlines-core enforces: a table per version, by ``python -m guideway_outlines.probe``."""

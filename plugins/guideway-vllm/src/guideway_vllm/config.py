@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from guideway.api import InvalidConfiguration, parse_options
+from guideway.api import InvalidConfiguration, OnUnenforced, Whitespace, parse_options
 from guideway.api.options import Range, check_fields
 from guideway.plugins import PluginPlan, Plugins, PluginSettings
 from guideway.plugins.configuration import Names, Options, freeze_components
@@ -42,10 +42,23 @@ class GuestConfig:
     grammar_host: Literal["inline", "process"] = "process"
     """Where grammar strategies compile and fill: in grammar hosts, or in vLLM's own processes, where those of vLLM
     itself always are."""
+    modifier_host: Literal["inline", "process"] = "inline"
+    """Where modifiers keep their states: in modifier hosts, or in vLLM's own processes."""
     compile_threads: Annotated[int, Range(1)] = 2
     """How many constraints compile at once, in the front end and in the engine core each."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20
     """How much memory finished grammars may keep for reuse, in either."""
+    whitespace: Whitespace | None = None
+    """White space between JSON tokens where a request does not say; None: ``compact`` in a server with
+    ``disable_any_whitespace``, else ``bounded``."""
+    short_budget: Literal["refuse", "cut"] = "cut"
+    """Where no output of a constraint fits into a request's tokens: ``refuse`` it, or have it ``cut``, which names
+    `closing` as not enforced: completions that do not say have 16 in vLLM."""
+    on_unenforced: OnUnenforced = "report"
+    """What becomes of a constraint that cannot be enforced in full, where a request does not say."""
+    strict_refuses: bool = False
+    """Whether ``strict: true`` of a request's ``response_format`` is ``on_unenforced="refuse"``, where the request does
+    not say that itself."""
     refuse_within: Annotated[float, Range(0), math.isfinite, "a number of seconds of at least 0"] = 2.0
     """For how many seconds at most the front end waits for a constraint to compile, so that a wrong one is refused
     with status 400; one that takes longer goes on to the engine, where only its own request can fail."""

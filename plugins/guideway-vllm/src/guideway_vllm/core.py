@@ -22,12 +22,12 @@ from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch
 from guideway.api.bitmask import FULL, allow_only, num_words
 from guideway.errors import passable, text_of
 from guideway.plugins import Plugins
-from guideway.runtime import Admission, Journal, Runtime
+from guideway.runtime import CLOSING, Admission, Journal, Runtime
 from numpy.typing import NDArray
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.parts import build_runtime, fingerprint
-from guideway_vllm.requests import PREFIX, request_of
+from guideway_vllm.requests import PREFIX, narrows, request_of
 from guideway_vllm.steps import GuestOutput, GuestStep, Part, select
 
 __all__ = ["Core", "Pending", "RequestState"]
@@ -53,6 +53,8 @@ class RequestState:
     """Whether modifiers act on it."""
     in_flight: int = 0
     """How many of its steps are computed whose output has not come yet."""
+    narrowed: bool = False
+    """Whether vLLM forbids tokens of its own, and the constraint is not closed for that."""
     sits_out: bool = False
     """Whether it takes part in no step, because its masks were late."""
 
@@ -158,8 +160,10 @@ class Core:
         if state.slot is not None:
             if strategy := self.runtime.strategy(state.slot):
                 report["strategy"] = strategy
-            if unenforced := self.runtime.unenforced(state.slot):
+            if unenforced := [*self.runtime.unenforced(state.slot), *([CLOSING] if state.narrowed else [])]:
                 report["unenforced"] = [passable(str(name)) for name in unenforced]
+            if self.runtime.closed_early(state.slot):
+                report["closed_early"] = True
         if (fault := self._fault(state)) is not None:
             report["error"] = passable(str(fault))
         return report or None
@@ -270,6 +274,21 @@ class Core:
             self.sitting_out.discard(request_id)
         return not state.sits_out
 
+    def announce(self, token_ids: Mapping[str, Sequence[int]]) -> None:
+        """What `accept` is about to be called with, as far as vLLM does not cut it: modifiers in hosts take it in one
+        command for all requests."""
+        if not self.runtime.has_hosted_modifiers:
+            return
+        steps = []
+        for request_id, ids in token_ids.items():
+            state = self._states.get(request_id)
+            if state is None or state.slot is None or state.sits_out or not len(ids):
+                continue
+            if state.fault is None and state.refusal is None:
+                row, output = self._outputs.get(request_id, (0, None))
+                steps.append((state.slot, row, [int(token_id) for token_id in ids], output))
+        self.runtime.announce(steps)
+
     def accept(self, request_id: str, token_ids: Sequence[int]) -> bool:
         """Take the final tokens of a request. False: it has to end with an error."""
         state = self._states.get(request_id)
@@ -324,7 +343,8 @@ class Core:
         except BaseException as error:  # whatever it is, vLLM must hear of it, and expects no other than an Exception
             self._refuse(request_id, ready, error if isinstance(error, Exception) else GuidewayError(text_of(error)))
             return
-        state, compilation = RequestState(admission), admission.compilation
+        narrowed = admission.request.params.constraint is not None and narrows(params)
+        state, compilation = RequestState(admission, narrowed=narrowed), admission.compilation
         with self._lock:
             if wanted := self._entering.get(request_id) is ready:
                 del self._entering[request_id]

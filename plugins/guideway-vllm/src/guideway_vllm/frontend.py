@@ -18,14 +18,24 @@ from http import HTTPStatus
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias, TypeVar
 
-from guideway.api import InvalidRequest, PluginError, Request, Stage, Submission, UnsupportedCapability
+from guideway.api import (
+    InvalidConfiguration,
+    InvalidRequest,
+    PluginError,
+    Request,
+    Stage,
+    Submission,
+    UnsupportedCapability,
+)
 from guideway.errors import passable, printable
 from guideway.plugins import Plugins
 from guideway.runtime import Admission
 
+from guideway_vllm.answers import Judge
 from guideway_vllm.config import GuestConfig
+from guideway_vllm.health import CoreHealth
 from guideway_vllm.parts import build_runtime
-from guideway_vllm.requests import CARRIER, GREEDY_BELOW, PREFIX, is_ours, request_of
+from guideway_vllm.requests import CARRIER, GREEDY_BELOW, ON_UNENFORCED_KEY, PREFIX, is_ours, judged, request_of
 
 __all__ = ["FrontEnd"]
 
@@ -46,6 +56,9 @@ class FrontEnd:
     def __init__(self, config: GuestConfig, vllm_config: Any) -> None:
         import vllm
 
+        self._unchecked = _why_unchecked(vllm_config)
+        if self._unchecked and config.on_unenforced == "check":
+            raise InvalidConfiguration(f"on_unenforced is 'check', but {self._unchecked}", field="on_unenforced")
         plugins = Plugins(settings=config.plugins)
         self._config = config
         plan = config.plan(plugins)
@@ -61,9 +74,11 @@ class FrontEnd:
         self._diffusion = bool(getattr(model, "is_diffusion", False))
         self._processors = bool(model.logits_processors or entry_points(group="vllm.logits_processors"))
         self._runner = "V2" if getattr(vllm_config, "use_v2_model_runner", False) else "V1"
+        self.strict_refuses = config.strict_refuses
         self._numbers = itertools.count()
         self._slot = threading.Lock()
         """Held while a request is in the one slot."""
+        self.core_health = CoreHealth()
         log.info("%s", plan.summary(f"vLLM {vllm.__version__}"))
 
     @classmethod
@@ -161,10 +176,19 @@ class FrontEnd:
         elif params.structured_outputs is not None:
             params.structured_outputs._backend = f"{PREFIX}{self._fingerprint}"
 
+    def judge(self, params: Any) -> Judge | None:
+        """What checks the outputs of a request with these parameters; None: nobody asked for it."""
+        if not hasattr(params, "structured_outputs"):
+            return None
+        constraint = judged(params, self._config.on_unenforced)
+        return None if constraint is None else Judge(self._runtime.checker, constraint, params)
+
     def _check_host(self, request: Any, params: Any) -> None:
         """Refuse what goes with neither constraints nor modifiers here."""
         if not is_ours(params):
             return
+        if self._unchecked and (params.extra_args or {}).get(ON_UNENFORCED_KEY) == "check":
+            raise UnsupportedCapability(f"{self._unchecked}; leave out the check", field=ON_UNENFORCED_KEY)
         if self._diffusion:
             raise UnsupportedCapability("a diffusion model writes in no order a constraint or modifier could follow")
         if request.resumable:
@@ -232,6 +256,15 @@ class FrontEnd:
     def close(self) -> None:
         """Stop admitting and compiling, and close strategies and modifiers. Closing twice is fine."""
         self._runtime.close()
+
+
+def _why_unchecked(vllm_config: Any) -> str:
+    """Why no output can be checked here; empty: it can."""
+    if getattr(vllm_config.structured_outputs_config, "reasoning_parser", ""):
+        return "a text is not checked with a reasoning parser, which alone knows where the reasoning ends in it"
+    if getattr(vllm_config, "kv_transfer_config", None) is not None:
+        return "a verdict cannot come back where keys and values are transferred: the field has another reader"
+    return ""
 
 
 @contextmanager

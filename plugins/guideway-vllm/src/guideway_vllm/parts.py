@@ -7,7 +7,7 @@ import threading
 import weakref
 from typing import Any
 
-from guideway.api import GrammarStrategy, InvalidConfiguration, ModifierContext, Need, Vocabulary
+from guideway.api import GrammarStrategy, InvalidConfiguration, ModifierContext, Need, Vocabulary, Whitespace
 from guideway.plugins import Plugins
 from guideway.runtime import Runtime, RuntimePlan, build_vocabulary
 
@@ -15,7 +15,7 @@ from guideway_vllm.config import GuestConfig
 from guideway_vllm.stock.server import Server, serving
 from guideway_vllm.stock.strategy import StockStrategy
 
-__all__ = ["OFFERS", "build_runtime", "check_server", "fingerprint", "vocabulary_of"]
+__all__ = ["OFFERS", "build_runtime", "check_server", "fingerprint", "vocabulary_of", "whitespace_of"]
 
 OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.UNIFORM, Need.FEEDBACK})
 """What a modifier can have here. vLLM runs no sequence beside another one's, and the draw ends in its worker."""
@@ -63,8 +63,12 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
         cache_bytes=config.grammar_cache_bytes,
         compile_threads=config.compile_threads,
         grammar_host=config.grammar_host,
+        modifier_host=config.modifier_host,
         limits=config.limits,
         sits_out=not front_end and can_sit_out(vllm_config),
+        on_unenforced=config.on_unenforced,
+        whitespace=whitespace_of(config, vllm_config.structured_outputs_config),
+        short_budget=config.short_budget,
     )
     with serving(Server(vllm_config, _tokenizer(vllm_config))):
         return plan.build(hooks if front_end else None)
@@ -84,13 +88,20 @@ def can_sit_out(vllm_config: Any) -> bool:
 def check_server(strategies: list[type[GrammarStrategy]], structured_outputs: Any) -> None:
     """Refuse what the server is told about vLLM's own backends and other strategies do not know."""
     others = [cls.name for cls in strategies if not issubclass(cls, StockStrategy)]
-    for flag in ("disable_any_whitespace", "disable_additional_properties"):
-        if others and getattr(structured_outputs, flag, False):
-            raise InvalidConfiguration(
-                f"structured_outputs_config.{flag} is for vLLM's own backends, and grammar.{others[0]} does not know "
-                "it; leave it out, and say it in the schema or in the options of the strategy",
-                field=flag,
-            )
+    flag = "disable_additional_properties"
+    if others and getattr(structured_outputs, flag, False):
+        raise InvalidConfiguration(
+            f"structured_outputs_config.{flag} is for vLLM's own backends, and grammar.{others[0]} does not know it; "
+            "leave it out, and say it in the schema",
+            field=flag,
+        )
+
+
+def whitespace_of(config: GuestConfig, structured_outputs: Any) -> Whitespace:
+    """The white space of constraints that do not say: what the operator told guideway, or else vLLM."""
+    if config.whitespace is not None:
+        return config.whitespace
+    return "compact" if getattr(structured_outputs, "disable_any_whitespace", False) else "bounded"
 
 
 def fingerprint(config: GuestConfig, plugins: Plugins) -> str:

@@ -5,6 +5,10 @@ What vLLM has no field for comes in ``extra_args``, over HTTP ``vllm_xargs``, un
 * ``guideway.strategy``: the grammar strategy that is to serve the constraint;
 * ``guideway.modifiers``: logit modifiers by name, each with its options;
 * ``guideway.dialect``: of ``structured_outputs.grammar``, such as ``lark``; without it vLLM's own rule decides;
+* ``guideway.whitespace``: between JSON tokens, in the words of `guideway.api.Whitespace`;
+* ``guideway.on_unenforced``: what becomes of a constraint that cannot be enforced in full, in the words of
+  `guideway.api.OnUnenforced`;
+* ``guideway.close``: whether the last tokens are kept to complete the constraint, true or false;
 * ``guideway.tenant``: on whose behalf.
 
 Values that are no strings may be given as JSON, which is all that HTTP carries.
@@ -23,19 +27,36 @@ from guideway.api import (
     Choice,
     Constraint,
     Grammar,
+    GuidewayError,
     InvalidRequest,
     JsonObject,
     JsonSchema,
+    OnUnenforced,
     Regex,
     Request,
     SamplingParams,
     StructuralTag,
+    UnsupportedCapability,
 )
+from guideway.runtime.guard import Guard, check_bytes
 
-__all__ = ["CARRIER", "GREEDY_BELOW", "carries_only", "is_ours", "request_of"]
+__all__ = [
+    "CARRIER",
+    "GREEDY_BELOW",
+    "ON_UNENFORCED_KEY",
+    "carries_only",
+    "is_bearable",
+    "is_ours",
+    "is_strict",
+    "judged",
+    "narrows",
+    "request_of",
+]
 
 PREFIX = "guideway."
-KEYS = ("strategy", "modifiers", "dialect", "tenant")
+KEYS = ("strategy", "modifiers", "dialect", "whitespace", "on_unenforced", "close", "tenant")
+WHITESPACE_KEY = f"{PREFIX}whitespace"
+ON_UNENFORCED_KEY = f"{PREFIX}on_unenforced"
 SEPARATOR = re.compile(r"[._:/-]")
 
 LONGEST = 40
@@ -58,6 +79,16 @@ def carries_only(params: Any) -> bool:
     return outputs is None or str(outputs._backend).startswith(CARRIER)
 
 
+def is_bearable(outputs: Any, limits: Mapping[str, int]) -> bool:
+    """Whether ``structured_outputs`` are a constraint that a library with these limits may be asked about."""
+    try:
+        constraint = _constraint(outputs, {})
+        check_bytes(constraint, [limits])
+        return Guard(constraint, {"": limits}).refusal("") is None
+    except GuidewayError:
+        return False
+
+
 def is_ours(params: Any) -> bool:
     """Whether the request asks for anything guideway serves."""
     return params.structured_outputs is not None or any(map(_is_meant, params.extra_args or ()))
@@ -72,7 +103,7 @@ def request_of(
     """
     extra = _extra(params.extra_args or {})
     constraint = None if carries_only(params) else _constraint(params.structured_outputs, extra)
-    for name in ("strategy", "dialect"):
+    for name in ("strategy", "dialect", "whitespace", "on_unenforced", "close"):
         if constraint is None and name in extra:
             raise InvalidRequest(f"{PREFIX}{name} is given, but no constraint", field=f"{PREFIX}{name}")
     common: dict[str, Any] = {
@@ -81,6 +112,8 @@ def request_of(
         "stop_token_ids": tuple(params.stop_token_ids or ()),
         "ignore_eos": params.ignore_eos,
         "constraint": constraint,
+        "on_unenforced": extra.get("on_unenforced"),
+        "close": _close(extra) and not narrows(params),
         "modifiers": _decoded(extra, "modifiers", {}),
     }
     return Request(
@@ -89,6 +122,41 @@ def request_of(
         params=SamplingParams(**common, **(_sampling(params, priority) if samples else {})),
         tenant=extra.get("tenant", ""),
     )
+
+
+def judged(params: Any, default: OnUnenforced) -> JsonSchema | JsonObject | None:
+    """What the outputs of a request are to be checked against, where it says so, or the operator's `default` does.
+    None: nothing; also of a request that will be refused."""
+    wanted = (params.extra_args or {}).get(ON_UNENFORCED_KEY, default)
+    if wanted != "check" or carries_only(params):
+        return None
+    try:
+        constraint = _constraint(params.structured_outputs, _extra(params.extra_args or {})).frozen()
+    except GuidewayError:
+        return None
+    return constraint if isinstance(constraint, JsonSchema | JsonObject) else None
+
+
+def is_strict(request: Any) -> bool:
+    """Whether an OpenAI request says ``strict: true`` of its ``response_format``, or of ``text.format``."""
+    if (response_format := getattr(request, "response_format", None)) is not None:
+        said = getattr(response_format, "json_schema", None)
+    else:
+        said = getattr(getattr(request, "text", None), "format", None)
+    return getattr(said, "strict", None) is True
+
+
+def narrows(params: Any) -> bool:
+    """Whether vLLM forbids tokens after guideway's masks: a mask of few tokens might be left with none, so an output of
+    such a request is not closed."""
+    return bool(params.allowed_token_ids or params.bad_words or params.logit_bias or params.min_tokens)
+
+
+def _close(extra: Mapping[str, Any]) -> bool:
+    close = _decoded(extra, "close", True)
+    if not isinstance(close, int | float) or close not in (0, 1):  # vLLM's server reads false in `vllm_xargs` as 0
+        raise InvalidRequest(f"{PREFIX}close must be true or false, not {close!r}", field=f"{PREFIX}close")
+    return bool(close)
 
 
 def _sampling(params: Any, priority: int) -> dict[str, Any]:
@@ -121,6 +189,10 @@ def _extra(extra_args: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in extra_args.items():
         if _is_meant(key):
             name = key.removeprefix(PREFIX)
+            if name == "max_retries":
+                raise UnsupportedCapability(
+                    f"{key} cannot be had here: vLLM draws no output again; ask again, with another seed", field=key
+                )
             if name not in KEYS:
                 close = difflib.get_close_matches(SEPARATOR.split(name)[-1], KEYS, n=1)
                 hint = f"did you mean {PREFIX + close[0]!r}? " if close else ""
@@ -148,36 +220,56 @@ def _decoded(extra: Mapping[str, Any], name: str, default: Any) -> Any:
         return value
     try:
         return json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{PREFIX}{name} is not JSON: {error}", field=f"{PREFIX}{name}") from error
 
 
 def _constraint(outputs: Any, extra: Mapping[str, Any]) -> Constraint:
-    for name in ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"):
+    for name, instead in (("disable_additional_properties", "the schema"), ("whitespace_pattern", WHITESPACE_KEY)):
         if getattr(outputs, name, None):
             raise InvalidRequest(
-                f"structured_outputs.{name} is not enforced by guideway's strategies for a single request; leave it "
-                "out, and say it in the schema or in the options of the strategy",
+                f"structured_outputs.{name} is not enforced by guideway's strategies; leave it out, and say it in "
+                f"{instead}",
                 field=f"structured_outputs.{name}",
             )
-    strategy = extra.get("strategy")
+    strategy, whitespace = extra.get("strategy"), _whitespace(outputs, extra)
     if outputs.grammar is None and "dialect" in extra:
         raise InvalidRequest(f"{PREFIX}dialect is given, but no grammar", field=f"{PREFIX}dialect")
     if outputs.json is not None:
-        return JsonSchema(outputs.json, strategy=strategy)
+        return JsonSchema(outputs.json, strategy=strategy, whitespace=whitespace)
     if outputs.json_object is not None:
         if outputs.json_object is not True:
             raise InvalidRequest(
                 "structured_outputs.json_object must be true, or left out", field="structured_outputs.json_object"
             )
-        return JsonObject(strategy=strategy)
+        return JsonObject(strategy=strategy, whitespace=whitespace)
     if outputs.regex is not None:
         return Regex(outputs.regex, strategy=strategy)
     if outputs.choice is not None:
         return Choice(outputs.choice, strategy=strategy)
     if outputs.structural_tag is not None:
-        return StructuralTag(outputs.structural_tag, strategy=strategy)
+        return StructuralTag(outputs.structural_tag, strategy=strategy, whitespace=whitespace)
     return Grammar(outputs.grammar, extra.get("dialect") or _dialect(outputs.grammar), strategy=strategy)
+
+
+def _whitespace(outputs: Any, extra: Mapping[str, Any]) -> Any:
+    """The word for white space; None: the request does not say. What it is, `Runtime.admit` judges."""
+    whitespace = extra.get("whitespace")
+    if whitespace is not None and not any(
+        getattr(outputs, kind) is not None for kind in ("json", "json_object", "structural_tag")
+    ):
+        raise InvalidRequest(
+            f"{WHITESPACE_KEY} is given, but no constraint with JSON in its outputs", field=WHITESPACE_KEY
+        )
+    if not getattr(outputs, "disable_any_whitespace", False):
+        return whitespace
+    if whitespace not in (None, "compact"):
+        raise InvalidRequest(
+            f"structured_outputs.disable_any_whitespace is {WHITESPACE_KEY}='compact', and {WHITESPACE_KEY} is "
+            f"{whitespace!r:.40}; leave out one of them",
+            field="structured_outputs.disable_any_whitespace",
+        )
+    return "compact"
 
 
 def _dialect(grammar: Any) -> str:

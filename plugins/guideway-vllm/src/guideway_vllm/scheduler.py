@@ -78,6 +78,9 @@ class GuestScheduler:
             guest.fail(request_id, fault)
         if pending is not None:
             self._sit_out(guest, pending, model_runner_output)
+            sampled, places = model_runner_output.sampled_token_ids, model_runner_output.req_id_to_index
+            if sampled:
+                guest.announce({r: sampled[places[r]] for r in pending.request_ids if r in places})
         self._final_reports.clear()  # of requests that were aborted since, whose outputs nobody reads
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         if guest.finished:

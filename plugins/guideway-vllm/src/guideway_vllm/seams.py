@@ -1,11 +1,15 @@
-"""All that is changed in vLLM, in one place: four seams, each checked before anything is changed.
+"""All that is changed in vLLM, in one place: five seams, each checked before anything is changed.
 
 =====================================  ================================================================================
 ``InputProcessor``                     ``__init__``, ``_validate_params``, ``process_inputs``
 ``AsyncLLM``                           ``add_request``, so that a server tries requests beside its event loop, and
-                                       ``check_health``
+                                       ``check_health``, which asks ``EngineCore`` by a method more
+``AsyncLLM``, ``LLMEngine``            ``generate``; ``add_request``, ``step``: finished texts that are to be checked
 ``SchedulerConfig.get_scheduler_cls``  the scheduler's class, and through it the structured-output manager's
 ``WorkerWrapperBase.init_device``      the model runner of each worker, once it is there
+what asks xgrammar in the server       ``validate_structural_tag_payload``, ``_xgrammar_supports``
+requests and streams in the server     ``to_sampling_params``; ``chat_completion_stream_generator``,
+                                       ``completion_stream_generator``
 =====================================  ================================================================================
 
 What they lead to does nothing unless ``additional_config`` has the key ``guideway``.
@@ -17,7 +21,7 @@ import inspect
 import logging
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
 from importlib import import_module
@@ -25,6 +29,10 @@ from typing import Any
 
 from guideway.api import PluginUnavailable
 from guideway.errors import Unhealthy
+
+from guideway_vllm.answers import Noted
+from guideway_vllm.health import METHOD, unhealthy
+from guideway_vllm.requests import ON_UNENFORCED_KEY, is_strict
 
 __all__ = ["install", "missing_seams"]
 
@@ -38,8 +46,13 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.input_processor:InputProcessor._validate_params": ("params",),
     "vllm.v1.engine.input_processor:InputProcessor.process_inputs": PROCESSED,
     "vllm.v1.engine.async_llm:AsyncLLM.add_request": PROCESSED,
+    "vllm.v1.engine.async_llm:AsyncLLM.generate": ("prompt", "sampling_params", "request_id"),
     "vllm.v1.engine.async_llm:AsyncLLM.check_health": (),
     "vllm.v1.engine.async_llm:AsyncLLM.get_supported_tasks": (),
+    "vllm.v1.engine.core_client:AsyncMPClient.call_utility_async": ("method",),
+    "vllm.v1.engine.llm_engine:LLMEngine.add_request": PROCESSED,
+    "vllm.v1.engine.llm_engine:LLMEngine.step": (),
+    "vllm.v1.engine.core:EngineCore.__init__": (),
     "vllm.config:SchedulerConfig.get_scheduler_cls": (),
     "vllm.v1.core.sched.scheduler:Scheduler.__init__": ("vllm_config", "structured_output_manager"),
     "vllm.v1.core.sched.scheduler:Scheduler.get_grammar_bitmask": ("scheduler_output",),
@@ -82,7 +95,11 @@ def install() -> None:
     _wrap("vllm.v1.engine.input_processor:InputProcessor._validate_params", _around_validate_params)
     _wrap("vllm.v1.engine.input_processor:InputProcessor.process_inputs", _around_process_inputs)
     _wrap("vllm.v1.engine.async_llm:AsyncLLM.add_request", _around_add_request)
+    _wrap("vllm.v1.engine.async_llm:AsyncLLM.generate", _around_generate)
     _wrap("vllm.v1.engine.async_llm:AsyncLLM.check_health", _around_check_health)
+    _wrap("vllm.v1.engine.llm_engine:LLMEngine.add_request", _around_offline_add_request)
+    _wrap("vllm.v1.engine.llm_engine:LLMEngine.step", _around_offline_step)
+    setattr(_found("vllm.v1.engine.core:EngineCore.__init__")[0], METHOD, unhealthy)
     _wrap("vllm.config:SchedulerConfig.get_scheduler_cls", _around_get_scheduler_cls)
     _wrap("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", _around_init_device)
 
@@ -115,19 +132,21 @@ def _known(path: str) -> Callable[..., Any] | None:
 
 
 def _found(path: str) -> tuple[Any, str, Callable[..., Any]]:
-    """The class, the name of its method, and the method."""
+    """The class, the name of its method, and the method; of a function, its module."""
     module, _, qualified = path.partition(":")
-    class_name, _, method = qualified.partition(".")
-    cls = getattr(import_module(module), class_name)
-    return cls, method, getattr(cls, method)
+    class_name, _, name = qualified.rpartition(".")
+    holder: Any = import_module(module)
+    if class_name:
+        holder = getattr(holder, class_name)
+    return holder, name, getattr(holder, name)
 
 
 def _wrap(path: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    cls, method, function = _found(path)
+    holder, name, function = _found(path)
     if not getattr(function, "guideway", False):
         wrapped = wraps(function)(around(function))
         wrapped.guideway = True  # type: ignore[attr-defined]
-        setattr(cls, method, wrapped)
+        setattr(holder, name, wrapped)
 
 
 def _around_init(init: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,6 +157,74 @@ def _around_init(init: Callable[..., Any]) -> Callable[..., Any]:
         self.guideway = FrontEnd.of(self.vllm_config)
         if self.guideway is not None:
             weakref.finalize(self, self.guideway.close)  # vLLM never says that it is done with one
+            _SERVING.add(self.guideway)
+            _change_server()
+
+    return wrapped
+
+
+_SERVING: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The front ends of this process."""
+
+
+def _change_server() -> None:
+    """What only a server over HTTP has. It asks xgrammar about some constraints in its own process while it reads a
+    request, on the event loop, before anything has counted them, where a crash ends the server; it drops ``strict``;
+    and streams have no field for what guideway tells."""
+    openai = "vllm.entrypoints.openai"
+    for path, around in {
+        "vllm.entrypoints.generate.base.protocol:validate_structural_tag_payload": _around_validate_tag,
+        "vllm.parser.abstract_parser:_xgrammar_supports": _around_xgrammar_supports,
+        f"{openai}.chat_completion.protocol:ChatCompletionRequest.to_sampling_params": _around_to_sampling_params,
+        f"{openai}.completion.protocol:CompletionRequest.to_sampling_params": _around_to_sampling_params,
+        f"{openai}.responses.protocol:ResponsesRequest.to_sampling_params": _around_to_sampling_params,
+        f"{openai}.chat_completion.serving:OpenAIServingChat.chat_completion_stream_generator": _around_stream,
+        f"{openai}.completion.serving:OpenAIServingCompletion.completion_stream_generator": _around_stream,
+    }.items():
+        with suppress(ImportError, AttributeError):  # vLLM before 0.32
+            _wrap(path, around)
+
+
+def _around_to_sampling_params(to_sampling_params: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        params = to_sampling_params(self, *args, **kwargs)
+        if any(front_end.strict_refuses for front_end in _SERVING) and is_strict(self):
+            params.extra_args = {ON_UNENFORCED_KEY: "refuse", **(params.extra_args or {})}
+        return params
+
+    return wrapped
+
+
+def _around_stream(stream: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(stream)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if not _SERVING:
+            return stream(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        noted = Noted(given.arguments["result_generator"], given.arguments["request"].n or 1)
+        given.arguments["result_generator"] = noted
+        return noted.added_to(stream(*given.args, **given.kwargs))
+
+    return wrapped
+
+
+def _around_validate_tag(validate: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(payload: Any, *, parameter: str) -> None:
+        if not (_SERVING and isinstance(payload, str)):  # what is no text is refused unread
+            validate(payload, parameter=parameter)
+
+    return wrapped
+
+
+def _around_xgrammar_supports(supports: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(structured_outputs: Any) -> bool:
+        from guideway_vllm.requests import is_bearable
+        from guideway_vllm.stock.xgrammar.backend import Xgrammar
+
+        # where it is not, the constraint stands alone and meets its limits like any other
+        bearable = not _SERVING or is_bearable(structured_outputs, Xgrammar.limits)
+        return bearable and bool(supports(structured_outputs))
 
     return wrapped
 
@@ -195,6 +282,47 @@ def _around_add_request(add_request: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def _around_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self: Any, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any) -> Any:
+        guideway = self.input_processor.guideway
+        judge = None if guideway is None else guideway.judge(sampling_params)
+        outputs = generate(self, prompt, sampling_params, request_id, *args, **kwargs)
+        return outputs if judge is None else judge.judged(outputs)
+
+    return wrapped
+
+
+_JUDGES: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+"""By engine what checks the outputs of its requests, offline, where there is one loop for all."""
+
+
+def _around_offline_add_request(add_request: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        added = add_request(self, request_id, prompt, params, *args, **kwargs)
+        guideway = self.input_processor.guideway
+        if guideway is not None and (judge := guideway.judge(params)) is not None:
+            _JUDGES.setdefault(self, {})[request_id] = judge
+        return added
+
+    return wrapped
+
+
+def _around_offline_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self: Any) -> Any:
+        outputs = step(self)
+        if judges := _JUDGES.get(self):
+            for output in outputs:
+                if (judge := judges.get(output.request_id)) is not None:
+                    judge.judge_now(output)
+                if output.finished:
+                    judges.pop(output.request_id, None)
+            if not self.has_unfinished_requests():  # some were aborted
+                judges.clear()
+        return outputs
+
+    return wrapped
+
+
 def _around_check_health(check_health: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapped(self: Any) -> None:
         await check_health(self)
@@ -203,6 +331,7 @@ def _around_check_health(check_health: Callable[..., Any]) -> Callable[..., Any]
 
             try:
                 self.input_processor.guideway.check_health()
+                await self.input_processor.guideway.core_health.check(self.engine_core)
             except Unhealthy as error:
                 log.error("unhealthy: %s", error)
                 raise EngineDeadError from error

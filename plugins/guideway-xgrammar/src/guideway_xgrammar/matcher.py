@@ -11,6 +11,7 @@ from guideway.api import CompiledGrammar, DeadEnd, Matcher
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
+    from guideway.json_schema import WritingRule
 
 NO_TOKEN = "the grammar allows no token of this vocabulary here"
 
@@ -18,30 +19,45 @@ NO_TOKEN = "the grammar allows no token of this vocabulary here"
 class XgrammarCompiled(CompiledGrammar):
     """A compiled grammar; xgrammar allows any number of matchers and threads to share it."""
 
-    def __init__(self, native: xgr.CompiledGrammar, tokens: Sequence[bytes], kind: str) -> None:
+    def __init__(
+        self, native: xgr.CompiledGrammar, tokens: Sequence[bytes], kind: str, rule: WritingRule | None = None
+    ) -> None:
         self._native = native
         self._tokens = tokens
         self._kind = kind
+        self._rule = rule
+        if rule is not None:
+            rule.prepare()
 
     def matcher(self, stop_token_ids: frozenset[int]) -> XgrammarMatcher:
         native = xgr.GrammarMatcher(self._native, override_stop_tokens=sorted(stop_token_ids))
-        return XgrammarMatcher(native, stop_token_ids, self._tokens)
+        return XgrammarMatcher(native, stop_token_ids, self._tokens, self._rule)
 
     @property
     def nbytes(self) -> int:
         return int(self._native.memory_size_bytes)
 
     def to_bytes(self) -> bytes:
-        return f"{self._kind}\n{self._native.serialize_json()}".encode()
+        whitespace = "" if self._rule is None else self._rule.whitespace
+        return f"{self._kind} {whitespace}\n{self._native.serialize_json()}".encode()
 
 
 class XgrammarMatcher(Matcher):
     """One sequence's place in a grammar; `tokens` are those xgrammar was given."""
 
-    def __init__(self, native: xgr.GrammarMatcher, stop_token_ids: frozenset[int], tokens: Sequence[bytes]) -> None:
+    def __init__(
+        self,
+        native: xgr.GrammarMatcher,
+        stop_token_ids: frozenset[int],
+        tokens: Sequence[bytes],
+        rule: WritingRule | None,
+    ) -> None:
         self.native = native
         self._stop_token_ids = stop_token_ids
         self._tokens = tokens
+        self._rule = rule
+        self._places = [] if rule is None else [rule.start]
+        """Where in JSON the output stood after each token, if there is a rule."""
         self._num_accepted = 0
 
     def accept(self, token_ids: Sequence[int]) -> int:
@@ -50,8 +66,15 @@ class XgrammarMatcher(Matcher):
             # xgrammar prints a warning when it is offered a special token or anything after termination
             if native.is_terminated() or not (self._tokens[token_id] or token_id in self._stop_token_ids):
                 return count
+            place = None
+            if self._rule is not None and token_id not in self._stop_token_ids:
+                place = self._rule.after(self._places[-1], token_id)
+                if place is None:
+                    return count
             if not native.accept_token(token_id):
                 return count
+            if self._rule is not None:
+                self._places.append(place or self._places[-1])
             self._num_accepted += 1
         return len(token_ids)
 
@@ -59,10 +82,16 @@ class XgrammarMatcher(Matcher):
         words = bitmask[row]
         before = words.copy()
         self.native.fill_next_token_bitmask(bitmask, row)
+        self.keep_rule(words)
         # where no token is legal xgrammar writes zeros and says nothing
         if not np.bitwise_or.reduce(words):
             words[:] = before
             raise DeadEnd(NO_TOKEN)
+
+    def keep_rule(self, words: Bitmask) -> None:
+        """Take from a row that xgrammar filled the tokens by which JSON would be written as it may not be."""
+        if self._rule is not None and (allowed := self._rule.allowed(self._places[-1])) is not None:
+            words[: allowed.size] &= allowed
 
     def is_terminated(self) -> bool:
         return bool(self.native.is_terminated())
@@ -77,8 +106,10 @@ class XgrammarMatcher(Matcher):
         if num_tokens:
             self.native.rollback(num_tokens)
             self._num_accepted -= num_tokens
+            if self._places:
+                del self._places[-num_tokens:]
 
     def fork(self) -> XgrammarMatcher:
-        other = XgrammarMatcher(self.native.fork(), self._stop_token_ids, self._tokens)
-        other._num_accepted = self._num_accepted
+        other = XgrammarMatcher(self.native.fork(), self._stop_token_ids, self._tokens, self._rule)
+        other._num_accepted, other._places = self._num_accepted, self._places.copy()
         return other

@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 import numpy as np
 import xgrammar as xgr
 from guideway.api import (
+    MAX_WHITESPACE,
+    WHITESPACE,
     Constraint,
     DeadEnd,
     FillJob,
@@ -25,10 +27,11 @@ from guideway.api import (
     Support,
     UnsupportedGrammar,
     Vocabulary,
+    Whitespace,
     parse_options,
 )
 from guideway.api.bitmask import allocate, num_words
-from guideway.json_schema import check_schema, pattern_details
+from guideway.json_schema import Schema, WritingRule, check_schema, pattern_details, subschemas
 from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe
 
 from guideway_xgrammar.matcher import NO_TOKEN, XgrammarCompiled, XgrammarMatcher
@@ -42,13 +45,15 @@ if TYPE_CHECKING:
 class Options:
     """What an operator may set under ``[grammar.xgrammar]``."""
 
-    whitespace: Literal["any", "compact", "spaced"] = "any"
-    """Between JSON tokens: any whitespace, none, or one space after each comma and colon."""
     max_threads: int = 4
     """Threads of one compile, at least 1."""
 
 
-_SEPARATORS = {"any": None, "compact": (",", ":"), "spaced": (", ", ": ")}
+_COMPACT: dict[str, Any] = {"any_whitespace": False, "separators": (",", ":")}
+_SPACED: dict[str, Any] = {"any_whitespace": False, "separators": (", ", ": ")}
+# xgrammar is not exact: two runs of its `max_whitespace_cnt` may follow each other, and with separators of compact JSON
+# it writes a space after commas in arrays and objects of anything. So it allows any, and a rule does the rest.
+_AFTER_COMMA = re.compile(r'^(basic_(?:array_items|object_properties) ::= \(\()", "', re.MULTILINE)
 
 JSON_KINDS = frozenset({"json_schema", "json_object"})
 # xgrammar lets raw control characters into strings that have a length, which is no JSON. Nothing in JSON needs a token
@@ -106,9 +111,11 @@ class Strategy(GrammarStrategy):
             self._options.max_threads,
         )
 
+        self._rules = {word: WritingRule(self._json.tokens, word) for word in WHITESPACE}
+
     def supports(self, constraint: Constraint) -> Support:
         if isinstance(constraint, JsonSchema):
-            return SUPPORT.support(constraint)
+            return _whitespace_named(SUPPORT.support(constraint), constraint.spacing, [constraint.parsed])
         if isinstance(constraint, StructuralTag):
             return self._tag_support(constraint)
         source = constraint.source()
@@ -129,10 +136,11 @@ class Strategy(GrammarStrategy):
                 return Support(reason=f"structural tags of type {kind} are not supported: a grammar has no tokens")
         schemas = _schemas(tag)
         found = SUPPORT.support(constraint, schemas)
-        # xgrammar compiles structural tags without options
-        if self._options.whitespace == "any" or found.refused or not schemas:
-            return found
-        return replace(found, unenforced=found.unenforced | {"whitespace"})
+        if not found.refused and constraint.spacing in ("compact", "spaced"):
+            regions = [node for node in _nodes(tag) if node.get("type") == "json_schema"]
+            if not all(map(_is_plain, regions)):
+                found = replace(found, unenforced=found.unenforced | {"whitespace"})
+        return _whitespace_named(found, constraint.spacing, schemas)
 
     def compile(self, constraint: Constraint) -> XgrammarCompiled:
         kind = constraint.kind
@@ -148,27 +156,31 @@ class Strategy(GrammarStrategy):
                 constraint.cached(check_schema, schema)
             if (reason := self._tag_support(constraint).reason) is not None:
                 raise UnsupportedGrammar(reason, feature=kind)
-            source = json.dumps(_modern(constraint.parsed))
         compiler = self._json if kind in JSON_KINDS else self._plain
+        rule = self._rules[constraint.spacing or "any"] if kind in JSON_KINDS else None
         try:
-            native = self._compile(compiler.native, kind, source)
+            native = self._compile(compiler.native, constraint, source)
+        except InvalidGrammar:
+            raise
         except (RuntimeError, ValueError, TypeError) as error:
             _refuse(kind, error)
-        compiled = XgrammarCompiled(native, compiler.tokens, kind)
+        compiled = XgrammarCompiled(native, compiler.tokens, kind, rule)
         try:
             compiled.matcher(self._specials).fill_bitmask(allocate(1, self.vocabulary.logits_width), 0)
         except DeadEnd as error:
             raise InvalidGrammar("no text of this vocabulary matches the constraint") from error
         return compiled
 
-    def _compile(self, compiler: xgr.GrammarCompiler, kind: str, source: str) -> xgr.CompiledGrammar:
-        match kind:
+    def _compile(self, compiler: xgr.GrammarCompiler, constraint: Constraint, source: str) -> xgr.CompiledGrammar:
+        if isinstance(constraint, StructuralTag):
+            tag = _with_whitespace(_modern(constraint.parsed), constraint.spacing)
+            return compiler.compile_structural_tag(json.dumps(tag))
+        match kind := constraint.kind:
             case "json_schema" | "json_object":
                 return compiler.compile_json_schema(
                     '{"type":"object"}' if kind == "json_object" else source,
-                    any_whitespace=self._options.whitespace == "any",
-                    separators=_SEPARATORS[self._options.whitespace],
                     strict_mode=kind == "json_schema",
+                    **(_SPACED if constraint.spacing == "spaced" else {}),
                 )
             case "regex":
                 return compiler.compile_regex(source)
@@ -176,9 +188,7 @@ class Strategy(GrammarStrategy):
                 return compiler.compile_grammar("root ::= " + " | ".join(map(_ebnf_literal, json.loads(source))))
             case "grammar:ebnf":
                 return compiler.compile_grammar(source)
-            case "grammar:lark":
-                return compiler.compile_lark(source)
-        return compiler.compile_structural_tag(source)
+        return compiler.compile_lark(source)
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         """In one call of the library where there are no drafts, which is what most of a mask costs. One thread: a
@@ -193,6 +203,8 @@ class Strategy(GrammarStrategy):
         except Exception:  # whose fault it is shows one by one
             bitmask[rows] = before
             return super().fill(jobs, bitmask)
+        for job in jobs:
+            cast("XgrammarMatcher", job.matcher).keep_rule(bitmask[job.first_row])
         accepted = np.zeros(len(jobs), dtype=np.int32)
         for i in np.flatnonzero(~bitmask[rows].any(axis=1)).tolist():
             bitmask[rows[i]] = before[i]
@@ -201,10 +213,11 @@ class Strategy(GrammarStrategy):
         return accepted
 
     def from_bytes(self, data: bytes) -> XgrammarCompiled:
-        kind, _, text = data.decode().partition("\n")
+        head, _, text = data.decode().partition("\n")
+        kind, _, whitespace = head.partition(" ")
         compiler = self._json if kind in JSON_KINDS else self._plain
         native = xgr.CompiledGrammar.deserialize_json(text, compiler.tokenizer_info)
-        return XgrammarCompiled(native, compiler.tokens, kind)
+        return XgrammarCompiled(native, compiler.tokens, kind, self._rules.get(cast("Whitespace", whitespace)))
 
 
 class _Compiler:
@@ -249,6 +262,47 @@ def _nodes(tag: Any) -> Iterator[dict[str, Any]]:
             pending.extend(v for k, v in value.items() if k not in ("json_schema", "schema"))
         elif isinstance(value, list):
             pending.extend(value)
+
+
+def _whitespace_named(found: Support, whitespace: Whitespace, schemas: Sequence[Schema]) -> Support:
+    """`found`, with ``whitespace`` where xgrammar writes it otherwise: arrays and objects of ``enum`` and ``const`` are
+    compact, whatever it is told."""
+    if whitespace != "spaced" or found.refused:
+        return found
+    nodes = (node for schema in schemas for _, node in subschemas(schema) if isinstance(node, Mapping))
+    values = (value for node in nodes for value in (*node.get("enum", ()), node.get("const")))
+    if all(json.dumps(value) == json.dumps(value, separators=(",", ":")) for value in values if _is_container(value)):
+        return found
+    return replace(found, unenforced=found.unenforced | {"whitespace"})
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, dict | list)
+
+
+def _with_whitespace(tag: Any, whitespace: Whitespace) -> Any:
+    """A copy of a tag in xgrammar's present form, its JSON regions with this white space."""
+    if isinstance(tag, list):
+        return [_with_whitespace(item, whitespace) for item in tag]
+    if not isinstance(tag, dict):
+        return tag
+    if tag.get("type") != "json_schema":
+        return {k: v if k in ("json_schema", "schema") else _with_whitespace(v, whitespace) for k, v in tag.items()}
+    if whitespace == "bounded":
+        own, most = tag.get("max_whitespace_cnt"), MAX_WHITESPACE // 2  # in places two runs follow each other
+        return {**tag, "max_whitespace_cnt": min(own, most) if isinstance(own, int) else most}
+    if whitespace == "any" or not _is_plain(tag):
+        return tag
+    # xgrammar knows no other white space here, but takes a region as the grammar it would make of its schema
+    schema, any_order = json.dumps(tag["json_schema"]), tag.get("any_order", False)
+    options = _SPACED if whitespace == "spaced" else _COMPACT
+    grammar = str(xgr.Grammar.from_json_schema(schema, any_order=any_order, **options))
+    return {"type": "grammar", "grammar": _AFTER_COMMA.sub(r'\1","', grammar) if whitespace == "compact" else grammar}
+
+
+def _is_plain(region: Mapping[str, Any]) -> bool:
+    """Whether nothing is said of a JSON region that a grammar could not say."""
+    return region.get("style", "json") == "json" and not region.get("excludes")
 
 
 def _modern(tag: Any) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 from guideway.api import LogitModifier, UnsupportedCapability
-from guideway.runtime.modifier_set import read_report
+from guideway.runtime.answers import read_report
 
 from guideway_conformance.modifier.bench import REFUSALS, Bench, read_only
 from guideway_conformance.modifier.comparison import expect_alike

@@ -1,21 +1,25 @@
 """JSON, and a subset of JSON Schema, as expressions.
 
-All JSON is compact: no whitespace outside strings, ``,`` and ``:`` alone between values. Declared properties come in
-their declared order and before others, as in the grammar libraries. Strings may use every JSON escape; keys that are
-not declared, and strings with a ``pattern``, use none but the ones a character needs.
+White space stands outside strings only where it is ``spaced``, however much there may be. Declared properties come in
+their declared order and before others, as in the grammar libraries. Strings may use every JSON escape but those of
+surrogates; keys that are not declared, and strings with a ``pattern``, use none but the ones a character needs. That a
+name stands once in an object is no affair of the expression.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from guideway.errors import InvalidGrammar, UnsupportedGrammar
 from guideway.json_schema import TYPES, Schema, resolve
 
 from guideway_conformance.reference.expressions import Expression, Language
 from guideway_conformance.reference.regex import Ranges, characters, intersect, parse_regex, without
+
+if TYPE_CHECKING:
+    from guideway.api import Whitespace
 
 __all__ = ["JsonLanguage", "why_not"]
 
@@ -74,8 +78,10 @@ def why_not(schema: Schema) -> str | None:
 class JsonLanguage:
     """Expressions for the schemas of one document, `root`, already checked."""
 
-    def __init__(self, language: Language, root: Schema) -> None:
+    def __init__(self, language: Language, root: Schema, whitespace: Whitespace) -> None:
         self.language, self.root = language, root
+        self._separators = (", ", ": ") if whitespace == "spaced" else (",", ":")
+        self._comma, self._colon = (language.text(separator.encode()) for separator in self._separators)
         self._lazy: dict[str, Schema] = {}
         self._productive: set[str] = set()
 
@@ -144,7 +150,7 @@ class JsonLanguage:
 
     def value(self, value: Any) -> Expression:
         """Exactly `value`."""
-        return self.language.text(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+        return self.language.text(json.dumps(value, ensure_ascii=False, separators=self._separators).encode())
 
     def _quoted(self, body: Expression) -> Expression:
         return self.language.sequence(self.language.text(b'"'), body, self.language.text(b'"'))
@@ -177,13 +183,13 @@ class JsonLanguage:
             other = lang.NOTHING
         else:
             key = self._quoted(self._key_not_in(declared))
-            other = lang.sequence(key, lang.text(b":"), self._below(True))
-        comma = lang.text(b",")
+            other = lang.sequence(key, self._colon, self._below(True))
+        comma = self._comma
         # what may follow once a member was written, and while none was
         later = lang.repeat(lang.sequence(comma, other))
         first = lang.optional(lang.sequence(other, later))
         for name, subschema in reversed(declared.items()):
-            member = lang.sequence(self.value(name), lang.text(b":"), self._below(subschema))
+            member = lang.sequence(self.value(name), self._colon, self._below(subschema))
             taken_first, taken_later = lang.sequence(member, later), lang.sequence(comma, member, later)
             if name in required:
                 first, later = taken_first, taken_later
@@ -211,7 +217,7 @@ class JsonLanguage:
     def _array(self, schema: Mapping[str, Any]) -> Expression:
         lang, prefix = self.language, schema.get("prefixItems", [])
         low, high = int(schema.get("minItems", 0)), schema.get("maxItems")
-        item, comma = self._below(schema.get("items", True)), lang.text(b",")
+        item, comma = self._below(schema.get("items", True)), self._comma
         num_listed = len(prefix) if high is None else min(len(prefix), int(high))
         # after the listed ones, all items are alike
         rest = lang.repeat(

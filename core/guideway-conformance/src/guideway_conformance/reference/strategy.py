@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from guideway.api import (
     CompiledGrammar,
@@ -14,7 +15,10 @@ from guideway.api import (
     DeadEnd,
     GrammarStrategy,
     InvalidGrammar,
+    JsonObject,
+    JsonSchema,
     Matcher,
+    Regex,
     Support,
     UnsupportedGrammar,
     Vocabulary,
@@ -22,6 +26,7 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allow_only
 from guideway.json_schema import check_schema, keywords, subschemas
+from guideway.json_schema.cursor import START, JsonCursor, Limits
 
 from guideway_conformance.reference.expressions import Expression, Language
 from guideway_conformance.reference.json_language import JsonLanguage, check_not_empty, why_not
@@ -29,6 +34,9 @@ from guideway_conformance.reference.regex import parse_regex
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
+
+ANY_BLANKS = Limits(sys.maxsize, spaced=False)
+"""White space is for the expression to say."""
 
 NBYTES_PER_ENTRY = 300
 """A node or a remembered derivative takes about this much."""
@@ -97,20 +105,22 @@ class Strategy(GrammarStrategy):
             raise UnsupportedGrammar(f"the reference has no constraints of kind {kind}", feature=kind)
         source, language = constraint.source(), Language()
         try:
-            match kind:
-                case "json_schema":
+            match constraint:
+                case JsonSchema():
                     schema = json.loads(source)
                     check_schema(schema)
-                    built = JsonLanguage(language, schema).build()
-                case "json_object":
-                    built = JsonLanguage(language, {"type": "object"}).build()
-                case "regex":
+                    built = JsonLanguage(language, schema, constraint.spacing).build()
+                case JsonObject():
+                    built = JsonLanguage(language, {"type": "object"}, constraint.spacing).build()
+                case Regex():
                     built = parse_regex(language, source)
                 case _:
                     built = language.either(*(language.text(choice.encode()) for choice in json.loads(source)))
         except RecursionError as error:
             raise UnsupportedGrammar("the constraint is nested too deeply for the reference", feature=kind) from error
-        return ReferenceCompiled(language, check_not_empty(language, built), self.vocabulary, self._tree)
+        cursor = START if isinstance(constraint, JsonSchema | JsonObject) else None
+        start = Rest(check_not_empty(language, built), cursor)
+        return ReferenceCompiled(language, start, self.vocabulary, self._tree)
 
 
 def _why_not_pattern(pattern: str) -> str | None:
@@ -123,11 +133,32 @@ def _why_not_pattern(pattern: str) -> str | None:
     return None
 
 
+class Rest(NamedTuple):
+    """What may follow; in JSON also the names so far, of which none may come again in its object."""
+
+    expression: Expression
+    cursor: JsonCursor | None
+
+    @property
+    def has_empty(self) -> bool:
+        """Whether the output may end."""
+        return self.expression.has_empty
+
+
 class ReferenceCompiled(CompiledGrammar):
     """An expression. Threads may share it: they can only remember the same derivative twice."""
 
-    def __init__(self, language: Language, start: Expression, vocabulary: Vocabulary, tree: TokenTree) -> None:
+    def __init__(self, language: Language, start: Rest, vocabulary: Vocabulary, tree: TokenTree) -> None:
         self.language, self.start, self.vocabulary, self.tree = language, start, vocabulary, tree
+        self.NOTHING = Rest(language.NOTHING, None)
+
+    def derive(self, state: Rest, byte: int) -> Rest:
+        """The state after a byte; `NOTHING` if it may not follow."""
+        expression, cursor = self.language.derive(state.expression, byte), state.cursor
+        if expression is not self.language.NOTHING and cursor is not None:
+            cursor = cursor.within(bytes((byte,)), ANY_BLANKS)
+            expression = self.language.NOTHING if cursor is None else expression
+        return self.NOTHING if expression is self.language.NOTHING else Rest(expression, cursor)
 
     def matcher(self, stop_token_ids: frozenset[int]) -> ReferenceMatcher:
         return ReferenceMatcher(self, stop_token_ids, (self.start,))
@@ -138,10 +169,10 @@ class ReferenceCompiled(CompiledGrammar):
 
 
 class ReferenceMatcher(Matcher):
-    """The expressions after each token so far; a stop token leaves None."""
+    """The states after each token so far; a stop token leaves None."""
 
     def __init__(
-        self, compiled: ReferenceCompiled, stop_token_ids: frozenset[int], states: tuple[Expression | None, ...]
+        self, compiled: ReferenceCompiled, stop_token_ids: frozenset[int], states: tuple[Rest | None, ...]
     ) -> None:
         self._compiled, self._stop_token_ids, self._states = compiled, stop_token_ids, states
 
@@ -153,15 +184,15 @@ class ReferenceMatcher(Matcher):
             self._states = (*self._states, None if token_id in self._stop_token_ids else self._after(state, token_id))
         return len(token_ids)
 
-    def _is_legal(self, state: Expression, token_id: int) -> bool:
+    def _is_legal(self, state: Rest, token_id: int) -> bool:
         if token_id in self._stop_token_ids:
             return state.has_empty
         token = self._compiled.vocabulary.tokens[token_id]
-        return bool(token) and self._after(state, token_id) is not self._compiled.language.NOTHING
+        return bool(token) and self._after(state, token_id) is not self._compiled.NOTHING
 
-    def _after(self, state: Expression, token_id: int) -> Expression:
+    def _after(self, state: Rest, token_id: int) -> Rest:
         for byte in self._compiled.vocabulary.tokens[token_id]:
-            state = self._compiled.language.derive(state, byte)
+            state = self._compiled.derive(state, byte)
         return state
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
@@ -171,16 +202,16 @@ class ReferenceMatcher(Matcher):
             raise DeadEnd("the grammar allows no token of this vocabulary here")
         allow_only(bitmask, row, legal)
 
-    def _legal(self, state: Expression) -> Iterator[int]:
+    def _legal(self, state: Rest) -> Iterator[int]:
         if state.has_empty:
             yield from self._stop_token_ids
-        language, pending = self._compiled.language, [(self._compiled.tree, state)]
+        compiled, pending = self._compiled, [(self._compiled.tree, state)]
         while pending:
             node, reached = pending.pop()
             yield from node.token_ids
             for byte, child in node.children.items():
-                after = language.derive(reached, byte)
-                if after is not language.NOTHING:
+                after = compiled.derive(reached, byte)
+                if after is not compiled.NOTHING:
                     pending.append((child, after))
 
     def is_terminated(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from guideway.api import Matcher
-from guideway_conformance.reference.expressions import Expression
+from guideway_conformance.reference.strategy import Rest
 
 from saboteurs import saboteur
 from saboteurs.grammar.base import Compiled, Place, Sane
@@ -302,11 +302,11 @@ class SpecialTokensAreTheirNames(Sane):
     """A special token is accepted where its name would be, as text."""
 
     class State(Place):
-        def after(self, token_id: int) -> Expression:
-            language, state = self.compiled.inner.language, self.state
+        def after(self, token_id: int) -> Rest:
+            inner, state = self.compiled.inner, self.state
             name = self.vocabulary.special_tokens.get(token_id)
             if state is None or name is None:
                 return super().after(token_id)
             for byte in name.encode():
-                state = language.derive(state, byte)
+                state = inner.derive(state, byte)
             return state

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from guideway.api import CompiledGrammar, Constraint, DeadEnd, GrammarStrategy, Matcher, Support, Vocabulary
 from guideway.api.bitmask import allow_only
-from guideway_conformance.reference.expressions import Expression
-from guideway_conformance.reference.strategy import ReferenceCompiled
+from guideway_conformance.reference.strategy import ReferenceCompiled, Rest
 from guideway_conformance.reference.strategy import Strategy as Reference
 
 if TYPE_CHECKING:
@@ -21,9 +20,7 @@ __all__ = ["Compiled", "Full", "FullPlace", "Place", "Sane"]
 class Place(Matcher):
     """The expressions after each token so far, None once it stopped."""
 
-    def __init__(
-        self, compiled: Compiled, stop_token_ids: frozenset[int], states: Sequence[Expression | None] = ()
-    ) -> None:
+    def __init__(self, compiled: Compiled, stop_token_ids: frozenset[int], states: Sequence[Rest | None] = ()) -> None:
         self.compiled, self.stop_token_ids = compiled, stop_token_ids
         self.states = list(states or [compiled.inner.start])
 
@@ -32,23 +29,23 @@ class Place(Matcher):
         return self.compiled.inner.vocabulary
 
     @property
-    def state(self) -> Expression | None:
+    def state(self) -> Rest | None:
         return self.states[-1]
 
-    def after(self, token_id: int) -> Expression:
+    def after(self, token_id: int) -> Rest:
         """NOTHING if the token is no text that may come next."""
-        language, state = self.compiled.inner.language, self.state
+        inner, state = self.compiled.inner, self.state
         token = self.vocabulary.tokens[token_id]
         if state is None or not token:
-            return language.NOTHING
+            return inner.NOTHING
         for byte in token:
-            state = language.derive(state, byte)
+            state = inner.derive(state, byte)
         return state
 
     def is_legal(self, token_id: int) -> bool:
         if token_id in self.stop_token_ids:
             return self.is_accepting()
-        return self.after(token_id) is not self.compiled.inner.language.NOTHING
+        return self.after(token_id) is not self.compiled.inner.NOTHING
 
     def legal(self) -> list[int]:
         return [token_id for token_id in range(len(self.vocabulary)) if self.is_legal(token_id)]
@@ -139,10 +136,10 @@ class FullPlace(Place):
     def shortest_completion(self, limit: int) -> Sequence[int] | None:
         if self.state is None:
             return None
-        layer: dict[Expression, tuple[int, ...]] = {self.state: ()}
+        layer: dict[Rest, tuple[int, ...]] = {self.state: ()}
         seen = set(layer)
         for _ in range(limit):
-            following: dict[Expression, tuple[int, ...]] = {}
+            following: dict[Rest, tuple[int, ...]] = {}
             for state, token_ids in layer.items():
                 if state.has_empty:
                     return (*token_ids, min(self.stop_token_ids))
@@ -153,9 +150,9 @@ class FullPlace(Place):
             layer = following
         return None
 
-    def ways(self, state: Expression) -> dict[Expression, int]:
+    def ways(self, state: Rest) -> dict[Rest, int]:
         """The states a token leads to, and such a token."""
-        known: dict[Expression, dict[Expression, int]] = vars(self.compiled).setdefault("ways", {})
+        known: dict[Rest, dict[Rest, int]] = vars(self.compiled).setdefault("ways", {})
         if state not in known:
             here = type(self)(self.compiled, self.stop_token_ids, [state])
             known[state] = {here.after(t): t for t in here.legal() if t not in self.stop_token_ids}

@@ -21,8 +21,8 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.json_schema import subschemas
-from guideway_conformance.reference.expressions import Expression, Language
-from guideway_conformance.reference.strategy import ReferenceCompiled
+from guideway_conformance.reference.expressions import Language
+from guideway_conformance.reference.strategy import ReferenceCompiled, Rest
 
 from saboteurs import saboteur
 from saboteurs.grammar.base import Compiled, Place, Sane
@@ -126,14 +126,14 @@ class TakesLineBreaks(Sane):
     """In a JSON string a line break may stand as it is."""
 
     class State(Place):
-        def after(self, token_id: int) -> Expression:
-            language, found = self.compiled.inner.language, super().after(token_id)
+        def after(self, token_id: int) -> Rest:
+            inner, found = self.compiled.inner, super().after(token_id)
             constraint = self.compiled.constraint
             is_string = isinstance(constraint, JsonSchema) and constraint.schema == {"type": "string"}
             is_break = self.vocabulary.tokens[token_id] == b"\n"
-            if found is language.NOTHING and is_string and is_break and self.state is not None:
-                begun = language.derive(self.state, ord("a"))
-                return self.state if begun is not language.NOTHING else found
+            if found is inner.NOTHING and is_string and is_break and self.state is not None:
+                begun = inner.derive(self.state, ord("a"))
+                return self.state if begun is not inner.NOTHING else found
             return found
 
 
@@ -205,7 +205,7 @@ class CompilesNothing(Sane):
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         if constraint == JsonSchema(False):
             language = Language()
-            inner = ReferenceCompiled(language, language.NOTHING, self.vocabulary, self.reference._tree)
+            inner = ReferenceCompiled(language, Rest(language.NOTHING, None), self.vocabulary, self.reference._tree)
             return Compiled(inner, constraint, self.State)
         return super().compile(constraint)
 
@@ -238,13 +238,13 @@ class TokensOf32Bytes(Sane):
     """Of a token it looks at the first 32 bytes."""
 
     class State(Place):
-        def after(self, token_id: int) -> Expression:
-            language, state = self.compiled.inner.language, self.state
+        def after(self, token_id: int) -> Rest:
+            inner, state = self.compiled.inner, self.state
             token = self.vocabulary.tokens[token_id][:32]
             if state is None or not token:
-                return language.NOTHING
+                return inner.NOTHING
             for byte in token:
-                state = language.derive(state, byte)
+                state = inner.derive(state, byte)
             return state
 
 
@@ -320,6 +320,45 @@ class DropsMaxLength(Sane):
             source = re.sub(r',?"maxLength":\d+', "", constraint.source())
             constraint = JsonSchema(source.replace("{,", "{"))
         return super().compile(constraint)
+
+
+@saboteur("grammar.white_space_is_what_was_asked_for")
+class ForgetsWhiteSpace(Sane):
+    """It never asks what white space there should be."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, JsonSchema) and constraint.spacing:
+            constraint = replace(constraint, whitespace=None)
+        return super().compile(constraint)
+
+
+@saboteur("grammar.white_space_is_what_was_asked_for")
+class BlanksWithoutEnd(Sane):
+    """A space is legal wherever a JSON token could stand, however many there were."""
+
+    class State(Place):
+        def is_legal(self, token_id: int) -> bool:
+            return super().is_legal(token_id) or self.is_blank(token_id)
+
+        def is_blank(self, token_id: int) -> bool:
+            is_json = isinstance(self.compiled.constraint, JsonSchema)
+            return is_json and self.vocabulary.tokens[token_id] == b" " and not self.is_terminated()
+
+        def push(self, token_id: int) -> None:
+            if not super().is_legal(token_id):
+                self.states.append(self.state)
+            else:
+                super().push(token_id)
+
+
+@saboteur("grammar.texts_are_judged_by_what_they_mean")
+class RepeatsNames(Sane):
+    """A name may stand in its object already."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        inner = self.reference.compile(constraint)
+        inner.start = inner.start._replace(cursor=None)
+        return Compiled(inner, constraint, self.State)
 
 
 @saboteur("grammar.constraints_are_not_changed")

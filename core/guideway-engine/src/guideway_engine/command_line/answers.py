@@ -18,6 +18,8 @@ __all__ = ["print_line", "print_table", "report"]
 
 CONSTRAINT = "constraint"
 """In `Completion.unenforced`: the output was ended before it was complete."""
+CLOSING = "closing"
+"""The same, where its limit ended it."""
 
 
 def print_line(index: int, job: Job, result: GenerationResult) -> None:
@@ -82,7 +84,13 @@ def report(answered: Sequence[tuple[Job, GenerationResult]]) -> int:
                     "for",
                     file=sys.stderr,
                 )
-            if others := [name for name in output.unenforced if name != CONSTRAINT]:
+            if output.valid is False:
+                status = 1
+                print(
+                    f"guideway: the answer to prompt {which} is not what the constraint asks for, as the check found",
+                    file=sys.stderr,
+                )
+            if others := [name for name in output.unenforced if name not in (CONSTRAINT, CLOSING)]:
                 by = f"{output.strategy} does not enforce" if output.strategy else "not enforced:"
                 print(printable(f"guideway: prompt {which}: {by} {', '.join(others)}"), file=sys.stderr)
     return status
@@ -96,6 +104,10 @@ def _output(output: Completion) -> dict[str, Any]:
         "num_tokens": len(output.token_ids),
         "strategy": output.strategy,
         "unenforced": list(output.unenforced),
+        "num_reasoning_tokens": output.num_reasoning_tokens,
+        "answer_start": output.answer_start,
+        "closed_early": output.closed_early,
+        "valid": output.valid,
         "error": None if output.error is None else _described(output.error),
     }
     if output.reports:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, _SubParsersAction
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, _SubParsersAction
 from dataclasses import MISSING
 from typing import Any
 
@@ -47,6 +47,14 @@ def add_flags(parser: ArgumentParser) -> None:
         if key not in OF_THEIR_OWN:
             add_flag(group, field, _flag(key), *ALIASES.get(key, ()), dest=".".join(key))
     group.add_argument(
+        "--strict",
+        action="store_const",
+        const="refuse",
+        default=SUPPRESS,
+        dest="on_unenforced",
+        help="the same as --on-unenforced refuse",
+    )
+    group.add_argument(
         "--modifier",
         metavar="NAME[={...}]",
         type=_modifier,
@@ -60,7 +68,7 @@ def add_flags(parser: ArgumentParser) -> None:
         type=_option,
         action="append",
         default=[],
-        help="an option of a component, such as grammar.NAME.whitespace=compact (repeatable)",
+        help="an option of a component, such as grammar.NAME.max_threads=2 (repeatable)",
     )
 
 

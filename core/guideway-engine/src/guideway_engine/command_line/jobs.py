@@ -23,13 +23,16 @@ __all__ = ["Job", "add_flags", "read_jobs"]
 
 MAX_TOKENS = 256
 
-SAMPLING = {name: field for name, field in fields_of(SamplingParams).items() if name not in ("constraint", "modifiers")}
+OTHER = ("constraint", "modifiers", "on_unenforced")
+"""The sampling parameters with flags of another form, or that are the configuration's."""
+
+SAMPLING = {name: field for name, field in fields_of(SamplingParams).items() if name not in OTHER}
 """The sampling parameters that are flags, and keys of a line of input, under their own names."""
 
 CONSTRAINTS = ("schema", "regex", "choice", "grammar")
 """The constraints that a line of input may have, one of them."""
 
-LINE_KEYS = ("prompt", "id", *CONSTRAINTS, "tenant", "modifiers", *SAMPLING)
+LINE_KEYS = ("prompt", "id", *CONSTRAINTS, "tenant", "modifiers", "on_unenforced", *SAMPLING)
 """What a line of ``--input`` may hold."""
 
 
@@ -170,7 +173,7 @@ def _job_of_line(where: str, index: int, line: str, common: dict[str, Any], tena
         raise InvalidRequest(
             f"{where} has the unknown key {unknown[0]!r}; {alternatives(unknown[0], LINE_KEYS, 'known')}", field="input"
         )
-    params = common | _as_params({key: entry[key] for key in (*SAMPLING, "modifiers") if key in entry})
+    params = common | _as_params({key: entry[key] for key in (*SAMPLING, "modifiers", "on_unenforced") if key in entry})
     if given := [key for key in CONSTRAINTS if key in entry]:
         if len(given) > 1:
             raise InvalidRequest(f"{where} has both {given[0]!r} and {given[1]!r}; keep one", field="input")

@@ -84,8 +84,8 @@ class Scheduler:
         self._table.add(group)
 
     def has_work(self) -> bool:
-        """Whether any sequence has not ended."""
-        return bool(self._table.waiting or self._running)
+        """Whether any request has not ended."""
+        return bool(self._table.waiting or self._running or self._table.is_judging)
 
     def fork(self, sequence: SequenceState) -> SequenceState:
         """A further sequence of the same request, with the same past. Raises `UnsupportedCapability` if `sequence` does
@@ -117,7 +117,7 @@ class Scheduler:
     # A step
 
     def step(self) -> None:
-        """Let waiting sequences join, and bring running ones forward. Waits for nothing: see `compilations`."""
+        """Let waiting sequences join, and bring running ones forward. Waits for nothing: see `awaited`."""
         self._table.repair()
         self.ensure_workers()
         for sequence in list(self._running):
@@ -137,13 +137,14 @@ class Scheduler:
         if self._recovery.workers_lost:
             self._restart_workers()
 
-    def compilations(self) -> list[Future[Any]]:
-        """What has to be waited for before a step can bring anything; empty if nothing has."""
+    def awaited(self) -> list[Future[Any]]:
+        """What has to be waited for before a step can bring anything, compilations and verdicts; empty if nothing
+        has."""
         if self._running:
             return []
         compilations = [s.group.admission.compilation for s in self._table.waiting]
         pending = [c for c in compilations if c is not None and not c.done()]
-        return pending if len(pending) == len(compilations) else []
+        return [*pending, *self._table.verdicts()] if len(pending) == len(compilations) else []
 
     # Which sequences run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,14 +54,23 @@ class SequenceGroup:
     def request(self) -> Request:
         return self.admission.request
 
+    def has_ended(self) -> bool:
+        """Whether every sequence has."""
+        return all(sequence.completion is not None for sequence in self.sequences)
+
+    def verdicts(self) -> list[Future[bool | None]]:
+        """What is still to come of the texts that are judged."""
+        found = [sequence.verdict for sequence in self.sequences]
+        return [verdict for verdict in found if verdict is not None and not verdict.done()]
+
     def conclude(self) -> GenerationResult | None:
-        """Set, file and return the result when every sequence has ended; None before, and if it is set already."""
+        """Set, file and return the result when every sequence has ended and is judged; None before, and if it is set
+        already."""
         if self.result is not None:
             return None
-        completions = [sequence.completion for sequence in self.sequences]
-        ended = [completion for completion in completions if completion is not None]
-        if len(ended) < len(completions):
+        if not self.has_ended() or self.verdicts():
             return None
+        ended = [sequence.judged() for sequence in self.sequences]
         params = self.request.params
         if params.best_of is not None:
             ended = sorted(ended, key=_quality, reverse=True)[: params.n]
@@ -85,6 +95,8 @@ class SequenceState:
     group: SequenceGroup
     index: int
     output: list[int] = field(default_factory=list)
+    attempt: int = 0
+    """How often its output was drawn before, and not valid."""
     text: str = ""
     """What is final of the text of `output`; see `TextStream`."""
     logprobs: list[TokenLogprobs] | None = None
@@ -102,6 +114,10 @@ class SequenceState:
     """The stop string or token that ended it."""
     completion: Completion | None = None
     """Set once, when it ends."""
+    verdict: Future[bool | None] | None = None
+    """What `Completion.valid` will be, where its text is judged."""
+    may_retry: bool = False
+    """Whether the runtime expects another attempt, should its output not be valid."""
     abandoned: bool = False
     """Whether it ended before it started, and the runtime knows."""
     stream: TextStream = field(default_factory=TextStream)
@@ -136,7 +152,7 @@ class SequenceState:
     def fork(self, index: int) -> SequenceState:
         """One with the same past, in no group and without slots."""
         logprobs = None if self.logprobs is None else list(self.logprobs)
-        child = SequenceState(self.group, index, list(self.output), self.text, stream=self.stream)
+        child = SequenceState(self.group, index, list(self.output), self.attempt, self.text, stream=self.stream)
         child.logprobs = logprobs
         return child
 
@@ -213,10 +229,15 @@ class SequenceState:
         error: GuidewayError | None = None,
         strategy: str | None = None,
         unenforced: tuple[str, ...] = (),
+        reasoning: bytes = b"",
+        num_reasoning_tokens: int = 0,
+        closed_early: bool = False,
         reports: Mapping[str, Mapping[str, Any]] | None = None,
+        verdict: Future[bool | None] | None = None,
     ) -> Completion:
-        """Set and return what it has become."""
+        """Set and return what it has become. The first `num_reasoning_tokens` of its tokens stand for `reasoning`."""
         text = self.text + self.stream.end()
+        answer_start = len(self.group.prompt_text) + len(reasoning.decode(errors="replace"))
         completion = Completion(
             index=self.index,
             text=text,
@@ -226,6 +247,9 @@ class SequenceState:
             error=error,
             strategy=strategy,
             unenforced=unenforced,
+            num_reasoning_tokens=num_reasoning_tokens,
+            answer_start=min(answer_start, len(text)),
+            closed_early=closed_early,
             reports=reports or {},
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
         )
@@ -233,8 +257,14 @@ class SequenceState:
         self.text, self.stream = text, TextStream()
         self.slots = []
         self.active = False
+        self.verdict = verdict
         self.completion = completion
         return completion
+
+    def judged(self) -> Completion:
+        """What it has become, with the verdict, which is there, in it."""
+        assert self.completion is not None
+        return self.completion if self.verdict is None else replace(self.completion, valid=self.verdict.result())
 
     def _looks(self, i: int) -> bool:
         """Whether a stop string that the i-th token from now completes ends the sequence."""

@@ -6,7 +6,8 @@ or by `SequenceTable.repair`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -32,6 +33,8 @@ class SequenceTable:
         self.running: dict[SequenceState, None] = {}
         """Those that have slots, active or preempted; a dict because any may end."""
         self.served = ServedTokens()
+        self._judging: dict[SequenceGroup, None] = {}
+        """Requests whose sequences have ended, and of which a text is still judged; a dict because any may be done."""
         self._changing = False
         """Whether a start, a fork or an end has begun and is not done: if none is going on, one failed or was
         interrupted."""
@@ -57,7 +60,7 @@ class SequenceTable:
         try:
             for which in range(len(group.prompts)):
                 slots.append(self._allocate(sequence, which))
-            self._runtime.start(group.admission, slots[0], index=sequence.index)
+            self._runtime.start(group.admission, slots[0], index=sequence.index, attempt=sequence.attempt)
         except Exception as error:
             reason = failure("the request could not be started", error)
             self.end(sequence, reason_of(reason), reason)  # frees the slots
@@ -101,20 +104,39 @@ class SequenceTable:
             self._free_orphans()
         if sequence.completion is not None:
             return
-        strategy: str | None = None
+        strategy, closed_early, num_reasoning_tokens = None, False, 0
         unenforced: tuple[str, ...] = ()
         reports: Mapping[str, Mapping[str, Any]] = {}
+        verdict: Future[bool | None] | None = None
         slots = sequence.slots
         if slots:
             strategy, unenforced = self._runtime.strategy(slots[0]), self._runtime.unenforced(slots[0])
+            closed_early = self._runtime.closed_early(slots[0])
+            start = self._runtime.journal(slots[0]).constraint_start
+            num_reasoning_tokens = len(sequence.output[:start])
             if reason is FinishReason.STOP and not self._runtime.completes(slots[0], sequence.generated()):
                 unenforced = (*unenforced, "constraint")
             if reason in (FinishReason.STOP, FinishReason.LENGTH):
                 reports = self._runtime.reports(slots[0])
                 if (fault := self._runtime.fault(slots[0])) is not None:
                     reason, error = FinishReason.INTERNAL_ERROR, PluginError(str(fault), plugin=fault.plugin)
+                else:
+                    verdict = self._runtime.judge(slots[0], sequence.generated())
         self._changing = True
-        sequence.finish(reason, error=error, strategy=strategy, unenforced=unenforced, reports=reports)
+        if verdict is not None and sequence.attempt < sequence.request.params.max_retries and not sequence.may_retry:
+            self._runtime.expect_another(sequence.group.admission)
+            sequence.may_retry = True
+        sequence.finish(
+            reason,
+            error=error,
+            strategy=strategy,
+            unenforced=unenforced,
+            reasoning=self._runtime.context.vocabulary.decode(sequence.output[:num_reasoning_tokens]),
+            num_reasoning_tokens=num_reasoning_tokens,
+            closed_early=closed_early,
+            reports=reports,
+            verdict=verdict,
+        )
         if slots:
             self._runtime.release(slots[0])
         else:
@@ -127,22 +149,36 @@ class SequenceTable:
         self._report_ended()
 
     def end_group(self, group: SequenceGroup, reason: FinishReason, error: GuidewayError | None = None) -> None:
-        """End every sequence of a request."""
+        """End every sequence of a request; no verdict is waited for."""
         with ExitStack() as each:
             for sequence in reversed(group.sequences):
                 each.callback(self.end, sequence, reason, error)
+            each.callback(self._stop_judging, [group])
 
     def end_all(self, reason: FinishReason, error: GuidewayError | None = None) -> None:
-        """End every sequence."""
+        """End every sequence; no verdict is waited for."""
         with ExitStack() as each:
-            for sequence in [*self.waiting, *self.running]:
+            sequences = [*self.waiting, *self.running]
+            for sequence in sequences:
                 each.callback(self.end, sequence, reason, error)
+            each.callback(self._stop_judging, [*self._judging, *(sequence.group for sequence in sequences)])
 
     def repair(self) -> None:
         """Free what an interrupted start, fork or end has left behind, and report the requests that have ended."""
         if self._changing:
             self._free_orphans()
+        for group in list(self._judging):
+            self._conclude(group)
         self._report_ended()
+
+    @property
+    def is_judging(self) -> bool:
+        """Whether a request waits for nothing but what becomes of a text that is judged."""
+        return bool(self._judging)
+
+    def verdicts(self) -> list[Future[bool | None]]:
+        """What these requests wait for."""
+        return [verdict for group in self._judging for verdict in group.verdicts()]
 
     def _allocate(self, sequence: SequenceState, which: int) -> int:
         """A slot, which begins with what another one has in common; a prompt that is to be scored has to be
@@ -155,11 +191,48 @@ class SequenceTable:
 
     def _forget(self, sequence: SequenceState) -> None:
         """Take out one that has ended. Calling it twice is fine."""
-        if sequence.group.conclude() is not None:
-            self._ended.append(sequence.group)
+        self._conclude(sequence.group)
         self.served.leave(sequence)
         self.waiting.discard(sequence)
         self.running.pop(sequence, None)
+
+    def _conclude(self, group: SequenceGroup) -> None:
+        if group.has_ended() and not group.verdicts():
+            self._retry(group)
+        if group.conclude() is not None:
+            self._ended.append(group)
+        if group.result is not None:
+            self._judging.pop(group, None)
+        elif group.has_ended():
+            self._judging[group] = None
+        else:
+            self._judging.pop(group, None)
+
+    def _retry(self, group: SequenceGroup) -> None:
+        """Draw the outputs again that are not valid, as far as they may be."""
+        for i, sequence in enumerate(group.sequences):
+            if not sequence.may_retry:
+                continue
+            sequence.may_retry = False
+            if sequence.verdict is None or sequence.verdict.result() is not False:
+                self._runtime.abandon(group.admission)
+                continue
+            again = SequenceState(group, sequence.index, attempt=sequence.attempt + 1, text=group.prompt_text)
+            group.sequences[i] = again
+            self.served.enter(again)
+            self.waiting.add(again)
+
+    def _stop_judging(self, groups: Sequence[SequenceGroup]) -> None:
+        """Let requests have no verdict that is not there, and no further attempt."""
+        for group in groups:
+            for sequence in group.sequences:
+                if sequence.may_retry:
+                    sequence.may_retry = False
+                    self._runtime.abandon(group.admission)
+                if sequence.verdict is not None and not sequence.verdict.done():
+                    sequence.verdict = None
+            self._conclude(group)
+        self._report_ended()
 
     def _report_ended(self) -> None:
         while self._ended:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
+    from guideway.json_schema import WritingRule
 
 __all__ = ["Rows", "StockCompiled", "StockMatcher"]
 
@@ -26,6 +27,8 @@ class Rows:
     """``int32[words]``, as wide as the backend's own: the tokens that can be legal at all."""
     eos_token_id: int
     """The token by which the backend says that the output is complete."""
+    rule: WritingRule | None = None
+    """Of how JSON is written, where the output is JSON."""
 
 
 class Backend(Protocol):
@@ -79,6 +82,9 @@ class StockMatcher(Matcher):
         self._token_ids: list[int] = []
         self._terminated = False
         self._accepting = False
+        rule = compiled.rows.rule
+        self._places = [] if rule is None else [rule.start]
+        """Where in JSON the output stood after each token, if there is a rule."""
         self._mask = np.zeros((1, compiled.rows.possible.size), dtype=np.int32)
         self._tensor = torch.from_numpy(self._mask)
         # a bit at a time is got from this several times as fast as from the array
@@ -127,10 +133,11 @@ class StockMatcher(Matcher):
         self._token_ids, self._terminated = self._token_ids[: len(self._token_ids) - num_tokens], False
         if not num_native:
             return
+        del self._places[len(self._token_ids) + 1 :]
         if self._compiled.strategy.failure(self._native):
             self._native = self._compiled.native()  # what has failed cannot be rolled back
             for token_id in self._token_ids:
-                self._advance(token_id)
+                self._feed(token_id)
         else:
             self._is_current = False
             self._native.rollback(num_native)
@@ -141,6 +148,7 @@ class StockMatcher(Matcher):
             return super().fork()
         other = StockMatcher(self._compiled, strategy.copied(self._native), self._stop_token_ids)
         other._token_ids, other._terminated = self._token_ids.copy(), self._terminated
+        other._places = self._places.copy()
         return other
 
     def _is_legal(self, token_id: int) -> bool:
@@ -148,6 +156,13 @@ class StockMatcher(Matcher):
         return token_id >> 5 < len(self._words) and bool(self._words[token_id >> 5] >> (token_id & 31) & 1)
 
     def _advance(self, token_id: int) -> None:
+        self._feed(token_id)
+        if (rule := self._compiled.rows.rule) is not None:
+            place = rule.after(self._places[-1], token_id)
+            assert place is not None, "the mask has it"
+            self._places.append(place)
+
+    def _feed(self, token_id: int) -> None:
         self._is_current = False
         if not self._native.accept_tokens("", [token_id]):
             raise ConformanceError(
@@ -167,6 +182,9 @@ class StockMatcher(Matcher):
         eos = rows.eos_token_id
         self._accepting = bool(words[eos >> 5] >> (eos & 31) & 1)
         self._mask[0] &= rows.possible
+        if rows.rule is not None and (allowed := rows.rule.allowed(self._places[-1])) is not None:
+            common = min(allowed.size, self._mask.shape[1])
+            self._mask[0, :common] &= allowed[:common]
         words[eos >> 5] &= ~(1 << (eos & 31))
         for token_id in self._stop_token_ids:
             bit = 1 << (token_id & 31)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from guideway.api import (
+    WHITESPACE,
     Constraint,
     DeadEnd,
     Grammar,
@@ -23,10 +25,11 @@ from guideway.api import (
     Support,
     UnsupportedGrammar,
     Vocabulary,
+    Whitespace,
     parse_options,
 )
 from guideway.api.bitmask import allocate
-from guideway.json_schema import check_schema, keywords, pattern_details
+from guideway.json_schema import WritingRule, check_schema, keywords, pattern_details
 from numpy.typing import NDArray
 
 from guideway_vllm.stock.matcher import Rows, StockCompiled
@@ -73,6 +76,8 @@ class StockStrategy(GrammarStrategy):
     """What pip calls its library, if ``support.json`` beside the strategy says what that enforces."""
     enforced: ClassVar[frozenset[str]] = frozenset()
     """Keywords of JSON schemas known to be enforced by a backend that has no table of what it does."""
+    whitespace: ClassVar[Sequence[Whitespace]] = ("bounded", "compact", "spaced", "any")
+    """What white space its JSON can be kept to. In structural tags it is any."""
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         super().__init__(vocabulary, options)
@@ -83,6 +88,7 @@ class StockStrategy(GrammarStrategy):
                 f"grammar.{self.name} needs a tokenizer with an end-of-text token to end an output with",
                 field="grammar",
             )
+        self._rules = {word: WritingRule(vocabulary.tokens, word) for word in WHITESPACE}
         self._lock = threading.Lock()
         self._built: Any = None
 
@@ -129,6 +135,14 @@ class StockStrategy(GrammarStrategy):
     def supports(self, constraint: Constraint) -> Support:
         if (reason := self._refusal(constraint)) is not None:
             return Support(reason=reason)
+        found = self._support(constraint)
+        whitespace = constraint.spacing
+        is_kept = whitespace == "any" if constraint.kind == "structural_tag" else whitespace in self.whitespace
+        if whitespace is None or is_kept or found.refused:
+            return found
+        return replace(found, unenforced=found.unenforced | {"whitespace"})
+
+    def _support(self, constraint: Constraint) -> Support:
         table = support_table(type(self)) if self.library else None
         if isinstance(constraint, JsonSchema):
             if table is not None:
@@ -151,7 +165,7 @@ class StockStrategy(GrammarStrategy):
         native, spec = self._compile(kind, params)
         if (error := self.failure(native)) is not None and not self.is_dead_end(error):
             self._refuse(kind, error)
-        compiled = StockCompiled(self, native, self._rows(kind), self.nbytes(native, spec))
+        compiled = StockCompiled(self, native, self._rows(constraint), self.nbytes(native, spec))
         try:
             compiled.matcher(self.vocabulary.stop_token_ids).fill_bitmask(allocate(1, self.vocabulary.logits_width), 0)
         except DeadEnd as error:
@@ -238,15 +252,32 @@ class StockStrategy(GrammarStrategy):
         with self._lock:
             if self._built is None:
                 server = self._server
-                self._built = self.make(server.vllm_config, server.tokenizer, self.vocabulary.logits_width)
+                # a tokenizer may have tokens past the logits, and some backends fill masks as wide as all of them
+                width = max(self.vocabulary.logits_width, len(server.tokenizer))
+                self._built = self.make(_flexible(server.vllm_config), server.tokenizer, width)
             return self._built
 
-    def _rows(self, kind: str) -> Rows:
+    def _rows(self, constraint: Constraint) -> Rows:
         num_words = self._backend().allocate_token_bitmask(1).shape[1]
         tokens = self.vocabulary.tokens
-        specials = kind.startswith(WITH_SPECIALS)
+        specials = constraint.kind.startswith(WITH_SPECIALS)
         possible = np.zeros(num_words * 32, dtype=np.uint8)
         known = [bool(token) or specials for token in tokens][: possible.size]
         possible[: len(known)] = known
         words: NDArray[np.int32] = np.packbits(possible, bitorder="little").view("<i4").astype(np.int32)
-        return Rows(words, self._server.tokenizer.eos_token_id)
+        rule = None
+        if constraint.kind in ("json_schema", "json_object"):
+            kept = constraint.spacing in self.whitespace
+            rule = self._rules[constraint.spacing if kept and constraint.spacing else "any"]
+            rule.prepare()
+        return Rows(words, self._server.tokenizer.eos_token_id, rule)
+
+
+def _flexible(vllm_config: Any) -> Any:
+    """As it is given, but that backends allow any white space: rules keep to the word for it, one for each request."""
+    if not vllm_config.structured_outputs_config.disable_any_whitespace:
+        return vllm_config
+    changed = copy.copy(vllm_config)
+    changed.structured_outputs_config = copy.copy(vllm_config.structured_outputs_config)
+    changed.structured_outputs_config.disable_any_whitespace = False
+    return changed

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from guideway.api import PluginUnavailable, Vocabulary
+from guideway.api import PluginUnavailable, Vocabulary, Whitespace
 
 from guideway_vllm.stock.strategy import KINDS, StockStrategy
 
@@ -22,6 +22,8 @@ class LmFormatEnforcer(StockStrategy):
     name: ClassVar[str] = "vllm_lm_format_enforcer"
     backend: ClassVar[str] = "lm-format-enforcer"
     kinds: ClassVar[frozenset[str]] = KINDS
+    # it allows some before and after the value
+    whitespace: ClassVar[Sequence[Whitespace]] = ()
     limits = MappingProxyType({"alternatives": 200, "properties": 300, "nested_stars": 1})
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:

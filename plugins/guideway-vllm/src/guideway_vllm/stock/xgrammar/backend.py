@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from guideway.api import GrammarExample
+from guideway.api import GrammarExample, Whitespace
 
 from guideway_vllm.stock.strategy import EXAMPLES, GRAMMARS, KINDS, StockStrategy
 
@@ -27,6 +27,8 @@ class Xgrammar(StockStrategy):
     kinds: ClassVar[frozenset[str]] = KINDS | GRAMMARS
     capabilities: ClassVar[frozenset[str]] = frozenset({"fork"})
     max_rollback: ClassVar[int | None] = None
+    # values of enum are compact whatever is around them: no space could be demanded there
+    whitespace: ClassVar[Sequence[Whitespace]] = ("bounded", "compact", "any")
     limits = MappingProxyType({"strings": 640, "properties": 600, "stars": 150})
     examples: ClassVar[Sequence[GrammarExample]] = EXAMPLES
 

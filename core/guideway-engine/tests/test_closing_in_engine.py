@@ -1,0 +1,151 @@
+"""Answers of the demo model are complete within their budgets: schemas it has not seen, hosts, drafts, several ones."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from guideway import Choice, Engine, FinishReason, JsonSchema, Regex, SamplingParams
+from guideway.api import Constraint, InvalidRequest
+
+SCHEMAS: list[dict[str, Any]] = [
+    {
+        "type": "object",
+        "properties": {
+            "title": {"type": "string"},
+            "authors": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "isbn": {"type": "string", "pattern": "^[0-9]{3}-[0-9]{4}$"},
+            "price": {"type": "number"},
+        },
+        "required": ["title", "authors", "isbn", "price"],
+    },
+    {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}, "minItems": 2},
+    {
+        "$defs": {
+            "node": {
+                "type": "object",
+                "properties": {"value": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}},
+                "required": ["value"],
+                "additionalProperties": False,
+            }
+        },
+        "$ref": "#/$defs/node",
+    },
+    {"type": "object", "additionalProperties": {"type": "string"}},
+    {"anyOf": [{"type": "string", "maxLength": 200}, {"type": "object", "properties": {"a": {}}}, {"type": "null"}]},
+]
+
+PROMPT = "Describe what you see."
+
+
+@pytest.fixture(scope="module", params=["inline", "process"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    with Engine("demo", grammar=("llguidance", "xgrammar"), grammar_host=request.param, max_num_seqs=8) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("strategy", ["llguidance", "xgrammar"])
+def test_unseen_schemas_are_answered_within_small_budgets(engine: Engine, strategy: str) -> None:
+    jobs = [
+        (schema, SamplingParams(max_tokens=budget, temperature=temperature, seed=7, constraint=constraint))
+        for schema in SCHEMAS
+        for constraint in [JsonSchema(schema, strategy=strategy)]
+        for budget, temperature in ((48, 0.0), (64, 1.5))
+    ]
+    results = engine.generate([PROMPT] * len(jobs), [params for _, params in jobs])
+    for (schema, _), result in zip(jobs, results, strict=True):
+        assert result.error is None
+        assert (result.finish_reason, result.unenforced) == (FinishReason.STOP, ()), (schema, result.text)
+        jsonschema.validate(json.loads(result.text), schema)
+    assert any(result.closed_early for result in results)
+
+
+def test_hosts_drafts_and_forks_change_no_token(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=40, temperature=1.2, seed=5, n=3, constraint=JsonSchema(SCHEMAS[0]))
+    (expected,) = engine.generate([PROMPT], params)
+    with Engine("demo", grammar=("llguidance",), grammar_host="inline", num_speculative_tokens=3) as drafting:
+        (drafted,) = drafting.generate([PROMPT], params)
+    assert [output.token_ids for output in drafted.outputs] == [output.token_ids for output in expected.outputs]
+    assert [output.closed_early for output in drafted.outputs] == [output.closed_early for output in expected.outputs]
+
+
+def test_the_raw_behavior_can_be_asked_for(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=12, constraint=JsonSchema(SCHEMAS[0]), close=False)
+    (cut,) = engine.generate([PROMPT], params)
+    assert (cut.finish_reason, cut.closed_early, cut.unenforced) == (FinishReason.LENGTH, False, ())
+
+
+def test_a_budget_that_nothing_fits_is_named(engine: Engine) -> None:
+    (cut,) = engine.generate([PROMPT], SamplingParams(max_tokens=24, constraint=JsonSchema(SCHEMAS[0])))
+    assert (cut.finish_reason, cut.unenforced) == (FinishReason.LENGTH, ("closing",))
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        JsonSchema({"type": "object", "properties": {"isbn": {"type": "null"}}, "required": ["isbn"]}),
+        Choice(["abracadabra", "an open sesame"]),
+        Regex("[a-z]{3}-[0-9]{9}"),
+    ],
+    ids=["schema", "choice", "regex"],
+)
+def test_a_budget_that_no_answer_fits_into_is_refused(engine: Engine, constraint: Constraint) -> None:
+    (refused,) = engine.generate([PROMPT], SamplingParams(max_tokens=2, constraint=constraint))
+    assert isinstance(refused.error, InvalidRequest) and refused.error.field == "max_tokens"
+    (shortest,) = re.findall("the shortest that was found has ([0-9]+)", str(refused.error))
+    (served,) = engine.generate([PROMPT], SamplingParams(max_tokens=int(shortest), constraint=constraint))
+    assert (served.finish_reason, served.unenforced) == (FinishReason.STOP, ())
+    (cut,) = engine.generate([PROMPT], SamplingParams(max_tokens=2, constraint=constraint, close=False))
+    assert (cut.finish_reason, cut.unenforced) == (FinishReason.LENGTH, ())
+
+
+ENDLESS = {
+    "type": "object",
+    "properties": {"names": {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}},
+    "required": ["names"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("beside", "unenforced"),
+    [
+        ({"min_tokens": 5}, ()),
+        ({"min_tokens": 28, "max_tokens": 28}, ("min_tokens",)),  # it ends before, or has no room to
+        ({"stop": ['"a"']}, ()),  # what the shortest string would be
+        ({"stop": ["}"]}, ("constraint",)),
+        ({"logit_bias": {"]}": -100.0}}, ()),
+        ({"logit_bias": {"]": -math.inf, '"]': -math.inf, "]}": -math.inf, '"]}': -math.inf}}, ("logit_bias",)),
+        ({"n": 3}, ()),
+        ({"repetition_penalty": 1.3, "top_k": 3}, ()),
+    ],
+    ids=str,
+)
+def test_beside_other_parameters_an_answer_is_closed(
+    engine: Engine, beside: dict[str, Any], unenforced: tuple[str, ...]
+) -> None:
+    """What is banned is given as text here."""
+    if "logit_bias" in beside:
+        tokens = engine._runtime.context.vocabulary.tokens
+        texts = {text.encode(): bias for text, bias in beside["logit_bias"].items()}
+        beside = {"logit_bias": {i: texts[token] for i, token in enumerate(tokens) if token in texts}}
+    params = SamplingParams(
+        **{"max_tokens": 24, "temperature": 2.0, "seed": 5, "constraint": JsonSchema(ENDLESS)} | beside
+    )
+    (result,) = engine.generate([PROMPT], params)
+    assert result.error is None
+    for output in result.outputs:
+        assert (output.finish_reason, output.unenforced) == (FinishReason.STOP, unenforced), output.text
+        if "constraint" not in unenforced:
+            jsonschema.validate(json.loads(output.text), ENDLESS)
+
+
+def test_ignore_eos_beside_a_constraint_is_refused(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=24, ignore_eos=True, constraint=JsonSchema(ENDLESS))
+    (result,) = engine.generate([PROMPT], params)
+    assert isinstance(result.error, InvalidRequest) and "ignore_eos" in str(result.error)

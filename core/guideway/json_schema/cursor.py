@@ -1,0 +1,177 @@
+"""Where in JSON a text ends: what a grammar's matcher does not say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import NamedTuple
+
+__all__ = ["NO_NAMES", "START", "JsonCursor", "Limits", "Names", "Place"]
+
+
+class Place(Enum):
+    """What the next byte belongs to."""
+
+    VALUE = auto()
+    """A value begins, or an empty array ends."""
+    SCALAR = auto()
+    """A number, ``true``, ``false`` or ``null``, which may be over."""
+    STRING = auto()
+    """A string that is a value."""
+    KEY_START = auto()
+    """A property's name begins, or an empty object ends."""
+    KEY = auto()
+    """The name of a property."""
+    COLON = auto()
+    AFTER = auto()
+    """A value has ended."""
+
+    __hash__ = object.__hash__  # an enumeration's own takes a while
+
+
+VALUE, SCALAR, STRING, KEY_START, KEY, COLON, AFTER = Place
+
+
+class Limits(NamedTuple):
+    """How JSON has to be written, besides names (`JsonCursor.within`). No escape is a surrogate, so that each character
+    of a string is one escape at most."""
+
+    most_blanks: int
+    """White space in a row."""
+    spaced: bool
+    """Whether one space stands after each comma and colon."""
+
+
+BETWEEN = re.compile(rb'["\\]')
+"""What a string has to be looked at for."""
+
+QUOTE, BACKSLASH, BLANK = b'"\\ '
+BLANKS = b" \t\n\r"
+
+DUE = -1
+"""Blanks where a space has to follow."""
+
+_NEEDED = [rf"\{c}".encode() for c in '"\\bfnrt'] + [
+    f"\\u{code:04x}".encode() for code in range(32) if chr(code) not in "\b\f\n\r\t"
+]
+_BEGUN_IN_NAMES = frozenset(escape[:length] for escape in _NEEDED for length in range(1, 7))
+"""Escapes of characters that cannot do without, in their usual writing, and what they begin with."""
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class Names:
+    """The names in an object, as they are written, up to their closing quote. With one more it shares what was before:
+    there is a cursor for every token of an output."""
+
+    __slots__ = ("_before", "_name")
+
+    def __init__(self, before: Names | None = None, name: bytes = b"") -> None:
+        self._before = before
+        self._name = name
+
+    def with_name(self, name: bytes) -> Names:
+        return Names(self, name)
+
+    def __iter__(self) -> Iterator[bytes]:
+        names = self
+        while names._before is not None:
+            yield names._name
+            names = names._before
+
+    def __contains__(self, name: object) -> bool:
+        return any(each == name for each in self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Names) and set(self) == set(other)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self))
+
+
+NO_NAMES = Names()
+
+
+class JsonCursor(NamedTuple):
+    """Where a text that began as JSON ends. Of a text that is no JSON it is anything."""
+
+    place: Place = VALUE
+    open: tuple[Names | None, ...] = ()
+    """The objects and arrays that are not closed: the names an object has so far; None for an array."""
+    name: bytes = b""
+    """What has been written of a property's name."""
+    escape: bytes = b""
+    """What has been written of an escape."""
+    blanks: int = 0
+    """White space that came last, outside strings; `DUE` where limits want some."""
+
+    @property
+    def in_string(self) -> bool:
+        """Whether the text ends inside a string, a property's name included."""
+        return self.place is STRING or self.place is KEY
+
+    def after(self, text: bytes) -> JsonCursor:
+        """Where the text ends when `text` follows."""
+        found = self.within(text, None)
+        assert found is not None
+        return found
+
+    def within(self, text: bytes, limits: Limits | None) -> JsonCursor | None:
+        """The same; None if `text` breaks the limits. Where there are some, a name has no escape of a character that
+        can do without, so that each is written in one way, and stands once in an object."""
+        place, opened, name, escape, blanks = self
+        if (place is STRING or place is KEY) and not escape and BETWEEN.search(text) is None:
+            return self if place is STRING else JsonCursor(place, opened, name + text)
+        for byte in text:
+            if place is STRING or place is KEY:
+                if place is KEY:
+                    name += bytes((byte,))
+                if escape:
+                    escape += bytes((byte,))
+                    if limits is not None and not _may_begin(escape, place):
+                        return None
+                    if len(escape) == 6 or (len(escape) == 2 and byte != 0x75):
+                        escape = b""
+                elif byte == BACKSLASH:
+                    escape = b"\\"
+                elif byte == QUOTE and place is STRING:
+                    place = AFTER
+                elif byte == QUOTE:
+                    names = opened[-1]
+                    assert names is not None, "a name stands in an object"
+                    if limits is not None and name in names:
+                        return None
+                    place, opened = COLON, (*opened[:-1], names.with_name(name))
+                continue
+            if limits is not None and blanks == DUE and byte != BLANK:
+                return None
+            if byte in BLANKS:
+                blanks += 1
+                if limits is not None and blanks > limits.most_blanks:
+                    return None
+                if place is SCALAR:
+                    place = AFTER
+                continue
+            blanks = 0
+            if byte == QUOTE:
+                place, name = (KEY, b"") if place is KEY_START else (STRING, name)
+            elif byte == 0x7B:
+                place, opened = KEY_START, (*opened, NO_NAMES)
+            elif byte == 0x5B:
+                place, opened = VALUE, (*opened, None)
+            elif byte in b"}]":
+                place, opened = AFTER, opened[:-1]
+            elif byte in b",:":
+                in_object = bool(opened) and opened[-1] is not None
+                place = KEY_START if byte == 0x2C and in_object else VALUE
+                blanks = DUE if limits is not None and limits.spaced else 0
+            else:
+                place = SCALAR
+        return JsonCursor(place, opened, name if place is KEY else b"", escape, blanks)
+
+
+def _may_begin(escape: bytes, place: Place) -> bool:
+    return escape in _BEGUN_IN_NAMES if place is KEY else _SURROGATE.match(escape) is None
+
+
+START = JsonCursor()

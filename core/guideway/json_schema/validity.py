@@ -1,0 +1,66 @@
+"""Whether a text is an instance of a JSON Schema, by the library ``jsonschema``.
+
+For hosts: it runs what clients send, patterns that never end among it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+import jsonschema  # type: ignore[import-untyped]
+from jsonschema.validators import validator_for  # type: ignore[import-untyped]
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from guideway.api.types import unique_keys
+from guideway.json_schema.assertions import keywords
+from guideway.json_schema.walking import Schema, walk
+
+__all__ = ["is_valid"]
+
+
+def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
+    """Whether `text` is JSON without a key twice in one object, and an instance of a checked schema.
+
+    None: it is not known, because judging takes what a remote reference refers to, a dialect of ``$schema`` or a
+    regular expression that is not known here, or a format that ``jsonschema`` does not know either and that was not
+    enforced. Nothing is fetched.
+    """
+    try:
+        instance = json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse)
+    except ValueError:
+        return False
+    dialect = _dialect(schema)
+    if dialect is None:
+        return None
+    try:
+        found = dialect(schema, registry=Registry(), format_checker=dialect.FORMAT_CHECKER).is_valid(instance)
+    except (Unresolvable, re.error):
+        return None
+    if found and not enforces_formats and not _formats(schema) <= dialect.FORMAT_CHECKER.checkers.keys():
+        return None
+    return bool(found)
+
+
+def _dialect(schema: Schema) -> Any:
+    """The validator of the draft that a schema is of: the one it names, or that its keywords are from. None: it names
+    another one."""
+    if isinstance(schema, dict) and "$schema" in schema:
+        return validator_for(schema, default=None)
+    names = keywords(schema)
+    if any(name.endswith(":draft4") for name in names):
+        return jsonschema.Draft4Validator
+    if names & {"items:list", "additionalItems", "dependencies"}:
+        return jsonschema.Draft7Validator
+    return jsonschema.Draft202012Validator
+
+
+def _formats(schema: Schema) -> set[str]:
+    nodes = (node for _, node in walk(schema) if isinstance(node, dict))
+    return {node["format"] for node in nodes if "format" in node}
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")

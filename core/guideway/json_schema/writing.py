@@ -1,0 +1,200 @@
+"""JSON kept to a rule in how it is written, for libraries that do not keep to one."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from guideway.api.bitmask import num_words
+from guideway.api.types import MAX_WHITESPACE, Whitespace
+from guideway.json_schema.cursor import (
+    BLANKS,
+    COLON,
+    KEY,
+    KEY_START,
+    NO_NAMES,
+    START,
+    STRING,
+    VALUE,
+    JsonCursor,
+    Limits,
+    Names,
+    Place,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from guideway.api.bitmask import Bitmask
+
+__all__ = ["WritingRule"]
+
+_ANY = Limits(sys.maxsize, spaced=False)
+_LIMITS = {
+    "bounded": Limits(MAX_WHITESPACE, spaced=False),
+    "compact": Limits(0, spaced=False),
+    "spaced": Limits(0, spaced=True),
+    "any": _ANY,
+}
+
+_WITHIN = re.compile(rb'"[^"]*["\\]')
+"""What a token has that may hold a whole name, or the beginning of one with an escape."""
+_NAMES = {
+    KEY: re.compile(rb'((?:[^"\\]|\\.)*?")', re.DOTALL),
+    KEY_START: re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*?")', re.DOTALL),
+}
+"""A token that ends a name, and one that is a whole one first; what follows may be more."""
+_SPECIAL = re.compile(rb'["\\]')
+
+
+class _EveryName(Names):
+    """The names of an object that has all there are."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+_DEEP = 8
+_OBJECTS, _FULL, _ARRAYS = ((one,) * _DEEP for one in (NO_NAMES, _EveryName(), None))
+"""What a text may stand in: objects in one another, empty or with every name, and arrays."""
+
+_NAMED = ((KEY, b""), (KEY_START, b""))
+
+_Kind: TypeAlias = tuple[Place, bytes, int]
+"""What of a state decides on most tokens: its place, as far as it matters, what of an escape is written, and blanks."""
+
+
+class WritingRule:
+    """Which of these tokens may follow, so that white space is as a word says and a property is known by its bytes: its
+    name has no escape of a character that can do without, and stands once in an object. Nor is an escape a surrogate.
+    What is written is JSON from its first byte to its last: a matcher asks its library as well."""
+
+    start = START
+    """The state before the first token."""
+
+    def __init__(self, tokens: Sequence[bytes], whitespace: Whitespace) -> None:
+        self.whitespace = whitespace
+        self._tokens = tokens
+        self._limits = _LIMITS[whitespace]
+        self._allowed: dict[_Kind, Bitmask | None] = {}
+        self._by_name: dict[Place, dict[bytes, list[int]]] = {place: {} for place in _NAMES}
+        """Tokens by the name that `_NAMES` finds in them."""
+        self._open: dict[_Kind, list[int]] = {}
+        """Tokens that are otherwise decided by what is open and the names in it."""
+        self._lock = Lock()
+        self._is_prepared = False
+
+    def prepare(self) -> None:
+        """Look at all tokens, once, which takes a while."""
+        with self._lock:
+            if self._is_prepared:
+                return
+            self._leading = np.zeros(num_words(len(self._tokens)) * 32, dtype=np.int32)
+            self._leading[: len(self._tokens)] = [len(token) - len(token.lstrip(BLANKS)) for token in self._tokens]
+            self._special = [i for i, token in enumerate(self._tokens) if _SPECIAL.search(token)]
+            for token_id in self._special:
+                for place, pattern in _NAMES.items():
+                    if name := pattern.match(self._tokens[token_id]):
+                        self._by_name[place].setdefault(name[1], []).append(token_id)
+            for place in (STRING, KEY, KEY_START, VALUE):
+                self._find((place, b"", 0))
+            self._is_prepared = True
+
+    def allowed(self, state: JsonCursor) -> Bitmask | None:
+        """The tokens that may follow, as a row of a bitmask; None: all may."""
+        if not self._is_prepared:
+            self.prepare()
+        kind = self._kind(state)
+        if kind not in self._allowed:
+            with self._lock:
+                if kind not in self._allowed:
+                    self._find(kind)
+        refused = [i for i in self._open[kind] if self.after(state, i) is None]
+        if kind[:2] in _NAMED:
+            tokens, begun = self._by_name[state.place], state.name
+            for name in state.open[-1] or ():
+                if name.startswith(begun):
+                    refused += tokens.get(name[len(begun) :], ())
+        allowed = self._allowed[kind]
+        if not refused:
+            return allowed
+        row = np.full(num_words(len(self._tokens)), -1, dtype=np.int32) if allowed is None else allowed.copy()
+        for token_id in refused:
+            row.view(np.uint32)[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
+        return row
+
+    def after(self, state: JsonCursor, token_id: int) -> JsonCursor | None:
+        """The state after a token; None if it may not follow."""
+        return state.within(self._tokens[token_id], self._limits)
+
+    def _kind(self, state: JsonCursor) -> _Kind:
+        place = state.place
+        if place is STRING or place is KEY:
+            return place, state.escape, 0
+        return place if place is KEY_START else VALUE, b"", 0 if self._limits is _ANY else state.blanks
+
+    def _find(self, kind: _Kind) -> None:
+        """Find the tokens that may follow in states of a kind, and those that are decided by what is open."""
+        place, escape, blanks = kind
+        if blanks > 0:
+            self._open[kind] = self._open[place, b"", 0]
+            found = _unpacked(self._allowed[place, b"", 0], self._leading.size)
+            self._allowed[kind] = _packed(found & (self._leading <= self._limits.most_blanks - blanks))
+            return
+        state = JsonCursor(place, _OBJECTS, b"", escape, blanks)
+        found = np.ones(self._leading.size, dtype=np.bool_)
+        undecided = []
+        for token_id in self._looked_at(state):
+            token = self._tokens[token_id]
+            if _depends_on_what_is_open(state, token):
+                undecided.append(token_id)
+            elif state.within(token, self._limits) is None:
+                found[token_id] = False
+        self._open[kind] = undecided
+        self._allowed[kind] = _packed(found)  # last: who finds it here looks up the other without the lock
+
+    def _looked_at(self, state: JsonCursor) -> Iterable[int]:
+        """The tokens that a rule could be against in a state."""
+        if state.blanks < 0:
+            return range(len(self._tokens))
+        if state.escape:
+            after = [state.within(bytes((byte,)), self._limits) for byte in range(256)]
+            more = {byte for byte, found in enumerate(after) if found is None or found.escape}
+            return {*self._special, *(i for i, token in enumerate(self._tokens) if token and token[0] in more)}
+        if state.in_string or self._limits is _ANY:
+            return self._special
+        most = self._limits.most_blanks
+        long = (i for i, token in enumerate(self._tokens) if len(token) > most and not token.isalnum())
+        return {*self._special, *long}
+
+
+def _depends_on_what_is_open(state: JsonCursor, token: bytes) -> bool:
+    """Whether `token` may follow under some names, or in an array, and not under others, but for the first name where
+    that is looked up."""
+    place, escape = state.place, state.escape
+    if place is KEY and escape:
+        return b'"' in token[1:]
+    if place in _NAMES and (name := _NAMES[place].match(token)):
+        place, token = COLON, token[name.end() :]
+    if not _WITHIN.search(token):
+        return False
+    verdicts = {
+        JsonCursor(place, opened, b"", escape).within(token, _ANY) is None for opened in (_OBJECTS, _FULL, _ARRAYS)
+    }
+    return len(verdicts) > 1
+
+
+def _packed(allowed: NDArray[np.bool_]) -> Bitmask | None:
+    """As a row of a bitmask; None if all are set."""
+    return None if allowed.all() else np.packbits(allowed, bitorder="little").view(np.int32)
+
+
+def _unpacked(row: Bitmask | None, size: int) -> NDArray[np.bool_]:
+    if row is None:
+        return np.ones(size, dtype=np.bool_)
+    return np.unpackbits(row.view(np.uint8), bitorder="little").astype(np.bool_)

@@ -1,0 +1,55 @@
+"""What modifiers answer, read and checked: in the process they work in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping
+from operator import index as index_of
+from typing import Any
+
+from guideway.api.steps import MAX_REPORT_BYTES
+from guideway.errors import ConformanceError, text_of
+
+__all__ = ["read_count", "read_ids", "read_key", "read_names", "read_report"]
+
+
+def read_key(value: Any) -> Hashable | None:
+    """`value`, which has to be hashable."""
+    hash(value)
+    key: Hashable | None = value
+    return key
+
+
+def read_names(value: Any) -> list[str]:
+    """`value` as a list of names. Raises `ConformanceError`."""
+    if isinstance(value, str) or not all(isinstance(name, str) for name in value):
+        raise ConformanceError("it must return a sequence of names")
+    return list(value)
+
+
+def read_report(value: Any) -> dict[str, Any]:
+    """A copy of `value` as JSON has it. Raises `ConformanceError` if it is no small mapping of JSON."""
+    if not isinstance(value, Mapping):
+        raise ConformanceError(f"it must return a mapping or None, not {type(value).__name__}")
+    try:
+        text = json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConformanceError(f"what it returned is no JSON: {text_of(error)}") from error
+    if size > MAX_REPORT_BYTES:
+        raise ConformanceError(f"what it returned takes {size} bytes as JSON; {MAX_REPORT_BYTES} are the most")
+    report: dict[str, Any] = json.loads(text)
+    return report
+
+
+def read_ids(limit: int, value: Any) -> list[int]:
+    """The first `limit` token ids of `value`."""
+    return [index_of(token_id) for token_id in value][:limit]
+
+
+def read_count(most: int, value: Any) -> int:
+    """`value` as a count from 0 to `most`. Raises `ConformanceError`."""
+    count = index_of(value)
+    if not 0 <= count <= most:
+        raise ConformanceError(f"it must return a count from 0 to {most}, not {count}")
+    return count

@@ -1,0 +1,105 @@
+"""Judging finished texts: in hosts, which hold nothing and may be killed at any moment."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from guideway.api.types import Constraint, JsonObject, JsonSchema
+from guideway.errors import GuidewayError
+from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.messages import SharedMasks
+from guideway.runtime.grammar_hosts.nursery import module_path
+from guideway.runtime.grammar_hosts.pool import Pool
+from guideway.runtime.grammar_hosts.serving import Answers, Built, Spec
+from guideway.runtime.grammar_hosts.zygote import Zygote
+from guideway.runtime.threads import Threads
+
+__all__ = ["Checker", "known"]
+
+log = logging.getLogger(__name__)
+
+NUM_HOSTS = 2
+"""How many texts are judged at once."""
+
+ANY_OBJECT = JsonSchema('{"type":"object"}')
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSpec(Spec):
+    """Of hosts that judge texts."""
+
+    what = "check"
+
+    def build(self) -> Built:
+        sys.set_int_max_str_digits(0)  # a number of any length is JSON, and a host has a deadline
+        from guideway.json_schema.validity import is_valid
+
+        def judge(constraint: JsonSchema, text: str, enforces_formats: bool) -> bool | None:
+            return is_valid(constraint.parsed, text, enforces_formats)
+
+        return _Judge({"judge": judge}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """What a host answers."""
+
+    commands: Mapping[str, Callable[..., Any]]
+    beside: Mapping[str, Callable[..., Any]]
+
+    def answers(self, shared: SharedMasks, late_seconds: float) -> Answers:
+        return self
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
+class Checker:
+    """Judges texts by JSON schemas. The first text starts its hosts."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._zygote = Zygote(CheckSpec(module_path(), (), words=1), limits)
+        self._pool = Pool(self._zygote, NUM_HOSTS)
+        self._threads = Threads("guideway-check", NUM_HOSTS)
+
+    def judge(self, constraint: JsonSchema | JsonObject, text: str, *, enforces_formats: bool) -> Future[bool | None]:
+        """Whether `text` is what the constraint asks for; None if that could not be found out. `enforces_formats`:
+        whether the strategy that served it enforces all formats of the schema."""
+        schema = constraint if isinstance(constraint, JsonSchema) else ANY_OBJECT
+        try:
+            return self._threads.submit(partial(self._judge, schema, text, enforces_formats))
+        except GuidewayError as error:  # closed, or the system has no thread for it
+            _log(error)
+            return known(None)
+
+    def close(self) -> None:
+        """End the hosts, also amid their work."""
+        self._threads.close()
+        self._pool.close()
+        self._zygote.close()
+
+    def _judge(self, schema: Constraint, text: str, enforces_formats: bool) -> bool | None:
+        try:
+            found, _ = self._pool.call("judge", schema, text, enforces_formats, seconds=self._limits.compile_seconds)
+        except GuidewayError as error:
+            _log(error)
+            return None
+        return found if isinstance(found, bool) else None
+
+
+def known(verdict: bool | None) -> Future[bool | None]:
+    """A verdict that nobody has to wait for."""
+    future: Future[bool | None] = Future()
+    future.set_result(verdict)
+    return future
+
+
+def _log(error: GuidewayError) -> None:
+    log.warning("a finished text could not be checked: %s", error)

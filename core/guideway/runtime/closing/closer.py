@@ -1,0 +1,243 @@
+"""Closing an output: what its masks leave out as its budget ends, so that it is complete before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.bitmask import BITS_PER_WORD, Bitmask
+from guideway.api.grammar import Matcher
+from guideway.json_schema.cursor import START, JsonCursor, Place
+from guideway.runtime.closing.reserve import Reserve
+from guideway.runtime.closing.search import MAX_MASKS, MAX_TRIED, Lexicon, find_completion
+
+__all__ = ["Budget", "Closer", "Record"]
+
+MOST_TRIED = 128
+"""So many tokens that are allowed, times those of the completion, are tried each."""
+LONGEST = 4096
+"""Tokens of a completion that is looked for whatever is left."""
+FEW = 32
+"""So many tokens are tried for each of a completion, to find one that is as short."""
+FEW_MASKS = 8
+"""And so many masks are filled."""
+SAME = (Place.STRING, Place.SCALAR, Place.AFTER)
+"""Where what completed the text before may complete it still."""
+AGAIN = 2
+"""Where no completion was found, it is looked for anew after this part of the budget that is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many tokens an output may have, its stop token included, and what is kept of them for its end."""
+
+    num_tokens: int
+    reserve: Reserve
+    banned: frozenset[int] = frozenset()
+    """Tokens that a completion does without if it can."""
+    avoided: tuple[bytes, ...] = ()
+    """The same of texts: one that is a stop string would cut the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of the end of one output. With its tokens it decides all that follows: who rebuilds a matcher hands
+    it on."""
+
+    free_until: int = 0
+    """So many tokens are drawn before anything has to be found out."""
+    at: int = 0
+    """It was found out after so many tokens."""
+    path: tuple[int, ...] = ()
+    """Completes those tokens; empty: nothing is known that does."""
+
+    def rest(self, accepted: Sequence[int]) -> tuple[int, ...]:
+        """What of the path is left after these tokens; empty if they left it."""
+        done = len(accepted) - self.at
+        return self.path[done:] if done >= 0 and tuple(accepted[self.at :]) == self.path[:done] else ()
+
+
+class Closer:
+    """Keeps the masks of one sequence to what can still be completed.
+
+    Far from the end it does nothing. As the budget ends it allows no token that opens more than is left room for, then
+    only the completion that was found; one that ends the output is always allowed.
+    """
+
+    def __init__(
+        self, lexicon: Lexicon, stop_token_ids: frozenset[int], budget: Budget, record: Record | None = None
+    ) -> None:
+        self._lexicon = lexicon
+        self._stop_token_ids = stop_token_ids
+        self._budget = budget
+        self.record = record or Record()
+        self.records: list[Record] = []
+        """By row of the last `restrict` what is known once a token was drawn from it."""
+        self._accepted: list[int] = []
+        self._cursors: list[JsonCursor] = [START]
+        """After each of the accepted tokens."""
+
+    def fork(self) -> Closer:
+        """That of a sequence with the same past."""
+        copy = Closer(self._lexicon, self._stop_token_ids, self._budget, self.record)
+        copy._accepted, copy._cursors, copy.records = list(self._accepted), list(self._cursors), self.records
+        return copy
+
+    def accept(self, token_ids: Sequence[int]) -> None:
+        """These are final, and were drawn from the rows of the last `restrict`, the first from the first."""
+        if token_ids and self.records:
+            self.record = self.records[min(len(token_ids), len(self.records)) - 1]
+        self.records = []
+        self._go_on(token_ids)
+
+    def _go_on(self, token_ids: Sequence[int]) -> None:
+        for token_id in token_ids:
+            self._accepted.append(token_id)
+            if self._budget.reserve.is_json:
+                self._cursors.append(self._cursors[-1].after(self._lexicon.tokens[token_id]))
+
+    def rollback(self, num_tokens: int) -> None:
+        """The last ones are not."""
+        if num_tokens:
+            del self._accepted[-num_tokens:]
+            if self._budget.reserve.is_json:
+                del self._cursors[-num_tokens:]
+
+    def restrict(self, matcher: Matcher, draft_token_ids: Sequence[int], rows: Bitmask) -> int | None:
+        """Take from `rows`, the masks of the state of `matcher` and of those after each draft it accepts, what would
+        not be completed in time; there may be more rows. Returns the first row that lost something. The matcher is left
+        as it was."""
+        first, record, done = None, self.record, 0
+        self.records = []
+        try:
+            for i, row in enumerate(rows[: 1 + len(draft_token_ids)]):
+                if i:
+                    draft = draft_token_ids[i - 1]
+                    if (
+                        self._is_far(record, len(rows))
+                        or draft in self._stop_token_ids
+                        or matcher.accept((draft,)) != 1
+                    ):
+                        break
+                    self._go_on((draft,))
+                    done = i
+                record, keep = self._decide(matcher, record, row)
+                self.records.append(record)
+                if keep is not None and (row & ~keep).any():
+                    row &= keep
+                    first = i if first is None else first
+        finally:
+            if done:
+                matcher.rollback(done)
+                self.rollback(done)
+        return first
+
+    def _is_far(self, record: Record, num_tokens: int = 0) -> bool:
+        """Whether nothing has to be found out for this state, and those after so many more tokens."""
+        reserve, num_accepted = self._budget.reserve, len(self._accepted) + num_tokens
+        num_open = 1 + num_tokens + (len(self._cursors[-1].open) if reserve.is_json else 0)
+        left = self._budget.num_tokens - num_accepted
+        return num_accepted < record.free_until or left > num_open * reserve.level + reserve.growth
+
+    def _decide(
+        self, matcher: Matcher, record: Record, row: NDArray[np.int32]
+    ) -> tuple[Record, NDArray[np.int32] | None]:
+        """What is known of the state, and the tokens its mask may keep; None: all."""
+        if self._is_far(record):
+            return record, None
+        reserve, num_accepted = self._budget.reserve, len(self._accepted)
+        left = self._budget.num_tokens - num_accepted
+        cursor = self._cursors[-1] if reserve.is_json else None
+        path = record.rest(self._accepted)
+        if not path:
+            found = self._same(matcher, record, left, cursor) or self._find(matcher)
+            if found is None:
+                return Record(num_accepted + max(1, left // AGAIN), num_accepted), None
+            path = tuple(found)
+            record = Record(0, num_accepted, path)
+        room = left - len(path)
+        if room < 0:
+            return record, None
+        if room > reserve.growth:
+            return replace(record, free_until=num_accepted + 1 + (room - reserve.growth) // (reserve.growth + 1)), None
+        keep = self._kept(cursor, row) if cursor is not None and room > reserve.within + 1 else None
+        words = np.zeros(self._lexicon.words, dtype=np.int32) if keep is None else keep.copy()
+        for token_id in (path[0], *self._stop_token_ids, *self._affordable(matcher, row, path)):
+            words.view(np.uint32)[token_id // BITS_PER_WORD] |= np.uint32(1 << token_id % BITS_PER_WORD)
+        return record, words
+
+    def _same(self, matcher: Matcher, record: Record, left: int, cursor: JsonCursor | None) -> Sequence[int] | None:
+        """What completed the text before, if it does still; None if it does not."""
+        if not record.path or cursor is None or cursor.place not in SAME or len(record.path) > left:
+            return None
+        return record.path if matcher.validate(record.path) == len(record.path) else None
+
+    def shortest(self, matcher: Matcher) -> int | None:
+        """How many tokens the shortest completion has that is found, however few are left; None if none is."""
+        found = self._find(matcher, limit=LONGEST, most_tried=MAX_TRIED // 4, most_masks=64)
+        return None if found is None else len(found)
+
+    def _find(
+        self, matcher: Matcher, *, limit: int | None = None, most_tried: int = MAX_TRIED, most_masks: int = MAX_MASKS
+    ) -> Sequence[int] | None:
+        """What completes the output in `limit` tokens, or in what is left, without what is banned or avoided where that
+        can be."""
+        if limit is None:
+            if self._budget.num_tokens < self._budget.reserve.fewest:
+                return None
+            limit = self._budget.num_tokens - len(self._accepted)
+        cursor = None
+        if self._budget.reserve.is_json:
+            cursor = self._cursors[-1]
+        banned, avoided = self._budget.banned, self._budget.avoided
+        for strict in (True, False) if banned or avoided else (False,):
+            found = find_completion(
+                matcher,
+                self._lexicon,
+                self._stop_token_ids,
+                limit=limit,
+                past=self._accepted,
+                cursor=cursor,
+                witnesses=self._budget.reserve.witnesses,
+                banned=banned if strict else frozenset(),
+                avoided=avoided if strict else (),
+                most_tried=most_tried,
+                most_masks=most_masks,
+            )
+            if found is not None:
+                break
+        return found
+
+    def _affordable(self, matcher: Matcher, row: NDArray[np.int32], path: Sequence[int]) -> list[int]:
+        """The tokens after which the output can be completed, where there are few."""
+        allowed = np.flatnonzero(self._lexicon.bits(row))
+        if len(allowed) * len(path) > MOST_TRIED:
+            return []
+        found = []
+        for token_id in allowed.tolist():
+            if token_id in self._stop_token_ids or matcher.accept((token_id,)) != 1:
+                continue
+            self._go_on((token_id,))
+            try:
+                if self._find(matcher, most_tried=FEW * len(path), most_masks=FEW_MASKS) is not None:
+                    found.append(token_id)
+            finally:
+                self.rollback(1)
+                matcher.rollback(1)
+        return found
+
+    def _kept(self, cursor: JsonCursor, row: NDArray[np.int32]) -> NDArray[np.int32] | None:
+        """The tokens that open nothing where the text ends."""
+        match cursor.place:
+            case Place.STRING if not cursor.escape:
+                return self._lexicon.text
+            case Place.KEY if not cursor.escape and self._lexicon.has_letters(row):  # a name of the model's own
+                return self._lexicon.text
+            case Place.VALUE:
+                return self._lexicon.begun
+            case Place.SCALAR:
+                return self._lexicon.scalars
+        return None

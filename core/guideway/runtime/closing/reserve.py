@@ -1,0 +1,286 @@
+"""How much longer the shortest ending of an output may become with one token: when closing has to begin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from guideway.api.types import Choice, Constraint, JsonObject, JsonSchema, Regex, StructuralTag
+from guideway.api.vocabulary import Vocabulary
+from guideway.json_schema import Schema, resolve
+from guideway.runtime.closing.fewest import Spelling, fewest_tokens
+from guideway.runtime.closing.patterns import Pattern
+from guideway.runtime.guard.measures import Measures
+from guideway.runtime.guard.regex import shape_of
+
+__all__ = ["Reserve"]
+
+UNKNOWN = 24
+"""Tokens that one token may add where the constraint does not say how many."""
+SCALAR = 6
+"""Tokens to the end of any number, ``true``, ``false`` or ``null`` that has begun."""
+CHARACTER = 3
+"""To the end of any character that has begun: its bytes in UTF-8."""
+FORMATS = {
+    "date": "2000-01-01",
+    "time": "00:00:00Z",
+    "date-time": "2000-01-01T00:00:00Z",
+    "duration": "P1D",
+    "email": "a@a.aa",
+    "idn-email": "a@a.aa",
+    "hostname": "a",
+    "idn-hostname": "a",
+    "ipv4": "1.1.1.1",
+    "ipv6": "::1",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+    "uri": "a:/",
+    "iri": "a:/",
+    "uri-reference": "/",
+    "iri-reference": "/",
+    "uri-template": "/",
+    "json-pointer": "/",
+    "relative-json-pointer": "0",
+    "regex": "a",
+}
+"""An example of each, as short as one may be."""
+FORMAT = 40
+"""Tokens of a string of any other format."""
+MOST = 1 << 20
+"""Of anything."""
+MOST_WITNESSES = 32
+SCHEMAS = ("json_schema", "schema")
+"""What a structural tag calls the schemas of its regions, in its newer form and the older one."""
+DEEPEST = 100
+"""References and schemas in one another that are followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """What is known of the ends of its outputs, in tokens, from the constraint alone. What estimates miss makes an
+    output end at its limit, not complete; it is never wrong for it."""
+
+    growth: int
+    """By so many the shortest ending grows at most with one token."""
+    within: int
+    """The same for a token that goes on with a string or number, and opens nothing."""
+    level: int
+    """So many are needed at most to end one open array or object, what is in it included; of what is no JSON, to end
+    the output."""
+    is_json: bool
+    witnesses: tuple[str, ...] = ()
+    """Examples of what strings or, of what is no JSON, the output may be: an end that asks for something far away is
+    found by trying the ends of these."""
+    fewest: int = 1
+    """No output has fewer tokens, its stop token included: this is no estimate."""
+
+    @classmethod
+    def of(cls, constraint: Constraint, vocabulary: Vocabulary) -> Reserve:
+        """That of a constraint that a strategy has compiled."""
+        return replace(
+            cls._estimated(constraint, vocabulary),
+            fewest=fewest_tokens(constraint, _spelling(tuple(vocabulary.tokens))),
+        )
+
+    @classmethod
+    def _estimated(cls, constraint: Constraint, vocabulary: Vocabulary) -> Reserve:
+        size = _sizes(vocabulary)
+        match constraint:
+            case JsonSchema():
+                found = _Sizes(constraint.parsed, size)
+                return cls(found.growth, found.within, found.level, True, tuple(found.witnesses)[:MOST_WITNESSES])
+            case JsonObject():
+                return cls(8 + CHARACTER, CHARACTER, 8 + CHARACTER, True)
+            case Choice():
+                longest = max(len(choice.encode()) for choice in constraint.choices)
+                return cls(longest, longest, longest, False)
+            case Regex():
+                size_of_it, examples = _read(constraint.pattern)
+                longest = size_of_it + CHARACTER
+                return cls(longest, longest, longest, False, examples)
+            case StructuralTag():
+                regions = [_Sizes(schema, size) for schema in _schemas_in(constraint.parsed)]
+                marks = max((size(text) for text in _marks_in(constraint.parsed)), default=0)
+                growth = 2 * marks + max((each.growth for each in regions), default=UNKNOWN)
+                level = 2 * marks + max((each.level for each in regions), default=UNKNOWN)
+                witnesses = dict.fromkeys(text for each in regions for text in each.witnesses)
+                return cls(growth, growth, level, False, tuple(witnesses)[:MOST_WITNESSES])
+            case _:
+                return cls(UNKNOWN, UNKNOWN, 4 * UNKNOWN, False)
+
+
+def _nodes_in(tag: Any) -> Iterator[Mapping[str, Any]]:
+    """The objects of a structural tag, those of its schemas not included."""
+    left = [tag]
+    while left:
+        node = left.pop()
+        if isinstance(node, Mapping):
+            yield node
+            left += [child for key, child in node.items() if key not in SCHEMAS]
+        elif isinstance(node, list):
+            left += node
+
+
+def _schemas_in(tag: Any) -> list[Schema]:
+    return [node[key] for node in _nodes_in(tag) for key in SCHEMAS if isinstance(node.get(key), Mapping)]
+
+
+def _marks_in(tag: Any) -> list[str]:
+    """What begins and ends its regions."""
+    return [node[key] for node in _nodes_in(tag) for key in ("begin", "end") if isinstance(node.get(key), str)]
+
+
+_spelling = lru_cache(maxsize=1)(Spelling)
+"""Of the vocabulary in use: it takes a while to make."""
+
+
+def _sizes(vocabulary: Vocabulary) -> Callable[[str], int]:
+    """How many tokens a text has."""
+
+    def size(text: str) -> int:
+        data = text.encode(errors="replace")
+        token_ids = vocabulary.encode(data)
+        return len(data) if token_ids is None else len(token_ids)
+
+    return size
+
+
+class _Sizes:
+    """Of the shortest instances of a schema and its parts."""
+
+    def __init__(self, schema: Schema, size: Callable[[str], int]) -> None:
+        self._root = schema
+        self._size = size
+        self._known: dict[int, int] = {}
+        self._doing: set[int] = set()
+        self.witnesses: dict[str, None] = {}
+        """A dict for its order."""
+        self.growth = self.within = SCALAR
+        self.level = 8
+        self._least(schema)
+        self.growth += self.within
+        self.level += self.within
+
+    def _least(self, schema: Any) -> int:
+        if not isinstance(schema, Mapping):
+            return 1
+        if id(schema) in self._known:
+            return self._known[id(schema)]
+        if id(schema) in self._doing or len(self._doing) > DEEPEST:
+            return UNKNOWN if len(self._doing) > DEEPEST else 0  # what requires itself is left out somewhere
+        self._doing.add(id(schema))
+        found = self._measure(schema)
+        self._doing.discard(id(schema))
+        self._known[id(schema)] = found
+        return found
+
+    def _measure(self, schema: Mapping[str, Any]) -> int:
+        if "const" in schema:
+            return self._value(schema["const"])
+        if "enum" in schema:
+            sizes = [self._value(value) for value in schema["enum"]] or [1]
+            self.within = max(self.within, *sizes)
+            return min(sizes)
+        needed = sum(self._least(child) for child in schema.get("allOf", ()))
+        if (reference := schema.get("$ref")) is not None and isinstance(reference, str):
+            needed += self._least(resolve(self._root, reference))
+        for keyword in ("anyOf", "oneOf"):
+            if branches := [self._least(child) for child in schema.get(keyword, ())]:
+                needed += min(branches)
+                self.growth = max(self.growth, max(branches) - min(branches))
+        needed += max(self._least(schema.get(keyword)) for keyword in ("then", "else"))
+        types = schema.get("type", ())
+        types = [types] if isinstance(types, str) else list(types)
+        sizes = []
+        if "object" in types or (not types and schema.keys() & OBJECT_KEYWORDS):
+            sizes.append(self._object(schema))
+        if "array" in types or (not types and schema.keys() & ARRAY_KEYWORDS):
+            sizes.append(self._array(schema))
+        if "string" in types or (not types and schema.keys() & STRING_KEYWORDS):
+            sizes.append(self._string(schema))
+        if "number" in types or "integer" in types:
+            sizes.append(self._number(schema))
+        if not sizes or {"null", "boolean"} & set(types):
+            sizes.append(1)
+        self.growth = max(self.growth, max(sizes) - min(sizes))
+        return needed + min(sizes)
+
+    def _value(self, value: Any) -> int:
+        """Tokens of a value that is spelt out."""
+        return self._size(json.dumps(value, ensure_ascii=False, separators=(",", ":"))) + 1
+
+    def _string(self, schema: Mapping[str, Any]) -> int:
+        found = 2 + _count(schema.get("minLength")) // 2
+        if (pattern := schema.get("pattern")) is not None:
+            found += self._pattern(pattern)
+        if (name := schema.get("format")) is not None:
+            example = FORMATS.get(name)
+            found += FORMAT if example is None else len(example)
+            self.witnesses |= dict.fromkeys([example] if example else ())
+        self.within = max(self.within, found - 2)
+        return found
+
+    def _pattern(self, pattern: str) -> int:
+        size, examples = _read(pattern)
+        self.witnesses |= dict.fromkeys(examples)
+        return size
+
+    def _number(self, schema: Mapping[str, Any]) -> int:
+        bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+        found = max((len(str(schema[bound])) for bound in bounds if bound in schema), default=1)
+        self.within = max(self.within, found)
+        return found
+
+    def _array(self, schema: Mapping[str, Any]) -> int:
+        items = schema.get("items")
+        first = schema.get("prefixItems", items if isinstance(items, list) else ())
+        each = self._least(items) if isinstance(items, Mapping) else 1
+        least = _count(schema.get("minItems"))
+        needed = 2 + sum(1 + self._least(child) for child in first[:least]) + max(0, least - len(first)) * (1 + each)
+        if isinstance(contains := schema.get("contains"), Mapping):
+            needed += max(1, _count(schema.get("minContains", 1))) * (1 + self._least(contains))
+        self.growth = max(self.growth, 1 + each, *(1 + self._least(child) for child in first))
+        self.level = max(self.level, needed)
+        return needed
+
+    def _object(self, schema: Mapping[str, Any]) -> int:
+        declared = schema.get("properties", {})
+        names = list(dict.fromkeys(schema.get("required", ())))
+        needed = 2 + sum(self._property(name, declared.get(name)) for name in names)
+        others = [self._property(name, child) for name, child in declared.items() if name not in names]
+        for keyword in ("additionalProperties", "unevaluatedProperties"):
+            others.append(4 + self._least(schema.get(keyword)))
+        for pattern, child in schema.get("patternProperties", {}).items():
+            others.append(4 + self._pattern(pattern) + self._least(child))
+        for child in (schema.get("dependentSchemas") or {}).values():
+            others.append(self._least(child))
+        for first in (schema.get("dependentRequired") or {}).values():
+            others.append(sum(self._property(name, declared.get(name)) for name in first))
+        missing = max(0, _count(schema.get("minProperties")) - len(names))
+        needed += missing * min([8, *others])
+        self.growth = max(self.growth, *others)
+        self.level = max(self.level, needed)
+        return needed
+
+    def _property(self, name: str, schema: Any) -> int:
+        """With its name, colon and comma."""
+        return self._size(json.dumps(name, ensure_ascii=False)) + 3 + self._least(schema)
+
+
+OBJECT_KEYWORDS = frozenset({"properties", "required", "additionalProperties", "patternProperties", "minProperties"})
+ARRAY_KEYWORDS = frozenset({"items", "prefixItems", "minItems", "contains"})
+STRING_KEYWORDS = frozenset({"pattern", "minLength", "format"})
+
+
+def _count(value: Any) -> int:
+    return int(value) if isinstance(value, int | float) and value > 0 else 0
+
+
+def _read(pattern: str) -> tuple[int, tuple[str, ...]]:
+    """Characters to the end of a regular expression's text from anywhere in it, at most, and examples of it."""
+    read = Pattern.of(pattern)
+    if read is None:
+        return max(1, min(MOST, shape_of(pattern, Measures(MOST), str).whole.least)), ()
+    return max(1, read.farthest), read.examples

@@ -1,0 +1,372 @@
+"""A short way from where a matcher stands to the end of its grammar, found by trying."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed, num_words, pack
+from guideway.api.grammar import Matcher
+from guideway.api.vocabulary import Vocabulary
+from guideway.errors import ConformanceError, DeadEnd
+from guideway.json_schema.cursor import JsonCursor, Place
+from guideway.runtime.mask_block import GUARD
+
+__all__ = ["MAX_TRIED", "Lexicon", "find_completion"]
+
+MAX_MASKS = 600
+"""So many bitmasks a search fills at most: what bounds its work, since time would make it another one each time."""
+MAX_TRIED = 5_000
+"""So many tokens it tries at most."""
+MOST_OF_ENDS = 4096
+"""So many bytes of ends of witnesses are tried for one string at most."""
+RECENT = 12
+"""Tokens looked back upon for what repeats itself."""
+LONGEST = 32
+"""Bytes of a token that a text is spelt with."""
+AT_MOST = 24
+"""Tokens of one bitmask that are tried."""
+
+QUOTES = (b'"}}', b'"]}', b'"}', b'"]', b'"')
+"""What ends a string, the longest first."""
+CLOSERS = (b"}}", b"]}", b"}", b"]")
+VALUES = (b"0", b'""', b"null", b"[]", b"{}", b"true", b"false", b"1", b'"', b"{", b"[", b"-")
+"""The shortest values, and what begins the others."""
+# bytes that are tried where a text is no JSON: what ends it first, and what patterns have between their parts
+MARKS = b"\">)]}';.,:/"
+SEPARATORS = b"/-.:@_#+=,;?&%$*!|~^()<>[]{}'" + b"0123456789" + bytes(range(65, 91)) + bytes(range(97, 123))
+TEXT = re.compile(rb'[^"\\\x00-\x1f]+')
+SCALAR = re.compile(rb"[0-9a-zA-Z.+-]+")
+BEGUN = re.compile(rb'"[^"\\\x00-\x1f]*|[0-9a-zA-Z.+-]+')
+PLAIN = re.compile(rb"[A-Za-z0-9]+")
+
+
+class Lexicon:
+    """What closing knows of a vocabulary's tokens."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokens = vocabulary.tokens
+        self.words = num_words(vocabulary.logits_width)
+
+    @cached_property
+    def ids(self) -> dict[bytes, int]:
+        """The first token of each text."""
+        found: dict[bytes, int] = {}
+        for token_id, token in enumerate(self.tokens):
+            if token:
+                found.setdefault(token, token_id)
+        return found
+
+    def spell(self, text: bytes) -> list[int] | None:
+        """Tokens of a text, the longest that begins what is left first; None if there are none of a byte."""
+        found, at = [], 0
+        while at < len(text):
+            lengths = range(min(self._longest, len(text) - at), 0, -1)
+            token_id = next((i for n in lengths if (i := self.ids.get(text[at : at + n])) is not None), None)
+            if token_id is None:
+                return None
+            found.append(token_id)
+            at += len(self.tokens[token_id])
+        return found
+
+    @cached_property
+    def _longest(self) -> int:
+        return min(LONGEST, int(self.lengths.max()))
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        """Bytes of each token."""
+        return np.array([len(token) for token in self.tokens], dtype=np.int32)
+
+    @cached_property
+    def letters(self) -> list[int]:
+        """Tokens that can stand in any string."""
+        return self.of((b"a", b"q", b"Z"))
+
+    def has_letters(self, row: NDArray[np.int32]) -> bool:
+        """Whether a row of a bitmask allows them all."""
+        return all(is_allowed(row[np.newaxis], 0, token_id) for token_id in self.letters)
+
+    @cached_property
+    def quotes(self) -> list[int]:
+        return self.of(QUOTES)
+
+    @cached_property
+    def closers(self) -> list[int]:
+        return self.of(CLOSERS)
+
+    @cached_property
+    def values(self) -> list[int]:
+        return self.of(VALUES)
+
+    @cached_property
+    def commas(self) -> list[int]:
+        return self.of((b',"', b","))
+
+    @cached_property
+    def colons(self) -> list[int]:
+        return self.of((b":",))
+
+    @cached_property
+    def text(self) -> NDArray[np.int32]:
+        """A row of the tokens that go on with a string, and do not end it."""
+        return self._row(TEXT)
+
+    @cached_property
+    def scalars(self) -> NDArray[np.int32]:
+        """A row of those that go on with a number or a word."""
+        return self._row(SCALAR)
+
+    @cached_property
+    def begun(self) -> NDArray[np.int32]:
+        """A row of those that begin a value which is no array and no object."""
+        return self._row(BEGUN)
+
+    def of(self, texts: Sequence[bytes]) -> list[int]:
+        """The tokens of those texts that have one."""
+        return [self.ids[text] for text in texts if text in self.ids]
+
+    @cached_property
+    def marks(self) -> list[int]:
+        """Single bytes that are neither letters nor digits, those first that end texts."""
+        return self.of([bytes([byte]) for byte in MARKS])
+
+    @cached_property
+    def separators(self) -> list[int]:
+        """Single bytes, those first that patterns have between their parts."""
+        return self.of([bytes([byte]) for byte in SEPARATORS])
+
+    @cached_property
+    def longest_first(self) -> NDArray[np.intp]:
+        """The tokens of text by their length."""
+        order = np.argsort(-self.lengths, kind="stable")
+        return order[self.lengths[order] > 0]
+
+    def _row(self, pattern: re.Pattern[bytes]) -> NDArray[np.int32]:
+        allowed = np.zeros((1, self.words * BITS_PER_WORD), dtype=np.bool_)
+        allowed[0, [i for i, token in enumerate(self.tokens) if pattern.fullmatch(token)]] = True
+        row: NDArray[np.int32] = pack(allowed)[0]
+        return row
+
+    def bits(self, row: Bitmask) -> NDArray[np.bool_]:
+        """By token whether a row of a bitmask allows it."""
+        return np.unpackbits(row.view(np.uint8), bitorder="little")[: len(self.tokens)].astype(bool)
+
+
+def find_completion(
+    matcher: Matcher,
+    lexicon: Lexicon,
+    stop_token_ids: frozenset[int],
+    *,
+    limit: int,
+    past: Sequence[int],
+    cursor: JsonCursor | None,
+    witnesses: Sequence[str] = (),
+    banned: frozenset[int] = frozenset(),
+    avoided: Sequence[bytes] = (),
+    most_tried: int = MAX_TRIED,
+    most_masks: int = MAX_MASKS,
+) -> list[int] | None:
+    """At most `limit` token ids, a stop token last, that `matcher` takes from where it stands; None if none were found.
+    `past` are the last tokens it accepted, `cursor` where the output ends if it is JSON, `witnesses` are examples of
+    what its strings, or of what is no JSON, it may be, `banned` are not used, nor what brings about one of the texts
+    `avoided`. At most `most_tried` tokens are tried, and `most_masks` bitmasks filled.
+
+    Depth first: what closes what is open, then the shortest value, then how a witness goes on, then what the grammar
+    asks for, a bitmask for each.
+    Work is bounded, and the result a function of the arguments: with the first token of a completion accepted, the rest
+    of it is found. The matcher is left as it was. It is not always the shortest.
+    """
+    stops = sorted(stop_token_ids - banned)
+    search = _Search(
+        matcher=matcher,
+        lexicon=lexicon,
+        stops=stops,
+        limit=limit,
+        past=list(past[-RECENT:]),
+        cursors=[cursor],
+        witnesses=witnesses,
+        banned=banned,
+        avoided=avoided,
+        most_tried=most_tried,
+        most_masks=most_masks,
+    )
+    try:
+        found = search.run()
+        if not found:
+            return None
+        for token_id in stops:
+            if matcher.validate((token_id,)) == 1:
+                return [*search.path, token_id]
+        return None
+    finally:
+        matcher.rollback(len(search.path))
+
+
+@dataclass(slots=True)
+class _Search:
+    matcher: Matcher
+    lexicon: Lexicon
+    stops: list[int]
+    limit: int
+    past: list[int]
+    cursors: list[JsonCursor | None]
+    """Where the text ends before each step, and after the last."""
+    witnesses: Sequence[str]
+    banned: frozenset[int]
+    avoided: Sequence[bytes]
+    most_tried: int
+    most_masks: int
+    path: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    """Tokens of each step."""
+    num_masks: int = 0
+    num_tried: int = 0
+    rows: Bitmask = field(init=False)
+    """One between two guards."""
+
+    def __post_init__(self) -> None:
+        self.rows = np.full((3, self.lexicon.words), GUARD, dtype=np.int32)
+
+    def run(self) -> bool:
+        """Whether the path completes the output. It is as far as the matcher went."""
+        tries: list[Iterator[Sequence[int]]] = []
+        while not self.matcher.is_accepting():
+            tries.append(self._tries())
+            while not self._advance(tries[-1]):
+                if self.num_masks > self.most_masks or self.num_tried > self.most_tried:
+                    return False
+                tries.pop()
+                if not self.lengths:
+                    return False
+                length = self.lengths.pop()
+                del self.path[-length:]
+                self.cursors.pop()
+                self.matcher.rollback(length)
+        return len(self.path) < self.limit
+
+    def _advance(self, tries: Iterator[Sequence[int]]) -> bool:
+        for token_ids in tries:
+            self.num_tried += 1
+            fits = len(self.path) + len(token_ids) < self.limit and self.banned.isdisjoint(token_ids)
+            fits = fits and not (self.avoided and self._is_avoided(token_ids))
+            count = self.matcher.accept(token_ids) if fits else 0
+            if count == len(token_ids):
+                cursor = self.cursors[-1]
+                if cursor is not None:
+                    cursor = cursor.after(b"".join(self.lexicon.tokens[i] for i in token_ids))
+                self.cursors.append(cursor)
+                self.lengths.append(count)
+                self.path += token_ids
+                return True
+            self.matcher.rollback(count)
+            if self.num_tried > self.most_tried:
+                break
+        return False
+
+    def _is_avoided(self, token_ids: Sequence[int]) -> bool:
+        """Whether tokens would bring about what the text is to do without."""
+        tokens, before = self.lexicon.tokens, [*self.past, *self.path]
+        added = b"".join(tokens[i] for i in token_ids)
+        for text in self.avoided:
+            held = b"".join(tokens[i] for i in before[-len(text) :])[-len(text) + 1 :] if len(text) > 1 else b""
+            if text in held + added:
+                return True
+        return False
+
+    def _tries(self) -> Iterator[Sequence[int]]:
+        """What may come next, in the order in which it is tried."""
+        if len(self.path) + 1 >= self.limit:
+            return
+        quick: Sequence[int] = ()
+        lexicon, cursor = self.lexicon, self.cursors[-1]
+        if cursor is not None:
+            if cursor.in_string:
+                quick = () if cursor.escape else lexicon.quotes
+            elif cursor.place is Place.VALUE:
+                quick = [*lexicon.closers, *lexicon.values]
+            elif cursor.place in (Place.AFTER, Place.SCALAR):
+                quick = [*lexicon.closers, *lexicon.commas]
+            elif cursor.place is Place.COLON:
+                quick = lexicon.colons
+            else:
+                quick = lexicon.closers
+            yield from ((token_id,) for token_id in quick)
+        if self.witnesses and self._is_in_new():
+            yield from self._ends()
+        if self.num_masks >= self.most_masks:
+            return
+        self.num_masks += 1
+        try:
+            self.matcher.fill_bitmask(self.rows, 1)
+        except DeadEnd:
+            return
+        if (self.rows[::2] != GUARD).any():
+            raise ConformanceError("it wrote outside its row")
+        tried = set(quick)
+        yield from ((token_id,) for token_id in self._of_mask() if token_id not in tried)
+
+    def _is_in_new(self) -> bool:
+        """Whether the text ends in a string, or in what is no JSON, that the path has not gone on with yet."""
+        cursor = self.cursors[-1]
+        if cursor is None or not self.lengths:
+            return not self.lengths and (cursor is None or cursor.in_string)
+        before = self.cursors[-2]
+        return cursor.in_string and before is not None and not before.in_string
+
+    def _ends(self) -> Iterator[Sequence[int]]:
+        """How witnesses go on from where the text stands in them, to where the string or the output may end: whole ones
+        in a string that the path has opened, else the shortest of their ends first."""
+        quote, left = self.lexicon.of([b'"']), MOST_OF_ENDS
+        is_json, is_whole = self.cursors[-1] is not None, bool(self.lengths)
+        texts = [json.dumps(each, ensure_ascii=False)[1:-1] if is_json else each for each in self.witnesses]
+        ends = (text[i:].encode(errors="replace") for text in texts for i in range(1 if is_whole else len(text)))
+        for end in sorted(dict.fromkeys(ends), key=len):
+            if (left := left - len(end)) < 0:
+                return
+            token_ids = self.lexicon.spell(end)
+            if token_ids is None or len(token_ids) > self.limit:
+                continue
+            if is_json:
+                yield [*token_ids, *quote]
+            elif any(self.matcher.validate((*token_ids, stop)) > len(token_ids) for stop in self.stops):
+                yield token_ids
+
+    def _of_mask(self) -> list[int]:
+        lexicon, cursor = self.lexicon, self.cursors[-1]
+        tokens, allowed = lexicon.tokens, lexicon.bits(self.rows[1])
+        longest_first = lexicon.longest_first[allowed[lexicon.longest_first]]
+        if len(longest_first) == 0:
+            return []
+        longest = tokens[longest_first[0]]
+        if len(longest_first) <= len(longest) and all(longest.startswith(tokens[i]) for i in longest_first):
+            return [int(i) for i in longest_first]  # one text, however it is cut
+        found: list[int]
+        if all(allowed[i] for i in lexicon.letters) and (cursor is None or cursor.in_string):
+            # a string that may not end yet: long tokens bring it there sooner
+            found = [int(i) for i in longest_first[:400] if PLAIN.fullmatch(tokens[i])][:3] + lexicon.letters
+        elif cursor is not None and cursor.in_string:
+            found = [int(i) for i in longest_first[:AT_MOST]]
+        else:
+            quick = [i for i in (*lexicon.closers, *lexicon.values) if allowed[i]] if cursor is None else []
+            shortest = [int(i) for i in longest_first[: -4 * AT_MOST : -1] if tokens[i].strip()][:6]
+            found = [*quick, *shortest, *[int(i) for i in longest_first[:400] if tokens[i].strip()][:3]]
+        if cursor is None:  # what ends a text is a mark more often than a letter
+            found = [*(i for i in lexicon.marks if allowed[i]), *found]
+        return list(dict.fromkeys(self._fresh(found or [int(longest_first[0])], allowed)))
+
+    def _fresh(self, found: list[int], allowed: NDArray[np.bool_]) -> list[int]:
+        """`found`, but what came twice of late gives way to single bytes that did not come, those first that patterns
+        have between their parts."""
+        recent = [*self.past, *self.path][-RECENT:]
+        repeated = {i for i in found if recent.count(i) >= 2 and i not in self.lexicon.quotes}
+        if not repeated:
+            return found
+        ones = [i for i in self.lexicon.separators if allowed[i] and i not in recent]
+        return [*(i for i in found if i not in repeated), *ones, *(i for i in found if i in repeated)]

@@ -1,0 +1,79 @@
+"""Hosts that hold nothing between two calls, and take those of all comers."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from guideway.errors import GuidewayError
+from guideway.runtime.grammar_hosts.host import Host, HostDied
+from guideway.runtime.grammar_hosts.zygote import Zygote
+
+__all__ = ["Pool"]
+
+
+class Pool:
+    """Hosts that hold nothing between two calls."""
+
+    def __init__(self, zygote: Zygote, num_hosts: int) -> None:
+        self._zygote = zygote
+        self._free = threading.Semaphore(num_hosts)
+        self._idle: list[Host] = []
+        self._busy: dict[Host, tuple[Any, ...]] = {}
+        """What each is at work on."""
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def call(self, name: str, *arguments: Any, seconds: float) -> tuple[Any, bytes | None]:
+        """`Host.call` of one that is free. One that is killed from outside is replaced, once."""
+        with self._free:
+            for last in (False, True):
+                host = self._take((name, *arguments), fresh=last)
+                try:
+                    return host.call(name, *arguments, seconds=seconds)
+                except HostDied as error:
+                    if error.by_itself or host.given_up or last:
+                        raise
+                finally:
+                    self._put_back(host)
+        raise AssertionError
+
+    def give_up(self, work: tuple[Any, ...]) -> None:
+        """Kill the host that is at work on this, if one is; nothing is held against it."""
+        with self._lock:
+            hosts = [host for host, of in self._busy.items() if of == work]
+        for host in hosts:
+            host.given_up = True
+            host.close()
+
+    def close(self) -> None:
+        """End all, also those at work."""
+        with self._lock:
+            self._closed = True
+            hosts = [*self._idle, *self._busy]
+            self._idle.clear()
+        for host in hosts:
+            host.given_up = True
+            host.close()
+
+    def _take(self, work: tuple[Any, ...], *, fresh: bool) -> Host:
+        with self._lock:
+            if self._closed:
+                raise GuidewayError("closed: nothing more is compiled")
+            host = self._idle.pop() if self._idle else None
+        if host is not None and (fresh or host.is_gone()):
+            host.close()
+            host = None
+        if host is None:
+            host = self._zygote.fork()
+        with self._lock:
+            self._busy[host] = work
+        return host
+
+    def _put_back(self, host: Host) -> None:
+        with self._lock:
+            self._busy.pop(host, None)
+            if host.alive and not self._closed:
+                self._idle.append(host)
+                return
+        host.close()

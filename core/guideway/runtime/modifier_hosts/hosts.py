@@ -1,0 +1,103 @@
+"""The modifier hosts of one runtime."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from guideway.api.bitmask import num_words
+from guideway.api.modifier import LogitModifier, ModifierContext
+from guideway.errors import InvalidConfiguration, text_of
+from guideway.plugins.index import PluginRecord
+from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.pool import Pool
+from guideway.runtime.grammar_hosts.zygote import Zygote
+from guideway.runtime.modifier_hosts.home import Home
+from guideway.runtime.modifier_hosts.modifier import HostedModifier
+from guideway.runtime.modifier_hosts.serving import ModifierSpec
+
+__all__ = ["ModifierHosts"]
+
+READERS = 2
+"""Hosts for `companions` and `compile_key`, which wait for no compilation."""
+
+
+class ModifierHosts:
+    """Hosts for the modifiers of `records`, which name the `classes`; `strategies` are those they compile with. Builds
+    them in another process. Raises what building them raises."""
+
+    def __init__(
+        self,
+        classes: Sequence[type[LogitModifier[Any]]],
+        records: Sequence[PluginRecord],
+        strategies: Sequence[PluginRecord],
+        context: ModifierContext,
+        options: Mapping[str, Mapping[str, Any]],
+        *,
+        num_compilers: int,
+        path: Sequence[str],
+        limits: Limits | None = None,
+    ) -> None:
+        self._limits = limits = limits or Limits()
+        names = [f"modifier.{cls.name}" for cls in classes] + [f"grammar.{record.name}" for record in strategies]
+        its_own = {name: dict(options.get(name, {})) for name in names}
+        for name, given in its_own.items():
+            _check_sent(name, given)
+        words = num_words(context.vocabulary.logits_width)
+        spec = ModifierSpec(tuple(path), (*strategies, *records), words, context, its_own)
+        self._zygote = Zygote(spec, limits)
+        self._readers, self._compilers = Pool(self._zygote, READERS), Pool(self._zygote, num_compilers)
+        self._homes = {cls.name: Home(cls.name, self._zygote, limits) for cls in classes}
+        self._lock = threading.Lock()
+        self._open = set(self._homes)
+        try:
+            self._zygote.start()
+        except BaseException:
+            self._zygote.close()
+            raise
+        self.modifiers = {
+            cls.name: HostedModifier(cls, its_own[f"modifier.{cls.name}"], context, self) for cls in classes
+        }
+        """By name, what a runtime is given in place of the modifiers."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why no host could be started the last time; None if one could, or none was needed yet."""
+        return self._zygote.failure
+
+    def home(self, name: str) -> Home:
+        """Where the states of a modifier live."""
+        return self._homes[name]
+
+    def look(self, method: str, name: str, *arguments: Any) -> Any:
+        """What a modifier says of a request, in a host that holds nothing. Raises what it raises, and `HostDied`."""
+        if method == "compile":
+            pool, seconds = self._compilers, self._limits.compile_seconds
+        else:  # by the clock as long as an admission
+            pool, seconds = self._readers, self._limits.admission_seconds / self._limits.wall_factor
+        found, _ = pool.call(method, name, *arguments, seconds=seconds)
+        return found
+
+    def close(self, name: str) -> None:
+        """End the states of a modifier, and all hosts with those of the last one."""
+        self._homes[name].close()
+        with self._lock:
+            self._open.discard(name)
+            if self._open:
+                return
+        for pool in (self._readers, self._compilers):
+            pool.close()
+        self._zygote.close()
+
+
+def _check_sent(name: str, options: Mapping[str, Any]) -> None:
+    try:
+        pickle.dumps(options)
+    except Exception as error:
+        raise InvalidConfiguration(
+            f"the options of {name} cannot be sent to its host: {text_of(error)}; give plain values, or set "
+            "modifier_host to 'inline'",
+            field=f"options.{name}",
+        ) from error

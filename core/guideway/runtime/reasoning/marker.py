@@ -1,0 +1,145 @@
+"""The marker that ends the reasoning: found in an output token by token, and spelled where it has to come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from guideway.api.options import short_repr
+from guideway.api.reasoning import ReasoningConfig
+from guideway.api.vocabulary import Vocabulary
+from guideway.errors import InvalidConfiguration
+
+__all__ = ["Marker"]
+
+
+class Marker:
+    """A text, however it is cut into tokens, or a sequence of tokens. Of both the parts are numbers: bytes, or ids.
+
+    How much of it an output ends with is all that has to be known of the output (Knuth, Morris and Pratt, 1977). Raises
+    `InvalidConfiguration` for a marker that the vocabulary cannot spell.
+    """
+
+    def __init__(self, config: ReasoningConfig, vocabulary: Vocabulary) -> None:
+        self._tokens = vocabulary.tokens
+        token_ids, text = tuple(config.end_token_ids), config.end_str
+        if text:
+            named = [token_id for token_id, name in vocabulary.special_tokens.items() if name == text]
+            token_ids = tuple(named[:1])
+        self._is_text = not token_ids
+        self._parts: Sequence[int] = text.encode() if self._is_text else token_ids
+        self._borders = _borders(self._parts)
+        if self._is_text:
+            self.endings = self._spelled(vocabulary, text)
+            """By how much of the marker an output ends with: the tokens that bring it to its end, and not past it."""
+        else:
+            _check_ids(token_ids, vocabulary)
+            self.endings = tuple(token_ids[matched:] for matched in range(len(token_ids)))
+        self.longest = max(map(len, self.endings))
+        """How many tokens its end takes at most, from wherever an output stands."""
+
+    def advance(self, matched: int, token_id: int) -> tuple[int, int]:
+        """How many parts of the marker an output ends with after one more token, if it ended with so many before; all
+        of them where the marker has ended. And how many parts of that token came after its end."""
+        parts = self._tokens[token_id] if self._is_text else (token_id,)
+        if matched == 0 and self._parts[0] not in parts:  # as for most tokens
+            return 0, 0
+        for i, part in enumerate(parts, 1):
+            while matched and self._parts[matched] != part:
+                matched = self._borders[matched - 1]
+            matched += self._parts[matched] == part
+            if matched == len(self._parts):
+                return matched, len(parts) - i
+        return matched, 0
+
+    def is_whole(self, matched: int) -> bool:
+        """Whether an output that ends with so many parts has the marker."""
+        return matched == len(self._parts)
+
+    def used(self, token_ids: Sequence[int]) -> list[int]:
+        """Which of these tokens it is made of."""
+        return [token_id for token_id in token_ids if any(token_id in ending for ending in self.endings)]
+
+    def straddling(self, matched: int) -> list[int]:
+        """The tokens that end the marker, and go on after it, in an output that ends with so many parts of it."""
+        return [token_id for token_id in self._candidates if self.advance(matched, token_id)[1]]
+
+    def ends(self, token_ids: Sequence[int]) -> bool:
+        """Whether these tokens end with the marker, white space aside."""
+        last = len(token_ids)
+        while last and (token := self._tokens[token_ids[last - 1]]) and not token.strip():
+            last -= 1
+        if not self._is_text:
+            return tuple(token_ids[max(0, last - len(self._parts)) : last]) == self._parts
+        text = b""
+        for token_id in reversed(token_ids[:last]):
+            token = self._tokens[token_id]
+            if not token or len(text.rstrip()) >= len(self._parts):  # a special token stands between texts
+                break
+            text = token + text
+        return text.rstrip().endswith(bytes(self._parts).rstrip())
+
+    @cached_property
+    def _candidates(self) -> list[int]:
+        """Tokens that could go on after its end."""
+        last = bytes(self._parts[-1:]) if self._is_text else None
+        return [] if last is None else [i for i, token in enumerate(self._tokens) if last in token[:-1]]
+
+    def _spelled(self, vocabulary: Vocabulary, text: str) -> tuple[tuple[int, ...], ...]:
+        """The tokens that end it: of the whole of it, which is how the model knows it, or of what is left, where that
+        takes fewer."""
+        special = next((name for name in vocabulary.special_tokens.values() if name and name in text), None)
+        if special is not None:
+            raise InvalidConfiguration(
+                f"[reasoning] end_str {short_repr(text)} holds the special token {short_repr(special)} beside text; "
+                "give the token ids as end_token_ids",
+                field="reasoning.end_str",
+            )
+        endings = []
+        for matched in range(len(self._parts)):
+            spellings = [vocabulary.encode(bytes(self._parts[start:])) for start in dict.fromkeys((0, matched))]
+            ending = [tuple(ids) for ids in spellings if ids and self._is_ending(matched, ids)]
+            if not ending:
+                raise InvalidConfiguration(
+                    f"[reasoning] end_str {short_repr(text)} cannot be spelled with the model's tokens"
+                    f"{f' after {bytes(self._parts[:matched])!r}' if matched else ''}; give token ids as end_token_ids",
+                    field="reasoning.end_str",
+                )
+            endings.append(min(ending, key=len))
+        return tuple(endings)
+
+    def _is_ending(self, matched: int, token_ids: Sequence[int]) -> bool:
+        """Whether the marker ends exactly where these tokens do."""
+        for i, token_id in enumerate(token_ids, 1):
+            matched, beyond = self.advance(matched, token_id)
+            if self.is_whole(matched):
+                return i == len(token_ids) and beyond == 0
+        return False
+
+
+def _borders(parts: Sequence[int]) -> list[int]:
+    """By index: how many parts, up to there and less than all, what begins `parts` has in common with what ends them
+    there."""
+    borders, length = [0] * len(parts), 0
+    for i in range(1, len(parts)):
+        while length and parts[i] != parts[length]:
+            length = borders[length - 1]
+        length += parts[i] == parts[length]
+        borders[i] = length
+    return borders
+
+
+def _check_ids(token_ids: Sequence[int], vocabulary: Vocabulary) -> None:
+    for token_id in token_ids:
+        if not 0 <= token_id < len(vocabulary):
+            raise InvalidConfiguration(
+                f"[reasoning] end_token_ids has {short_repr(token_id)}, which is not in the vocabulary (ids 0 to "
+                f"{len(vocabulary) - 1})",
+                field="reasoning.end_token_ids",
+            )
+        if token_id in vocabulary.stop_token_ids:
+            raise InvalidConfiguration(
+                f"[reasoning] the marker has the stop token {token_id}, which ends the whole output; name what stands "
+                "between reasoning and answer",
+                field="reasoning.end_token_ids",
+            )
