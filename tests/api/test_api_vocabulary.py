@@ -57,11 +57,25 @@ def test_the_width_defaults_to_the_number_of_tokens() -> None:
     assert vocabulary(logits_width=0).logits_width == 5
 
 
+def test_tokens_past_the_width_are_left_out() -> None:
+    narrow = vocabulary(logits_width=4, stop_token_ids=[2, 4])
+    assert (len(narrow), narrow.logits_width, narrow.tokens[3]) == (4, 4, b"\xff")
+    assert (narrow.stop_token_ids, narrow.special_tokens) == ({2}, {2: "</s>"})
+    assert narrow == vocabulary(logits_width=4, stop_token_ids=[2])
+    assert narrow.fingerprint != vocabulary(logits_width=5).fingerprint
+    assert narrow.encode(b"\x03") == [3]
+    assert narrow.encode(b"\x04") is None
+    with pytest.raises(
+        InvalidConfiguration, match=r"2 columns, so none of the stop tokens \(2, 4\) can ever"
+    ) as caught:
+        vocabulary(logits_width=2, stop_token_ids=[2, 4])
+    assert caught.value.field == "stop_token_ids"
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
         ({"tokens": [], "stop_token_ids": [], "special_tokens": {}}, "at least one token"),
-        ({"logits_width": 4}, "5 tokens, but the model's logits only 4"),
         ({"stop_token_ids": [5]}, "token id 5 is declared a stop or special token, but ids run from 0 to 4"),
         ({"stop_token_ids": [-1]}, "token id -1"),
         ({"special_tokens": {7: "<x>"}}, "token id 7"),

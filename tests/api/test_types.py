@@ -19,7 +19,7 @@ from guideway.api.types import (
     Regex,
     SamplingParams,
     StructuralTag,
-    _unique_keys,
+    unique_keys,
 )
 from guideway.errors import InvalidGrammar, InvalidRequest
 from hypothesis import given
@@ -83,9 +83,9 @@ def test_a_key_written_twice_is_found_without_comparing_all(keys: list[str]) -> 
     Counting.comparisons = 0
     if keys:
         with pytest.raises(ValueError, match="the key 'last' appears twice in one object"):
-            _unique_keys(pairs)
+            unique_keys(pairs)
     else:
-        assert list(_unique_keys(pairs)) == [key for key, _ in pairs]
+        assert list(unique_keys(pairs)) == [key for key, _ in pairs]
     assert Counting.comparisons <= 4 * len(pairs)
 
 

@@ -34,7 +34,7 @@ from guideway import AsyncEngine, SamplingParams, __version__
 from guideway.api import Constraint, FinishReason, GenerationResult, JsonSchema, Regex
 from prometheus_client import REGISTRY
 
-from tests.support.processes import hosts_of, tree
+from tests.support.processes import hosts_of, resident_bytes, tree
 
 RESULTS = Path(__file__).parent / "results" / "abuse.md"
 NEIGHBORS = [
@@ -74,18 +74,6 @@ class Found:
     """Seconds of new schemas."""
     most_bytes: int = 0
     most_hosts: int = 0
-
-
-def resident_bytes(pids: set[int]) -> int:
-    """Of these processes, what they share counted once."""
-    total = 0
-    for pid in pids:
-        try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
-    return total
 
 
 def watch(found: Found, done: threading.Event) -> None:

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 
 __all__ = ["LATE", "LONG", "Span", "traced", "watch"]
@@ -34,7 +35,9 @@ SWITCH = "on"
 """A file: as long as it is there, samples are taken."""
 WAITS_FOR_WORK = {("guideway_engine.async_engine", "_run_commands")}
 SETTLES = 0.2
-"""Seconds until every sampler has seen the switch."""
+"""Seconds until every sampler has seen the switch, where there are processors for all."""
+MOST_WAITS = 50
+"""For a sampler to write what it saw: on a busy machine it comes late."""
 
 THREAD = re.compile(r"^(?:Thread|Current thread) 0x([0-9a-f]+) .*$", re.MULTILINE)
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
@@ -92,12 +95,21 @@ def traced(folder: Path, spans: list[Span]) -> Iterator[None]:
     finally:
         end = time.monotonic()
         (folder / SWITCH).unlink()
+    found = []
+    for _ in range(MOST_WAITS):
         time.sleep(SETTLES)
-    lines = [line for file in folder.glob("spans-*") for line in file.read_text("utf-8").splitlines()]
-    found = [span for span in (Span(**json.loads(line)) for line in lines) if start <= span.end and span.start <= end]
+        written = [_read(file, start, end) for file in folder.glob("spans-*")]
+        found = list(chain.from_iterable(written))
+        if all(any(span.num_samples for span in of_process) for of_process in written):
+            break
     if not any(span.num_samples for span in found):
         raise RuntimeError("nothing was watched")
     spans += found
+
+
+def _read(file: Path, start: float, end: float) -> list[Span]:
+    spans = (Span(**json.loads(line)) for line in file.read_text("utf-8").splitlines())
+    return [span for span in spans if start <= span.end and span.start <= end]
 
 
 class _Sampler:

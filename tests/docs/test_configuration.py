@@ -35,7 +35,7 @@ def test_the_file_sets_every_key(followed: Followed) -> None:
     config = EngineConfig.load(followed.folder / "guideway.toml", environ={})
     assert config.max_num_seqs == 16
     (file,) = code_blocks(PAGE, "toml")
-    assert set(re.findall(r"^(\w+) = ", file, re.MULTILINE)) == {key[-1] for key in KEYS} | {"whitespace", "limits"}
+    assert set(re.findall(r"^(\w+) = ", file, re.MULTILINE)) == {key[-1] for key in KEYS} | {"limits"}
 
 
 def test_the_table_has_every_key_and_its_default() -> None:

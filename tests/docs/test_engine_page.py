@@ -30,6 +30,7 @@ def test_every_example_runs(shown: Followed) -> None:
     assert names["good"].finish_reason is FinishReason.STOP
     assert json.loads(names["good"].text) == {"name": "Zoë Garcia", "age": 31}
     assert names["refused"].error.field == "top_p"
+    assert names["too_short"].error.field == "max_tokens"
     assert names["cut"].outputs[0].stop == "Garcia"
     assert "Garcia" not in names["cut"].text
     assert len(names["several"].outputs) == 3
@@ -84,6 +85,8 @@ def test_every_name_for_a_user_is_in_a_block() -> None:
     blocks = "\n".join(code_blocks(PAGE, "python"))
     names = {field.name for field in fields(SamplingParams)} - {"stop_token_ids", "modifiers"}
     public = {name: getattr(types, name) for name in types.__all__}
-    names |= {name for name, kind in public.items() if issubclass(kind, types.Constraint)} - {"Constraint"}
+    names |= {
+        name for name, kind in public.items() if isinstance(kind, type) and issubclass(kind, types.Constraint)
+    } - {"Constraint"}
     names |= {name for name in vars(Generation) if not name.startswith("_")} - {"result"}
     assert {name for name in names if not re.search(rf"\b{name}\b", blocks)} == set()

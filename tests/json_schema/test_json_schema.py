@@ -279,6 +279,9 @@ def test_misspelt_keywords_are_found_and_annotations_are_not() -> None:
         "const": {"maxLenght": 1},
     }
     assert misspelt_keywords(check_schema(schema)) == {"patern", "maxLenght", "requird", "minimun", "propertys"}
+    assert misspelt_keywords(check_schema({"tpye": "object", "Type": "array", "items": {"MaxItems": 3}})) == {
+        *("tpye", "Type", "MaxItems")
+    }
     assert misspelt_keywords(check_schema(True)) == frozenset()
     assert len(misspelt_keywords(check_schema({f"patern{i}": 1 for i in range(100_000)}))) <= 100
     assert len(misspelt_keywords({f"maxLength{i}" for i in range(1_000)})) == 100

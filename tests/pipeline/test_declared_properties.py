@@ -241,6 +241,7 @@ MAY_NAME_IT = {
     "core/guideway/api/steps.py": {"GRAMMAR_MASK"},
     "core/guideway/plugins/configuration.py": {"GRAMMAR_MASK"},  # refuses another modifier of that name
     "core/guideway/runtime/grammar_mask.py": OF_THE_MASK,
+    "core/guideway/runtime/reasoning/gate.py": {"GrammarMask", "GrammarState", "MaskTransform"},  # the mask before it
     "core/guideway/runtime/runtime.py": {"GrammarMask"},  # makes it
     "plugins/guideway-vllm/src/guideway_vllm/worker.py": {"GrammarMask"},  # a worker's pipeline begins with it
 }

@@ -6,12 +6,14 @@ from __future__ import annotations
 import gc
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,13 +36,14 @@ from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
 from guideway.runtime.grammar_hosts import GrammarHosts
 from guideway.runtime.grammar_hosts.matchers import MatcherHost
+from guideway.runtime.grammar_hosts.spare import Spare
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.distributions import install
 from tests.support.fake_host import FakeHost
 from tests.support.hostile_strategy import REFUSES, WEIGHT
 from tests.support.hostility import PROMPT, VOCABULARY
-from tests.support.processes import children
+from tests.support.processes import children, hosts_of
 from tests.support.stages import everyday
 
 LIMITS = Limits(compile_seconds=0.8, fill_seconds=0.6, wall_factor=8, memory_bytes=256 << 20)
@@ -92,8 +95,9 @@ def inline(**options: Any) -> FakeHost:
     )
 
 
-def asking(pattern: str) -> SamplingParams:
-    return replace(GOOD, constraint=Regex(pattern, strategy="hostile"))
+def asking(pattern: str, *, close: bool = False) -> SamplingParams:
+    """Not closed, which would call `accept` of what is not drawn."""
+    return replace(GOOD, constraint=Regex(pattern, strategy="hostile"), close=close)
 
 
 def zygote(hosts: GrammarHosts) -> int:
@@ -168,6 +172,15 @@ def test_a_step_that_fails_ends_its_request_alone(
     assert "grammar.hostile" in str(bad.outputs[0].error)
 
 
+def test_what_hangs_in_the_search_for_an_end_is_killed_while_the_others_go_on(hosts: GrammarHosts) -> None:
+    host = served(hosts, grammar_hosts=hosts)  # hosts have deadlines of their own
+    good = replace(GOOD, constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"))
+    (alone,) = host.generate([PROMPT], [good])
+    before, bad, after = host.generate([PROMPT] * 3, [good, asking("AS[a-z]{13}", close=True), good])
+    assert before.token_ids == after.token_ids == alone.token_ids
+    assert re.search("5.6 s of a processor|did not answer", str(bad.outputs[0].error))
+
+
 def test_what_broke_a_limit_is_refused_at_once_until_it_is_forgotten(made: Callable[..., GrammarHosts]) -> None:
     hosts = made(replace(LIMITS, remembered_seconds=1.0))
     host = served(hosts)
@@ -226,6 +239,67 @@ def test_the_zygote_is_started_again_once(hosts: GrammarHosts, how: signal.Signa
     assert len(seen) == 1
     assert first not in seen
     assert host.generate([PROMPT], [GOOD])[0].token_ids == alone.token_ids
+
+
+def wait_for_spare(hosts: GrammarHosts) -> Spare:
+    """Nobody else waits until the zygote has forked it."""
+    spare = hosts._zygote._spare
+    assert spare is not None
+    poll = select.poll()
+    poll.register(spare._control.socket, select.POLLIN)
+    assert poll.poll(30_000), "it says its number"
+    return spare
+
+
+@pytest.mark.parametrize(
+    ("also_nursery", "how"),
+    everyday(
+        [(False, signal.SIGKILL), (True, signal.SIGKILL), (False, signal.SIGSTOP), (True, signal.SIGSTOP)],
+        (True, signal.SIGKILL),
+    ),
+)
+def test_a_spare_takes_the_place_of_the_zygote(
+    made: Callable[..., GrammarHosts], also_nursery: bool, how: signal.Signals
+) -> None:
+    """Also when the nursery is gone, again and again: nothing is imported or built anew."""
+    hosts = made()
+    host = served(hosts)
+    (alone,) = host.generate([PROMPT], [GOOD])
+
+    def unwanted() -> None:
+        raise AssertionError("built anew")
+
+    hosts._zygote._build = unwanted  # type: ignore[method-assign]
+    nursery, seen = hosts._zygote._nursery._process, {zygote(hosts)}
+    assert nursery is not None
+    for turn in range(3):
+        wait_for_spare(hosts)
+        victims = [nursery.pid] if also_nursery and turn == 0 else []
+        victims += [zygote(hosts), *children(zygote(hosts))]
+        for pid in victims:
+            with suppress(ProcessLookupError):  # who forked it is dead
+                os.kill(pid, how)
+        (again,) = host.generate([PROMPT], [GOOD])
+        assert again.outputs[0].error is None
+        assert again.token_ids == alone.token_ids
+        seen.add(zygote(hosts))
+    assert len(seen) == 4
+
+
+def test_a_spare_that_is_lost_is_not_missed(made: Callable[..., GrammarHosts]) -> None:
+    hosts = made()
+    before = hosts_of(os.getpid())
+    host = served(hosts)
+    (alone,) = host.generate([PROMPT], [GOOD])
+    spare = wait_for_spare(hosts)
+    nursery = hosts._zygote._nursery._process
+    assert nursery is not None
+    (pid,) = hosts_of(os.getpid()) - before - {nursery.pid, zygote(hosts)} - children(zygote(hosts))
+    os.kill(pid, signal.SIGKILL)
+    os.kill(zygote(hosts), signal.SIGKILL)
+    (again,) = host.generate([PROMPT], [GOOD])
+    assert again.token_ids == alone.token_ids
+    assert hosts._zygote._spare is not None and hosts._zygote._spare is not spare
 
 
 def test_idle_hosts_that_were_killed_cost_nobody_anything(hosts: GrammarHosts) -> None:
@@ -291,7 +365,7 @@ def test_a_crash_is_not_held_against_what_loads_beside_it(made: Callable[..., Gr
         bad.fill_bitmask(new_rows(), 0)
     loading.join()
     assert not errors
-    assert [constraint for _, constraint, _ in hosts._refused] == ["regex"], "that of the culprit alone"
+    assert [constraint for _, constraint, _ in hosts._refused._values] == ["regex"], "that of the culprit alone"
 
 
 def resident(host: MatcherHost) -> int:
@@ -371,18 +445,17 @@ def request(number: int, pattern: str) -> Any:
 def test_nothing_is_left_when_they_are_closed(made: Callable[..., GrammarHosts]) -> None:
     hosts = made()
     host = served(hosts)
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before, others = len(list(Path("/proc/self/fd").iterdir())), hosts_of(os.getpid())
     host.generate([PROMPT] * 2, [GOOD, asking("FC[a-z]{9}")])
-    root = zygote(hosts)
-    living = children(root)
-    assert living
+    living = hosts_of(os.getpid()) - others
+    assert zygote(hosts) in living and len(living) >= 4, "a spare among them"
     host.runtime.close()
     host.results.clear()  # an error keeps what it passed through
     gc.collect()
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in {root, *living}):
+    while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in living):
         time.sleep(0.01)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in {root, *living})
+    assert not any(Path(f"/proc/{pid}").exists() for pid in living)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
@@ -454,7 +527,7 @@ def test_health_tells_of_hosts_that_cannot_be_started(tmp_path: Path, monkeypatc
         with pytest.raises(Unhealthy, match="no grammar host can be started: not this vocabulary"):
             host.runtime.check_health()
         monkeypatch.delenv(REFUSES)
-        host.runtime._grammar_hosts._zygote._rests_until = 0.0  # type: ignore[union-attr]
+        host.runtime._hosts[0]._zygote._rests_until = 0.0  # type: ignore[union-attr]
         assert host.generate([PROMPT], [GOOD])[0].error is None
         host.runtime.check_health()
     finally:

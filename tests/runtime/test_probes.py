@@ -107,7 +107,9 @@ def test_gumbel_draws_from_the_distribution_it_is_given() -> None:
     counts: dict[str, int] = {}
     for seed in range(0, 3000, 15):
         params = [
-            SamplingParams(max_tokens=1, temperature=1.5, seed=s, constraint=constraint, modifiers={"gumbel": {}})
+            SamplingParams(
+                max_tokens=1, temperature=1.5, seed=s, constraint=constraint, close=False, modifiers={"gumbel": {}}
+            )
             for s in range(seed, seed + 15)
         ]
         for result in subject.generate([PROMPT] * 15, params):

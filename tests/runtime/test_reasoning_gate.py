@@ -24,6 +24,7 @@ from guideway.runtime import Journal, Runtime
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
+from tests.support.moves import moved, rebuilt
 from tests.support.vocabularies import encode, tiny
 
 VOCABULARY = tiny(width=128)
@@ -167,21 +168,9 @@ def test_the_constraint_begins_exactly_where_it_was_said_to(strategy: str, width
     assert subject.fault(0) is None
 
 
-def rebuilt(subject: Runtime, admission: Any) -> tuple[Runtime, int]:
-    subject.rebuild(0)
-    return subject, 0
-
-
 def forked(subject: Runtime, admission: Any) -> tuple[Runtime, int]:
     subject.fork(0, 2, index=1)
     return subject, 2
-
-
-def moved(subject: Runtime, admission: Any) -> tuple[Runtime, int]:
-    journal = subject.journal(0)
-    subject.release(0, ended=False)
-    subject.start(admission, 3, journal=journal)
-    return subject, 3
 
 
 def elsewhere(subject: Runtime, admission: Any) -> tuple[Runtime, int]:

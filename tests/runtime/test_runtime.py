@@ -357,14 +357,14 @@ def first(names: Sequence[str], constraint: Constraint) -> Any:
 def test_the_first_strategy_that_enforces_everything_serves(
     names: list[str], strategy: str, unenforced: tuple[str, ...]
 ) -> None:
-    result = first(names, JsonSchema({"enum": ["aa", "bb"]}))
+    result = first(names, JsonSchema({"type": "string", "enum": ["aa", "bb"]}))
     assert (result.strategy, result.unenforced, result.finish_reason) == (strategy, unenforced, FinishReason.STOP)
 
 
 def test_a_named_strategy_is_the_only_one_tried() -> None:
-    result = first(["reference", "partial"], JsonSchema({"enum": ["aa", "bb"]}, strategy="partial"))
+    result = first(["reference", "partial"], JsonSchema({"type": "string", "enum": ["aa", "bb"]}, strategy="partial"))
     assert (result.strategy, result.unenforced) == ("partial", ("enum",))
-    result = first(["reference", "refusing"], JsonSchema({"enum": ["aa", "bb"]}, strategy="refusing"))
+    result = first(["reference", "refusing"], JsonSchema({"type": "string", "enum": ["aa", "bb"]}, strategy="refusing"))
     assert isinstance(result.error, UnsupportedGrammar)
     assert "no enum here" in str(result.error)
 

@@ -70,6 +70,11 @@ WRONG: dict[str, list[Any]] = {
     "logprobs": [*NO_COUNTS, SIZE + 1, HUGE],
     "prompt_logprobs": [*NO_COUNTS, SIZE + 1, HUGE],
     "echo": [None, 0, 1, "yes"],
+    "on_unenforced": ["ignore", "", True, 1, ["refuse"]],
+    "max_retries": [*NO_COUNTS, -1, 101, None, 1],  # the last: nothing is checked
+    "close": [None, 0, 1, "yes"],
+    "reasoning": [0, 1, "yes"],
+    "thinking_token_budget": [*NO_COUNTS, 0],
     "priority": [None, "1", True, 0.5, NAN, 2**31, -(2**31) - 1, HUGE],
     "constraint": ["a", 3],
     "modifiers": [3, ["green_list"]],
@@ -226,4 +231,4 @@ def test_a_number_of_numpy_is_judged_as_pythons(runtime: Runtime, given: dict[st
 
 def test_what_vllm_writes_means_what_it_means_there(runtime: Runtime) -> None:
     given: Any = {"stop": None, "stop_token_ids": None, "logit_bias": None, "modifiers": None, "top_k": -1}
-    assert admitted(runtime, SamplingParams(**given)).params == SamplingParams()
+    assert admitted(runtime, SamplingParams(**given)).params == SamplingParams(on_unenforced="report")

@@ -57,12 +57,15 @@ class FakeHost:
         modifiers: Sequence[type[LogitModifier[Any]]] = (),
         num_drafts: int = 0,
         offers: frozenset[Need] = OFFERS,
+        runtime: Runtime | None = None,
         **options: Any,
     ) -> None:
         self.vocabulary, self.device, self.num_drafts = vocabulary, device, num_drafts
-        context = ModifierContext(vocabulary=vocabulary, max_num_sequences=16, max_model_len=256)
-        instances = [cls({}, context) for cls in modifiers]
-        self.runtime = Runtime(context, strategies=strategies or {}, modifiers=instances, offers=offers, **options)
+        if runtime is None:
+            context = ModifierContext(vocabulary=vocabulary, max_num_sequences=16, max_model_len=256)
+            instances = [cls({}, context) for cls in modifiers]
+            runtime = Runtime(context, strategies=strategies or {}, modifiers=instances, offers=offers, **options)
+        self.runtime = runtime
         worker = WorkerContext(device=device, vocabulary_size=len(vocabulary), logits_width=vocabulary.logits_width)
         self.pipeline = Pipeline(self.runtime.modifier_classes(), worker)
         self.companions: dict[int, Sequence[Companion]] = {}

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["children", "fields", "hosts_of", "is_alive", "living", "owner_of_host", "seconds_of_tree", "tree"]
+__all__ = [
+    "children",
+    "fields",
+    "hosts_of",
+    "is_alive",
+    "living",
+    "owner_of_host",
+    "resident_bytes",
+    "seconds_of",
+    "seconds_of_tree",
+    "tree",
+]
 
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -61,9 +72,25 @@ def tree(pid: int) -> set[int]:
     return found
 
 
+def resident_bytes(pids: set[int]) -> int:
+    """Of these processes, what they share counted once."""
+    total = 0
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    return total
+
+
 def seconds_of_tree() -> float:
     """Seconds of a processor of this process, and of all that is in its `tree` and lives, with children that ended."""
-    others = tree(os.getpid()) - {os.getpid()}
     ended = os.times()
     own = time.process_time() + ended.children_user + ended.children_system
-    return own + sum(sum(map(int, fields(pid)[11:15])) for pid in others) / TICKS
+    return own + seconds_of(tree(os.getpid()) - {os.getpid()})
+
+
+def seconds_of(pids: Iterable[int]) -> float:
+    """Seconds of a processor of these processes, as far as they live, with children that ended."""
+    return sum(sum(map(int, fields(pid)[11:15])) for pid in pids) / TICKS

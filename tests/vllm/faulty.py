@@ -33,6 +33,7 @@ from guideway.api import (
     Matcher,
     Need,
     Payload,
+    PluginUnavailable,
     Request,
     Sampler,
     SequenceInfo,
@@ -58,6 +59,9 @@ PENALIZED = 4.0
 """What a modifier takes off the letters it dislikes, so that it changes what is drawn."""
 COMPILES_FOR = 0.6
 """Seconds a slow compilation takes: longer than the front end waits for it."""
+
+UNBUILT = "GUIDEWAY_FAULTY_UNBUILT"
+"""In the environment: while there is such a file, the engine core's hosts cannot have the strategy."""
 
 GUIDEWAY: dict[str, Any] = {
     "grammar": ["faulty", "replayed"],
@@ -238,6 +242,11 @@ class Faulty(GrammarStrategy):
     kinds = frozenset({"grammar:faulty"})
     capabilities = frozenset({"fork"})
     max_rollback: ClassVar[int | None] = None
+
+    def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
+        super().__init__(vocabulary, options)
+        if Path(os.environ.get(UNBUILT, "/nowhere")).exists() and _is_of_core():
+            raise PluginUnavailable("it was asked not to be there", plugin="grammar.faulty")
 
     def supports(self, constraint: Constraint) -> Any:
         spec = json.loads(constraint.source())

@@ -175,6 +175,7 @@ def params(plugin: str = "", plan: dict[str, Any] | None = None, **sampling: Any
     if kind == "grammar":
         outputs = StructuredOutputsParams(grammar=json.dumps(plan))
         extra["guideway.dialect"] = name
+        extra["guideway.close"] = False  # which would call the matcher for what is not drawn
     elif kind == "modifier":
         extra["guideway.modifiers"] = {name: plan}
     # a grammar says itself where the end may be

@@ -124,7 +124,10 @@ def generate(llm: Any, *prompts: str, max_tokens: int = 4) -> list[tuple[list[in
 
     free = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
     constrained = SamplingParams(
-        temperature=0, max_tokens=max_tokens, structured_outputs=StructuredOutputsParams(regex="[a-z]{4,40}")
+        temperature=0,
+        max_tokens=max_tokens,
+        structured_outputs=StructuredOutputsParams(regex="[a-z]{4,40}"),
+        extra_args={"guideway.close": False},
     )
     params = [constrained if prompt.endswith(":") else free for prompt in prompts]
     outputs = [output.outputs[0] for output in llm.generate(list(prompts), params)]

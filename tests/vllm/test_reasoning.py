@@ -32,7 +32,7 @@ THINK, END = 3, 6
 GUIDEWAY = {
     "grammar": ["llguidance", "xgrammar"],
     "modifiers": ["script"],
-    "options": {"grammar.llguidance": {"whitespace": "compact"}},  # what follows nonsense may be white space for ever
+    "whitespace": "compact",  # what follows nonsense may be white space
 }
 PARSER = {"reasoning_parser": "deepseek_r1"}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}

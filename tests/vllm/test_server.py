@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,7 @@ import httpx
 import openai
 import pytest
 
+from tests.support.processes import hosts_of, tree
 from tests.vllm import faulty
 from tests.vllm.serving import Server, serve
 
@@ -52,6 +55,7 @@ unknown = "default"
 max_tokens = 8
 modifiers = []
 """
+UNBUILT = "unbuilt"
 FAILURE = "Internal server error"
 """All that vLLM's server says of a request that ended with the finish reason ``error``."""
 
@@ -76,7 +80,11 @@ def server(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "--enable-auto-tool-choice",
         "--tool-call-parser=hermes",
         # the second is for ``/collective_rpc``
-        environment={"GUIDEWAY_TENANT_POLICY": str(folder / "policy.toml"), "VLLM_SERVER_DEV_MODE": "1"},
+        environment={
+            "GUIDEWAY_TENANT_POLICY": str(folder / "policy.toml"),
+            "VLLM_SERVER_DEV_MODE": "1",
+            faulty.UNBUILT: str(folder / UNBUILT),
+        },
         python_path=[folder, REPOSITORY],
     ) as running:
         yield running
@@ -296,9 +304,10 @@ def test_worker_mixins_are_in_the_worker(server: Server, ask: Ask) -> None:
         ),
         ({"vllm_xargs": modifiers(hello={"letter": "?"})}, "letter must be one of a to z", "modifiers.hello"),
         ({"vllm_xargs": {"guideway.modifiers": "{"}}, "guideway.modifiers is not JSON", "guideway.modifiers"),
+        ({"vllm_xargs": {"guideway.modifiers": "[" * 100_000}}, "guideway.modifiers is not JSON", "guideway.modifiers"),
         ({"vllm_xargs": {"guideway.tenant": "small"}}, "max_tokens of tenant 'small' may be at most 8", "max_tokens"),
     ],
-    ids=["schema", "regex", "grammar", "key", "modifier", "options", "not JSON", "policy"],
+    ids=["schema", "regex", "grammar", "key", "modifier", "options", "not JSON", "endless JSON", "policy"],
 )
 def test_refusals(ask: Ask, wanted: dict[str, Any], said: str, field: str) -> None:
     for create in (ask.chat, ask.complete):
@@ -470,6 +479,46 @@ def test_a_constraint_that_compiles_slowly_is_served_in_the_end(ask: Ask) -> Non
         answer = threads.submit(ask.chat, structured_outputs=slow, vllm_xargs={"guideway.dialect": "faulty"})
         assert json.loads(ask.text(json=SCHEMA)) == ANSWER
         assert re.fullmatch("[a-z]{5}", answer.result().choices[0].message.content)
+
+
+def test_no_constraint_reaches_native_code_of_the_server(server: Server, ask: Ask) -> None:
+    """vLLM hands them to xgrammar while it reads a request, and a chain of references is more than that has stack."""
+    endless = chain(20_000)
+    form = {"type": "json_schema", "json_schema": endless}
+    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<p>", "content": form, "end": "</p>"}}
+    legacy = {"triggers": ["<p"], "structures": [{"begin": "<p>", "schema": endless, "end": "</p>"}]}
+    attacks: list[dict[str, Any]] = [
+        {"structured_outputs": {"structural_tag": json.dumps(tag)}},
+        {"structured_outputs": {"structural_tag": json.dumps(legacy)}},
+        {"response_format": tag},
+        {"structured_outputs": {"json": endless}, "tools": TOOLS, "tool_choice": "auto"},
+    ]
+    for attack in attacks:
+        with pytest.raises(openai.BadRequestError, match="too much"):
+            ask.chat(**attack)
+    with pytest.raises(openai.BadRequestError, match="structural"):
+        ask.text(structural_tag="{")
+    assert server.is_healthy()
+
+
+def test_a_probe_hears_of_an_engine_core_that_has_no_hosts(server: Server, ask: Ask) -> None:
+    assert json.loads(ask.text(json=SCHEMA)) == ANSWER
+    assert server.is_healthy()
+    (core,) = (pid for pid in tree(server.pid) if b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    unbuilt = server.log_file.with_name(UNBUILT)
+    unbuilt.touch()
+    try:
+        for pid in hosts_of(core):
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(openai.InternalServerError):
+            ask.text(regex="[a-z]{3}[0-9]")
+        assert not server.is_healthy()
+        assert "unhealthy: in the engine core no grammar host can be started" in server.log()
+        assert ask.chat().choices[0].message.content
+    finally:
+        unbuilt.unlink()
+    faulty.until(server.is_healthy)
+    assert re.fullmatch("[a-z]{4}[0-9]", ask.text(regex="[a-z]{4}[0-9]"))
 
 
 @pytest.mark.parametrize("where", ["supports", "validate_request", "modifier's compile"])

@@ -24,13 +24,15 @@ SCHEMA = {
     "required": ["a"],
     "additionalProperties": False,
 }
+CUT = {"guideway.close": False}
+"""Else little is left for modifiers to choose among."""
 REQUESTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "regex": {"structured_outputs": {"regex": "[a-z]{2,5}[0-9]"}},
     "schema": {"structured_outputs": {"json": SCHEMA}},
     "hello": {"vllm_xargs": {"guideway.modifiers": HELLO}},
-    "both": {"structured_outputs": {"regex": "[a-z]{6}"}, "vllm_xargs": {"guideway.modifiers": HELLO}},
-    "witness": {"structured_outputs": {"regex": "[a-z]{6}"}, "vllm_xargs": {"guideway.modifiers": WITNESS}},
+    "both": {"structured_outputs": {"regex": "[a-z]{6}"}, "vllm_xargs": {"guideway.modifiers": HELLO} | CUT},
+    "witness": {"structured_outputs": {"regex": "[a-z]{6}"}, "vllm_xargs": {"guideway.modifiers": WITNESS} | CUT},
 }
 
 

@@ -103,13 +103,36 @@ def test_a_vocabulary_survives_pickle(vocabulary: Vocabulary) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_narrower_than_the_vocabulary_are_refused(family: str) -> None:
+def test_logits_narrower_than_the_tokenizers_own_tokens_are_refused(family: str) -> None:
     tokenizer = FAMILIES[family]()
-    size = len(build_vocabulary(tokenizer))
-    assert build_vocabulary(tokenizer, logits_width=size + 7).logits_width == size + 7
-    with pytest.raises(InvalidConfiguration, match=f"has {size} tokens") as caught:
-        build_vocabulary(tokenizer, logits_width=size - 1)
+    whole = build_vocabulary(tokenizer)
+    assert build_vocabulary(tokenizer, logits_width=len(whole) + 7).logits_width == len(whole) + 7
+    own = max(i for i, token in enumerate(whole.tokens) if token) + 1
+    if any(token_id < own for token_id in whole.stop_token_ids):
+        assert len(build_vocabulary(tokenizer, logits_width=own)) == own
+    else:
+        with pytest.raises(InvalidConfiguration, match="none of the stop tokens"):
+            build_vocabulary(tokenizer, logits_width=own)
+    with pytest.raises(InvalidConfiguration, match=f"has {own} tokens of its own, .* does not belong") as caught:
+        build_vocabulary(tokenizer, logits_width=own - 1)
     assert caught.value.field == "vocabulary"
+
+
+@pytest.mark.parametrize("family", ["demo", "llama2", "metaspace"])
+def test_tokens_added_past_the_logits_are_left_out(family: str) -> None:
+    tokenizer = FAMILIES[family]()
+    width = len(build_vocabulary(tokenizer))
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    tokenizer.add_tokens(["said"])
+    assert len(build_vocabulary(tokenizer)) == width + 2
+    found = build_vocabulary(tokenizer, logits_width=width)
+    assert (len(found), found.logits_width) == (width, width)
+    assert "[PAD]" not in found.special_tokens.values()
+    assert found.encode(b"he said") is None  # with a token that the model cannot draw
+    assert found.decode(found.encode(b"he says") or ()) == b"he says"
+    # one column for the first of them, and padding past the second
+    assert len(build_vocabulary(tokenizer, logits_width=width + 1)) == width + 1
+    assert build_vocabulary(tokenizer, logits_width=width + 1).special_tokens[width] == "[PAD]"
 
 
 def test_a_logits_width_of_zero_is_no_default() -> None:

@@ -1,0 +1,299 @@
+"""Whether anything is left behind: requests of all sorts in guideway's engine, for as long as wanted.
+
+Good requests (each with the tokens it has without grammar hosts, or with a schema that nobody has sent before), invalid
+ones, hostile ones (`hostile_shapes.py`), such as are aborted at any moment, and such as fork, for every strategy in
+hosts. Looked at meanwhile: memory of the serving process and of its tree, threads, descriptors, processes, blocks of
+shared memory. Memory counts as flat if its median in the last third of what was seen once the first third of the time
+had passed is at most 5 % above that in the first third of it, or what `--most-growth` says: in a short run hosts are
+still warming up. After the engine was closed nothing may be left.
+
+Ends with status 1, and says why, if a request has other tokens, fails without being hostile or invalid, or gets no
+answer, if memory is not flat, or anything is left.
+
+    python tests/benchmarks/soak.py [--requests 100000 | --seconds 180] [--seed 1] [--most-growth 1.05] [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import itertools
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from guideway import AsyncEngine, SamplingParams, __version__
+from guideway.api import GenerationResult, GuidewayError, InvalidRequest, JsonSchema, Regex
+from guideway.plugins.limits import Limits
+from kill_soak import PROMPT, STRATEGIES, expected_tokens, wanted
+
+from tests.benchmarks.hostile_shapes import shapes
+from tests.support.processes import resident_bytes, tree
+
+RESULTS = Path(__file__).parent / "results" / "soak.md"
+STREAMS = 16
+LOOKS_EVERY = 2.0
+MIB = 1 << 20
+SETTLES = 15.0
+"""Seconds in which everything that is ending may end."""
+WAITS = 120.0
+"""Seconds after which a request counts as not answered."""
+SETTINGS: dict[str, Any] = {
+    "grammar": STRATEGIES,
+    "max_num_seqs": STREAMS,
+    # what fills within minutes shows in minutes whether it is bounded
+    "grammar_cache_bytes": 1 << 20,
+    "limits": Limits(compile_seconds=3.0, remembered_seconds=5.0),
+}
+MIX = {"good": 50, "new": 12, "invalid": 12, "hostile": 2, "aborted": 12, "forked": 12}
+"""How many of a hundred requests are of each sort."""
+INVALID: tuple[dict[str, Any], ...] = (
+    {"constraint": Regex("[a-z")},
+    {"constraint": JsonSchema('{"type": "object"')},
+    {"constraint": JsonSchema({"type": 7})},
+    {"constraint": JsonSchema({"$ref": "#"})},
+    {"constraint": Regex("a{3", strategy="xgrammar")},
+    {"constraint": Regex("a", strategy="nobody")},
+    {"max_tokens": 0},
+    {"temperature": -1.0},
+    {"n": 0},
+    {"modifiers": {"nobody": {}}},
+)
+
+
+@dataclass
+class Look:
+    """At one moment."""
+
+    own_bytes: int
+    tree_bytes: int
+    num_threads: int
+    num_descriptors: int
+    num_processes: int
+    num_blocks: int
+    """Of memory shared with hosts."""
+
+
+@dataclass
+class Found:
+    ended: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """Of hostile requests."""
+    wrong: list[str] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def look() -> Look:
+    everybody = tree(os.getpid())
+    return Look(
+        resident_bytes({os.getpid()}),
+        resident_bytes(everybody),
+        threading.active_count(),
+        sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        len(everybody),
+        Path("/proc/self/maps").read_text().count("memfd:"),
+    )
+
+
+class Soak:
+    """Sends requests, each drawn at random."""
+
+    def __init__(self, engine: AsyncEngine, expected: list[Any], seed: int) -> None:
+        self._engine = engine
+        self._rng = random.Random(seed)
+        self._known = list(zip(wanted(), expected, strict=True))
+        self._shapes = [constraint for _, constraint in shapes(seed)]
+        self._numbers = itertools.count()
+        self.found = Found()
+
+    async def one(self) -> None:
+        """Send one, and wait for its answer."""
+        (sort,) = self._rng.choices(list(MIX), list(MIX.values()))
+        send: Callable[[], Awaitable[None]] = getattr(self, f"_{sort}")
+        try:
+            await asyncio.wait_for(send(), WAITS)
+        except TimeoutError:
+            self.found.wrong.append(f"{sort}: no answer in {WAITS:g} s")
+        except GuidewayError as error:
+            self.found.wrong.append(f"{sort}: {error!r}")
+        self.found.ended[sort] += 1
+
+    async def _good(self) -> None:
+        params, token_ids = self._rng.choice(self._known)
+        self._check(await self._engine.generate(PROMPT, params), params, token_ids)
+
+    async def _new(self) -> None:
+        number = next(self._numbers)
+        schema = {
+            "type": "object",
+            "properties": {f"name {number}": {"type": "string", "maxLength": 6}, "kind": {"enum": [f"a{number}", "b"]}},
+            "required": [f"name {number}", "kind"],
+            "additionalProperties": False,
+        }
+        params = SamplingParams(
+            max_tokens=30, temperature=1.0, constraint=JsonSchema(schema, strategy=self._rng.choice(STRATEGIES))
+        )
+        self._check(await self._engine.generate(PROMPT, params), params, None)
+
+    async def _invalid(self) -> None:
+        made = self._rng.choice(INVALID)
+        error = (await self._engine.generate(PROMPT, SamplingParams(**made))).error
+        if not isinstance(error, InvalidRequest):
+            self.found.wrong.append(f"{made}: {error!r}")
+
+    async def _hostile(self) -> None:
+        constraint = replace(self._rng.choice(self._shapes), strategy=self._rng.choice(STRATEGIES))
+        result = await self._engine.generate(PROMPT, SamplingParams(max_tokens=16, constraint=constraint))
+        self.found.outcomes[type(result.error).__name__ if result.error else "answered"] += 1
+
+    async def _aborted(self) -> None:
+        """Before it is admitted, while it compiles, or after some tokens."""
+        params, _ = self._rng.choice(self._known)
+        if self._rng.random() < 0.3:
+            params = replace(params, ignore_eos=False, constraint=Regex(f"[a-z]{{1,9}}{next(self._numbers)}"))
+        generation = await self._engine.submit(PROMPT, params)
+        left = self._rng.randrange(12)
+        async for _ in generation.chunks():
+            if left == 0:
+                break
+            left -= 1
+        generation.abort()
+        await generation.wait()
+
+    async def _forked(self) -> None:
+        params, _ = self._rng.choice(self._known)
+        params = replace(params, n=self._rng.randrange(2, 4))
+        self._check(await self._engine.generate(PROMPT, params), params, None)
+
+    def _check(self, result: GenerationResult, params: SamplingParams, token_ids: Any) -> None:
+        if result.error is not None:
+            self.found.wrong.append(f"{params.constraint}: {result.error}")
+        elif token_ids is not None and result.outputs[0].token_ids != token_ids:
+            self.found.wrong.append(f"{params.constraint}: other tokens")
+
+
+async def soak(num_requests: float, seconds: float, seed: int, expected: list[Any]) -> Found:
+    """Until so many requests were sent, or so much time has passed."""
+    async with AsyncEngine("demo", **SETTINGS) as engine:
+        running = Soak(engine, expected, seed)
+        found, begin, sent = running.found, time.monotonic(), itertools.count()
+
+        async def stream() -> None:
+            while time.monotonic() < begin + seconds and next(sent) < num_requests:
+                await running.one()
+
+        async def looking() -> None:
+            while True:
+                await asyncio.sleep(LOOKS_EVERY)
+                found.looks.append(await asyncio.to_thread(look))
+
+        watcher = asyncio.create_task(looking())
+        await asyncio.gather(*(stream() for _ in range(STREAMS)))
+        watcher.cancel()
+        engine.check_health()
+    found.seconds = time.monotonic() - begin
+    return found
+
+
+def settled(before: Look) -> Look:
+    """What is there when everything has ended that ends."""
+    end = time.monotonic() + SETTLES
+    while True:
+        gc.collect()
+        after = look()
+        if not left(before, after) or time.monotonic() > end:
+            return after
+        time.sleep(0.2)
+
+
+def left(before: Look, after: Look) -> list[str]:
+    """What is there that was not."""
+    return [
+        f"{getattr(after, name)} {what} where there were {getattr(before, name)}"
+        for name, what in (
+            ("num_threads", "threads"),
+            ("num_descriptors", "descriptors"),
+            ("num_processes", "processes"),
+            ("num_blocks", "blocks of shared memory"),
+        )
+        if getattr(after, name) > getattr(before, name)
+    ]
+
+
+def growth(looks: list[Look], name: str) -> tuple[float, float]:
+    """The medians of the first and the last third of what was seen after the first third of the time."""
+    values = [getattr(each, name) for each in looks[len(looks) // 3 :]]
+    third = max(1, len(values) // 3)
+    return statistics.median(values[:third]), statistics.median(values[-third:])
+
+
+def report(found: Found, before: Look, after: Look) -> Iterator[str]:
+    yield "| | |"
+    yield "|---|---|"
+    yield f"| requests, all answered | {found.ended.total()} in {found.seconds:.0f} s |"
+    yield f"| of these | {', '.join(f'{sort}: {found.ended[sort]}' for sort in MIX)} |"
+    yield f"| what became of the hostile ones | {', '.join(f'{k}: {n}' for k, n in sorted(found.outcomes.items()))} |"
+    yield f"| other tokens, failed, not answered | {len(found.wrong)} |"
+    for name, what in (("own_bytes", "serving process"), ("tree_bytes", "process tree")):
+        first, last = growth(found.looks, name)
+        grown = f"{first / MIB:.0f}, {last / MIB:.0f} MiB: {last / first - 1:+.1%}"
+        yield f"| memory of the {what}: earlier, later | {grown} |"
+    most = [max(getattr(each, name) for each in found.looks) for name in ("num_processes", "num_threads")]
+    yield f"| most processes, threads at once | {most[0]}, {most[1]} |"
+    for name in ("num_processes", "num_threads", "num_descriptors", "num_blocks"):
+        yield f"| {name.removeprefix('num_')} before, afterwards | {getattr(before, name)}, {getattr(after, name)} |"
+
+
+def failures(found: Found, before: Look, after: Look, most_growth: float) -> list[str]:
+    failed = [f"{len(found.wrong)} requests: {found.wrong[:3]}"] if found.wrong else []
+    for name in ("own_bytes", "tree_bytes"):
+        first, last = growth(found.looks, name)
+        if last > first * most_growth:
+            failed.append(f"{name} grew from {first / MIB:.0f} to {last / MIB:.0f} MiB")
+    return failed + left(before, after)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, help="so many, however long they take")
+    parser.add_argument("--seconds", type=float, default=180.0, help="without --requests (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--most-growth", type=float, default=1.05, help="of memory (default: %(default)s)")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    num_requests, seconds = (options.requests, float("inf")) if options.requests else (float("inf"), options.seconds)
+    expected = expected_tokens(wanted())
+    asyncio.run(soak(4 * STREAMS, float("inf"), 0, expected))  # what is loaded once stays
+    gc.collect()
+    before = look()
+    found = asyncio.run(soak(num_requests, seconds, options.seed, expected))
+    after = settled(before)
+    lines = [
+        "# A long time of requests of all sorts",
+        "",
+        f"guideway {__version__}, Python {sys.version.split()[0]}, {os.cpu_count()} processors; "
+        f"`python tests/benchmarks/soak.py {' '.join(sys.argv[1:])}`",
+        "",
+        *report(found, before, after),
+    ]
+    print("\n".join(lines))
+    if options.write:
+        RESULTS.write_text("\n".join(lines) + "\n", "utf-8")
+    if failed := failures(found, before, after, options.most_growth):
+        sys.exit("\n".join(["failed:", *failed]))
+
+
+if __name__ == "__main__":
+    main()

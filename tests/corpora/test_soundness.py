@@ -1,0 +1,103 @@
+"""Every strategy over the official suite of JSON Schema, each instance in many texts: none that is invalid is taken
+unless something is named in `unenforced`, and no plain one that is valid was lost on the way there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guideway.api import CompiledGrammar, GrammarStrategy, InvalidGrammar, JsonSchema, UnsupportedGrammar
+from guideway.json_schema.prober import byte_vocabulary
+from guideway.plugins import Plugins
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+
+from tests.corpora.judge import read_corpus
+from tests.support.json_texts import TextJudge, writings
+
+SUITE = "json_schema_test_suite.jsonl"
+
+TAKEN = {"llguidance": 623, "xgrammar": 1118, "outlines": 222, "lmfe": 716, "reference": 309}
+"""Valid instances whose plain text each strategy takes at least, whether something is named or not."""
+
+UNKNOWN = {"vocabulary::schema that uses custom metaschema with with no validation vocabulary"}
+"""What `jsonschema` does not know: metaschemas that leave keywords out."""
+
+pytestmark = pytest.mark.corpora
+
+
+@dataclass(frozen=True)
+class Written:
+    """A text of an instance, how it is written, and whether it is valid."""
+
+    kind: str
+    text: str
+    valid: bool
+
+
+@pytest.fixture(scope="module")
+def rows(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    given = request.config.getoption("--corpora")
+    if given is None:
+        raise pytest.UsageError("these tests need --corpora FOLDER (make test-corpora CORPORA=folder)")
+    return read_corpus(Path(given), SUITE)
+
+
+def texts(row: dict[str, Any]) -> Iterator[Written]:
+    """All texts of all instances, by the suite's labels."""
+    for valid in (True, False):
+        for instance in row["valid" if valid else "invalid"]:
+            for kind, text in writings(instance):
+                yield Written(kind, text, valid and kind != "repeated")
+
+
+def build(name: str) -> GrammarStrategy:
+    if name == "reference":
+        return ReferenceStrategy(byte_vocabulary(), {})
+    strategy: GrammarStrategy = Plugins().load("grammar", name)(byte_vocabulary(), {})
+    return strategy
+
+
+def takes(compiled: CompiledGrammar, text: str) -> bool:
+    data = text.encode("utf-8", "surrogatepass")
+    matcher = compiled.matcher(byte_vocabulary().stop_token_ids)
+    return matcher.accept([*data]) == len(data) and matcher.is_accepting()
+
+
+def test_the_judge_agrees_with_the_suite(rows: list[dict[str, Any]]) -> None:
+    unresolved, wrong = [], set()
+    for row in rows:
+        judge = TextJudge(row["schema"], row["dataset"])
+        for written in texts(row):
+            try:
+                if judge(written.text) != written.valid:
+                    wrong.add(row["name"])
+            except Exception as error:
+                unresolved.append(f"{row['name']}: {error}"[:200])
+                break
+    assert wrong == UNKNOWN
+    assert len(unresolved) < len(rows) / 10, unresolved
+
+
+@pytest.mark.parametrize("name", sorted(TAKEN))
+def test_no_invalid_text_is_taken_in_silence(name: str, rows: list[dict[str, Any]]) -> None:
+    strategy = build(name)
+    silent, taken = [], 0
+    for row in rows:
+        constraint = JsonSchema(row["schema"])
+        support = strategy.supports(constraint)
+        if support.refused:
+            continue
+        try:
+            compiled = strategy.compile(constraint)
+        except (InvalidGrammar, UnsupportedGrammar):
+            continue
+        found = list(texts(row))
+        taken += sum(takes(compiled, w.text) for w in found if w.kind == "plain" and w.valid)
+        if not support.unenforced:
+            silent += [(w.kind, row["name"], w.text) for w in found if not w.valid and takes(compiled, w.text)]
+    assert taken >= TAKEN[name]
+    assert not silent, f"{len(silent)}, {Counter(kind for kind, _, _ in silent)}: {silent[:20]}"

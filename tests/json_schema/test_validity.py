@@ -1,0 +1,84 @@
+"""Whether a text is an instance of a schema: judged as text, by its draft, with nothing fetched."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+from guideway.json_schema.cases import cases
+from guideway.json_schema.validity import is_valid
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "expected"),
+    [
+        ({"minProperties": 2}, '{"a":1,"b":2}', True),
+        ({"minProperties": 2}, '{"a":1,"a":2}', False),
+        ({}, '{"a":1,"\\u0061":2}', False),  # the same key, written otherwise
+        ({}, '[{"a":{"b":1,"b":1}}]', False),
+        ({"properties": {"id": {"type": "integer"}}}, '{"\\u0069d":"x"}', False),
+        ({"type": "integer"}, "1.0", True),
+        ({"const": 1}, "1e0", True),
+        ({"maximum": 2**64}, "18446744073709551617", False),
+        ({"type": "string", "maxLength": 1}, '"\\ud83d\\ude00"', True),
+        ({"type": "number"}, "NaN", False),
+        ({"type": "number"}, "-Infinity", False),
+        ({}, "", False),
+        ({}, "{}}", False),
+        ({}, ' {"a": 1}\n', True),
+        (True, "1", True),
+        (False, "1", False),
+        ({"uniqueItems": True}, "[1, 1.0]", False),
+        ({"type": "string", "format": "date"}, '"2024-02-30"', False),
+        # drafts
+        ({"items": [{"type": "null"}], "additionalItems": False}, "[null,null]", False),
+        ({"dependencies": {"a": ["b"]}}, '{"a":1}', False),
+        ({"minimum": 1, "exclusiveMinimum": True}, "1", False),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "null"}]}, "[1]", False),
+        # what is not known here
+        ({"$schema": "https://example.com/a-dialect-of-its-own", "type": "null"}, "1", None),
+        ({"$schema": "https://example.com/a-dialect-of-its-own"}, "{", False),
+        ({"pattern": "\\p{L}"}, '"a"', None),
+        ({"pattern": "("}, '"a"', None),
+    ],
+)
+def test_a_text_is_judged_as_a_text(schema: Any, text: str, expected: bool | None) -> None:
+    assert is_valid(schema, text, enforces_formats=True) is expected
+
+
+@pytest.mark.parametrize("reference", ["https://example.com/a.json", "a.json", "file:///a.json", "#gone"])
+def test_nothing_is_fetched(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[object] = []
+
+    def fetch(*arguments: object, **_: object) -> None:
+        fetched.append(arguments)
+        raise OSError
+
+    monkeypatch.setattr(socket, "create_connection", fetch)
+    monkeypatch.setattr("urllib.request.urlopen", fetch)
+    schema = {"properties": {"a": {"$ref": reference}}}
+    assert is_valid(schema, '{"a":1}', enforces_formats=True) is None
+    assert is_valid(schema, '{"b":1}', enforces_formats=True) is True  # nobody asks for it
+    assert not fetched
+
+
+def test_a_format_that_nobody_asserts_leaves_the_verdict_open() -> None:
+    schema = {"type": "string", "format": "of-its-own"}
+    assert is_valid(schema, '"a"', enforces_formats=False) is None
+    assert is_valid(schema, '"a"', enforces_formats=True) is True
+    assert is_valid(schema, "1", enforces_formats=False) is False
+    assert is_valid({"type": "string", "format": "ipv4"}, '"1.2.3.4"', enforces_formats=False) is True
+
+
+def test_verdicts_agree_with_the_labels_of_the_probe() -> None:
+    judged = 0
+    for name, schema, right, wrong in cases():
+        if name in ("$ref:remote", "pattern:property", "$ref+dependencies") or name.startswith("format:"):
+            continue
+        for instances, expected in ((right, True), (wrong, False)):
+            for instance in instances:
+                assert is_valid(schema, json.dumps(instance), enforces_formats=True) is expected, (name, schema)
+                judged += 1
+    assert judged > 10_000

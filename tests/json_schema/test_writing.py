@@ -1,0 +1,108 @@
+"""`WritingRule`: its masks against each token by itself, over real tokens and such as no tokenizer has."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from itertools import product
+
+import numpy as np
+import pytest
+from guideway.api.bitmask import unpack
+from guideway.api.types import WHITESPACE, Whitespace
+from guideway.json_schema import JsonCursor, WritingRule
+from guideway.json_schema.cursor import START
+from guideway.vocabulary import build_vocabulary
+
+import tests.vocabulary.tokenizers_under_test as samples
+
+BYTES = [bytes([byte]) for byte in range(128)]
+PARTS = [*rb"""" \ u0 a , : { } [ ] "a" "a": "," \u00""".split(), b" "]
+ODD = [*BYTES, b"", *sorted({b"".join(parts) for parts in product(PARTS, repeat=3)})]
+"""All bytes, a special token, and whatever may stand together."""
+
+
+def allowed(rule: WritingRule, state: JsonCursor, num_tokens: int) -> set[int]:
+    row = rule.allowed(state)
+    return set(range(num_tokens)) if row is None else set(np.flatnonzero(unpack(row[None], num_tokens)[0]).tolist())
+
+
+BEGUN = (b"", b'{"a":1,', b'{"a":{"b":[{"a":1}', b'{"a":1,"', b'{"a":"', b'[{"a":1,"\\', b'{"a":"\\u', b'{"a":1,"\\u00')
+
+
+@pytest.mark.parametrize("whitespace", WHITESPACE)
+def test_masks_are_what_each_token_is_by_itself(whitespace: Whitespace) -> None:
+    rule, draw = WritingRule(ODD, whitespace), random.Random(whitespace)
+    for text in BEGUN:
+        state = rule.start.after(text)
+        for _ in range(6):
+            after = {i: found for i in range(len(ODD)) if (found := rule.after(state, i)) is not None}
+            assert allowed(rule, state, len(ODD)) == after.keys(), state
+            wanted = [i for i in after if ODD[i] and after[i].open and len(after[i].open) < 4]
+            state = after[draw.choice(wanted or list(after))]
+
+
+def test_masks_are_what_each_token_of_a_tokenizer_is() -> None:
+    tokens = build_vocabulary(samples.tekken()).tokens
+    rule = WritingRule(tokens, "bounded")
+    state = rule.start.after(b'{"a":1,"b\\n":[{"a":"x","')
+    for text in (b"", b"a", b"b", b"\\", b"u0", b"0", b'1f":', b" "):
+        state = state.after(text)
+        assert allowed(rule, state, len(tokens)) == {i for i in range(len(tokens)) if rule.after(state, i) is not None}
+
+
+@pytest.mark.parametrize(
+    ("text", "is_legal"),
+    [
+        (rb'{"id":1,"i":{"id":2},"a":[{"id":3},{"id":4}]}', True),
+        (rb'{"id":1,"id":2}', False),
+        (rb'{"a":{"id":1},"id":2,"a":3}', False),
+        (rb'{"\u0069d":1}', False),
+        (rb'{"a\"b\\\b\f\n\r\t\u0000\u001f":1}', True),
+        (rb'{"\u001F":1}', False),
+        (rb'{"\u000a":1}', False),
+        (rb'{"a\/b":1}', False),
+        ('{"\u00e9":"\u00e9"}'.encode(), True),
+        (rb'{"\u00e9":1}', False),
+        (rb'{"a":"\u0069\u00e9\/\ud7ff\ue000"}', True),
+        (rb'{"a":"\ud83d\ude00"}', False),
+        (rb'{"a":"\uDC00"}', False),
+        (rb'["id","id"]', True),
+    ],
+)
+def test_what_may_be_written(text: bytes, is_legal: bool) -> None:
+    rule = WritingRule(BYTES + [bytes([byte]) for byte in range(128, 256)], "compact")
+    state: JsonCursor | None = rule.start
+    for byte in text:
+        assert state is not None
+        state = rule.after(state, byte)
+        if state is None:
+            break
+    assert (state is not None) == is_legal
+
+
+def test_a_refused_writing_is_refused_where_it_can_still_be_another() -> None:
+    rule = WritingRule(BYTES, "any")
+    for text, wrong, right in ((b'{"\\u', b"e", b"0"), (b'{"\\u00', b"2", b"1"), (b'{"a":"\\ud', b"8", b"7")):
+        state = rule.start.after(text)
+        assert rule.after(state, wrong[0]) is None
+        assert rule.after(state, right[0]) is not None
+    state = rule.start.after(b'{"a":1,"a')
+    assert rule.after(state, ord('"')) is None
+    assert rule.after(state, ord("a")) is not None
+
+
+def test_cursors_of_a_long_object_share_its_names() -> None:
+    """A matcher keeps the cursor after each token: a long object takes memory by its length, not by its square."""
+
+    def taken(num_names: int) -> int:
+        tracemalloc.start()
+        cursors = [START.after(b"{")]
+        for i in range(num_names):
+            cursors.append(cursors[-1].after(b'"name %d":0,' % i))
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert list(cursors[-1].open[-1] or ())[:2] == [b'name %d"' % (num_names - 1), b'name %d"' % (num_names - 2)]
+        return taken
+
+    assert taken(2000) < 3 * taken(1000)

@@ -1,0 +1,452 @@
+"""An output under a constraint is complete within its budget, whatever the model says."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from guideway.api import (
+    Choice,
+    Constraint,
+    FillJob,
+    FinishReason,
+    Grammar,
+    GrammarStrategy,
+    InvalidRequest,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    SamplingParams,
+    StructuralTag,
+)
+from guideway.api.bitmask import is_allowed
+from guideway.devices.numpy.device import NumpyDevice
+from guideway.json_schema.cursor import START, JsonCursor, Place
+from guideway.json_schema.prober import byte_vocabulary
+from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
+from guideway.runtime.closing.fewest import Spelling, fewest_tokens
+from guideway.runtime.closing.patterns import Pattern
+from guideway.runtime.closing.search import find_completion
+from guideway.runtime.replay import new_matcher
+from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
+from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
+from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
+
+from tests.support.fake_host import FakeHost
+
+VOCABULARY = byte_vocabulary()
+STOPS = VOCABULARY.stop_token_ids
+LEXICON = Lexicon(VOCABULARY)
+STRATEGIES = [LLGuidanceStrategy, XGrammarStrategy]
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "zip": {"type": "string", "pattern": "^[0-9]{5}$"},
+        "pets": {"type": "array", "items": {"$ref": "#/$defs/pet"}},
+        "kind": {"enum": ["a", "something longer"]},
+    },
+    "required": ["name", "zip", "kind"],
+    "additionalProperties": False,
+    "$defs": {
+        "pet": {
+            "type": "object",
+            "properties": {"age": {"type": "integer", "minimum": 100}, "young": {"$ref": "#/$defs/pet"}},
+            "required": ["age"],
+            "additionalProperties": False,
+        }
+    },
+}
+
+
+def allowed_after(matcher: Any, closer: Closer) -> list[int]:
+    """What a sequence may draw next."""
+    bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
+    matcher.fill_bitmask(bitmask, 0)
+    closer.restrict(matcher, (), bitmask)
+    return [i for i in range(len(VOCABULARY)) if is_allowed(bitmask, 0, i)]
+
+
+def walk(strategy: GrammarStrategy, constraint: Constraint, num_tokens: int, seed: int) -> bytes | None:
+    """What random draws make of a constraint; None if it is not complete."""
+    grammar, rng = strategy.compile(constraint), random.Random(seed)
+    matcher = new_matcher(strategy, grammar, STOPS)
+    closer = Closer(LEXICON, STOPS, Budget(num_tokens, Reserve.of(constraint, VOCABULARY)))
+    output: list[int] = []
+    for _ in range(num_tokens):
+        token_id = rng.choice(allowed_after(matcher, closer))
+        assert matcher.accept((token_id,)) == 1
+        closer.accept((token_id,))
+        output.append(token_id)
+        if token_id in STOPS:
+            return VOCABULARY.decode(output)
+    return None
+
+
+def shortest(strategy: GrammarStrategy, constraint: Constraint, is_json: bool = True) -> list[int]:
+    matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
+    cursor = START if is_json else None
+    found = find_completion(matcher, LEXICON, STOPS, limit=500, past=(), cursor=cursor)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("more", [0, 1, 7, 40])
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_a_random_walk_completes_a_schema_within_any_budget_it_fits(cls: type[GrammarStrategy], more: int) -> None:
+    strategy, constraint = cls(VOCABULARY, {}), JsonSchema(PERSON)
+    least = len(shortest(strategy, constraint))
+    for seed in range(6):
+        output = walk(strategy, constraint, least + more, seed)
+        assert output is not None
+        jsonschema.validate(json.loads(output), PERSON)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "num_tokens"),
+    [
+        (JsonObject(), 12),
+        (Regex("[ab]{3}(c|dd)+x"), 6),
+        (Regex("[^/]+/[^/]+"), 12),
+        (Choice(["yes", "no", "perhaps not"]), 4),
+    ],
+    ids=lambda value: getattr(value, "kind", str(value)),
+)
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_a_random_walk_completes_other_kinds(
+    cls: type[GrammarStrategy], constraint: Constraint, num_tokens: int
+) -> None:
+    strategy = cls(VOCABULARY, {})
+    for seed in range(6):
+        assert walk(strategy, constraint, num_tokens, seed) is not None
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_a_completion_is_taken_from_everywhere_and_its_rest_is_found_again(cls: type[GrammarStrategy]) -> None:
+    """So that who rebuilds a matcher draws the same tokens."""
+    strategy, rng = cls(VOCABULARY, {}), random.Random(4)
+    matcher = new_matcher(strategy, strategy.compile(JsonSchema(PERSON)), STOPS)
+    bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
+    past: list[int] = []
+    cursor: JsonCursor = START
+    for _ in range(60):
+        matcher.fill_bitmask(bitmask, 0)
+        found = find_completion(matcher, LEXICON, STOPS, limit=300, past=past, cursor=cursor)
+        assert found is not None and found[-1] in STOPS
+        again = np.zeros_like(bitmask)
+        matcher.fill_bitmask(again, 0)
+        assert (again == bitmask).all(), "the search moved the matcher"
+        assert matcher.validate(tuple(found)) == len(found)
+        after = found[0]
+        if len(found) > 1:
+            matcher.accept((after,))
+            rest = find_completion(
+                matcher,
+                LEXICON,
+                STOPS,
+                limit=299,
+                past=[*past, after],
+                cursor=cursor.after(VOCABULARY.tokens[after]),
+            )
+            assert rest == found[1:]
+            matcher.rollback(1)
+        drawn = [i for i in range(len(VOCABULARY)) if is_allowed(bitmask, 0, i) and i not in STOPS]
+        if not drawn:
+            return
+        token_id = rng.choice(drawn)
+        matcher.accept((token_id,))
+        past.append(token_id)
+        cursor = cursor.after(VOCABULARY.tokens[token_id])
+
+
+def test_far_from_the_end_no_mask_changes() -> None:
+    strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(PERSON)
+    matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
+    closer = Closer(LEXICON, STOPS, Budget(10_000, Reserve.of(constraint, VOCABULARY)))
+    bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
+    matcher.fill_bitmask(bitmask, 0)
+    whole, record = bitmask.copy(), closer.record
+    assert closer.restrict(matcher, (), bitmask) is None
+    assert (bitmask == whole).all()
+    assert closer.record is record
+
+
+@pytest.mark.parametrize(("num_tokens", "first"), [(6, b"a"), (2, b"c")])
+def test_a_completion_does_without_banned_tokens_where_it_can(num_tokens: int, first: bytes) -> None:
+    strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), Regex("[ab]{4}x|c")
+    banned = frozenset(i for i, token in enumerate(VOCABULARY.tokens) if token == b"c")
+    matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
+    closer = Closer(LEXICON, STOPS, Budget(num_tokens, Reserve.of(constraint, VOCABULARY), banned))
+    allowed_after(matcher, closer)
+    assert VOCABULARY.tokens[closer.records[0].path[0]] == first
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "opened"),
+    [
+        (b"", Place.VALUE, b""),
+        (b'{"a', Place.KEY, b"{"),
+        (b'{"a"', Place.COLON, b"{"),
+        (b'{"a":', Place.VALUE, b"{"),
+        (b'{"a": [1', Place.SCALAR, b"{["),
+        (b'{"a": [1 ', Place.AFTER, b"{["),
+        (b'{"a": [1, "x\\"}', Place.STRING, b"{["),
+        (b'{"a": [1, "x\\\\"', Place.AFTER, b"{["),
+        (b'{"a": [1], ', Place.KEY_START, b"{"),
+        (b'{"a": {}}', Place.AFTER, b""),
+    ],
+)
+def test_where_a_text_ends(text: bytes, place: Place, opened: bytes) -> None:
+    whole = START.after(text)
+    byte_by_byte = START
+    for i in range(len(text)):
+        byte_by_byte = byte_by_byte.after(text[i : i + 1])
+    assert (whole.place, b"".join(b"[" if names is None else b"{" for names in whole.open)) == (place, opened)
+    assert byte_by_byte == whole
+
+
+def generate(params: Sequence[SamplingParams], **options: Any) -> list[Any]:
+    options = {"strategies": {"reference": ReferenceStrategy(VOCABULARY, {})}} | options
+    host = FakeHost(VOCABULARY, NumpyDevice(), **options)
+    return host.generate([(1, 2 + i) for i in range(len(params))], params)
+
+
+ENDLESS = Regex("(ab?)+c")
+
+
+@pytest.mark.parametrize("num_drafts", [0, 2])
+def test_an_output_without_an_end_is_closed_and_says_so(num_drafts: int) -> None:
+    (closed,) = generate([SamplingParams(max_tokens=9, constraint=ENDLESS)], num_drafts=num_drafts)
+    assert closed.finish_reason is FinishReason.STOP
+    assert closed.text.endswith("c")
+    assert closed.unenforced == ()
+
+
+def test_who_asks_for_it_is_cut() -> None:
+    params = SamplingParams(max_tokens=4, constraint=Regex("[ab]{6}c"), close=False)
+    (cut,) = generate([params])
+    assert cut.finish_reason is FinishReason.LENGTH
+    assert cut.unenforced == ()
+
+
+def test_what_does_not_fit_is_refused_and_says_what_would() -> None:
+    params = SamplingParams(max_tokens=4, constraint=Regex("[ab]{6}c"))
+    (refused,) = generate([params])
+    assert isinstance(refused.error, InvalidRequest)
+    assert "into the 4 tokens that are left for it: the shortest that was found has 8" in str(refused.error)
+    (closed,) = generate([replace(params, max_tokens=8)])
+    assert (closed.finish_reason, len(closed.token_ids)) == (FinishReason.STOP, 8)
+
+
+def test_what_does_not_fit_is_cut_where_the_operator_says_so() -> None:
+    (cut,) = generate([SamplingParams(max_tokens=4, constraint=Regex("[ab]{6}c"))], short_budget="cut")
+    assert cut.finish_reason is FinishReason.LENGTH
+    assert cut.unenforced == ("closing",)
+
+
+def test_a_neighbor_that_is_closed_changes_nobody_else() -> None:
+    long = SamplingParams(max_tokens=40, constraint=Regex("[a-z]{20}"))
+    alone = generate([long])[0]
+    beside = generate([long, SamplingParams(max_tokens=5, constraint=ENDLESS)])[0]
+    assert beside.token_ids == alone.token_ids
+    assert replace(alone, request_id="") == replace(beside, request_id="")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("string", "begun"),
+    [
+        ({"pattern": "[0-9]{5}"}, b"12"),
+        ({"pattern": "^[A-Z]{3}-[0-9]{4}$"}, b"QX"),
+        ({"pattern": "^(19|20)[0-9]{2}/(Q[1-4]|W[0-5][0-9])$"}, b"2024/W"),
+        ({"format": "email"}, b"peter"),
+        ({"format": "date-time"}, b"2024-11-2"),
+        ({"format": "uuid"}, b"0f"),
+        ({"minLength": 30}, b"Peter"),
+    ],
+)
+def test_an_end_far_away_is_found(strategy: type[GrammarStrategy], string: dict[str, Any], begun: bytes) -> None:
+    """A string that was begun wants what no mask says alone."""
+    made = strategy(VOCABULARY, {})
+    constraint = JsonSchema({"type": "object", "properties": {"z": {"type": "string"} | string}, "required": ["z"]})
+    matcher = new_matcher(made, made.compile(constraint), STOPS)
+    cursor, begun = START.after(b'{"z":"' + begun), b'{"z":"' + begun
+    assert matcher.accept(tuple(LEXICON.spell(begun) or ())) == len(LEXICON.spell(begun) or ())
+    witnesses = Reserve.of(constraint, VOCABULARY).witnesses
+    found = find_completion(matcher, LEXICON, STOPS, limit=60, past=(), cursor=cursor, witnesses=witnesses)
+    assert found is not None and matcher.accept(tuple(found)) == len(found)
+    text = begun + VOCABULARY.decode(found[:-1])
+    jsonschema.validate(json.loads(text), json.loads(json.dumps(constraint.parsed)))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "least", "farthest", "examples"),
+    [
+        ("^[A-Z]{3}-[0-9]{4}$", 8, 8, ("AAA-0000",)),
+        ("(a|bcd|ef)+@x", 3, 5, ("a@x", "ef@x", "bcd@x")),
+        ("([a-z]{10})*", 0, 10, ("", "aaaaaaaaaa")),
+        (r"^(?!foo)\w+\.[^a]$", 3, 3, ("a.0",)),
+        (r"\D\S\W[^\d\s]", 4, 4, ("aa-a",)),
+        ("", 0, 0, ("",)),
+    ],
+)
+def test_what_a_pattern_asks_for(pattern: str, least: int, farthest: int, examples: tuple[str, ...]) -> None:
+    found = Pattern.of(pattern)
+    assert found == Pattern(least, farthest, examples)
+    assert all(re.search(pattern, example) for example in examples)
+
+
+@pytest.mark.parametrize("pattern", ["(", r"\p{L}+", "a{2,1}"])
+def test_a_pattern_that_cannot_be_read_has_no_examples(pattern: str) -> None:
+    assert Pattern.of(pattern) is None
+    assert Reserve.of(Regex(pattern), VOCABULARY).witnesses == ()
+
+
+WORDS = ("ab", "abc", '"a', 'a"', '":', '{"', "bc", '"}', "cab")
+
+
+def fewest_by_trying(text: str, tokens: Sequence[bytes]) -> int:
+    """Tokens that begin in a text, over all ways to spell it in the midst of another."""
+    data, found = text.encode(), []
+    befores = {
+        b"",
+        *(
+            token[:i]
+            for token in tokens
+            for i in range(1, len(token))
+            if token[i:][: len(data)] == data[: len(token) - i]
+        ),
+    }
+    for before in befores:
+        whole, reached = before + data, {0: 0}
+        for at in range(len(whole)):
+            for token in tokens if at in reached else ():
+                end, inside = at + len(token), at >= len(before)
+                if whole[at:end] == token[: len(whole) - at]:
+                    reached[end] = min(reached.get(end, 99), reached[at] + inside)
+        found += [count for end, count in reached.items() if end >= len(whole)]
+    return min(found)
+
+
+@pytest.mark.parametrize("text", ["abcab", '"abc"', '"a"', "cabab", "a", '"cab', "bcabc", "aaaa"])
+def test_no_text_has_fewer_tokens_than_is_said(text: str) -> None:
+    tokens = tuple({*(bytes([byte]) for byte in range(32, 127)), *(word.encode() for word in WORDS)})
+    spelling = Spelling(tokens)
+    assert spelling.part(text.encode()) == fewest_by_trying(text, tokens)
+    assert spelling.whole(text.encode()) >= spelling.part(text.encode())
+
+
+def test_a_completion_does_without_stop_strings_where_it_can() -> None:
+    strategy = LLGuidanceStrategy(VOCABULARY, {})
+    constraint = JsonSchema({"type": "object", "properties": {"z": {"type": "string"}}, "required": ["z"]})
+    matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
+    texts = []
+    for avoided in ((), (b'""',), (b'""', b"a", b"q"), (b"}",)):
+        found = find_completion(matcher, LEXICON, STOPS, limit=40, past=(), cursor=START, avoided=avoided)
+        texts.append(None if found is None else VOCABULARY.decode(found))
+    assert texts[0] == b'{"z":""}'
+    assert all(text is not None for text in texts[:3])
+    assert b'""' not in texts[1]
+    assert not any(text in texts[2] for text in (b'""', b"a", b"q"))
+    assert texts[3] is None
+    budget = Budget(12, Reserve.of(constraint, VOCABULARY), avoided=(b"}",))
+    closer = Closer(LEXICON, STOPS, budget)
+    assert closer.shortest(matcher) == 9, "the grammar wins"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"([[:space:]]){1024}", "[a&&[b]]{9}", "[a[bc]]{9}"],
+    ids=["a class of POSIX", "an intersection", "nested"],
+)
+def test_nothing_is_proved_of_what_libraries_read_otherwise(pattern: str) -> None:
+    assert Pattern.of(pattern) is None
+    assert fewest_tokens(Regex(pattern), Spelling(tuple(VOCABULARY.tokens))) == 1
+
+
+LONG = {"const": "L" * 100}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {
+            "properties": {"x": {"$id": "y", "$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}},
+            "$defs": {"a": LONG},
+        },
+        {"properties": {"x": {"$ref": "other.json#/$defs/a"}}, "$defs": {"a": LONG}},
+        {"properties": {"x": {"$ref": "#/$defs/a", **LONG}}, "$defs": {"a": {"type": "null"}}},  # nothing in draft 7
+    ],
+    ids=["relative to an id", "elsewhere", "beside a constant"],
+)
+def test_references_that_may_lead_elsewhere_prove_nothing(schema: dict[str, Any]) -> None:
+    constraint = JsonSchema({"type": "object", "required": ["x"], **schema})
+    assert fewest_tokens(constraint, Spelling(tuple(VOCABULARY.tokens))) < 20
+
+
+def test_accepted_drafts_decide_as_single_tokens_do() -> None:
+    """What is known of the end follows from the tokens, however many of them came in a step."""
+    strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(PERSON)
+    rng = random.Random(3)
+    for _ in range(6):
+        budget = Budget(rng.randrange(60, 110), Reserve.of(constraint, VOCABULARY))
+        one, several = (new_matcher(strategy, strategy.compile(constraint), STOPS) for _ in range(2))
+        alone, together = Closer(LEXICON, STOPS, budget), Closer(LEXICON, STOPS, budget)
+        rows: list[list[int]] = []
+        tokens: list[int] = []
+        while not tokens or tokens[-1] not in STOPS:
+            allowed = allowed_after(one, alone)
+            rows.append(allowed)
+            tokens.append(rng.choice([i for i in allowed if rng.random() < 0.2] or allowed))
+            one.accept(tokens[-1:])
+            alone.accept(tokens[-1:])
+        done = 0
+        while done < len(tokens):
+            drafts = tuple(tokens[done : done + rng.randrange(4)])
+            bitmask = np.zeros((1 + len(drafts), LEXICON.words), dtype=np.int32)
+            strategy.fill((FillJob(several, drafts, 0),), bitmask)
+            together.restrict(several, drafts, bitmask)
+            count = min(len(drafts) + 1, len(tokens) - done)
+            for row, wanted in enumerate(rows[done : done + count]):
+                assert [i for i in range(len(VOCABULARY)) if is_allowed(bitmask, row, i)] == wanted
+            several.accept(tokens[done : done + count])
+            together.accept(tokens[done : done + count])
+            done += count
+
+
+@pytest.mark.parametrize(
+    ("constraint", "least"),
+    [
+        (
+            StructuralTag(
+                {
+                    "type": "structural_tag",
+                    "format": {
+                        "type": "tag",
+                        "begin": "<p>",
+                        "content": {"type": "json_schema", "json_schema": PERSON},
+                        "end": "</p>",
+                    },
+                }
+            ),
+            70,
+        ),
+        (Grammar('start: "<" /[a-z ]+/ ">" num\nnum: /[0-9]{3}/', dialect="lark"), 10),
+    ],
+    ids=["tag", "grammar"],
+)
+def test_what_is_no_json_from_its_first_byte_is_closed(constraint: Constraint, least: int) -> None:
+    for budget in (least + 20, least + 60):
+        (closed,) = generate(
+            [SamplingParams(max_tokens=budget, constraint=constraint)],
+            strategies={"llguidance": LLGuidanceStrategy(VOCABULARY, {})},
+        )
+        assert (closed.finish_reason, closed.unenforced) == (FinishReason.STOP, ()), closed.text

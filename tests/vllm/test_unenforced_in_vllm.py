@@ -1,0 +1,189 @@
+"""What becomes in vLLM of a constraint that cannot be enforced in full: over HTTP, in streams, and offline."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import openai
+import pytest
+from guideway.api import InvalidConfiguration
+
+from tests.vllm.serving import Server, serve
+
+pytestmark = pytest.mark.vllm
+
+TWICE = {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+"""xgrammar does not enforce ``uniqueItems``, and then there is one text: [1,1]."""
+
+ONCE = {"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 1, "uniqueItems": True}
+FULL = {"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 1}
+REMOTE = {"$ref": "https://example.com/a.json"}
+GUIDEWAY = {"grammar": ["xgrammar"], "whitespace": "compact", "refuse_within": 30, "strict_refuses": True}
+MESSAGES: Any = [{"role": "user", "content": "x"}]
+
+
+@pytest.fixture(scope="module")
+def server(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serve(demo_model, GUIDEWAY, tmp_path_factory.mktemp("unenforced") / "log.txt") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
+        yield client
+
+
+def asked(schema: Any, policy: str | None = None, *, strict: bool | None = None, **more: Any) -> dict[str, Any]:
+    json_schema = {"name": "a", "schema": schema, **({} if strict is None else {"strict": strict})}
+    xargs = {} if policy is None else {"vllm_xargs": {"guideway.on_unenforced": policy}}
+    return {
+        "model": "demo",
+        "temperature": 0,
+        "max_tokens": 40,
+        "extra_body": {"response_format": {"type": "json_schema", "json_schema": json_schema}, **xargs},
+        **more,
+    }
+
+
+def chat(client: openai.OpenAI, *given: Any, **more: Any) -> Any:
+    return client.chat.completions.create(messages=MESSAGES, **asked(*given, **more))
+
+
+def told(response: Any) -> dict[str, Any]:
+    return (response.model_extra["kv_transfer_params"] or {}).get("guideway", {})
+
+
+def refusal(client: openai.OpenAI, *given: Any, **more: Any) -> str:
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(client, *given, **more)
+    return str(caught.value)
+
+
+def test_the_policy_of_a_request(client: openai.OpenAI) -> None:
+    report = {"strategy": "xgrammar", "unenforced": ["uniqueItems"]}
+    assert told(chat(client, TWICE)) == told(chat(client, TWICE, "report")) == report
+    assert "xgrammar does not enforce uniqueItems" in refusal(client, TWICE, "refuse")
+    assert told(chat(client, FULL, "refuse")) == {"strategy": "xgrammar"}
+    checked = chat(client, TWICE, "check")
+    assert checked.choices[0].message.content == "[1,1]"
+    assert told(checked) == {**report, "valid": False}
+    assert told(chat(client, ONCE, "check")) == {**report, "valid": True}
+    assert "on_unenforced must be" in refusal(client, TWICE, "ignore")
+
+
+@pytest.mark.parametrize("policy", [None, "refuse", "check"])
+def test_a_schema_of_which_nothing_would_be_enforced_is_refused(client: openai.OpenAI, policy: str | None) -> None:
+    assert "$ref:remote would be ignored" in refusal(client, REMOTE, policy)
+
+
+def test_strict_refuses_where_the_operator_allows_and_the_request_says_nothing_else(client: openai.OpenAI) -> None:
+    assert "xgrammar does not enforce uniqueItems" in refusal(client, TWICE, strict=True)
+    assert told(chat(client, TWICE, strict=False))["unenforced"] == ["uniqueItems"]
+    assert told(chat(client, TWICE, "report", strict=True))["unenforced"] == ["uniqueItems"]
+    assert told(chat(client, FULL, strict=True)) == {"strategy": "xgrammar"}
+    with pytest.raises(openai.BadRequestError, match="uniqueItems"):
+        client.completions.create(prompt="x", **asked(TWICE, strict=True))
+    with pytest.raises(openai.BadRequestError, match="uniqueItems"):
+        client.responses.create(
+            model="demo",
+            input="x",
+            max_output_tokens=40,
+            text={"format": {"type": "json_schema", "name": "a", "schema": TWICE, "strict": True}},
+        )
+
+
+@pytest.mark.parametrize("usage", [False, True])
+def test_the_last_chunk_of_a_stream_tells(client: openai.OpenAI, usage: bool) -> None:
+    more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if usage else {"stream": True}
+    expected = {"strategy": "xgrammar", "unenforced": ["uniqueItems"], "valid": False}
+    chunks = list(chat(client, TWICE, "check", **more))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "[1,1]"
+    told_in = [chunk for chunk in chunks if "kv_transfer_params" in (chunk.model_extra or {})]
+    assert [told(chunk) for chunk in told_in] == [expected]
+    assert told_in[0].choices[0].finish_reason == "stop"
+    pieces = list(client.completions.create(prompt="x", **asked(TWICE, "check", **more)))
+    assert "".join(piece.choices[0].text for piece in pieces if piece.choices) == "[1,1]"
+    assert [told(piece) for piece in pieces if "kv_transfer_params" in (piece.model_extra or {})] == [expected]
+
+
+def test_a_stream_without_a_check_tells_too(client: openai.OpenAI) -> None:
+    *_, last = chat(client, TWICE, stream=True)
+    assert told(last) == {"strategy": "xgrammar", "unenforced": ["uniqueItems"]}
+
+
+def test_each_choice_of_a_stream_has_its_own(client: openai.OpenAI) -> None:
+    either = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+    texts, verdicts = {}, {}
+    for chunk in chat(client, either, "check", stream=True, n=8, temperature=2.0, seed=1):
+        for choice in chunk.choices:
+            texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+            if choice.finish_reason is not None:
+                verdicts[choice.index] = told(chunk)["valid"]
+    assert len(verdicts) == 8
+    assert verdicts == {index: text in ("[1,2]", "[2,1]") for index, text in texts.items()}
+    together = told(chat(client, either, "check", n=8, temperature=2.0, seed=1))
+    assert together["valid"] is all(verdicts.values())
+
+
+def test_what_a_stop_string_cuts_is_judged_as_it_is(client: openai.OpenAI) -> None:
+    cut = chat(client, ONCE, "check", stop=["1"])
+    assert cut.choices[0].message.content == "["
+    assert told(cut)["valid"] is False
+    assert json.loads(chat(client, ONCE, "check").choices[0].message.content) == [1]
+
+
+def test_where_no_verdict_can_come_back_a_check_is_refused(demo_model: str) -> None:
+    from guideway_vllm.frontend import FrontEnd
+    from vllm import EngineArgs, SamplingParams
+    from vllm.exceptions import VLLMValidationError
+    from vllm.sampling_params import StructuredOutputsParams
+
+    config = EngineArgs(demo_model, dtype="float32", max_model_len=256).create_engine_config()
+    config.structured_outputs_config.reasoning_parser = "deepseek_r1"
+    config.additional_config = {"guideway": {**GUIDEWAY, "on_unenforced": "check"}}
+    with pytest.raises(InvalidConfiguration, match="not checked with a reasoning parser"):
+        FrontEnd.of(config)
+    config.additional_config = {"guideway": GUIDEWAY}
+    front_end = FrontEnd.of(config)
+    assert front_end is not None
+    wanted = SamplingParams(
+        structured_outputs=StructuredOutputsParams(json=TWICE), extra_args={"guideway.on_unenforced": "check"}
+    )
+    with pytest.raises(VLLMValidationError, match="not checked with a reasoning parser"):
+        front_end.admit(SimpleNamespace(sampling_params=wanted))
+    front_end.close()
+
+
+def offline(model: str, queue: Any) -> None:
+    from vllm import LLM, SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    llm = LLM(model, enforce_eager=True, dtype="float32", max_model_len=256, additional_config={"guideway": GUIDEWAY})
+    wanted = [
+        SamplingParams(
+            temperature=0,
+            max_tokens=40,
+            structured_outputs=StructuredOutputsParams(json=schema),
+            extra_args={} if policy is None else {"guideway.on_unenforced": policy},
+        )
+        for schema, policy in ((TWICE, "check"), (ONCE, "check"), (TWICE, None))
+    ]
+    outputs = llm.generate(["x"] * len(wanted), wanted)
+    queue.put([(output.outputs[0].text, output.kv_transfer_params["guideway"].get("valid")) for output in outputs])
+
+
+def test_offline_it_is_the_same(demo_model: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=offline, args=(demo_model, queue))
+    process.start()
+    try:
+        assert queue.get(timeout=400) == [("[1,1]", False), ("[1]", True), ("[1,1]", None)]
+    finally:
+        process.join(60)
+        process.kill()
