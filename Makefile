@@ -11,7 +11,7 @@
 #   make test-corpora   CORPORA=folder: tests over a corpus of schemas
 #   make bench          benchmarks; those over the corpus of schemas need CORPORA=folder
 #   make bench-vllm     benchmarks inside vLLM; CORPORA=folder for all of them
-#   make soak           long runs: hosts killed at random and, with CORPORA=folder, hostile constraints
+#   make soak           long runs: hosts killed at random, 100,000 requests and, with CORPORA=folder, hostile constraints
 #   make clean          removes $(VENV), caches and built distributions
 
 PYTHON ?= python3
@@ -111,9 +111,12 @@ bench-vllm: setup-vllm
 	$(VLLM_BIN)/python tests/benchmarks/vllm_startup.py
 	$(VLLM_BIN)/python tests/benchmarks/vllm_failures.py
 	$(VLLM_BIN)/python tests/benchmarks/vllm_admission.py
+	$(VLLM_BIN)/python tests/benchmarks/vllm_grammar_hosts.py
+	$(if $(CORPORA),$(VLLM_BIN)/python tests/benchmarks/vllm_abuse.py --corpora "$(CORPORA)" --tenants)
 
 soak: setup
 	$(BIN)/python tests/benchmarks/kill_soak.py
+	$(BIN)/python tests/benchmarks/soak.py --requests 100000
 	$(if $(CORPORA),$(BIN)/python tests/benchmarks/abuse.py --corpora "$(CORPORA)" --tenants)
 
 clean:
