@@ -61,7 +61,7 @@ class MatcherHost:
         self._sits_out = sits_out
         self._most_late = limits.late_fills if sits_out else min(limits.late_fills, LATE_WHERE_OTHERS_WAIT)
         self._lock = threading.RLock()
-        self._lanes = [Lane(strategy, zygote, limits) for _ in range(2 if sits_out else 1)]
+        self._lanes = [Lane(role, strategy, zygote, limits) for role in (("fill", "slow") if sits_out else ("fill",))]
         """The usual one, and that of sequences which were slow."""
         self._slow: set[int] = set()
         """The numbers of grammars whose rows were late."""

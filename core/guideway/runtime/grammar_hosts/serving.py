@@ -119,6 +119,7 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the serving process, which closes the socket
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.disable()  # what is imported stays: to look through it again and again takes time
+    _show_as("nursery")
     control = Frames(socket.socket(fileno=descriptor), most=1 << 40)
     with suppress(EOFError):
         control.answer({"pid": os.getpid()})
@@ -158,6 +159,7 @@ def _zygote(descriptors: Sequence[int], _: object) -> None:
 
 def _fork_hosts(control: Frames, spec: Spec, built: Built) -> None:
     """Say that the plugins are built, and fork hosts until the other end of the socket is closed."""
+    _show_as("zygote")
     control.answer({"error": None})
     try:
         _fork_on_demand(control, {"fork": partial(_host, spec, built), "spare": partial(_spare, spec, built)})
@@ -169,6 +171,7 @@ def _spare(spec: Spec, built: Built, descriptors: Sequence[int], _: object) -> N
     """Wait, as nobody's child, to take the place of the zygote that forked this process."""
     if os.fork():
         return
+    _show_as("spare")
     control = Frames(socket.socket(fileno=descriptors[0]), most=1 << 40)
     control.answer({"pid": os.getpid()})
     control.receive()  # nothing but that it is time
@@ -222,8 +225,9 @@ def _fork_on_demand(
             control.answer({"pid": pid})
 
 
-def _host(spec: Spec, built: Built, descriptors: Sequence[int], limits: tuple[int, float]) -> None:
-    memory_bytes, late_seconds = limits
+def _host(spec: Spec, built: Built, descriptors: Sequence[int], given: tuple[str, int, float]) -> None:
+    role, memory_bytes, late_seconds = given
+    _show_as(role)
     _limit_memory(memory_bytes)
     gc.freeze()  # else the first collection would write to all that is shared
     gc.enable()
@@ -488,6 +492,12 @@ def _die_with_parent() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+
+
+def _show_as(role: str) -> None:
+    """Have lists of processes show what this one is for, where the system lets it: its first 15 characters."""
+    with suppress(OSError), open("/proc/self/comm", "w") as file:  # noqa: PTH123 - as below
+        file.write(role)
 
 
 def _limit_memory(num_bytes: int) -> None:
