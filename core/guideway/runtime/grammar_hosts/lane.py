@@ -233,7 +233,8 @@ class Lane:
             if command.birth is not None and outcome.count >= 0:
                 self.loaded.add(command.birth.grammar)
             matcher = reference()
-            if matcher is None:
+            if matcher is None:  # born in the meantime, for nobody
+                self.forget(command.matcher, False)
                 continue
             if outcome.count < 0:
                 matcher.lost()

@@ -352,9 +352,7 @@ class _Host:
             try:
                 filled = fill_between_guards(strategy.fill, some, block)
             except BaseException as error:  # matchers and rows may be anywhere now
-                for i in indices:
-                    self._matchers.pop(jobs[i].matcher, None)
-                    errors[i] = words_of(error)
+                errors |= dict.fromkeys(indices, words_of(error))
                 continue
             if len(indices) == 1:
                 taken[indices[0]] += clock() - began
@@ -366,6 +364,7 @@ class _Host:
                     unsaid = ConformanceError("fill returned -1 without setting the job's error")
                     errors[i] = words_of(ready[i].error or unsaid)
         closing = self._close(jobs, counts, ready, errors)
+        self._drop([jobs[i] for i in errors])
         masks.working_on = IDLE
         self._apart = max(0, self._apart - 1)
         slow = [i for i, seconds in enumerate(taken) if seconds > self._late_seconds]
@@ -389,7 +388,6 @@ class _Host:
                 with self._closing():
                     first = closer.restrict(living.matcher, job.draft_token_ids[:count], rows)
             except BaseException as error:
-                self._matchers.pop(job.matcher, None)
                 counts[i], errors[i] = -1, words_of(error)
                 continue
             if first is not None or any(record is not closer.record for record in closer.records):
@@ -418,15 +416,19 @@ class _Host:
         """What a matcher's method returns."""
         self._forget(ended, ())
         self._masks.working_on = job.matcher
-        living = self._living(job)
-        if method == "shortest":
-            assert living.closer is not None
-            with self._closing():
-                answer = living.closer.shortest(living.matcher)
-        else:
-            answer = getattr(living.matcher, method)(*arguments)
-        if living.closer is not None and method == "accept":
-            living.closer.accept(arguments[0][:answer])
+        try:
+            living = self._living(job)
+            if method == "shortest":
+                assert living.closer is not None
+                with self._closing():
+                    answer = living.closer.shortest(living.matcher)
+            else:
+                answer = getattr(living.matcher, method)(*arguments)
+            if living.closer is not None and method == "accept":
+                living.closer.accept(arguments[0][:answer])
+        except BaseException:
+            self._drop([job])
+            raise
         self._masks.working_on = IDLE
         return list(answer) if isinstance(answer, list | tuple) else answer
 
@@ -457,6 +459,15 @@ class _Host:
         closer = Closer(self._lexicon, birth.stop_token_ids, birth.budget, birth.end)
         closer.accept(birth.token_ids)
         return closer
+
+    def _drop(self, failed: Sequence[Job]) -> None:
+        """Keep nothing of these: who asks for them again says again what they are made from."""
+        for job in failed:
+            self._matchers.pop(job.matcher, None)
+        in_use = {id(living.grammar) for living in self._matchers.values()}
+        for birth in [job.birth for job in failed if job.birth is not None and job.birth.given is not None]:
+            if id(self._grammars.get(birth.grammar, (None, None))[1]) not in in_use:
+                self._grammars.pop(birth.grammar, None)
 
     def _forget(self, ended: Sequence[tuple[int, bool]], unloaded: Sequence[int]) -> None:
         for matcher, whole in ended:
