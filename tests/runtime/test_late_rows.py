@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from guideway.api import FillJob, GenerationResult, JsonSchema, LimitExceeded, Matcher, Regex, Request, SamplingParams
 from guideway.api.bitmask import allocate
+from guideway.devices.numpy.device import NumpyDevice
 from guideway.errors import GuidewayError
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts import GrammarHosts
@@ -22,7 +23,9 @@ from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
 from guideway.runtime.mask_block import Late
 from prometheus_client import REGISTRY
 
+from tests.support.fake_host import FakeHost
 from tests.support.hostile_strategy import TARDY, WEIGHT
+from tests.support.hostile_strategy import Strategy as HostileStrategy
 from tests.support.hostility import PROMPT, VOCABULARY
 from tests.support.hosts import Makes, inline, makes_hosts, private_bytes, served
 
@@ -77,6 +80,27 @@ def test_who_is_late_is_late_alone_and_loses_nothing(hosts: GrammarHosts, num_dr
     assert num_late() > before
     assert len(expected[1]) >= 4, "else it was never slow"
     assert left[0] > 1, "the others were done before"
+
+
+def test_masks_beside_those_of_hosts_have_a_deadline_too(hosts: GrammarHosts) -> None:
+    """One is late in its host, and is counted once a step; its neighbor spins in this process."""
+    strategies = {"here": HostileStrategy(VOCABULARY, {}), **hosts.strategies}
+    limits = replace(LIMITS, step_seconds=0.1, wall_factor=1000)
+    host = FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=strategies, grammar_hosts=hosts, limits=limits)
+    step, num_sat_out, before = host.step, 0, num_late()
+
+    def counted() -> None:
+        nonlocal num_sat_out
+        step()
+        num_sat_out += sum(host.runtime.is_late(slot) for slot in list(host.tokens))
+
+    host.step = counted  # type: ignore[method-assign]
+    spinning = replace(TARDY_ONE, constraint=Regex("FT[a-z]{4,9}", strategy="here"))
+    (expected,) = token_ids(inline("hostile").generate([PROMPT], [TARDY_ONE]))
+    late, spun = host.generate([PROMPT] * 2, [TARDY_ONE, spinning])
+    assert token_ids([late]) == [expected]
+    assert "grammar.here failed in prepare: LimitExceeded: it took 0." in str(spun.error)
+    assert num_late() - before == num_sat_out > 0
 
 
 def test_who_is_late_too_often_fails_alone(made: Makes) -> None:

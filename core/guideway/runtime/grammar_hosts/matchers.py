@@ -20,7 +20,6 @@ from guideway.runtime.grammar_hosts.lane import Died, Filled, Lane, matcher_of
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
 from guideway.runtime.grammar_hosts.zygote import Zygote
 from guideway.runtime.mask_block import Late
-from guideway.runtime.metrics import LATE_ROWS
 
 __all__ = ["MatcherHost"]
 
@@ -219,7 +218,6 @@ class MatcherHost:
                         left.remove(culprit)
                 continue
             if filled is None:
-                LATE_ROWS.labels(self._strategy).inc(len(left))
                 for i in left:
                     jobs[i].error = Late()
                 return

@@ -41,6 +41,9 @@ __all__ = ["Answers", "Built", "Spec", "StrategySpec", "main"]
 APART = 8
 """For so many steps a batch that was slow is filled one by one."""
 
+TRIMS_EVERY = 5.0
+"""Seconds of work after which a host gives the system back what was freed."""
+
 PDEATHSIG = 1
 """Of Linux's ``prctl``: which signal a process has when its parent ends."""
 
@@ -245,6 +248,7 @@ def _host(spec: Spec, built: Built, descriptors: Sequence[int], given: tuple[str
 
 def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
     """Answer commands until the other end is closed."""
+    trim, trimmed_at = _trimmer(), time.monotonic()
     try:
         while True:
             name, *arguments = frames.receive()
@@ -260,6 +264,10 @@ def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
                 frames.answer({"error": words_of(error)})
             if data is not None:
                 frames.send_bytes(data)
+            if time.monotonic() > trimmed_at + TRIMS_EVERY:
+                answer = data = arguments = None
+                trim()
+                trimmed_at = time.monotonic()
     except EOFError:
         return
 
@@ -503,6 +511,14 @@ def _die_with_parent() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+
+
+def _trimmer() -> Callable[[], None]:
+    """What gives the system back memory that was freed: glibc keeps what one large grammar had."""
+    import ctypes
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return (lambda: None) if trim is None or os.environ.get("GW_NOTRIM") else lambda: trim(0)
 
 
 def _show_as(role: str) -> None:
