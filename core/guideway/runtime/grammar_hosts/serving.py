@@ -7,7 +7,9 @@ commands, one for what takes long beside them; both with stacks that native recu
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
 import os
 import resource
 import signal
@@ -43,6 +45,12 @@ APART = 8
 
 TRIMS_EVERY = 5.0
 """Seconds of work after which a host gives the system back what was freed."""
+
+TRIMS_AT = 8 << 20
+"""The same, in bytes that it has grown by since."""
+
+LOOKS_EVERY = 0.02
+"""Seconds between two looks at that, each of which takes as long as a short answer; to grow so much takes longer."""
 
 PDEATHSIG = 1
 """Of Linux's ``prctl``: which signal a process has when its parent ends."""
@@ -248,7 +256,7 @@ def _host(spec: Spec, built: Built, descriptors: Sequence[int], given: tuple[str
 
 def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
     """Answer commands until the other end is closed."""
-    trim, trimmed_at = _trimmer(), time.monotonic()
+    heap = _Heap()
     try:
         while True:
             name, *arguments = frames.receive()
@@ -264,12 +272,30 @@ def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
                 frames.answer({"error": words_of(error)})
             if data is not None:
                 frames.send_bytes(data)
-            if time.monotonic() > trimmed_at + TRIMS_EVERY:
-                answer = data = arguments = None
-                trim()
-                trimmed_at = time.monotonic()
+            answer = data = arguments = None
+            heap.tidy()
     except EOFError:
         return
+
+
+class _Heap:
+    """What C allocates. glibc keeps what a large grammar had once that is freed, and so does every thread's heap."""
+
+    def __init__(self) -> None:
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        self._trimmed_at = self._looked_at = time.monotonic()
+        self._pages = _pages(1)
+
+    def tidy(self) -> None:
+        """Give the system back what is free, now and then."""
+        now = time.monotonic()
+        if self._trim is None or now < self._looked_at + LOOKS_EVERY:
+            return
+        self._looked_at = now
+        grown = (_pages(1) - self._pages) * mmap.PAGESIZE
+        if grown > TRIMS_AT or now > self._trimmed_at + TRIMS_EVERY:
+            self._trim(0)
+            self._trimmed_at, self._pages = now, _pages(1)
 
 
 class _Host:
@@ -508,32 +534,28 @@ def _die_with_parent() -> None:
     """End with the process that forked this one, also amid native code that never returns. Elsewhere than on Linux the
     end of the socket has to do."""
     if sys.platform == "linux":
-        import ctypes
-
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
-
-
-def _trimmer() -> Callable[[], None]:
-    """What gives the system back memory that was freed: glibc keeps what one large grammar had."""
-    import ctypes
-
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return (lambda: None) if trim is None or os.environ.get("GW_NOTRIM") else lambda: trim(0)
 
 
 def _show_as(role: str) -> None:
     """Have lists of processes show what this one is for, where the system lets it: its first 15 characters."""
-    with suppress(OSError), open("/proc/self/comm", "w") as file:  # noqa: PTH123 - as below
+    with suppress(OSError), open("/proc/self/comm", "w") as file:  # noqa: PTH123 - as in `_pages`
         file.write(role)
 
 
 def _limit_memory(num_bytes: int) -> None:
     """Let the process allocate so much more."""
-    try:
-        with open("/proc/self/statm") as file:  # noqa: PTH123 - a fork of many should not import pathlib
-            pages = int(file.read().split()[0])
-    except OSError:
+    if not (pages := _pages(0)):
         return
-    limit = pages * os.sysconf("SC_PAGE_SIZE") + num_bytes + 2 * STACK_BYTES
+    limit = pages * mmap.PAGESIZE + num_bytes + 2 * STACK_BYTES
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def _pages(which: int) -> int:
+    """Of this process: 0: all it may use; 1: those that are in memory. 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - a path for each look costs more
+            return int(file.read(256).split()[which])
+    except OSError:
+        return 0
