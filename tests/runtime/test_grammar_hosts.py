@@ -94,6 +94,7 @@ def test_the_tokens_are_those_of_a_strategy_in_this_process(hosts: GrammarHosts,
     [
         ("CS[a-z]+", LimitExceeded, "0.8 s of a processor|did not answer"),
         ("CC[a-z]+", PluginError, "SIGSEGV"),
+        ("CO[a-z]+", PluginError, "SIGSEGV"),
         ("CK[a-z]+", PluginError, "from outside"),
         ("CE[a-z]+", PluginError, "MemoryError"),
         ("CR[a-z]+", PluginError, "a bug"),
@@ -120,6 +121,7 @@ def test_a_compilation_that_fails_ends_its_request_alone(
     [
         ("FS[a-z]", "0.6 s of a processor|did not answer"),
         ("FC[a-z]", "SIGSEGV"),
+        ("FO[a-z]", "SIGSEGV"),
         ("AS[a-z]", "0.6 s of a processor|did not answer"),
         ("AC[a-z]", "SIGSEGV"),
         ("FR[a-z]", "a bug"),
@@ -506,6 +508,34 @@ def test_health_tells_of_hosts_that_cannot_be_started(tmp_path: Path, monkeypatc
         host.runtime.check_health()
     finally:
         host.runtime.close()
+
+
+def test_an_import_that_hangs_where_hosts_come_from_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "waits", {"grammar.waits": "waiting_strategy"})
+    (tmp_path / "waiting_strategy.py").write_text(WAITING, "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("guideway.runtime.grammar_hosts.nursery.IMPORT_SECONDS", 3.0)
+    plugins = Plugins()
+    classes, records = [plugins.load("grammar", "waits")], [plugins.resolve("grammar", "waits")]
+    hosts = GrammarHosts(classes, records, VOCABULARY, {}, num_compilers=1, path=sys.path, limits=LIMITS)
+    try:
+        with pytest.raises(GuidewayError, match=r"waits/grammar.waits: imported in this process, but not within 3 s"):
+            hosts.supports("waits", Regex("a"))
+    finally:
+        hosts.close("waits")
+
+
+WAITING = """
+import sys, time
+if "guideway.runtime.host" in sys.orig_argv:
+    time.sleep(3600)
+from tests.support.hostile_strategy import *
+class Strategy(Strategy):
+    name = "waits"
+@hookimpl
+def guideway_grammar_strategy():
+    return Strategy
+"""
 
 
 def test_a_class_that_no_entry_point_names_is_inline() -> None:
