@@ -7,11 +7,8 @@ commands, one for what takes long beside them; both with stacks that native recu
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import mmap
 import os
-import resource
 import signal
 import socket
 import sys
@@ -34,6 +31,7 @@ from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
 from guideway.runtime.closing import Closer, Lexicon, Reserve
 from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Frames, Job, SharedMasks, words_of
+from guideway.runtime.grammar_hosts.upkeep import Heap, die_with_parent, limit_memory, show_as
 from guideway.runtime.mask_block import GUARD, fill_between_guards
 from guideway.runtime.replay import new_matcher, recycle
 from guideway.runtime.threads import STACK_BYTES
@@ -42,18 +40,6 @@ __all__ = ["Answers", "Built", "Spec", "StrategySpec", "main"]
 
 APART = 8
 """For so many steps a batch that was slow is filled one by one."""
-
-TRIMS_EVERY = 5.0
-"""Seconds of work after which a host gives the system back what was freed."""
-
-TRIMS_AT = 8 << 20
-"""The same, in bytes that it has grown by since."""
-
-LOOKS_EVERY = 0.02
-"""Seconds between two looks at that, each of which takes as long as a short answer; to grow so much takes longer."""
-
-PDEATHSIG = 1
-"""Of Linux's ``prctl``: which signal a process has when its parent ends."""
 
 
 class Answers(Protocol):
@@ -130,7 +116,7 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the serving process, which closes the socket
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.disable()  # what is imported stays: to look through it again and again takes time
-    _show_as("nursery")
+    show_as("nursery")
     control = Frames(socket.socket(fileno=descriptor), most=1 << 40)
     with suppress(EOFError):
         control.answer({"pid": os.getpid()})
@@ -170,7 +156,7 @@ def _zygote(descriptors: Sequence[int], _: object) -> None:
 
 def _fork_hosts(control: Frames, spec: Spec, built: Built) -> None:
     """Say that the plugins are built, and fork hosts until the other end of the socket is closed."""
-    _show_as("zygote")
+    show_as("zygote")
     control.answer({"error": None})
     try:
         _fork_on_demand(control, {"fork": partial(_host, spec, built), "spare": partial(_spare, spec, built)})
@@ -182,7 +168,7 @@ def _spare(spec: Spec, built: Built, descriptors: Sequence[int], _: object) -> N
     """Wait, as nobody's child, to take the place of the zygote that forked this process."""
     if os.fork():
         return
-    _show_as("spare")
+    show_as("spare")
     control = Frames(socket.socket(fileno=descriptors[0]), most=1 << 40)
     control.answer({"pid": os.getpid()})
     control.receive()  # nothing but that it is time
@@ -219,7 +205,7 @@ def _fork_on_demand(
             status = 70
             try:
                 control.close()
-                _die_with_parent()
+                die_with_parent()
                 children[command](descriptors, argument)
                 status = 0
             except EOFError:
@@ -238,8 +224,8 @@ def _fork_on_demand(
 
 def _host(spec: Spec, built: Built, descriptors: Sequence[int], given: tuple[str, int, float]) -> None:
     role, memory_bytes, late_seconds = given
-    _show_as(role)
-    _limit_memory(memory_bytes)
+    show_as(role)
+    limit_memory(memory_bytes)
     gc.freeze()  # else the first collection would write to all that is shared
     gc.enable()
     commands, beside, shared = descriptors
@@ -256,7 +242,7 @@ def _host(spec: Spec, built: Built, descriptors: Sequence[int], given: tuple[str
 
 def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
     """Answer commands until the other end is closed."""
-    heap = _Heap()
+    heap = Heap()
     try:
         while True:
             name, *arguments = frames.receive()
@@ -276,26 +262,6 @@ def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
             heap.tidy()
     except EOFError:
         return
-
-
-class _Heap:
-    """What C allocates. glibc keeps what a large grammar had once that is freed, and so does every thread's heap."""
-
-    def __init__(self) -> None:
-        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        self._trimmed_at = self._looked_at = time.monotonic()
-        self._pages = _pages(1)
-
-    def tidy(self) -> None:
-        """Give the system back what is free, now and then."""
-        now = time.monotonic()
-        if self._trim is None or now < self._looked_at + LOOKS_EVERY:
-            return
-        self._looked_at = now
-        grown = (_pages(1) - self._pages) * mmap.PAGESIZE
-        if grown > TRIMS_AT or now > self._trimmed_at + TRIMS_EVERY:
-            self._trim(0)
-            self._trimmed_at, self._pages = now, _pages(1)
 
 
 class _Host:
@@ -528,34 +494,3 @@ class _Living:
 def _accept(matcher: Matcher, token_ids: tuple[int, ...]) -> None:
     if token_ids and matcher.accept(token_ids) != len(token_ids):
         raise ConformanceError("it refused a token that its own mask allowed")
-
-
-def _die_with_parent() -> None:
-    """End with the process that forked this one, also amid native code that never returns. Elsewhere than on Linux the
-    end of the socket has to do."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
-
-
-def _show_as(role: str) -> None:
-    """Have lists of processes show what this one is for, where the system lets it: its first 15 characters."""
-    with suppress(OSError), open("/proc/self/comm", "w") as file:  # noqa: PTH123 - as in `_pages`
-        file.write(role)
-
-
-def _limit_memory(num_bytes: int) -> None:
-    """Let the process allocate so much more."""
-    if not (pages := _pages(0)):
-        return
-    limit = pages * mmap.PAGESIZE + num_bytes + 2 * STACK_BYTES
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
-def _pages(which: int) -> int:
-    """Of this process: 0: all it may use; 1: those that are in memory. 0 where the system does not tell."""
-    try:
-        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - a path for each look costs more
-            return int(file.read(256).split()[which])
-    except OSError:
-        return 0
