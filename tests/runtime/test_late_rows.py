@@ -99,7 +99,7 @@ def test_masks_beside_those_of_hosts_have_a_deadline_too(hosts: GrammarHosts) ->
     (expected,) = token_ids(inline("hostile").generate([PROMPT], [TARDY_ONE]))
     late, spun = host.generate([PROMPT] * 2, [TARDY_ONE, spinning])
     assert token_ids([late]) == [expected]
-    assert "grammar.here failed in prepare: LimitExceeded: it took 0." in str(spun.error)
+    assert "grammar.here failed in prepare: LimitExceeded: it took " in str(spun.error)
     assert num_late() - before == num_sat_out > 0
 
 
