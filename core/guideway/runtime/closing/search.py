@@ -18,7 +18,7 @@ from guideway.errors import ConformanceError, DeadEnd
 from guideway.json_schema.cursor import JsonCursor, Place
 from guideway.runtime.mask_block import GUARD
 
-__all__ = ["MAX_TRIED", "Lexicon", "find_completion"]
+__all__ = ["MAX_TRIED", "Lexicon", "brings_about", "find_completion"]
 
 MAX_MASKS = 600
 """So many bitmasks a search fills at most: what bounds its work, since time would make it another one each time."""
@@ -209,6 +209,19 @@ def find_completion(
         matcher.rollback(len(search.path))
 
 
+def brings_about(texts: Sequence[bytes], past: Sequence[int], token_ids: Sequence[int], lexicon: Lexicon) -> bool:
+    """Whether tokens after others complete one of these texts."""
+    if not texts:
+        return False
+    tokens = lexicon.tokens
+    added = b"".join(tokens[i] for i in token_ids)
+    for text in texts:
+        held = b"".join(tokens[i] for i in past[-len(text) :])[-len(text) + 1 :] if len(text) > 1 else b""
+        if text in held + added:
+            return True
+    return False
+
+
 @dataclass(slots=True)
 class _Search:
     matcher: Matcher
@@ -255,7 +268,7 @@ class _Search:
         for token_ids in tries:
             self.num_tried += 1
             fits = len(self.path) + len(token_ids) < self.limit and self.banned.isdisjoint(token_ids)
-            fits = fits and not (self.avoided and self._is_avoided(token_ids))
+            fits = fits and not brings_about(self.avoided, [*self.past, *self.path], token_ids, self.lexicon)
             count = self.matcher.accept(token_ids) if fits else 0
             if count == len(token_ids):
                 cursor = self.cursors[-1]
@@ -268,16 +281,6 @@ class _Search:
             self.matcher.rollback(count)
             if self.num_tried > self.most_tried:
                 break
-        return False
-
-    def _is_avoided(self, token_ids: Sequence[int]) -> bool:
-        """Whether tokens would bring about what the text is to do without."""
-        tokens, before = self.lexicon.tokens, [*self.past, *self.path]
-        added = b"".join(tokens[i] for i in token_ids)
-        for text in self.avoided:
-            held = b"".join(tokens[i] for i in before[-len(text) :])[-len(text) + 1 :] if len(text) > 1 else b""
-            if text in held + added:
-                return True
         return False
 
     def _tries(self) -> Iterator[Sequence[int]]:
