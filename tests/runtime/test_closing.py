@@ -495,7 +495,7 @@ class LockMatcher(Matcher):
     ("says", "is_complete"),
     [
         (lambda rest: rest, True),
-        (lambda rest: None, False),
+        (lambda _: None, False),
         (lambda rest: rest[:-1], False),
         (lambda rest: [LEXICON.ids[b"q"], *rest[1:]], False),
     ],
@@ -526,7 +526,7 @@ def test_what_a_matcher_says_gives_way_to_what_has_no_banned_token(
     constraint, strategy = Regex("a|bcd|e"), LLGuidanceStrategy(VOCABULARY, {})
     matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
     told = [LEXICON.ids[b"a"], min(STOPS)]
-    monkeypatch.setattr(type(matcher), "shortest_completion", lambda self, limit: told)
+    monkeypatch.setattr(type(matcher), "shortest_completion", lambda *_: told)
     without = frozenset(LEXICON.ids[letter.encode()] for letter in banned)
     closer = Closer(LEXICON, STOPS, Budget(12, Reserve.of(constraint, VOCABULARY), without, avoided))
     bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)

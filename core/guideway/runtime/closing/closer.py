@@ -193,9 +193,8 @@ class Closer:
         cursor = self._cursors[-1] if self._budget.reserve.is_json else None
         banned, avoided = self._budget.banned, self._budget.avoided
         told = self._told(matcher, limit)
-        if told is not None and banned.isdisjoint(told):
-            if not brings_about(avoided, self._accepted, told, self._lexicon):
-                return told or None
+        if told is not None and self._is_free(told):
+            return told or None
         for strict in (True, False) if banned or avoided else (False,):
             if told and not strict:
                 return told
@@ -226,6 +225,13 @@ class Closer:
             return ()
         proved = len(found) <= limit and found[-1] in self._stop_token_ids and matcher.validate(found) == len(found)
         return found if proved else None
+
+    def _is_free(self, token_ids: Sequence[int]) -> bool:
+        """Whether they do without what is banned and avoided."""
+        budget = self._budget
+        return budget.banned.isdisjoint(token_ids) and not brings_about(
+            budget.avoided, self._accepted, token_ids, self._lexicon
+        )
 
     def _affordable(self, matcher: Matcher, row: NDArray[np.int32], path: Sequence[int]) -> list[int]:
         """The tokens after which the output can be completed, where there are few."""
