@@ -4,7 +4,7 @@ Good requests (each with the tokens it has without grammar hosts, or with a sche
 ones, hostile ones (`hostile_shapes.py`), such as are aborted at any moment, and such as fork, for every strategy in
 hosts. Looked at meanwhile: memory of the serving process and of its tree, threads, descriptors, processes, blocks of
 shared memory. Memory counts as flat if its median in the last third of what was seen once the first third of the time
-had passed is at most 5 % above that in the first third of it, or what `--most-growth` says: in a short run large requests
+had passed is at most 5 % above that in the first third of it, or what `--most-growth` says: in a short run large ones
 come for the first time. A table tells it by what each process is for. After the engine was closed nothing may be left.
 
 Ends with status 1, and says why, if a request has other tokens, fails without being hostile or invalid, or gets no
