@@ -12,10 +12,12 @@ from __future__ import annotations
 from guideway.json_schema.assertions import KEYWORDS, TYPES, combine, keywords, pattern_details, root_keywords
 from guideway.json_schema.checking import check_schema, misspelt_keywords
 from guideway.json_schema.cursor import JsonCursor
+from guideway.json_schema.formats import FORMATS, has_format, with_patterns
 from guideway.json_schema.walking import Pointer, Schema, resolve, subschemas
 from guideway.json_schema.writing import WritingRule
 
 __all__ = [
+    "FORMATS",
     "KEYWORDS",
     "TYPES",
     "JsonCursor",
@@ -24,10 +26,12 @@ __all__ = [
     "WritingRule",
     "check_schema",
     "combine",
+    "has_format",
     "keywords",
     "misspelt_keywords",
     "pattern_details",
     "resolve",
     "root_keywords",
     "subschemas",
+    "with_patterns",
 ]

@@ -41,7 +41,9 @@ def keywords(schema: Schema) -> frozenset[str]:
       branches have the same type; ``multipleOf:number`` unless the type is ``integer``;
       ``required:undeclared`` for names that are not in ``properties``; ``minProperties:optional`` beside properties
       that are not required; ``items:false``; ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
-    - ``pattern:lookaround`` and the like (`pattern_details`).
+    - of a pattern, those of ``patternProperties`` too: ``pattern:lookaround`` and the like (`pattern_details`);
+      ``pattern:repetition`` for a group with ``*``, ``+`` or ``{2,}`` in it that ``?`` or ``{1,2}`` stands after, which
+      engines mistake in strings of JSON.
     """
     found: set[str] = set()
     seen: set[frozenset[str]] = set()
@@ -50,7 +52,9 @@ def keywords(schema: Schema) -> frozenset[str]:
             found |= set() if subschema else {"false"}
             continue
         own = _own(subschema)
-        details = {f"pattern:{detail}" for detail in pattern_details(subschema.get("pattern", ""))}
+        patterns = (subschema.get("pattern", ""), *subschema.get("patternProperties", ()))
+        details = {f"pattern:{detail}" for pattern in patterns for detail in pattern_details(pattern)}
+        details |= {"pattern:repetition"} if any(map(_repeats_a_repetition, patterns)) else set()
         typed = subschema.get("type")
         key = frozenset(own | details | {str(typed)})
         if key in seen:
@@ -87,6 +91,27 @@ def pattern_details(pattern: str) -> frozenset[str]:
     """What a regular expression uses that engines may lack: ``lookaround``, ``backreference``, ``boundary``,
     ``property``. Errs on the side of naming too much."""
     return frozenset(detail for detail, search in _PATTERN_DETAILS.items() if search(pattern))
+
+
+def _repeats_a_repetition(pattern: str) -> bool:
+    """Whether ``?`` or ``{...}`` stands after a group in which something is repeated without end."""
+    groups = [False]  # of the groups that are open, whether they have such a repetition
+    for piece in _PIECE.finditer(pattern):
+        text = piece[0]
+        if text == "(":
+            groups.append(False)
+        elif text.startswith(")"):
+            inside = groups.pop() if len(groups) > 1 else groups[0]
+            if inside and len(text) > 1:
+                return True
+            groups[-1] |= inside
+        elif piece["endless"]:
+            groups[-1] = True
+    return False
+
+
+_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(|\)[?{]?|(?P<endless>[*+]|\{\d+,\})", re.DOTALL)
+"""An escape, a class, what begins or ends a group, or a repetition without end."""
 
 
 def _own(schema: Mapping[str, Any]) -> set[str]:

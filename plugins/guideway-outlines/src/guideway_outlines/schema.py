@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from guideway.api import InvalidGrammar, UnsupportedGrammar
-from guideway.json_schema import Schema, resolve, subschemas
+from guideway.json_schema import FORMATS, Schema, resolve, subschemas
 from outlines_core import json_schema  # type: ignore[import-untyped]
 
 from guideway_outlines.regular import MAX_LENGTH, Node, in_json, parse, simplified, to_rust
@@ -22,19 +22,6 @@ MAX_DEPTH = 40
 """Of schemas inside schemas, references followed."""
 CHARACTERS_OF_ANY = 7_000
 """What outlines-core writes for an object or array of anything."""
-
-FORMATS = {
-    "date": json_schema.DATE,
-    # RFC 3339 wants four digits for the year, and an offset
-    "date-time": json_schema.DATE_TIME.replace(r"-?(?:[1-9][0-9]*)?[0-9]{4}", "[0-9]{4}").replace("(Z)?", "Z"),
-    "email": json_schema.EMAIL,
-    # its dot stands behind two backslashes, as if in a string of C: a backslash and anything
-    "time": json_schema.TIME.replace(r"\\.", r"\.").replace("(Z)?", "Z"),
-    "uri": json_schema.URI,
-    "uuid": json_schema.UUID,
-}
-"""The formats outlines-core knows, as patterns between quotes."""
-
 
 def to_node(schema: Schema, whitespace: str) -> Node:
     """A checked schema, with the pattern `whitespace` between JSON tokens."""
@@ -76,7 +63,7 @@ def _repaired(schema: Any) -> Any:
     if "pattern" in schema:
         new["pattern"] = _in_string(schema["pattern"], search=True)
     elif schema.get("format") in FORMATS:
-        new["pattern"] = _in_string(FORMATS[schema["format"]][1:-1], search=False)
+        new["pattern"] = _in_string(FORMATS[schema["format"]], search=False)
         del new["format"]
     return new
 

@@ -31,7 +31,15 @@ from guideway.api import (
     parse_options,
 )
 from guideway.api.bitmask import allocate, num_words
-from guideway.json_schema import Schema, WritingRule, check_schema, pattern_details, subschemas
+from guideway.json_schema import (
+    Schema,
+    WritingRule,
+    check_schema,
+    keywords,
+    pattern_details,
+    subschemas,
+    with_patterns,
+)
 from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe
 
 from guideway_xgrammar.matcher import NO_TOKEN, XgrammarCompiled, XgrammarMatcher
@@ -173,8 +181,11 @@ class Strategy(GrammarStrategy):
 
     def _compile(self, compiler: xgr.GrammarCompiler, constraint: Constraint, source: str) -> xgr.CompiledGrammar:
         if isinstance(constraint, StructuralTag):
-            tag = _with_whitespace(_modern(constraint.parsed), constraint.spacing)
+            tag = _as_asked(_modern(constraint.parsed), constraint)
             return compiler.compile_structural_tag(json.dumps(tag))
+        if isinstance(constraint, JsonSchema):
+            schema = _spelled(constraint, constraint.parsed)
+            source = source if schema is constraint.parsed else json.dumps(schema)
         match kind := constraint.kind:
             case "json_schema" | "json_object":
                 return compiler.compile_json_schema(
@@ -280,14 +291,22 @@ def _is_container(value: Any) -> bool:
     return isinstance(value, dict | list)
 
 
-def _with_whitespace(tag: Any, whitespace: Whitespace) -> Any:
-    """A copy of a tag in xgrammar's present form, its JSON regions with this white space."""
+def _spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
+    """`schema`, all or a part of what was parsed, with formats as patterns: xgrammar's own take 30 February."""
+    return with_patterns(schema, constraint.cached(keywords, schema))
+
+
+def _as_asked(tag: Any, constraint: StructuralTag) -> Any:
+    """A copy of a tag in xgrammar's present form, its JSON regions with the white space asked for."""
+    whitespace = constraint.spacing
     if isinstance(tag, list):
-        return [_with_whitespace(item, whitespace) for item in tag]
+        return [_as_asked(item, constraint) for item in tag]
     if not isinstance(tag, dict):
         return tag
     if tag.get("type") != "json_schema":
-        return {k: v if k in ("json_schema", "schema") else _with_whitespace(v, whitespace) for k, v in tag.items()}
+        return {k: v if k in ("json_schema", "schema") else _as_asked(v, constraint) for k, v in tag.items()}
+    if isinstance(tag.get("json_schema"), dict):
+        tag = {**tag, "json_schema": _spelled(constraint, tag["json_schema"])}
     if whitespace == "bounded":
         own, most = tag.get("max_whitespace_cnt"), MAX_WHITESPACE // 2  # in places two runs follow each other
         return {**tag, "max_whitespace_cnt": min(own, most) if isinstance(own, int) else most}
