@@ -67,7 +67,12 @@ def test_what_is_no_schema(schema: object, message: str) -> None:
         {"properties": {"type": {"type": "string"}, "$ref": {}, "enum": True}},
         {"minimum": 1, "exclusiveMinimum": True, "items": [{}, True], "dependencies": {"a": ["b"], "c": {}}},
         {"$ref": "#/definitions/a%25~1b", "definitions": {"a%/b": {"$ref": "#"}}},
-        {"$ref": "#/$defs/x", "$defs": {"y": {"$id": "other"}}},  # relative to what, only a resolver can tell
+        {"$defs": {"y": {"$id": "other", "$ref": "#/$defs/x", "$defs": {"x": {}}}}},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "definitions": {"x": {}},
+            "items": {"$id": "#y", "items": {"$ref": "#/definitions/x"}},
+        },
         {"$ref": "https://example.com/schema.json"},
     ],
     ids=str,
@@ -166,6 +171,8 @@ def test_the_labels_of_the_probe_agree_with_another_validator() -> None:
             validator = jsonschema.Draft4Validator
         elif name in ("items:list", "additionalItems") or "dependencies" in name:
             validator = jsonschema.Draft7Validator
+        elif isinstance(schema, dict) and "$schema" in schema:
+            validator = jsonschema.validators.validator_for(schema)
         checker = validator(schema, format_checker=validator.FORMAT_CHECKER)
         for instance in right:
             assert checker.is_valid(instance), (name, schema, instance)

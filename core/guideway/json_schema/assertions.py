@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
 from typing import Any
 
-from guideway.json_schema.walking import Schema, walk
+from guideway.json_schema.walking import Schema, ignores_beside_ref, walk
 
 __all__ = ["KEYWORDS", "TYPES", "combine", "keywords", "pattern_details", "root_keywords"]
 
 TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 
 KEYWORDS: tuple[str, ...] = (
-    *("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"),
+    *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"),
     *("format", "pattern", "minLength", "maxLength"),
     *("multipleOf", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"),
     *("properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"),
@@ -36,6 +36,8 @@ def keywords(schema: Schema) -> frozenset[str]:
     - every two of them that stand side by side, ``pattern+maxLength``, because engines lose one beside the other;
     - how they stand with ``type``: ``anyOf+type`` where both are there (``$ref`` to ``const`` in `KEYWORDS`, which
       need none), and for the others ``minLength+types`` beside a list of types, ``minLength+untyped`` without any;
+    - ``$ref:nested-id`` for a local reference that is relative to an ``$id`` inside the schema, or that goes by a name
+      in a schema that has one; ``$ref:siblings`` for one beside what its draft, named by ``$schema``, ignores there;
     - in place of the plain name, where it matters: ``format:date``; ``$ref:remote`` out of the document and
       ``$ref:anchor``; ``allOf:several``; ``oneOf:disjoint`` where no two
       branches have the same type; ``multipleOf:number`` unless the type is ``integer``;
@@ -47,15 +49,25 @@ def keywords(schema: Schema) -> frozenset[str]:
     """
     found: set[str] = set()
     seen: set[frozenset[str]] = set()
-    for _, subschema in walk(schema):
+    ignores_siblings, by_name, nested = ignores_beside_ref(schema), False, False
+    for _, subschema, (_, resource) in walk(schema):
         if isinstance(subschema, bool):
             found |= set() if subschema else {"false"}
             continue
-        own = _own(subschema)
+        own, typed = _own(subschema), subschema.get("type")
+        if ignores_siblings and "$ref" in subschema:
+            if len(own) > 1 or not subschema.keys().isdisjoint({"type", "$id", "id"}):
+                found.add("$ref:siblings")
+            subschema = {"$ref": subschema["$ref"]}
+            own, typed = _own(subschema), None
         patterns = (subschema.get("pattern", ""), *subschema.get("patternProperties", ()))
         details = {f"pattern:{detail}" for pattern in patterns for detail in pattern_details(pattern)}
         details |= {"pattern:repetition"} if any(map(_repeats_a_repetition, patterns)) else set()
-        typed = subschema.get("type")
+        references = own & {"$ref", "$ref:anchor", "$dynamicRef", "$recursiveRef"}
+        nested |= resource is not schema
+        by_name |= not references <= {"$ref"}
+        if resource is not schema and references:
+            found.add("$ref:nested-id")
         key = frozenset(own | details | {str(typed)})
         if key in seen:
             continue
@@ -65,7 +77,7 @@ def keywords(schema: Schema) -> frozenset[str]:
             found.add("type")
         found.update(_combinations(own))
         found |= {how for name in own if (how := _beside_type(name, typed)) is not None}
-    return frozenset(found)
+    return frozenset(found | ({"$ref:nested-id"} if nested and by_name else set()))
 
 
 def root_keywords(schema: Schema) -> frozenset[str]:
@@ -172,7 +184,8 @@ def _are_of_different_types(schemas: list[Any]) -> bool:
     return len(names) == len(schemas)
 
 
-_NEED_NO_TYPE = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})
+_REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+_NEED_NO_TYPE = frozenset({*_REFERENCES, "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})
 
 _PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
     "lookaround": re.compile(r"\(\?<?[=!]").search,

@@ -113,7 +113,9 @@ digits in one, and with two hyphens in a row. No character that they match needs
 
 _NAMES = frozenset(f"format:{name}" for name in FORMATS)
 _COMPILED = {name: re.compile(pattern) for name, pattern in FORMATS.items()}
-_UNDECIDED = {name: re.compile(mark) for name, mark in {"email": r'["\[]', "uri": r"\[", "uri-reference": r"\["}.items()}
+_UNDECIDED = {
+    name: re.compile(mark) for name, mark in {"email": r'["\[]', "uri": r"\[", "uri-reference": r"\["}.items()
+}
 """What all texts have that have the format and do not match."""
 _LEAP_SECOND = re.compile(r"(?:.*[Tt])?([0-9]{2}):([0-9]{2}):(60)(?:\.[0-9]+)?(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))")
 _LONG_LABEL = re.compile("[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
@@ -157,7 +159,7 @@ def with_patterns(schema: Schema, names: frozenset[str]) -> Schema:
     The schema itself if there is none among `names`, which `guideway.json_schema.keywords` found in it."""
     if names.isdisjoint(_NAMES):
         return schema
-    changed = {id(node) for _, node in walk(schema) if isinstance(node, Mapping) and _is_replaced(node)}
+    changed = {id(node) for _, node, _ in walk(schema) if isinstance(node, Mapping) and _is_replaced(node)}
     top: list[Any] = [None]
     pending: list[tuple[Any, Any, Any]] = [(schema, top, 0)]
     while pending:

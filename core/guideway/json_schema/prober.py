@@ -34,6 +34,9 @@ parts are not; one that is refused shows when it is compiled, and then another s
 HOLDERS = frozenset({"$ref", "allOf", "anyOf", "oneOf:disjoint"})
 """Keywords that only apply other schemas. (``oneOf`` says more: that no two of them hold.)"""
 
+_INDIRECT = frozenset({"$ref:nested-id", "$ref:siblings"})
+"""What shows only through other keywords: where one of these is not enforced, that is named."""
+
 _WORSE: tuple[Status, ...] = ("enforced", "narrow", "unenforced", "refused")
 STOP = 256
 
@@ -72,13 +75,22 @@ def _holds(name: str) -> bool:
 
 def _probe(compile_: Callable[[JsonSchema], CompiledGrammar]) -> Table:
     found: dict[str, list[Status]] = {}
+    indirect: list[tuple[str, frozenset[str], Status]] = []
     for name, schema, right, wrong in cases():
-        found.setdefault(name, []).extend(_judge(compile_, schema, right, wrong, word) for word in WHITESPACE)
+        statuses = [_judge(compile_, schema, right, wrong, word) for word in WHITESPACE]
+        found.setdefault(name, []).extend(statuses)
+        if name in _INDIRECT:
+            indirect += ((name, keywords(schema) - {name}, status) for status in statuses)
     table: Table = {name: _summary(statuses) for name, statuses in found.items() if "+" not in name}
     for name in found.keys() - table.keys():
         parts = name.replace("format", "format:email").split("+")
         if _summary(found[name]) == "unenforced" and all(table.get(part) != "unenforced" for part in parts):
             table[name] = "unenforced"
+    ignored = {name for name, status in table.items() if status in ("unenforced", "refused")}
+    for name in _INDIRECT:
+        alone = [status for other, rest, status in indirect if other == name and rest.isdisjoint(ignored)]
+        if set(alone) - {"refused"}:
+            table[name] = _summary(alone)
     return dict(sorted(table.items()))
 
 

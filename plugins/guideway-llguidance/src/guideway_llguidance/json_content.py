@@ -52,7 +52,7 @@ def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
     return with_patterns(schema, constraint.cached(keywords, schema))
 
 
-def to_lark(schema: Schema, options: JsonCompileOptions) -> str:
+def to_lark(schema: Any, options: JsonCompileOptions) -> str:
     """A checked schema as a Lark expression."""
     return "%json " + json.dumps({**({} if schema is True else schema), OPTIONS: options})
 

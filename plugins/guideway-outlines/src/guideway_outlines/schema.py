@@ -23,6 +23,7 @@ MAX_DEPTH = 40
 CHARACTERS_OF_ANY = 7_000
 """What outlines-core writes for an object or array of anything."""
 
+
 def to_node(schema: Schema, whitespace: str) -> Node:
     """A checked schema, with the pattern `whitespace` between JSON tokens."""
     if not isinstance(schema, Mapping):
