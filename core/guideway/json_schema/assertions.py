@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 from guideway.json_schema.walking import Schema, ignores_beside_ref, walk
 
-__all__ = ["KEYWORDS", "TYPES", "combine", "keywords", "pattern_details", "root_keywords"]
+__all__ = ["KEYWORDS", "TYPES", "Assertions", "assertions", "combine", "keywords", "pattern_details", "root_keywords"]
 
 TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 
@@ -28,6 +28,15 @@ and ``else`` count as ``if``."""
 _ORDER = {keyword: i for i, keyword in enumerate(KEYWORDS)}
 
 
+class Assertions(NamedTuple):
+    """What a checked schema asserts."""
+
+    keywords: frozenset[str]
+    """By name, as `keywords` says."""
+    leaves_names_open: bool
+    """Whether an object in an instance may have a name that its schema does not list. Errs on the side of yes."""
+
+
 def keywords(schema: Schema) -> frozenset[str]:
     """What a checked schema asserts, by name. Of each subschema:
 
@@ -39,18 +48,25 @@ def keywords(schema: Schema) -> frozenset[str]:
     - ``$ref:nested-id`` for a local reference that is relative to an ``$id`` inside the schema, or that goes by a name
       in a schema that has one; ``$ref:siblings`` for one beside what its draft, named by ``$schema``, ignores there;
     - in place of the plain name, where it matters: ``format:date``; ``$ref:remote`` out of the document and
-      ``$ref:anchor``; ``allOf:several``; ``oneOf:disjoint`` where no two
-      branches have the same type; ``multipleOf:number`` unless the type is ``integer``;
+      ``$ref:anchor``; ``allOf:several``; ``oneOf:disjoint`` where no two branches have the same type; ``enum:mistyped``
+      and ``const:mistyped`` where a value is not of the ``type``; ``multipleOf:number`` unless the type is ``integer``;
       ``required:undeclared`` for names that are not in ``properties``; ``minProperties:optional`` beside properties
       that are not required; ``items:false``; ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
     - of a pattern, those of ``patternProperties`` too: ``pattern:lookaround`` and the like (`pattern_details`);
       ``pattern:repetition`` for a group with ``*``, ``+`` or ``{2,}`` in it that ``?`` or ``{1,2}`` stands after, which
       engines mistake in strings of JSON.
     """
+    return assertions(schema).keywords
+
+
+def assertions(schema: Schema) -> Assertions:
+    """All of it, in one walk."""
     found: set[str] = set()
+    leaves_names_open = False
     seen: set[frozenset[str]] = set()
     ignores_siblings, by_name, nested = ignores_beside_ref(schema), False, False
     for _, subschema, (_, resource) in walk(schema):
+        leaves_names_open = leaves_names_open or _leaves_names_open(subschema)
         if isinstance(subschema, bool):
             found |= set() if subschema else {"false"}
             continue
@@ -77,7 +93,20 @@ def keywords(schema: Schema) -> frozenset[str]:
             found.add("type")
         found.update(_combinations(own))
         found |= {how for name in own if (how := _beside_type(name, typed)) is not None}
-    return frozenset(found | ({"$ref:nested-id"} if nested and by_name else set()))
+    found |= {"$ref:nested-id"} if nested and by_name else set()
+    return Assertions(frozenset(found), leaves_names_open)
+
+
+def _leaves_names_open(schema: Schema) -> bool:
+    """Whether that is so of a subschema by itself, or of values it says nothing of."""
+    if isinstance(schema, bool):
+        return schema
+    if not schema.keys().isdisjoint({"const", "enum"}):
+        return False
+    types = schema.get("type", () if schema.keys() & _APPLIES_OTHERS else TYPES)
+    if "object" in types and (schema.get("additionalProperties") is not False or "patternProperties" in schema):
+        return True
+    return "array" in types and schema.get("items", True) is True
 
 
 def root_keywords(schema: Schema) -> frozenset[str]:
@@ -159,6 +188,8 @@ def _name(keyword: str, schema: Mapping[str, Any]) -> str:
             return f"format:{value}"
         case "$ref" if value != "#" and not value.startswith("#/"):
             return "$ref:anchor" if value.startswith("#") else "$ref:remote"
+        case "enum" | "const" if "type" in schema and not _are_of_type(value if keyword == "enum" else [value], schema):
+            return f"{keyword}:mistyped"
         case "allOf" if len(value) > 1:
             return "allOf:several"
         case "oneOf" if _are_of_different_types(value):
@@ -178,12 +209,33 @@ def _name(keyword: str, schema: Mapping[str, Any]) -> str:
     return keyword
 
 
+def _are_of_type(values: list[Any], schema: Mapping[str, Any]) -> bool:
+    names = {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
+    return all(not names.isdisjoint(_types_of(value)) for value in values)
+
+
+def _types_of(value: object) -> tuple[str, ...]:
+    match value:
+        case None:
+            return ("null",)
+        case bool():
+            return ("boolean",)
+        case str():
+            return ("string",)
+        case int():
+            return ("integer", "number")
+        case float():
+            return ("integer", "number") if value.is_integer() else ("number",)
+    return ("array",) if isinstance(value, list) else ("object",)
+
+
 def _are_of_different_types(schemas: list[Any]) -> bool:
     types = [schema.get("type") if isinstance(schema, Mapping) else None for schema in schemas]
     names = {"number" if name == "integer" else name for name in types if isinstance(name, str)}
     return len(names) == len(schemas)
 
 
+_APPLIES_OTHERS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 _NEED_NO_TYPE = frozenset({*_REFERENCES, "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})
 

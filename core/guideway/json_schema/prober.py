@@ -18,7 +18,7 @@ from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
 from guideway.api.types import WHITESPACE, JsonSchema, StructuralTag, Whitespace
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidGrammar, UnsupportedGrammar
-from guideway.json_schema import Schema, check_schema, keywords
+from guideway.json_schema import Schema, assertions, check_schema, keywords
 from guideway.json_schema.cases import cases
 
 __all__ = ["Status", "SupportTable", "Table", "byte_vocabulary", "probe", "probe_holders_apart"]
@@ -154,7 +154,8 @@ class SupportTable:
 
     def support(self, constraint: JsonSchema | StructuralTag, schemas: Iterable[Schema] | None = None) -> Support:
         """What the installed version enforces of a schema, or of the `schemas` in a structural tag, parts of
-        ``constraint.parsed``; a refusal where one is malformed."""
+        ``constraint.parsed``; a refusal where one is malformed. In a tag nobody keeps a `WritingRule`: ``names`` stands
+        for that names may be there twice, or written with escapes."""
         table = self.installed()
         enforced: set[str] = set() if schemas is None else {constraint.kind}
         unenforced: set[str] = set()
@@ -163,12 +164,15 @@ class SupportTable:
                 constraint.cached(check_schema, schema)
             except InvalidGrammar as error:
                 return Support(reason=str(error))
-            status = {name: _look_up(name, table) for name in constraint.cached(keywords, schema)}
+            found = constraint.cached(assertions, schema)
+            status = {name: _look_up(name, table) for name in found.keywords}
             refused = sorted(name for name in status if status[name] == "refused")
             if refused:
                 return Support(reason=f"{self.library} does not compile {', '.join(refused)}")
             enforced |= {name for name in status if "+" not in name and status[name] in ("enforced", "narrow")}
             unenforced |= {name for name in status if status[name] == "unenforced"}
+            if schemas is not None and found.leaves_names_open:
+                unenforced.add("names")
         return Support(enforced=frozenset(enforced - unenforced), unenforced=frozenset(unenforced))
 
     def committed(self) -> dict[str, Table]:

@@ -46,6 +46,8 @@ def _repaired(schema: Any) -> Any:
     if "const" in schema or "enum" in schema:
         return _values(schema)
     new = dict(schema)
+    if schema.get("minItems", 0) > schema.get("maxItems", schema.get("minItems", 0)):
+        raise InvalidGrammar("no array has at least `minItems` and at most `maxItems` items", field="constraint.schema")
     if len(schema.get("allOf", ())) > 1:
         _refuse("outlines does not compile `allOf` of several schemas", "allOf")
     for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
