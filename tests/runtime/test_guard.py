@@ -287,7 +287,8 @@ def test_what_needs_itself_without_end_is_invalid(given: dict[str, Any]) -> None
         {"$defs": {"unused": {"$ref": "#/$defs/unused"}}},
         {
             "$defs": {"a": {"$ref": "#"}},
-            **{"type": "object", "required": ["next"]},
+            "type": "object",
+            "required": ["next"],
             "properties": {"next": {"$id": "b", "$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}},
         },
     ],

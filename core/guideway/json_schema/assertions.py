@@ -52,9 +52,9 @@ def keywords(schema: Schema) -> frozenset[str]:
       and ``const:mistyped`` where a value is not of the ``type``; ``multipleOf:number`` unless the type is ``integer``;
       ``required:undeclared`` for names that are not in ``properties``; ``minProperties:optional`` beside properties
       that are not required; ``items:false``; ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
-    - of a pattern, those of ``patternProperties`` too: ``pattern:lookaround`` and the like (`pattern_details`);
-      ``pattern:repetition`` for a group with ``*``, ``+`` or ``{2,}`` in it that ``?`` or ``{1,2}`` stands after, which
-      engines mistake in strings of JSON.
+    - ``pattern:lookaround`` and the like (`pattern_details`), and ``pattern:repetition`` for a group with ``*``, ``+``
+      or ``{2,}`` in it that ``?`` or ``{1,2}`` stands after, which engines mistake in strings of JSON. These two, which
+      engines drop without a word, of ``patternProperties`` as well.
     """
     return assertions(schema).keywords
 
@@ -76,9 +76,11 @@ def assertions(schema: Schema) -> Assertions:
                 found.add("$ref:siblings")
             subschema = {"$ref": subschema["$ref"]}
             own, typed = _own(subschema), None
-        patterns = (subschema.get("pattern", ""), *subschema.get("patternProperties", ()))
-        details = {f"pattern:{detail}" for pattern in patterns for detail in pattern_details(pattern)}
-        details |= {"pattern:repetition"} if any(map(_repeats_a_repetition, patterns)) else set()
+        names = subschema.get("patternProperties", ())
+        details = {f"pattern:{detail}" for detail in pattern_details(subschema.get("pattern", ""))}
+        details |= {"pattern:lookaround"} if any("lookaround" in pattern_details(name) for name in names) else set()
+        if any(map(_repeats_a_repetition, (subschema.get("pattern", ""), *names))):
+            details.add("pattern:repetition")
         references = own & {"$ref", "$ref:anchor", "$dynamicRef", "$recursiveRef"}
         nested |= resource is not schema
         by_name |= not references <= {"$ref"}

@@ -48,7 +48,7 @@ def options(whitespace: Whitespace, *, inside: bool = False) -> JsonCompileOptio
 
 def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
     """A checked schema, all or a part of what was parsed, with formats as patterns: llguidance's own take 29 February
-    in every even year."""
+    of any year."""
     return with_patterns(schema, constraint.cached(assertions, schema).keywords)
 
 
