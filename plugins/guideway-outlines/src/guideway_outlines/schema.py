@@ -29,8 +29,9 @@ def to_node(schema: Schema, whitespace: str) -> Node:
     if not isinstance(schema, Mapping):
         _refuse("outlines does not compile the schema `true`", "true")
     _check_size(schema)
+    repaired = json.dumps(_repaired(schema))
     try:
-        pattern = json_schema.build_regex_from_schema(json.dumps(_repaired(schema)), whitespace)
+        pattern = json_schema.build_regex_from_schema(repaired, whitespace)
     except ValueError as error:
         message = str(error).split(" \nMake sure")[0][:300]
         raise UnsupportedGrammar(f"outlines-core: {message}", feature="json_schema") from error
