@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from guideway.api import InvalidGrammar
-from guideway.json_schema import KEYWORDS, check_schema, keywords, misspelt_keywords, resolve, subschemas
+from guideway.json_schema import KEYWORDS, assertions, check_schema, keywords, misspelt_keywords, resolve, subschemas
 from guideway.json_schema.cases import cases
 
 
@@ -67,7 +67,12 @@ def test_what_is_no_schema(schema: object, message: str) -> None:
         {"properties": {"type": {"type": "string"}, "$ref": {}, "enum": True}},
         {"minimum": 1, "exclusiveMinimum": True, "items": [{}, True], "dependencies": {"a": ["b"], "c": {}}},
         {"$ref": "#/definitions/a%25~1b", "definitions": {"a%/b": {"$ref": "#"}}},
-        {"$ref": "#/$defs/x", "$defs": {"y": {"$id": "other"}}},  # relative to what, only a resolver can tell
+        {"$defs": {"y": {"$id": "other", "$ref": "#/$defs/x", "$defs": {"x": {}}}}},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "definitions": {"x": {}},
+            "items": {"$id": "#y", "items": {"$ref": "#/definitions/x"}},
+        },
         {"$ref": "https://example.com/schema.json"},
     ],
     ids=str,
@@ -143,12 +148,70 @@ def test_subschemas() -> None:
         ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, {"oneOf", "type"}),
         ({"type": "string", "pattern": r"(?!a)\bx\1\p{L}"},
          {"type", "pattern", *(f"pattern:{d}" for d in ("lookaround", "boundary", "backreference", "property"))}),
+        ({"type": "string", "pattern": "^[a-z]+(-[a-z]+)?$"}, {"type", "pattern", "pattern:repetition"}),
+        ({"type": "string", "pattern": "^([a-z]{2,}x){3}$"}, {"type", "pattern", "pattern:repetition"}),
+        ({"type": "string", "pattern": "^(a*|[)?(*]|b?)*x(c{1,2})?\\(d*\\)?$"}, {"type", "pattern"}),
+        ({"type": "object", "patternProperties": {"^(?!a)": {}, "(a*b)?": {}}},
+         {"type", "patternProperties", "pattern:lookaround", "pattern:repetition"}),
+        ({"type": ["integer", "null"], "enum": [1, None, 2.0]}, {"type", "enum", "enum+type"}),
+        ({"type": "integer", "enum": [1, 2.5]}, {"type", "enum:mistyped", "enum:mistyped+type"}),
+        ({"type": "object", "const": []}, {"type", "const:mistyped", "const:mistyped+type"}),
+        ({"items": {"$id": "a", "items": {"$ref": "#"}}, "type": "array"},
+         {"type", "items", "items+untyped", "$ref", "$ref:nested-id"}),
+        ({"items": {"$id": "a"}, "contains": {"$ref": "#"}, "type": "array"},
+         {"type", "items", "contains", "items+contains", "$ref"}),
+        ({"items": {"$id": "a"}, "contains": {"$ref": "#b"}, "type": "array"},
+         {"type", "items", "contains", "items+contains", "$ref:anchor", "$ref:nested-id"}),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#", "maxLength": 1},
+         {"$ref", "$ref:siblings"}),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#", "title": "a"}, {"$ref"}),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "items": {"$id": "#a", "not": {"$ref": "#"}}},
+         {"items", "items+untyped", "not", "$ref"}),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "items": {"$id": "a", "$ref": "#"}},
+         {"items", "items+untyped", "$ref", "$ref:siblings"}),
+        ({"$recursiveRef": "#"}, {"$recursiveRef"}),
         ({"$defs": {"unused": {"uniqueItems": True, "type": "array"}}}, {"type", "uniqueItems"}),
     ],
     ids=lambda value: str(sorted(value) if isinstance(value, set) else value),
 )  # fmt: skip
 def test_keywords(schema: Any, expected: set[str]) -> None:
     assert keywords(schema) == expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}, False),
+        ({"type": "array", "items": {"type": "string"}}, False),
+        ({"anyOf": [{"type": "null"}, {"const": {"a": 1}}, {"enum": [{}]}]}, False),
+        ({"type": "array", "prefixItems": [{"type": "null"}], "items": False}, False),
+        (False, False),
+        (True, True),
+        ({}, True),
+        ({"type": "object"}, True),
+        ({"type": ["null", "object"], "additionalProperties": {"type": "null"}}, True),
+        ({"type": "object", "patternProperties": {"a": False}, "additionalProperties": False}, True),
+        ({"type": "array"}, True),
+        ({"type": "array", "items": True}, True),
+        ({"type": "array", "items": {}}, True),
+        ({"minimum": 1}, True),
+        ({"type": "object", "properties": {"a": True}, "additionalProperties": False}, True),
+        ({"anyOf": [{"type": "null"}, {"$ref": "#/x"}], "x": {"type": "object"}}, True),
+    ],
+    ids=str,
+)
+def test_which_schemas_leave_names_open(schema: Any, expected: bool) -> None:
+    assert assertions(schema).leaves_names_open is expected
+
+
+def test_references_are_relative_to_the_nearest_id() -> None:
+    check_schema({"$defs": {"y": {"$id": "other", "$ref": "#/$defs/x", "$defs": {"x": {}}}}})
+    for schema in (
+        {"$ref": "#/$defs/x", "$defs": {"y": {"$id": "other"}}},
+        {"$defs": {"y": {"$id": "other", "$ref": "#/$defs/x"}, "x": {}}},
+    ):
+        with pytest.raises(InvalidGrammar, match="a schema that exists in this document"):
+            check_schema(schema)
 
 
 def test_every_keyword_is_probed() -> None:
@@ -166,6 +229,8 @@ def test_the_labels_of_the_probe_agree_with_another_validator() -> None:
             validator = jsonschema.Draft4Validator
         elif name in ("items:list", "additionalItems") or "dependencies" in name:
             validator = jsonschema.Draft7Validator
+        elif isinstance(schema, dict) and "$schema" in schema:
+            validator = jsonschema.validators.validator_for(schema)
         checker = validator(schema, format_checker=validator.FORMAT_CHECKER)
         for instance in right:
             assert checker.is_valid(instance), (name, schema, instance)

@@ -32,6 +32,15 @@ from guideway.json_schema.validity import is_valid
         (False, "1", False),
         ({"uniqueItems": True}, "[1, 1.0]", False),
         ({"type": "string", "format": "date"}, '"2024-02-30"', False),
+        ({"format": "date-time"}, '"2024-02-30T12:00:00Z"', False),
+        ({"format": "date-time"}, '"2024-02-29 12:00:00"', False),
+        ({"format": "time"}, '"24:00:00Z"', False),
+        ({"format": "duration"}, '"P1Y1D"', False),
+        ({"format": "email"}, '"a b@c"', False),
+        ({"format": "hostname"}, '"-a"', False),
+        ({"format": "uri"}, '"a b"', False),
+        ({"format": "date-time"}, "1", True),
+        ({"type": "integer", "format": "int32"}, "1", True),
         # drafts
         ({"items": [{"type": "null"}], "additionalItems": False}, "[null,null]", False),
         ({"dependencies": {"a": ["b"]}}, '{"a":1}', False),
@@ -70,6 +79,17 @@ def test_a_format_that_nobody_asserts_leaves_the_verdict_open() -> None:
     assert is_valid(schema, '"a"', enforces_formats=True) is True
     assert is_valid(schema, "1", enforces_formats=False) is False
     assert is_valid({"type": "string", "format": "ipv4"}, '"1.2.3.4"', enforces_formats=False) is True
+    assert is_valid({"format": "regex"}, '"("', enforces_formats=False) is None
+
+
+def test_a_format_that_is_not_known_is_open_only_where_the_verdict_hangs_on_it() -> None:
+    unknown = {"format": "of-its-own"}
+    properties = {"properties": {"a": unknown, "b": {"type": "integer"}}}
+    assert is_valid(properties, '{"b":1}', enforces_formats=False) is True
+    assert is_valid(properties, '{"a":"x","b":"x"}', enforces_formats=False) is False
+    assert is_valid(properties, '{"a":"x","b":1}', enforces_formats=False) is None
+    assert is_valid({"not": unknown}, '"x"', enforces_formats=False) is None
+    assert is_valid({"anyOf": [unknown, {"const": "x"}]}, '"x"', enforces_formats=False) is True
 
 
 def test_verdicts_agree_with_the_labels_of_the_probe() -> None:

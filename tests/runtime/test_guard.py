@@ -285,6 +285,12 @@ def test_what_needs_itself_without_end_is_invalid(given: dict[str, Any]) -> None
         {"properties": {"next": {"$ref": "#"}}, "required": ["next"]},
         {"not": {"$ref": "#"}},
         {"$defs": {"unused": {"$ref": "#/$defs/unused"}}},
+        {
+            "$defs": {"a": {"$ref": "#"}},
+            "type": "object",
+            "required": ["next"],
+            "properties": {"next": {"$id": "b", "$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}},
+        },
     ],
 )
 def test_what_may_end_passes(given: dict[str, Any]) -> None:

@@ -209,6 +209,18 @@ def test_keywords_a_backend_drops_are_named() -> None:
     assert built("vllm_outlines").supports(JsonSchema({"type": "integer", "minimum": 1})).unenforced == {"minimum"}
 
 
+def test_so_are_those_in_structural_tags() -> None:
+    def named(name: str, schema: Any) -> frozenset[str]:
+        tag = {"structures": [{"begin": "<a>", "schema": schema, "end": "</a>"}], "triggers": ["<a>"]}
+        return built(name).supports(StructuralTag(tag, whitespace="any")).unenforced
+
+    dates = {"type": "array", "items": {"type": "string", "format": "date"}}
+    for name in ("vllm_xgrammar", "vllm_guidance"):
+        assert named(name, dates) == {"format:date"}
+        assert named(name, {"type": "object"}) == {"names"}
+        assert named(name, {"type": "array", "items": {"type": "null"}}) == frozenset()
+
+
 KNOWN: dict[str, set[str]] = {
     # special tokens are text in its structural tags
     "vllm_xgrammar": {"stop_tokens_are_those_of_the_matcher", "a_refused_token_is_not_rolled_back"},

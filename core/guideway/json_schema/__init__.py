@@ -9,25 +9,41 @@ with them what an engine enforces.
 
 from __future__ import annotations
 
-from guideway.json_schema.assertions import KEYWORDS, TYPES, combine, keywords, pattern_details, root_keywords
+from guideway.json_schema.assertions import (
+    KEYWORDS,
+    TYPES,
+    assertions,
+    combine,
+    keywords,
+    pattern_details,
+    root_keywords,
+)
 from guideway.json_schema.checking import check_schema, misspelt_keywords
 from guideway.json_schema.cursor import JsonCursor
+from guideway.json_schema.formats import FORMATS, has_format, with_patterns
+from guideway.json_schema.tags import tag_nodes, tag_schemas
 from guideway.json_schema.walking import Pointer, Schema, resolve, subschemas
 from guideway.json_schema.writing import WritingRule
 
 __all__ = [
+    "FORMATS",
     "KEYWORDS",
     "TYPES",
     "JsonCursor",
     "Pointer",
     "Schema",
     "WritingRule",
+    "assertions",
     "check_schema",
     "combine",
+    "has_format",
     "keywords",
     "misspelt_keywords",
     "pattern_details",
     "resolve",
     "root_keywords",
     "subschemas",
+    "tag_nodes",
+    "tag_schemas",
+    "with_patterns",
 ]

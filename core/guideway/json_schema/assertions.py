@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
-from guideway.json_schema.walking import Schema, walk
+from guideway.json_schema.walking import Schema, ignores_beside_ref, walk
 
-__all__ = ["KEYWORDS", "TYPES", "combine", "keywords", "pattern_details", "root_keywords"]
+__all__ = ["KEYWORDS", "TYPES", "Assertions", "assertions", "combine", "keywords", "pattern_details", "root_keywords"]
 
 TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 
 KEYWORDS: tuple[str, ...] = (
-    *("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"),
+    *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"),
     *("format", "pattern", "minLength", "maxLength"),
     *("multipleOf", "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"),
     *("properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"),
@@ -28,6 +28,15 @@ and ``else`` count as ``if``."""
 _ORDER = {keyword: i for i, keyword in enumerate(KEYWORDS)}
 
 
+class Assertions(NamedTuple):
+    """What a checked schema asserts."""
+
+    keywords: frozenset[str]
+    """By name, as `keywords` says."""
+    leaves_names_open: bool
+    """Whether an object in an instance may have a name that its schema does not list. Errs on the side of yes."""
+
+
 def keywords(schema: Schema) -> frozenset[str]:
     """What a checked schema asserts, by name. Of each subschema:
 
@@ -36,22 +45,47 @@ def keywords(schema: Schema) -> frozenset[str]:
     - every two of them that stand side by side, ``pattern+maxLength``, because engines lose one beside the other;
     - how they stand with ``type``: ``anyOf+type`` where both are there (``$ref`` to ``const`` in `KEYWORDS`, which
       need none), and for the others ``minLength+types`` beside a list of types, ``minLength+untyped`` without any;
+    - ``$ref:nested-id`` for a local reference that is relative to an ``$id`` inside the schema, or that goes by a name
+      in a schema that has one; ``$ref:siblings`` for one beside what its draft, named by ``$schema``, ignores there;
     - in place of the plain name, where it matters: ``format:date``; ``$ref:remote`` out of the document and
-      ``$ref:anchor``; ``allOf:several``; ``oneOf:disjoint`` where no two
-      branches have the same type; ``multipleOf:number`` unless the type is ``integer``;
+      ``$ref:anchor``; ``allOf:several``; ``oneOf:disjoint`` where no two branches have the same type; ``enum:mistyped``
+      and ``const:mistyped`` where a value is not of the ``type``; ``multipleOf:number`` unless the type is ``integer``;
       ``required:undeclared`` for names that are not in ``properties``; ``minProperties:optional`` beside properties
       that are not required; ``items:false``; ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
-    - ``pattern:lookaround`` and the like (`pattern_details`).
+    - ``pattern:lookaround`` and the like (`pattern_details`), and ``pattern:repetition`` for a group with ``*``, ``+``
+      or ``{2,}`` in it that ``?`` or ``{1,2}`` stands after, which engines mistake in strings of JSON. These two, which
+      engines drop without a word, of ``patternProperties`` as well.
     """
+    return assertions(schema).keywords
+
+
+def assertions(schema: Schema) -> Assertions:
+    """All of it, in one walk."""
     found: set[str] = set()
+    leaves_names_open = False
     seen: set[frozenset[str]] = set()
-    for _, subschema in walk(schema):
+    ignores_siblings, by_name, nested = ignores_beside_ref(schema), False, False
+    for _, subschema, (_, resource) in walk(schema):
+        leaves_names_open = leaves_names_open or _leaves_names_open(subschema)
         if isinstance(subschema, bool):
             found |= set() if subschema else {"false"}
             continue
-        own = _own(subschema)
+        own, typed = _own(subschema), subschema.get("type")
+        if ignores_siblings and "$ref" in subschema:
+            if len(own) > 1 or not subschema.keys().isdisjoint({"type", "$id", "id"}):
+                found.add("$ref:siblings")
+            subschema = {"$ref": subschema["$ref"]}
+            own, typed = _own(subschema), None
+        names = subschema.get("patternProperties", ())
         details = {f"pattern:{detail}" for detail in pattern_details(subschema.get("pattern", ""))}
-        typed = subschema.get("type")
+        details |= {"pattern:lookaround"} if any("lookaround" in pattern_details(name) for name in names) else set()
+        if any(map(_repeats_a_repetition, (subschema.get("pattern", ""), *names))):
+            details.add("pattern:repetition")
+        references = own & {"$ref", "$ref:anchor", "$dynamicRef", "$recursiveRef"}
+        nested |= resource is not schema
+        by_name |= not references <= {"$ref"}
+        if resource is not schema and references:
+            found.add("$ref:nested-id")
         key = frozenset(own | details | {str(typed)})
         if key in seen:
             continue
@@ -61,7 +95,20 @@ def keywords(schema: Schema) -> frozenset[str]:
             found.add("type")
         found.update(_combinations(own))
         found |= {how for name in own if (how := _beside_type(name, typed)) is not None}
-    return frozenset(found)
+    found |= {"$ref:nested-id"} if nested and by_name else set()
+    return Assertions(frozenset(found), leaves_names_open)
+
+
+def _leaves_names_open(schema: Schema) -> bool:
+    """Whether that is so of a subschema by itself, or of values it says nothing of."""
+    if isinstance(schema, bool):
+        return schema
+    if not schema.keys().isdisjoint({"const", "enum"}):
+        return False
+    types = schema.get("type", () if schema.keys() & _APPLIES_OTHERS else TYPES)
+    if "object" in types and (schema.get("additionalProperties") is not False or "patternProperties" in schema):
+        return True
+    return "array" in types and schema.get("items", True) is True
 
 
 def root_keywords(schema: Schema) -> frozenset[str]:
@@ -87,6 +134,27 @@ def pattern_details(pattern: str) -> frozenset[str]:
     """What a regular expression uses that engines may lack: ``lookaround``, ``backreference``, ``boundary``,
     ``property``. Errs on the side of naming too much."""
     return frozenset(detail for detail, search in _PATTERN_DETAILS.items() if search(pattern))
+
+
+def _repeats_a_repetition(pattern: str) -> bool:
+    """Whether ``?`` or ``{...}`` stands after a group in which something is repeated without end."""
+    groups = [False]  # of the groups that are open, whether they have such a repetition
+    for piece in _PIECE.finditer(pattern):
+        text = piece[0]
+        if text == "(":
+            groups.append(False)
+        elif text.startswith(")"):
+            inside = groups.pop() if len(groups) > 1 else groups[0]
+            if inside and len(text) > 1:
+                return True
+            groups[-1] |= inside
+        elif piece["endless"]:
+            groups[-1] = True
+    return False
+
+
+_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(|\)[?{]?|(?P<endless>[*+]|\{\d+,\})", re.DOTALL)
+"""An escape, a class, what begins or ends a group, or a repetition without end."""
 
 
 def _own(schema: Mapping[str, Any]) -> set[str]:
@@ -122,6 +190,8 @@ def _name(keyword: str, schema: Mapping[str, Any]) -> str:
             return f"format:{value}"
         case "$ref" if value != "#" and not value.startswith("#/"):
             return "$ref:anchor" if value.startswith("#") else "$ref:remote"
+        case "enum" | "const" if "type" in schema and not _are_of_type(value if keyword == "enum" else [value], schema):
+            return f"{keyword}:mistyped"
         case "allOf" if len(value) > 1:
             return "allOf:several"
         case "oneOf" if _are_of_different_types(value):
@@ -141,13 +211,35 @@ def _name(keyword: str, schema: Mapping[str, Any]) -> str:
     return keyword
 
 
+def _are_of_type(values: list[Any], schema: Mapping[str, Any]) -> bool:
+    names = {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
+    return all(not names.isdisjoint(_types_of(value)) for value in values)
+
+
+def _types_of(value: object) -> tuple[str, ...]:
+    match value:
+        case None:
+            return ("null",)
+        case bool():
+            return ("boolean",)
+        case str():
+            return ("string",)
+        case int():
+            return ("integer", "number")
+        case float():
+            return ("integer", "number") if value.is_integer() else ("number",)
+    return ("array",) if isinstance(value, list) else ("object",)
+
+
 def _are_of_different_types(schemas: list[Any]) -> bool:
     types = [schema.get("type") if isinstance(schema, Mapping) else None for schema in schemas]
     names = {"number" if name == "integer" else name for name in types if isinstance(name, str)}
     return len(names) == len(schemas)
 
 
-_NEED_NO_TYPE = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})
+_APPLIES_OTHERS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+_REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+_NEED_NO_TYPE = frozenset({*_REFERENCES, "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})
 
 _PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
     "lookaround": re.compile(r"\(\?<?[=!]").search,

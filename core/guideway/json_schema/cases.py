@@ -162,34 +162,256 @@ _POOL: dict[str, list[Any]] = {
     "other": [None, True, False],
 }
 
+# Right and wrong texts of formats, by the definitions that `guideway.json_schema.formats` names; the wrong ones are
+# what a pattern written in haste takes.
+_FORMATS: dict[str, tuple[list[Any], list[Any]]] = {
+    "date": (
+        ["2024-02-29", "1999-12-31", "2000-02-29", "2023-04-30"],
+        [
+            *("", "2024-2-9", "2024-13-01", "2024-01-32", "x2024-01-01", "2024-00-10", "2024-01-00", "24-01-01"),
+            *("2024-02-30", "2024-02-31", "2024-04-31", "2024-06-31", "2024-09-31", "2024-11-31", "2023-02-29"),
+            *("2022-02-29", "1900-02-29", "2100-02-29", "20240101", "2024-W01-1", "2024-001", "+2024-01-01"),
+            *("2024-01-01T00:00:00Z", "-2024-01-01", "12024-01-01", "\u0662024-01-01"),
+        ],
+    ),
+    "time": (
+        ["12:30:00Z", "23:59:59.5+01:00", "00:00:00z", "12:30:00-23:59", "23:59:60Z", "00:59:60+01:00"],
+        [
+            *("", "12:30", "12:30:00", "25:00:00Z", "24:00:00Z", "12:60:00Z", "12:61:00Z", "12:30:61Z", "1:30:00Z"),
+            *("12:30:60Z", "22:59:60Z", "23:58:60Z", "23:59:60+01:00", "23:59:60.5-00:30"),
+            *("12:30:00+24:00", "12:30:00+01:60", "12:30:00+01", "12:30:00+0100", "12:30:00.Z", "12:30:00,5Z"),
+            *("12:30:005Z", "12:30:00 Z", "12:30:00ZZ", "12:30Z", "12:30:00+1:00", "1\u0662:30:00Z"),
+        ],
+    ),
+    "date-time": (
+        [
+            *("2024-02-29T12:30:00Z", "2024-02-29T12:30:00.25+01:00", "2024-02-29t12:30:00z"),
+            *("1998-12-31T23:59:60Z", "1998-12-31T15:59:60.123-08:00"),
+        ],
+        [
+            *("", "2024-02-29", "2024-02-29 12", "2024-02-29 12:30:00Z", "2024-02-29T12:30:00", "2024-02-29T12:30Z"),
+            *("2024-02-30T12:30:00Z", "2023-02-29T12:30:00Z", "2024-06-31T12:30:00Z", "1900-02-29T12:30:00Z"),
+            *("2024-02-29T24:00:00Z", "2024-02-29T12:60:00Z", "2024-02-29T12:30:61Z", "2024-02-29T12:30:60Z"),
+            *("1998-12-31T22:59:60Z", "1998-12-31T23:58:60Z", "1998-12-31T23:59:60-08:00"),
+            *("2024-02-29T12:30:00+24:00", "2024-02-29T12:30:00+01", "2024-02-29T12:30:00.Z", "2024-13-01T12:30:00Z"),
+        ],
+    ),
+    "duration": (
+        ["P1D", "PT5M", "P1Y2M3DT4H5M6S", "P4W", "PT36H", "P0D"],
+        [
+            *("", "P", "1D", "P1S", "PT", "P1DT", "P1Y2", "PT1M5", "PT1H5", "P1D2H", "PT1D", "P1Y1W", "P1W1D", "P1Y1D"),
+            *("PT1H1S", "P0.5D", "PT0.5S", "-P1D", "P-1D", "p1d", "P2D1Y", "P\u0661D"),
+        ],
+    ),
+    "email": (
+        ["a@b.cd", "x.y@example.com", "a+b_c@x-y.z1", "~@a", "a@1.2"],
+        [
+            *("", "a", "a@", "@b.cd", "a b@c.de", ".a@b.cd", "a.@b.cd", "a..b@c.de", "a@b..cd", "a@.b", "a@b."),
+            *(
+                "a@-b.cd",
+                "a@b-.cd",
+                "a@b.c-",
+                "a@b_c.de",
+                "a@b@c.de",
+                "a@b.cd, x@y.zz",
+                "a@b c",
+                "<a@b.cd>",
+                "a@[b.cd]",
+            ),
+            *("a@[1.2.3.300]", "a,b@c.de", "a(b)@c.de", "a@b.cd\n", "a@é.de", "é@a.de"),
+        ],
+    ),
+    "hostname": (
+        ["a", "example.com", "a-b.c1", "1a.b", "xn--bcher-kva.example"],
+        [
+            *("", "-a", "a-", "a-.b", "a.-b", "a..b", ".a", "a.", "a b", "a_b", "a/b", "é.de", "a.b\n", "ab--c.de"),
+            *("a" * 64, f"{'a' * 64}.com", ".".join(["a" * 63] * 4), ".".join("a" * 128), "xn--X", "a:80"),
+        ],
+    ),
+    "ipv4": (
+        ["127.0.0.1", "8.8.8.8", "255.249.199.0", "0.0.0.0"],
+        [
+            *("", "1.2.3", "1.2.3.4.5", "256.1.1.1", "1.1.1.256", "1.1.260.1", "1.300.1.1", "01.2.3.4", "1.2.3.04"),
+            *(
+                "1.2.3.00",
+                "1.2.3.4/8",
+                "1.2.3.",
+                ".1.2.3",
+                "1..2.3",
+                "1.2.3.4 ",
+                "0x1.2.3.4",
+                "1.2.3.-1",
+                "\u0661.2.3.4",
+            ),
+        ],
+    ),
+    "ipv6": (
+        [
+            *("::1", "2001:db8::1", "::", "1::", "1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7::", "::2:3:4:5:6:7:8", "ABCD::ef"),
+            *("::ffff:1.2.3.4", "1:2:3:4:5:6:1.2.3.4", "1::5:1.2.3.4"),
+        ],
+        [
+            *("", "1", ":", ":::", "::1::", "1::2::3", "12345::", "g::", "1:2:3:4:5:6:7", "1:2:3:4:5:6:7:8:9", ":1::2"),
+            *("1:2:3:4:5:6:7:8::", "::1:2:3:4:5:6:7:8", "1:2:3:4::5:6:7:8", "1::2:", "1:2:3:4:5:6:7:", "::1%eth0"),
+            *("::1/64", "[::1]", "::1.2.3", "::1.2.3.256", "::01.2.3.4", "::ffff:192.168.0.01", "1.2.3.4", "1.2.3.4::"),
+            *("1:2:3:4:5:6:7:1.2.3.4", "1:2:3:4:5:1.2.3.4", "1::1.2.3.4:5"),
+        ],
+    ),
+    "uuid": (
+        ["123e4567-e89b-12d3-a456-426614174000", "123E4567-E89B-12D3-A456-426614174000"],
+        [
+            *("", "123e4567", "123e4567-e89b-12d3-a456-42661417400g", "123e4567-e89b-12d3-a456-4266141740000"),
+            *("123e4567e89b12d3a456426614174000", "{123e4567-e89b-12d3-a456-426614174000}"),
+            *("123e456-7e89b-12d3-a456-426614174000", "123e4567-e89b-12d3-a456426614174000-"),
+            *("urn:uuid:123e4567-e89b-12d3-a456-426614174000", "123e4567-e89b-12d3-a456-42661417400"),
+        ],
+    ),
+    "uri": (
+        ["http://a.b/c", "urn:x:y", "http://u:p@a.b:80/c?d=e#f", "mailto:a@b.cd", "a:", "file:///a", "http://a/%20"],
+        [
+            *(
+                "",
+                "a b",
+                "//",
+                "//a.b/c",
+                "/a",
+                "a",
+                "a/b:c",
+                "1a:b",
+                ":a",
+                "http://a b",
+                "http://a.b/c d",
+                "http://a:b/",
+            ),
+            *(
+                "http://a/%",
+                "http://a/%4",
+                "http://a/%4g",
+                "http://a/<b>",
+                'http://a/"',
+                "http://a/\\b",
+                "http://a/{b}",
+            ),
+            *("http://a/^", "http://a/`", "http://a/|", "http://a/é", "http://é/", "http://a#b#c", "http://a@b@c/"),
+            *("http://[a/", "http://a]/", "http://a/[b]", "http://a/\n", "http://[::1", "a~b:c"),
+        ],
+    ),
+    "uri-reference": (
+        ["a/b", "http://a.b/c", "", "#a", "?a", "//a.b/c", "/a", "./a:b", "a/b:c"],
+        [
+            *(
+                "a b",
+                "%",
+                "%4g",
+                "1:b",
+                "a/{b}",
+                "\\a\\b",
+                "#a#b",
+                "#\\",
+                "//a:b/c",
+                "//a@b@c/",
+                "<a>",
+                "é",
+                "http://a/%",
+            ),
+            *("a/`", "a|b", "a^b", 'a"b', ":a"),
+        ],
+    ),
+    "json-pointer": (
+        ["", "/a/0", "/", "/~0~1", '/a"b', "/é", "/a\\b"],
+        ["a", "/~2", "/~", "/a~", "#/a", "a/b", "/a/~x"],
+    ),
+    "relative-json-pointer": (["0", "1/a", "10#"], ["", "/a", "01/a", "-1", "1a", "0##", "+1", "1/~2"]),
+    "uri-template": (["", "a/{b}", "{?a,b*}", "{+a:3}"], ["{", "}", "a{b", "{a b}", "{a}}"]),
+    "iri": (["http://ä.b/c", "urn:x:y"], ["", "/abc", "a b", "\\a", "http://a/{b}", "http://a/%"]),
+    "iri-reference": (["ä/b", "#ä"], ["a b", "#ä\\b", "\\a", "%"]),
+    "idn-email": (["ä@ö.de", "a@b.cd"], ["", "a", "a@", "@a", "ä ö@a.de"]),
+    "idn-hostname": (["ä.de", "a"], ["", "-ä", "a..b", "ä b", "ä-", ".", "a\u3002\u3002b"]),
+    "regex": (["a+", "[ab]"], ["(", "a**", "[a", "a)"]),
+}
+
+_DRAFT_2019, _DRAFT_7 = "https://json-schema.org/draft/2019-09/schema", "http://json-schema.org/draft-07/schema#"
+_CLOSED = {"additionalProperties": False}
+_NAMED_INT, _NAMED_STR = {"$anchor": "t", **_INT}, {"$anchor": "t", **_STR}
+
+# A reference that is relative to an inner `$id`; for who takes it for one of the whole schema, or the other way round,
+# it refers to another type, or to nothing.
+_NESTED_IDS: list[tuple[Schema, list[Any], list[Any]]] = [
+    *(
+        (
+            {"type": "object", "properties": {"a": {"$id": "b", "$ref": reference, "$defs": {"t": inner}}}, **whole},
+            [{}, {"a": 1}],
+            [{"a": "x"}, {"a": None}],
+        )
+        for reference, inner, outer in (("#/$defs/t", _INT, _STR), ("#t", _NAMED_INT, _NAMED_STR))
+        for whole in ({}, {"$defs": {"t": outer}}, {"$defs": {"t": outer}, "$id": "c"})
+    ),
+    (
+        {"$defs": {"s": _NAMED_STR}, "type": "object", "properties": {"a": {"$ref": "#t"}}, **_CLOSED}
+        | {"patternProperties": {"^x$": {"$id": "b", "$defs": {"t": _NAMED_INT}}}},
+        [{}, {"a": "x"}],
+        [{"a": 1}, {"b": 1}],
+    ),
+    (
+        {"type": "object", "properties": {"a": {"$id": "b", "type": "array", "items": {"$ref": "#"}}}, **_CLOSED},
+        [{}, {"a": [[]]}],
+        [{"a": [{}]}, {"a": [{"a": []}]}, {"b": 1}],
+    ),
+    (
+        {
+            "$id": "https://example.com/root",
+            "$ref": "list",
+            "$defs": {
+                "t": {"$dynamicAnchor": "t", "type": "string"},
+                "list": {
+                    "$id": "list",
+                    "type": "array",
+                    "items": {"$dynamicRef": "#t"},
+                    "$defs": {"t": {"$dynamicAnchor": "t"}},
+                },
+            },
+        },
+        [[], ["a"]],
+        [[1], ["a", 1], {}],
+    ),
+]
+
+# What stands beside `$ref` in a draft that ignores it.
+_SIBLINGS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
+    ({"$ref": "#/definitions/s", "maxLength": 1, "definitions": {"s": _STR}}, ["a", "abc"], [1, None]),
+    (
+        {"type": "object", "properties": {"a": {"$ref": "#/definitions/s", "type": "integer"}}}
+        | {"definitions": {"s": _STR}},
+        [{"a": "x"}],
+        [{"a": 1}],
+    ),
+    (
+        {"oneOf": [{"$ref": "#/definitions/n", "maximum": 5}, {"type": "number", "minimum": 3}]}
+        | {"definitions": {"n": {"type": "number"}}},
+        [1, 2],
+        [4, 7, "a"],
+    ),
+    (
+        {"type": "number", "not": {"$ref": "#/definitions/i", "minimum": 3}, "definitions": {"i": _INT}},
+        [1.5],
+        [1, 2, 4],
+    ),
+    (
+        {"if": {"$ref": "#/definitions/i", "minimum": 9}, "then": {"maximum": 5}, "definitions": {"i": _INT}},
+        [1, 5, "a"],
+        [7],
+    ),
+    (
+        {"type": "object", "properties": {"a": {"$id": "b", "$ref": "#/definitions/t", "definitions": {"t": _STR}}}}
+        | {"definitions": {"t": _INT}},
+        [{"a": 1}],
+        [{"a": "x"}],
+    ),
+]
+
 # Names whose instances must be labelled by hand: (name, schema, right, wrong).
 _LABELLED: list[Case] = [
-    *(
-        (f"format:{name}", {"type": "string", "format": name}, right, wrong)
-        for name, right, wrong in (
-            ("date", ["2024-02-29", "1999-12-31"], ["", "2024-2-9", "2024-13-01", "2024-01-32", "x2024-01-01"]),
-            ("time", ["12:30:00Z", "23:59:59.5+01:00"], ["", "12:30", "25:00:00Z", "12:61:00Z"]),
-            (
-                "date-time",
-                ["2024-02-29T12:30:00Z", "2024-02-29T12:30:00.25+01:00"],
-                ["", "2024-02-29", "2024-02-29 12"],
-            ),
-            ("duration", ["P1D", "PT5M", "P1Y2M3DT4H5M6S"], ["", "P", "1D", "P1S"]),
-            ("email", ["a@b.cd", "x.y@example.com"], ["", "a", "a@", "@b.cd", "a b@c.de"]),
-            ("hostname", ["a", "example.com"], ["", "-a", "a..b", "a b"]),
-            ("ipv4", ["127.0.0.1", "8.8.8.8"], ["", "1.2.3", "256.1.1.1", "1.2.3.4.5"]),
-            ("ipv6", ["::1", "2001:db8::1"], ["", "1", "::1::", "12345::"]),
-            (
-                "uuid",
-                ["123e4567-e89b-12d3-a456-426614174000"],
-                ["", "123e4567", "123e4567-e89b-12d3-a456-42661417400g"],
-            ),
-            ("uri", ["http://a.b/c", "urn:x:y"], ["", "a b", "//"]),
-            ("uri-reference", ["a/b", "http://a.b/c"], ["a b", "%"]),
-            ("json-pointer", ["", "/a/0"], ["a", "/~2"]),
-            ("regex", ["a+", "[ab]"], ["(", "a**"]),
-        )
-    ),
+    *((f"format:{name}", _string(format=name), right, wrong) for name, (right, wrong) in _FORMATS.items()),
     ("format:*", {"type": "string", "format": "no-such-format"}, ["right"], ["wrong"]),
     ("type", _STR, ["", "é", 'a\n"\\'], [1, None, [], {}]),
     ("type", _INT, [0, -5, 12], [1.5, "1", True]),
@@ -255,6 +477,14 @@ _LABELLED: list[Case] = [
         )
     ),
     ("$ref:anchor", {"$ref": "#t", "$defs": {"t": {"$anchor": "t", "type": "integer"}}}, [1], ["a", None]),
+    *(("$ref:nested-id", schema, right, wrong) for schema, right, wrong in _NESTED_IDS),
+    *(("$ref:siblings", {"$schema": _DRAFT_7, **schema}, right, wrong) for schema, right, wrong in _SIBLINGS),
+    (
+        "$recursiveRef",
+        {"$schema": _DRAFT_2019, "type": "object", "properties": {"a": {"$recursiveRef": "#"}}, **_CLOSED},
+        [{}, {"a": {"a": {}}}],
+        [{"b": 1}, {"a": 1}, {"a": {"b": 1}}],
+    ),
     ("$ref:remote", {"$ref": "https://example.com/integer.json"}, [1], ["a", None]),
     (
         "$dynamicRef",
@@ -267,9 +497,30 @@ _LABELLED: list[Case] = [
     ("exclusiveMaximum:draft4", {"type": "integer", "maximum": 4, "exclusiveMaximum": True}, [-12, 3], [4, 5]),
     ("items:list", {"type": "array", "items": [_INT, _STR]}, [[1, "a"]], [["a"], [1, 1]]),
     ("additionalItems", {"type": "array", "items": [_INT], "additionalItems": False}, [[1]], [[1, 2], ["a"]]),
+    ("enum:mistyped", {"type": "string", "enum": ["a", 1, None]}, ["a"], [1, None, "b"]),
+    ("enum:mistyped", {"type": ["integer", "null"], "enum": ["a", 1, 2.5, True]}, [1], ["a", 2.5, True, None]),
+    (
+        "const:mistyped",
+        {"type": "object", "properties": {"a": {"type": "integer", "const": "x"}, "b": _INT}},
+        [{}, {"b": 1}],
+        [{"a": "x"}, {"a": 1}],
+    ),
+    ("prefixItems+minItems", {"type": "array", "prefixItems": [_INT], "minItems": 2}, [[1, 2]], [[1], []]),
+    ("prefixItems+maxItems", {"type": "array", "prefixItems": [_INT, _INT], "maxItems": 1}, [[1]], [[1, 2], ["a"]]),
     ("pattern:lookaround", {"type": "string", "pattern": "^(?!a)[abc]$"}, ["b", "c"], ["a", "bb", ""]),
     ("pattern:backreference", {"type": "string", "pattern": r"^([ab])\1$"}, ["aa", "bb"], ["ab", "a"]),
     ("pattern:boundary", {"type": "string", "pattern": r"^a\b.*$"}, ["a", "a b"], ["ab", "b"]),
+    *(
+        ("pattern:repetition", _string(pattern=pattern), right, wrong)
+        for pattern, right, wrong in (
+            ("^(a*b)?$", ["", "b", "aab"], ["a", "aa", "ba"]),
+            ("^c(ab*)?$", ["c", "cab"], ["cb", "cbb"]),
+            ("^(a{2,})?$", ["", "aa", "aaa"], ["a"]),
+            ("^(?:(?:ab*|c){1,2}|c)$", ["ab", "abc", "c"], ["aca", "b"]),
+            ("^(ab*|c){1,}$", ["abc", "cab"], ["b", "acb"]),
+            ("^(?:(?:a*b|c){0,2}|c)$", ["", "aabc"], ["bbb", "a"]),
+        )
+    ),
     ("pattern:property", {"type": "string", "pattern": r"^\p{L}$"}, ["a", "é"], ["1", "", "ab"]),
 ]
 

@@ -8,13 +8,13 @@ from functools import lru_cache
 from typing import Any
 
 from guideway.json_schema.assertions import KEYWORDS, TYPES
-from guideway.json_schema.walking import SCHEMA_LISTS, Chain, refuse, resolve, walk
+from guideway.json_schema.walking import SCHEMA_LISTS, Chain, Schema, refuse, resolve, walk
 
 __all__ = ["check_schema", "misspelt_keywords"]
 
 _KNOWN = frozenset(
     {*KEYWORDS, "type", "then", "else", "$id", "id", "$schema", "$anchor", "$dynamicAnchor", "$recursiveAnchor"}
-    | {"$recursiveRef", "$vocabulary", "$comment", "$defs", "definitions", "title", "description", "default"}
+    | {"$vocabulary", "$comment", "$defs", "definitions", "title", "description", "default"}
     | {"examples", "example", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType"}
     | {"contentSchema", "nullable", "discriminator", "xml", "externalDocs", "enumNames", "links", "media"}
 )
@@ -30,10 +30,9 @@ def check_schema(schema: object) -> frozenset[str]:
     """
     if not isinstance(schema, Mapping | bool):
         refuse(None, "a JSON Schema", "an object or a boolean", schema)
-    nested_ids = False
-    local_references: list[tuple[Chain, str]] = []
+    local_references: list[tuple[Chain, str, Schema]] = []
     unknown: set[str] = set()
-    for pointer, subschema in walk(schema):
+    for pointer, subschema, (_, resource) in walk(schema):
         if isinstance(subschema, bool):
             continue
         for keyword, value in subschema.items():
@@ -41,11 +40,10 @@ def check_schema(schema: object) -> frozenset[str]:
                 refuse((pointer, keyword), f"`{keyword}`", check[0], value)
         if len(unknown) <= MAX_UNKNOWN_KEYS:
             unknown |= subschema.keys() - _KNOWN
-        nested_ids |= pointer is not None and "$id" in subschema
         if str(subschema.get("$ref", "")).partition("/")[0] == "#":
-            local_references.append(((pointer, "$ref"), subschema["$ref"]))
-    for pointer, reference in () if nested_ids else local_references:  # else relative to the nearest of these ids
-        if not isinstance(resolve(schema, reference), Mapping | bool):
+            local_references.append(((pointer, "$ref"), subschema["$ref"], resource))
+    for pointer, reference, resource in local_references:
+        if not isinstance(resolve(resource, reference), Mapping | bool):
             refuse(pointer, "`$ref`", "a reference to a schema that exists in this document", reference)
     return frozenset(unknown)
 
@@ -84,7 +82,7 @@ def _is_types(value: object) -> bool:
 _GROUPS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("type", f"one of {', '.join(TYPES)} or a list of these", _is_types),
     ("enum", "a list of at least one value", lambda v: isinstance(v, list) and bool(v)),
-    ("$ref $dynamicRef $id $anchor format pattern", "a string", lambda v: isinstance(v, str)),
+    ("$ref $dynamicRef $recursiveRef $id $anchor format pattern", "a string", lambda v: isinstance(v, str)),
     (
         "minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains",
         "a non-negative integer",

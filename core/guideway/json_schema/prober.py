@@ -18,7 +18,7 @@ from guideway.api.grammar import CompiledGrammar, GrammarStrategy, Support
 from guideway.api.types import WHITESPACE, JsonSchema, StructuralTag, Whitespace
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidGrammar, UnsupportedGrammar
-from guideway.json_schema import Schema, check_schema, keywords
+from guideway.json_schema import Schema, assertions, check_schema, keywords
 from guideway.json_schema.cases import cases
 
 __all__ = ["Status", "SupportTable", "Table", "byte_vocabulary", "probe", "probe_holders_apart"]
@@ -33,6 +33,9 @@ parts are not; one that is refused shows when it is compiled, and then another s
 
 HOLDERS = frozenset({"$ref", "allOf", "anyOf", "oneOf:disjoint"})
 """Keywords that only apply other schemas. (``oneOf`` says more: that no two of them hold.)"""
+
+_INDIRECT = frozenset({"$ref:nested-id", "$ref:siblings"})
+"""What shows only through other keywords: where one of these is not enforced, that is named."""
 
 _WORSE: tuple[Status, ...] = ("enforced", "narrow", "unenforced", "refused")
 STOP = 256
@@ -72,13 +75,22 @@ def _holds(name: str) -> bool:
 
 def _probe(compile_: Callable[[JsonSchema], CompiledGrammar]) -> Table:
     found: dict[str, list[Status]] = {}
+    indirect: list[tuple[str, frozenset[str], Status]] = []
     for name, schema, right, wrong in cases():
-        found.setdefault(name, []).extend(_judge(compile_, schema, right, wrong, word) for word in WHITESPACE)
+        statuses = [_judge(compile_, schema, right, wrong, word) for word in WHITESPACE]
+        found.setdefault(name, []).extend(statuses)
+        if name in _INDIRECT:
+            indirect += ((name, keywords(schema) - {name}, status) for status in statuses)
     table: Table = {name: _summary(statuses) for name, statuses in found.items() if "+" not in name}
     for name in found.keys() - table.keys():
         parts = name.replace("format", "format:email").split("+")
         if _summary(found[name]) == "unenforced" and all(table.get(part) != "unenforced" for part in parts):
             table[name] = "unenforced"
+    ignored = {name for name, status in table.items() if status in ("unenforced", "refused")}
+    for name in _INDIRECT:
+        alone = [status for other, rest, status in indirect if other == name and rest.isdisjoint(ignored)]
+        if set(alone) - {"refused"}:
+            table[name] = _summary(alone)
     return dict(sorted(table.items()))
 
 
@@ -142,7 +154,8 @@ class SupportTable:
 
     def support(self, constraint: JsonSchema | StructuralTag, schemas: Iterable[Schema] | None = None) -> Support:
         """What the installed version enforces of a schema, or of the `schemas` in a structural tag, parts of
-        ``constraint.parsed``; a refusal where one is malformed."""
+        ``constraint.parsed``; a refusal where one is malformed. In a tag nobody keeps a `WritingRule`: ``names`` stands
+        for that names may be there twice, or written with escapes."""
         table = self.installed()
         enforced: set[str] = set() if schemas is None else {constraint.kind}
         unenforced: set[str] = set()
@@ -151,12 +164,15 @@ class SupportTable:
                 constraint.cached(check_schema, schema)
             except InvalidGrammar as error:
                 return Support(reason=str(error))
-            status = {name: _look_up(name, table) for name in constraint.cached(keywords, schema)}
+            found = constraint.cached(assertions, schema)
+            status = {name: _look_up(name, table) for name in found.keywords}
             refused = sorted(name for name in status if status[name] == "refused")
             if refused:
                 return Support(reason=f"{self.library} does not compile {', '.join(refused)}")
             enforced |= {name for name in status if "+" not in name and status[name] in ("enforced", "narrow")}
             unenforced |= {name for name in status if status[name] == "unenforced"}
+            if schemas is not None and found.leaves_names_open:
+                unenforced.add("names")
         return Support(enforced=frozenset(enforced - unenforced), unenforced=frozenset(unenforced))
 
     def committed(self) -> dict[str, Table]:

@@ -10,13 +10,15 @@ import re
 from typing import Any, NoReturn
 
 import jsonschema  # type: ignore[import-untyped]
+from jsonschema.exceptions import FormatError  # type: ignore[import-untyped]
 from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from guideway.api.types import unique_keys
 from guideway.json_schema.assertions import keywords
-from guideway.json_schema.walking import Schema, walk
+from guideway.json_schema.formats import has_format
+from guideway.json_schema.walking import Schema
 
 __all__ = ["is_valid"]
 
@@ -25,7 +27,7 @@ def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
     """Whether `text` is JSON without a key twice in one object, and an instance of a checked schema.
 
     None: it is not known, because judging takes what a remote reference refers to, a dialect of ``$schema`` or a
-    regular expression that is not known here, or a format that ``jsonschema`` does not know either and that was not
+    regular expression that is not known here, or a format that is not known here (`has_format`) and that was not
     enforced. Nothing is fetched.
     """
     try:
@@ -35,13 +37,34 @@ def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
     dialect = _dialect(schema)
     if dialect is None:
         return None
+
+    def judge(formats: _Formats) -> bool:
+        return bool(dialect(schema, registry=Registry(), format_checker=formats).is_valid(instance))
+
+    formats = _Formats(unknown=True)
     try:
-        found = dialect(schema, registry=Registry(), format_checker=dialect.FORMAT_CHECKER).is_valid(instance)
+        found = judge(formats)
+        if not formats.met_unknown or judge(_Formats(unknown=False)) == found:
+            return found
     except (Unresolvable, re.error):
         return None
-    if found and not enforces_formats and not _formats(schema) <= dialect.FORMAT_CHECKER.checkers.keys():
-        return None
-    return bool(found)
+    return found if enforces_formats else None
+
+
+class _Formats:
+    """What `jsonschema` asks about formats; those that are not known here hold or do not, as `unknown` says."""
+
+    def __init__(self, unknown: bool) -> None:
+        self.met_unknown = False
+        self._unknown = unknown
+
+    def check(self, instance: object, format: str) -> None:  # noqa: A002 - the name is `jsonschema`'s
+        if not isinstance(instance, str):
+            return
+        holds = has_format(format, instance)
+        self.met_unknown |= holds is None
+        if not (self._unknown if holds is None else holds):
+            raise FormatError(f"not of the format {format}")
 
 
 def _dialect(schema: Schema) -> Any:
@@ -55,11 +78,6 @@ def _dialect(schema: Schema) -> Any:
     if names & {"items:list", "additionalItems", "dependencies"}:
         return jsonschema.Draft7Validator
     return jsonschema.Draft202012Validator
-
-
-def _formats(schema: Schema) -> set[str]:
-    nodes = (node for _, node in walk(schema) if isinstance(node, dict))
-    return {node["format"] for node in nodes if "format" in node}
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from guideway.errors import InvalidGrammar
 
-__all__ = ["Chain", "Pointer", "Schema", "refuse", "resolve", "subschemas", "walk"]
+__all__ = ["Chain", "Pointer", "Resource", "Schema", "ignores_beside_ref", "refuse", "resolve", "subschemas", "walk"]
 
 Schema: TypeAlias = Mapping[str, Any] | bool
 
@@ -21,6 +21,9 @@ SCHEMA_MAPS = frozenset({"$defs", "definitions", "dependencies", "dependentSchem
 
 Chain: TypeAlias = "tuple[Chain, str | int] | None"
 """A JSON pointer as pairs of what leads to it and its last part."""
+
+Resource: TypeAlias = "tuple[Chain, Schema]"
+"""What the local references in it are relative to: the whole schema, or a part with an ``$id``; and where that is."""
 
 
 class Pointer:
@@ -44,7 +47,7 @@ def subschemas(schema: Schema) -> Iterator[tuple[Pointer, Schema]]:
     """Every subschema of a checked schema with its JSON pointer, itself first (``#``), ``$defs`` and whatever local
     references reach included, each once. A boolean that is a keyword's whole value (``additionalProperties: false``)
     belongs to that keyword and is not listed."""
-    for pointer, subschema in walk(schema):
+    for pointer, subschema, _ in walk(schema):
         yield Pointer(pointer), subschema
 
 
@@ -66,25 +69,47 @@ def _is_index(key: str, length: int) -> bool:
     return key.isdecimal() and len(key) <= len(str(length)) and int(key) < length
 
 
-def walk(schema: Schema) -> Iterator[tuple[Chain, Schema]]:
+def ignores_beside_ref(schema: Schema) -> bool:
+    """Whether a whole schema is of a draft in which nothing counts that stands beside ``$ref``: 7 and before."""
+    return isinstance(schema, Mapping) and "/draft-0" in str(schema.get("$schema"))
+
+
+def walk(schema: Schema) -> Iterator[tuple[Chain, Schema, Resource]]:
     """Every subschema, breadth of a node before its depth; also of what is not yet checked."""
-    pending: list[tuple[Chain, Any]] = [(None, schema)]
+    whole: Resource = (None, schema)
+    begins_resource = _begins_resource_of_old if ignores_beside_ref(schema) else _begins_resource
+    pending: list[tuple[Chain, Any, Resource]] = [(None, schema, whole)]
     seen: set[int] = set()
     while pending:
-        pointer, node = pending.pop()
+        pointer, node, resource = pending.pop()
         if isinstance(node, bool):
-            yield pointer, node
+            yield pointer, node, resource
             continue
         if not isinstance(node, Mapping):
             refuse(pointer, "a subschema", "an object or a boolean", node)
         if id(node) in seen:  # a reference into it, or one object used twice by the caller
             continue
         seen.add(id(node))
-        yield pointer, node
-        pending.extend(reversed(list(_children(pointer, node, schema))))
+        if pointer is not None and begins_resource(node):
+            resource = (pointer, node)
+        yield pointer, node, resource
+        children = [(where, child, resource) for where, child in _children(pointer, node, resource)]
+        pending.extend(reversed(children))
 
 
-def _children(pointer: Chain, node: Mapping[str, Any], root: Schema) -> Iterator[tuple[Chain, Any]]:
+def _begins_resource(node: Mapping[str, Any]) -> bool:
+    return _is_address(node.get("$id"))
+
+
+def _begins_resource_of_old(node: Mapping[str, Any]) -> bool:
+    return "$ref" not in node and (_is_address(node.get("$id")) or _is_address(node.get("id")))
+
+
+def _is_address(value: object) -> bool:
+    return isinstance(value, str) and not value.startswith("#")  # that was an anchor once
+
+
+def _children(pointer: Chain, node: Mapping[str, Any], resource: Resource) -> Iterator[tuple[Chain, Any]]:
     for keyword, value in node.items():
         here: Chain = (pointer, keyword)
         if keyword in SCHEMA_MAPS and isinstance(value, Mapping):
@@ -97,9 +122,9 @@ def _children(pointer: Chain, node: Mapping[str, Any], root: Schema) -> Iterator
         elif keyword in ONE_SCHEMA and not isinstance(value, bool):
             yield here, value
         elif keyword == "$ref" and isinstance(value, str) and value.startswith("#/"):
+            chain, root = resource
             target = resolve(root, value)
             if isinstance(target, Mapping | bool):
-                chain: Chain = None
                 for part in value.split("/")[1:]:
                     chain = (chain, unquote(part).replace("~1", "/").replace("~0", "~"))
                 yield chain, target

@@ -485,6 +485,7 @@ def test_schemas_inside_are_judged_like_schemas(strategy: GrammarStrategy) -> No
     assert found.enforced == {"structural_tag"}.union(
         *(strategy.supports(JsonSchema(inner)).enforced for inner in (bounded, listed))
     )
+    assert strategy.supports(inside({"type": "object"})).unenforced == {"names"}
     # what llguidance lacks, options for it, and what is no schema
     for inner, named in (
         ({**listed, "uniqueItems": True}, "uniqueItems"),

@@ -62,6 +62,9 @@ def test_supports_names_what_it_would_lose(strategy: GrammarStrategy) -> None:
         ({"type": "string", "format": "email", "maxLength": 9}, {"format+maxLength"}),
         ({"$ref": "https://example.com/x.json"}, {"$ref:remote"}),
         ({"type": "string", "pattern": "(?!a)b"}, {"pattern:lookaround"}),
+        ({"type": "string", "pattern": "^[a-z]+(-[a-z]+)?$"}, {"pattern:repetition"}),
+        ({"type": "string", "format": "date"}, set()),
+        ({"type": "string", "enum": ["a", 1]}, {"enum:mistyped"}),
         ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, set()),
         (True, set()),
     ],
@@ -76,6 +79,49 @@ def test_supports_refuses_what_does_not_compile(strategy: GrammarStrategy) -> No
         assert strategy.supports(JsonSchema(schema)).refused
         with pytest.raises((InvalidGrammar, UnsupportedGrammar)):
             strategy.compile(JsonSchema(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "minProperties": 2},
+        {"type": "object", "properties": {"a": {}}, "minProperties": 2},
+        {"type": "array", "prefixItems": [{"type": "integer"}], "minItems": 2},
+        {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "integer"}], "maxItems": 1},
+    ],
+)
+def test_what_xgrammar_misreads_is_not_called_empty(strategy: GrammarStrategy, schema: Any) -> None:
+    with pytest.raises(UnsupportedGrammar, match="The schema may well have instances"):
+        strategy.compile(JsonSchema(schema))
+    with pytest.raises(UnsupportedGrammar, match=r"minimum greater than maximum$"):
+        strategy.compile(JsonSchema({"type": "integer", "minimum": 2, "maximum": 1}))
+
+
+@pytest.mark.parametrize("whitespace", ["bounded", "compact", "spaced", "any"])
+def test_formats_hold_in_structural_tags(make: Callable[..., GrammarStrategy], whitespace: Whitespace) -> None:
+    strategy = make(byte_vocabulary())
+    schema = {"type": "object", "properties": {"a": {"type": "string", "format": "date"}}, "required": ["a"]}
+    closed = {**schema, "additionalProperties": False}
+    region = {"type": "json_schema", "json_schema": closed}
+    tag = {"format": {"type": "tag", "begin": "<", "content": region, "end": ">"}}
+    constraint = StructuralTag(tag, whitespace=whitespace)
+    assert not strategy.supports(constraint).unenforced
+    compiled = strategy.compile(constraint)
+    colon = ": " if whitespace == "spaced" else ":"
+    for day, expected in (("29", True), ("30", False)):
+        text = f'<{{"a"{colon}"2024-02-{day}"}}>'.encode()
+        assert (compiled.matcher(frozenset({256})).accept([*text]) == len(text)) is expected
+
+
+def test_names_are_named_where_a_tag_leaves_them_open(strategy: GrammarStrategy) -> None:
+    def named(schema: Any) -> frozenset[str]:
+        structure = {"begin": "<a>", "schema": schema, "end": "</a>"}
+        return strategy.supports(StructuralTag({"structures": [structure], "triggers": ["<a"]})).unenforced
+
+    closed = {"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": False}
+    assert named(closed) == frozenset()
+    assert named({"type": "object"}) == named({"type": "array"}) == {"names"}
+    assert strategy.supports(JsonSchema({"type": "object"})).unenforced == frozenset()
 
 
 def test_supports_looks_into_structural_tags_and_grammars(

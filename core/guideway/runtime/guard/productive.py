@@ -21,10 +21,10 @@ def check_productive(schema: Any, prefix: Chain = None) -> None:
     waiting: dict[int, list[int]] = {}
     ready: list[int] = []
     alternatives = 0
-    for _, node in walk(schema):
+    for _, node, (_, resource) in walk(schema):
         if not isinstance(node, Mapping):
             continue
-        needs = [id(need) for need in _needs(node, schema)]
+        needs = [id(need) for need in _needs(node, resource)]
         for keyword in ("anyOf", "oneOf"):
             branches = node.get(keyword)
             if isinstance(branches, list) and branches and all(isinstance(branch, Mapping) for branch in branches):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from guideway.api import MAX_WHITESPACE, InvalidGrammar, JsonSchema, StructuralTag, UnsupportedGrammar
-from guideway.json_schema import Schema, check_schema, subschemas
+from guideway.json_schema import Schema, assertions, check_schema, subschemas, with_patterns
 
 if TYPE_CHECKING:
     from guideway.api import Whitespace
@@ -44,6 +44,12 @@ def options(whitespace: Whitespace, *, inside: bool = False) -> JsonCompileOptio
         "coerce_one_of": False,
         "lenient": False,
     }
+
+
+def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
+    """A checked schema, all or a part of what was parsed, with formats as patterns: llguidance's own take 29 February
+    of any year."""
+    return with_patterns(schema, constraint.cached(assertions, schema).keywords)
 
 
 def to_lark(schema: Any, options: JsonCompileOptions) -> str:

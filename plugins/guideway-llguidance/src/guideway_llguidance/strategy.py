@@ -124,7 +124,8 @@ class Strategy(GrammarStrategy):
         match constraint:
             case JsonSchema():
                 json_content.check(constraint, constraint.parsed)
-                grammar = "start: " + json_content.to_lark(constraint.parsed, json_content.options(constraint.spacing))
+                schema = json_content.spelled(constraint, constraint.parsed)
+                grammar = "start: " + json_content.to_lark(schema, json_content.options(constraint.spacing))
             case JsonObject():
                 grammar = "start: " + json_content.to_lark({"type": "object"}, json_content.options(constraint.spacing))
             case StructuralTag():

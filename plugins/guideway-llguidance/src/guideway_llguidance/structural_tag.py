@@ -165,7 +165,9 @@ class _Translator:
         self.schemas.append(schema)
         heads = json_heads(schema)
         number = not heads.isdisjoint(DIGITS)
-        lark = alternatives([json_content.to_lark(schema, self._options), "NEVER"])
+        lark = alternatives(
+            [json_content.to_lark(json_content.spelled(self._constraint, schema), self._options), "NEVER"]
+        )
         return Part(lark, tuple(sorted(heads)), number=number, begins_json=True, ends_json=True, is_json=True)
 
     def _literal(self, text: str, path: str) -> Part:

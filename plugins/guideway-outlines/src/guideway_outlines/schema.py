@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from guideway.api import InvalidGrammar, UnsupportedGrammar
-from guideway.json_schema import Schema, resolve, subschemas
+from guideway.json_schema import FORMATS, Schema, resolve, subschemas
 from outlines_core import json_schema  # type: ignore[import-untyped]
 
 from guideway_outlines.regular import MAX_LENGTH, Node, in_json, parse, simplified, to_rust
@@ -23,26 +23,15 @@ MAX_DEPTH = 40
 CHARACTERS_OF_ANY = 7_000
 """What outlines-core writes for an object or array of anything."""
 
-FORMATS = {
-    "date": json_schema.DATE,
-    # RFC 3339 wants four digits for the year, and an offset
-    "date-time": json_schema.DATE_TIME.replace(r"-?(?:[1-9][0-9]*)?[0-9]{4}", "[0-9]{4}").replace("(Z)?", "Z"),
-    "email": json_schema.EMAIL,
-    # its dot stands behind two backslashes, as if in a string of C: a backslash and anything
-    "time": json_schema.TIME.replace(r"\\.", r"\.").replace("(Z)?", "Z"),
-    "uri": json_schema.URI,
-    "uuid": json_schema.UUID,
-}
-"""The formats outlines-core knows, as patterns between quotes."""
-
 
 def to_node(schema: Schema, whitespace: str) -> Node:
     """A checked schema, with the pattern `whitespace` between JSON tokens."""
     if not isinstance(schema, Mapping):
         _refuse("outlines does not compile the schema `true`", "true")
     _check_size(schema)
+    repaired = json.dumps(_repaired(schema))
     try:
-        pattern = json_schema.build_regex_from_schema(json.dumps(_repaired(schema)), whitespace)
+        pattern = json_schema.build_regex_from_schema(repaired, whitespace)
     except ValueError as error:
         message = str(error).split(" \nMake sure")[0][:300]
         raise UnsupportedGrammar(f"outlines-core: {message}", feature="json_schema") from error
@@ -58,6 +47,8 @@ def _repaired(schema: Any) -> Any:
     if "const" in schema or "enum" in schema:
         return _values(schema)
     new = dict(schema)
+    if schema.get("minItems", 0) > schema.get("maxItems", schema.get("minItems", 0)):
+        raise InvalidGrammar("no array has at least `minItems` and at most `maxItems` items", field="constraint.schema")
     if len(schema.get("allOf", ())) > 1:
         _refuse("outlines does not compile `allOf` of several schemas", "allOf")
     for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
@@ -76,7 +67,7 @@ def _repaired(schema: Any) -> Any:
     if "pattern" in schema:
         new["pattern"] = _in_string(schema["pattern"], search=True)
     elif schema.get("format") in FORMATS:
-        new["pattern"] = _in_string(FORMATS[schema["format"]][1:-1], search=False)
+        new["pattern"] = _in_string(FORMATS[schema["format"]], search=False)
         del new["format"]
     return new
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
@@ -31,7 +31,17 @@ from guideway.api import (
     parse_options,
 )
 from guideway.api.bitmask import allocate, num_words
-from guideway.json_schema import Schema, WritingRule, check_schema, pattern_details, subschemas
+from guideway.json_schema import (
+    Schema,
+    WritingRule,
+    assertions,
+    check_schema,
+    pattern_details,
+    subschemas,
+    tag_nodes,
+    tag_schemas,
+    with_patterns,
+)
 from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe
 
 from guideway_xgrammar.matcher import NO_TOKEN, XgrammarCompiled, XgrammarMatcher
@@ -62,7 +72,8 @@ _CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 
 # Messages of xgrammar about text that is well formed.
 _UNSUPPORTED = re.compile("support|not implemented|exceed|limit", re.IGNORECASE)
-
+# and what it says of its own reading of a schema
+_CLOSED = re.compile("additional (?:items|properties) are(?:n't| not) allowed|less than the number of prefixItems")
 
 _LARK = 'start: "[" (NUMBER ("," NUMBER)*)? "]"\nNUMBER: /[0-9]+/'
 _DIALECTS = {
@@ -131,13 +142,13 @@ class Strategy(GrammarStrategy):
     def _tag_support(self, constraint: StructuralTag) -> Support:
         """The keywords of all schemas in a structural tag."""
         tag = constraint.parsed
-        for node in _nodes(tag):
+        for node in tag_nodes(tag):
             if (kind := node.get("type")) in ("token", "exclude_token", "any_tokens", "token_triggered_tags"):
                 return Support(reason=f"structural tags of type {kind} are not supported: a grammar has no tokens")
-        schemas = _schemas(tag)
+        schemas = tag_schemas(tag)
         found = SUPPORT.support(constraint, schemas)
         if not found.refused and constraint.spacing in ("compact", "spaced"):
-            regions = [node for node in _nodes(tag) if node.get("type") == "json_schema"]
+            regions = [node for node in tag_nodes(tag) if node.get("type") == "json_schema"]
             if not all(map(_is_plain, regions)):
                 found = replace(found, unenforced=found.unenforced | {"whitespace"})
         return _whitespace_named(found, constraint.spacing, schemas)
@@ -152,7 +163,7 @@ class Strategy(GrammarStrategy):
             if constraint.parsed is False:
                 raise InvalidGrammar("the schema `false` allows nothing")
         elif isinstance(constraint, StructuralTag):
-            for schema in _schemas(constraint.parsed):
+            for schema in tag_schemas(constraint.parsed):
                 constraint.cached(check_schema, schema)
             if (reason := self._tag_support(constraint).reason) is not None:
                 raise UnsupportedGrammar(reason, feature=kind)
@@ -173,8 +184,11 @@ class Strategy(GrammarStrategy):
 
     def _compile(self, compiler: xgr.GrammarCompiler, constraint: Constraint, source: str) -> xgr.CompiledGrammar:
         if isinstance(constraint, StructuralTag):
-            tag = _with_whitespace(_modern(constraint.parsed), constraint.spacing)
+            tag = _as_asked(_modern(constraint.parsed), constraint)
             return compiler.compile_structural_tag(json.dumps(tag))
+        if isinstance(constraint, JsonSchema):
+            schema = _spelled(constraint, constraint.parsed)
+            source = source if schema is constraint.parsed else json.dumps(schema)
         match kind := constraint.kind:
             case "json_schema" | "json_object":
                 return compiler.compile_json_schema(
@@ -240,28 +254,15 @@ def _refuse(kind: str, error: Exception) -> NoReturn:
     # "[time] /path/file.cc:123: what" and sometimes "Check failed: (...) is false: what"
     message = re.sub(r"^\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is false: )?", "", str(error).strip())
     message = f"{SUPPORT.library}: {message.splitlines()[0][:300] if message else type(error).__name__}"
+    if _CLOSED.search(message):
+        message += (
+            ". The schema may well have instances: xgrammar wants every item of `prefixItems`, and nothing that "
+            "`properties` and `prefixItems` do not list unless `additionalProperties` or `items` is there"
+        )
     # a schema was checked already; one that xgrammar finds empty may only be so because xgrammar closes objects
     if kind in ("json_schema", "json_object") or _UNSUPPORTED.search(message):
         raise UnsupportedGrammar(message, feature=kind) from error
     raise InvalidGrammar(message) from error
-
-
-def _schemas(tag: Any) -> list[dict[str, Any] | bool]:
-    """The schemas in a structural tag of either form."""
-    found = (node.get("json_schema", node.get("schema") if "begin" in node else None) for node in _nodes(tag))
-    return [schema for schema in found if isinstance(schema, dict | bool)]
-
-
-def _nodes(tag: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a structural tag; not those inside its schemas."""
-    pending = [tag]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            yield value
-            pending.extend(v for k, v in value.items() if k not in ("json_schema", "schema"))
-        elif isinstance(value, list):
-            pending.extend(value)
 
 
 def _whitespace_named(found: Support, whitespace: Whitespace, schemas: Sequence[Schema]) -> Support:
@@ -280,14 +281,22 @@ def _is_container(value: Any) -> bool:
     return isinstance(value, dict | list)
 
 
-def _with_whitespace(tag: Any, whitespace: Whitespace) -> Any:
-    """A copy of a tag in xgrammar's present form, its JSON regions with this white space."""
+def _spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
+    """`schema`, all or a part of what was parsed, with formats as patterns: xgrammar's own take 30 February."""
+    return with_patterns(schema, constraint.cached(assertions, schema).keywords)
+
+
+def _as_asked(tag: Any, constraint: StructuralTag) -> Any:
+    """A copy of a tag in xgrammar's present form, its JSON regions with the white space asked for."""
+    whitespace = constraint.spacing
     if isinstance(tag, list):
-        return [_with_whitespace(item, whitespace) for item in tag]
+        return [_as_asked(item, constraint) for item in tag]
     if not isinstance(tag, dict):
         return tag
     if tag.get("type") != "json_schema":
-        return {k: v if k in ("json_schema", "schema") else _with_whitespace(v, whitespace) for k, v in tag.items()}
+        return {k: v if k in ("json_schema", "schema") else _as_asked(v, constraint) for k, v in tag.items()}
+    if isinstance(tag.get("json_schema"), dict):
+        tag = {**tag, "json_schema": _spelled(constraint, tag["json_schema"])}
     if whitespace == "bounded":
         own, most = tag.get("max_whitespace_cnt"), MAX_WHITESPACE // 2  # in places two runs follow each other
         return {**tag, "max_whitespace_cnt": min(own, most) if isinstance(own, int) else most}

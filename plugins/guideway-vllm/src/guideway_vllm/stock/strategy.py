@@ -22,6 +22,7 @@ from guideway.api import (
     InvalidConfiguration,
     InvalidGrammar,
     JsonSchema,
+    StructuralTag,
     Support,
     UnsupportedGrammar,
     Vocabulary,
@@ -29,7 +30,7 @@ from guideway.api import (
     parse_options,
 )
 from guideway.api.bitmask import allocate
-from guideway.json_schema import WritingRule, check_schema, keywords, pattern_details
+from guideway.json_schema import WritingRule, check_schema, keywords, pattern_details, tag_schemas
 from numpy.typing import NDArray
 
 from guideway_vllm.stock.matcher import Rows, StockCompiled
@@ -149,6 +150,8 @@ class StockStrategy(GrammarStrategy):
                 return table.support(constraint)
             names = frozenset(name for name in constraint.cached(keywords) if "+" not in name)
             return Support(enforced=names & self.enforced, unenforced=names - self.enforced)
+        if isinstance(constraint, StructuralTag) and table is not None:
+            return table.support(constraint, tag_schemas(constraint.parsed))
         unenforced: set[str] = set()
         if constraint.kind == "regex" and table is not None:
             details = pattern_details(constraint.source())
