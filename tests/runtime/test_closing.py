@@ -30,6 +30,7 @@ from guideway.api.bitmask import is_allowed
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.json_schema.cursor import START, JsonCursor, Place
 from guideway.json_schema.prober import byte_vocabulary
+from guideway.runtime.bans import Bans
 from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
 from guideway.runtime.closing.fewest import Spelling, fewest_tokens
 from guideway.runtime.closing.patterns import Pattern
@@ -184,7 +185,7 @@ def test_a_completion_does_without_banned_tokens_where_it_can(num_tokens: int, f
     strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), Regex("[ab]{4}x|c")
     banned = frozenset(i for i, token in enumerate(VOCABULARY.tokens) if token == b"c")
     matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
-    closer = Closer(LEXICON, STOPS, Budget(num_tokens, Reserve.of(constraint, VOCABULARY), banned))
+    closer = Closer(LEXICON, STOPS, Budget(num_tokens, Reserve.of(constraint, VOCABULARY), Bans(logit_bias=banned)))
     allowed_after(matcher, closer)
     assert VOCABULARY.tokens[closer.records[0].path[0]] == first
 
@@ -350,14 +351,14 @@ def test_a_completion_does_without_stop_strings_where_it_can() -> None:
     matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
     texts = []
     for avoided in ((), (b'""',), (b'""', b"a", b"q"), (b"}",)):
-        found = find_completion(matcher, LEXICON, STOPS, limit=40, past=(), cursor=START, avoided=avoided)
+        found = find_completion(matcher, LEXICON, STOPS, limit=40, past=(), cursor=START, bans=Bans(stop=avoided))
         texts.append(None if found is None else VOCABULARY.decode(found))
     assert texts[0] == b'{"z":""}'
     assert all(text is not None for text in texts[:3])
     assert b'""' not in texts[1]
     assert not any(text in texts[2] for text in (b'""', b"a", b"q"))
     assert texts[3] is None
-    budget = Budget(12, Reserve.of(constraint, VOCABULARY), avoided=(b"}",))
+    budget = Budget(12, Reserve.of(constraint, VOCABULARY), Bans(stop=(b"}",)))
     closer = Closer(LEXICON, STOPS, budget)
     assert closer.shortest(matcher) == 9, "the grammar wins"
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask
 from guideway.api.grammar import Matcher
 from guideway.json_schema.cursor import START, JsonCursor, Place
+from guideway.runtime.bans import Bans
 from guideway.runtime.closing.reserve import Reserve
 from guideway.runtime.closing.search import MAX_MASKS, MAX_TRIED, Lexicon, find_completion
 
@@ -26,6 +27,7 @@ FEW_MASKS = 8
 """And so many masks are filled."""
 SAME = (Place.STRING, Place.SCALAR, Place.AFTER)
 """Where what completed the text before may complete it still."""
+NO_BANS = Bans()
 AGAIN = 2
 """Where no completion was found, it is looked for anew after this part of the budget that is left."""
 
@@ -36,10 +38,8 @@ class Budget:
 
     num_tokens: int
     reserve: Reserve
-    banned: frozenset[int] = frozenset()
-    """Tokens that a completion does without if it can."""
-    avoided: tuple[bytes, ...] = ()
-    """The same of texts: one that is a stop string would cut the output."""
+    bans: Bans = NO_BANS
+    """What a completion does without if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +183,7 @@ class Closer:
     def _find(
         self, matcher: Matcher, *, limit: int | None = None, most_tried: int = MAX_TRIED, most_masks: int = MAX_MASKS
     ) -> Sequence[int] | None:
-        """What completes the output in `limit` tokens, or in what is left, without what is banned or avoided where that
-        can be."""
+        """What completes the output in `limit` tokens, or in what is left, without what is banned where that can be."""
         if limit is None:
             if self._budget.num_tokens < self._budget.reserve.fewest:
                 return None
@@ -192,8 +191,8 @@ class Closer:
         cursor = None
         if self._budget.reserve.is_json:
             cursor = self._cursors[-1]
-        banned, avoided = self._budget.banned, self._budget.avoided
-        for strict in (True, False) if banned or avoided else (False,):
+        bans = self._budget.bans
+        for some in (bans, NO_BANS) if bans.of_completion else (NO_BANS,):
             found = find_completion(
                 matcher,
                 self._lexicon,
@@ -202,8 +201,7 @@ class Closer:
                 past=self._accepted,
                 cursor=cursor,
                 witnesses=self._budget.reserve.witnesses,
-                banned=banned if strict else frozenset(),
-                avoided=avoided if strict else (),
+                bans=some,
                 most_tried=most_tried,
                 most_masks=most_masks,
             )

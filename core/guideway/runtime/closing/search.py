@@ -16,6 +16,7 @@ from guideway.api.grammar import Matcher
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import ConformanceError, DeadEnd
 from guideway.json_schema.cursor import JsonCursor, Place
+from guideway.runtime.bans import Bans
 from guideway.runtime.mask_block import GUARD
 
 __all__ = ["MAX_TRIED", "Lexicon", "find_completion"]
@@ -168,32 +169,31 @@ def find_completion(
     past: Sequence[int],
     cursor: JsonCursor | None,
     witnesses: Sequence[str] = (),
-    banned: frozenset[int] = frozenset(),
-    avoided: Sequence[bytes] = (),
+    bans: Bans | None = None,
     most_tried: int = MAX_TRIED,
     most_masks: int = MAX_MASKS,
 ) -> list[int] | None:
     """At most `limit` token ids, a stop token last, that `matcher` takes from where it stands; None if none were found.
     `past` are the last tokens it accepted, `cursor` where the output ends if it is JSON, `witnesses` are examples of
-    what its strings, or of what is no JSON, it may be, `banned` are not used, nor what brings about one of the texts
-    `avoided`. At most `most_tried` tokens are tried, and `most_masks` bitmasks filled.
+    what its strings, or of what is no JSON, it may be. `bans` are not in it, but for a stop token where all of them
+    are banned. At most `most_tried` tokens are tried, and `most_masks` bitmasks filled.
 
     Depth first: what closes what is open, then the shortest value, then how a witness goes on, then what the grammar
     asks for, a bitmask for each.
     Work is bounded, and the result a function of the arguments: with the first token of a completion accepted, the rest
     of it is found. The matcher is left as it was. It is not always the shortest.
     """
-    stops = sorted(stop_token_ids - banned)
+    bans = bans or Bans()
+    stops = [i for i in sorted(stop_token_ids) if not bans.bans((), (i,))] or sorted(stop_token_ids)
     search = _Search(
         matcher=matcher,
         lexicon=lexicon,
         stops=stops,
         limit=limit,
-        past=list(past[-RECENT:]),
+        past=list(past[-max(RECENT, *map(len, bans.bad_words), 0) :]),
         cursors=[cursor],
         witnesses=witnesses,
-        banned=banned,
-        avoided=avoided,
+        bans=bans,
         most_tried=most_tried,
         most_masks=most_masks,
     )
@@ -219,8 +219,7 @@ class _Search:
     cursors: list[JsonCursor | None]
     """Where the text ends before each step, and after the last."""
     witnesses: Sequence[str]
-    banned: frozenset[int]
-    avoided: Sequence[bytes]
+    bans: Bans
     most_tried: int
     most_masks: int
     path: list[int] = field(default_factory=list)
@@ -230,8 +229,12 @@ class _Search:
     num_tried: int = 0
     rows: Bitmask = field(init=False)
     """One between two guards."""
+    unbanned: NDArray[np.bool_] = field(init=False)
+    """By token whether it is not banned everywhere."""
 
     def __post_init__(self) -> None:
+        if self.bans.of_completion:
+            self.unbanned = self.bans.unbanned(len(self.lexicon.tokens))
         self.rows = np.full((3, self.lexicon.words), GUARD, dtype=np.int32)
 
     def run(self) -> bool:
@@ -254,8 +257,8 @@ class _Search:
     def _advance(self, tries: Iterator[Sequence[int]]) -> bool:
         for token_ids in tries:
             self.num_tried += 1
-            fits = len(self.path) + len(token_ids) < self.limit and self.banned.isdisjoint(token_ids)
-            fits = fits and not (self.avoided and self._is_avoided(token_ids))
+            fits = len(self.path) + len(token_ids) < self.limit
+            fits = fits and not (self.bans.of_completion and self._is_banned(token_ids))
             count = self.matcher.accept(token_ids) if fits else 0
             if count == len(token_ids):
                 cursor = self.cursors[-1]
@@ -270,11 +273,13 @@ class _Search:
                 break
         return False
 
-    def _is_avoided(self, token_ids: Sequence[int]) -> bool:
+    def _is_banned(self, token_ids: Sequence[int]) -> bool:
         """Whether tokens would bring about what the text is to do without."""
         tokens, before = self.lexicon.tokens, [*self.past, *self.path]
+        if self.bans.bans(before, token_ids):
+            return True
         added = b"".join(tokens[i] for i in token_ids)
-        for text in self.avoided:
+        for text in self.bans.stop:
             held = b"".join(tokens[i] for i in before[-len(text) :])[-len(text) + 1 :] if len(text) > 1 else b""
             if text in held + added:
                 return True
@@ -341,6 +346,8 @@ class _Search:
     def _of_mask(self) -> list[int]:
         lexicon, cursor = self.lexicon, self.cursors[-1]
         tokens, allowed = lexicon.tokens, lexicon.bits(self.rows[1])
+        if self.bans.of_completion:
+            allowed &= self.unbanned
         longest_first = lexicon.longest_first[allowed[lexicon.longest_first]]
         if len(longest_first) == 0:
             return []
