@@ -53,6 +53,8 @@ class Record:
     """It was found out after so many tokens."""
     path: tuple[int, ...] = ()
     """Completes those tokens; empty: nothing is known that does."""
+    lifts_bans: bool = False
+    """Whether the path has what is banned, because no other was found."""
 
     def rest(self, accepted: Sequence[int]) -> tuple[int, ...]:
         """What of the path is left after these tokens; empty if they left it."""
@@ -153,11 +155,14 @@ class Closer:
         cursor = self._cursors[-1] if reserve.is_json else None
         path = record.rest(self._accepted)
         if not path:
-            found = self._same(matcher, record, left, cursor) or self._find(matcher)
-            if found is None:
+            if (same := self._same(matcher, record, left, cursor)) is not None:
+                path = tuple(same)
+                record = Record(0, num_accepted, path, record.lifts_bans)
+            elif (found := self._find(matcher)) is not None:
+                path = tuple(found[0])
+                record = Record(0, num_accepted, path, found[1])
+            else:
                 return Record(num_accepted + max(1, left // AGAIN), num_accepted), None
-            path = tuple(found)
-            record = Record(0, num_accepted, path)
         room = left - len(path)
         if room < 0:
             return record, None
@@ -165,7 +170,7 @@ class Closer:
             return replace(record, free_until=num_accepted + 1 + (room - reserve.growth) // (reserve.growth + 1)), None
         keep = self._kept(cursor, row) if cursor is not None and room > reserve.within + 1 else None
         words = np.zeros(self._lexicon.words, dtype=np.int32) if keep is None else keep.copy()
-        for token_id in (path[0], *self._stop_token_ids, *self._affordable(matcher, row, path)):
+        for token_id in (path[0], *self._stop_token_ids, *self._affordable(matcher, row, record, path)):
             words.view(np.uint32)[token_id // BITS_PER_WORD] |= np.uint32(1 << token_id % BITS_PER_WORD)
         return record, words
 
@@ -178,12 +183,19 @@ class Closer:
     def shortest(self, matcher: Matcher) -> int | None:
         """How many tokens the shortest completion has that is found, however few are left; None if none is."""
         found = self._find(matcher, limit=LONGEST, most_tried=MAX_TRIED // 4, most_masks=64)
-        return None if found is None else len(found)
+        return None if found is None else len(found[0])
 
     def _find(
-        self, matcher: Matcher, *, limit: int | None = None, most_tried: int = MAX_TRIED, most_masks: int = MAX_MASKS
-    ) -> Sequence[int] | None:
-        """What completes the output in `limit` tokens, or in what is left, without what is banned where that can be."""
+        self,
+        matcher: Matcher,
+        *,
+        limit: int | None = None,
+        may_lift: bool = True,
+        most_tried: int = MAX_TRIED,
+        most_masks: int = MAX_MASKS,
+    ) -> tuple[Sequence[int], bool] | None:
+        """What completes the output in `limit` tokens, or in what is left, without what is banned; else, where it
+        `may_lift` that, with it; and whether it did."""
         if limit is None:
             if self._budget.num_tokens < self._budget.reserve.fewest:
                 return None
@@ -192,7 +204,7 @@ class Closer:
         if self._budget.reserve.is_json:
             cursor = self._cursors[-1]
         bans = self._budget.bans
-        for some in (bans, NO_BANS) if bans.of_completion else (NO_BANS,):
+        for lifts in (False, True) if bans.of_completion and may_lift else (False,):
             found = find_completion(
                 matcher,
                 self._lexicon,
@@ -201,16 +213,17 @@ class Closer:
                 past=self._accepted,
                 cursor=cursor,
                 witnesses=self._budget.reserve.witnesses,
-                bans=some,
+                bans=NO_BANS if lifts else bans,
                 most_tried=most_tried,
                 most_masks=most_masks,
             )
             if found is not None:
-                break
-        return found
+                return found, lifts
+        return None
 
-    def _affordable(self, matcher: Matcher, row: NDArray[np.int32], path: Sequence[int]) -> list[int]:
-        """The tokens after which the output can be completed, where there are few."""
+    def _affordable(self, matcher: Matcher, row: NDArray[np.int32], record: Record, path: Sequence[int]) -> list[int]:
+        """The tokens after which the output can be completed, where there are few: without what is banned, where the
+        `path` is."""
         allowed = np.flatnonzero(self._lexicon.bits(row))
         if len(allowed) * len(path) > MOST_TRIED:
             return []
@@ -220,7 +233,8 @@ class Closer:
                 continue
             self._go_on((token_id,))
             try:
-                if self._find(matcher, most_tried=FEW * len(path), most_masks=FEW_MASKS) is not None:
+                tried = FEW * len(path)
+                if self._find(matcher, may_lift=record.lifts_bans, most_tried=tried, most_masks=FEW_MASKS) is not None:
                     found.append(token_id)
             finally:
                 self.rollback(1)
