@@ -164,9 +164,8 @@ class GrammarMask(LogitModifier[GrammarState]):
     ) -> Future[Compilation]:
         """Start compiling. Raises `UnsupportedGrammar` at once if no strategy will take it, or none enforces all of it
         and it is to be enforced `in_full`."""
-        candidates = self.known.candidates(constraint)
-        if in_full:
-            candidates = enforcing_all(candidates, constraint)
+        chosen = self.known.chosen(constraint)
+        candidates = enforcing_all(chosen, constraint) if in_full else chosen.candidates
         return self._compiler.submit(candidates, constraint, tenant)
 
     def close(self) -> None:
