@@ -226,6 +226,19 @@ def test_without_a_constraint_all_is_as_in_stock(start: Callable[..., Any]) -> N
         assert one.logprobs == other.logprobs
 
 
+def test_beside_a_modifier_alone_the_bans_are_vllms(start: Callable[..., Any]) -> None:
+    llm = start(GUIDEWAY | {"modifiers": ["hello"]})
+    hello = {"hello": {"letter": "s"}}
+    wanted = [
+        params(hello, bad_words=["a", "e", "o"], min_tokens=24),
+        params(hello, allowed_token_ids=of_characters(llm, "xyz")),
+    ]
+    for (output, told), one in zip(ask(llm, *wanted), wanted, strict=True):
+        assert len(output.token_ids) == 24
+        assert banned(llm, one, output.token_ids) == []
+        assert told == {}
+
+
 def greedy(llm: Any) -> list[Any]:
     """Requests whose outputs repeat themselves, so that drafts of n-grams are right now and then."""
     common = {"max_tokens": 40, "regex": REPEATED, "temperature": 0}

@@ -202,7 +202,7 @@ class FrontEnd:
                 "replaying a trace goes with neither a constraint nor a modifier", field="trace_decode_token_ids"
             )
 
-    def _tried(self, request: Request, bans: Bans | None) -> Trial[list[str]]:
+    def _tried(self, request: Request, bans: Bans | None = None) -> Trial[list[str]]:
         """The modifiers that act on the request, which may still compile afterwards."""
         admission = self._runtime.admit(request, bans)
         try:
