@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.bitmask import FULL, Bitmask, allow_only
+from guideway.api.bitmask import BITS_PER_WORD, FULL, Bitmask, pack
 from guideway.api.steps import Payload, StepBatch
 
 __all__ = ["Bans", "MaskBans", "with_bans"]
@@ -30,6 +30,11 @@ class Bans:
     """Texts that would cut the output. No mask is without them; a completion is where it can be."""
 
     @property
+    def of_masks(self) -> bool:
+        """Whether there is anything that a mask should be without."""
+        return bool(self.logit_bias or self.allowed_token_ids is not None or self.bad_words or self.min_tokens)
+
+    @property
     def of_completion(self) -> bool:
         """Whether there is anything that a completion should do without."""
         return bool(self.logit_bias or self.allowed_token_ids is not None or self.bad_words or self.stop)
@@ -41,7 +46,7 @@ class Bans:
         found[[i for i in self.logit_bias if i < num_tokens]] = False
         return found
 
-    def bans(self, before: Sequence[int], token_ids: Sequence[int]) -> bool:
+    def forbids(self, before: Sequence[int], token_ids: Sequence[int]) -> bool:
         """Whether any of `token_ids`, which come after `before`, is banned as a token."""
         if not self.logit_bias.isdisjoint(token_ids):
             return True
@@ -122,7 +127,8 @@ def with_bans(
 
 
 def _row(token_ids: Iterable[int], words: int) -> NDArray[np.int32]:
-    """A row of a bitmask of these tokens."""
-    row = np.zeros(words, dtype=np.int32)
-    allow_only(row[np.newaxis], 0, token_ids)
+    """A row of a bitmask of these tokens, of which there may be as many as the vocabulary has."""
+    allowed = np.zeros((1, words * BITS_PER_WORD), dtype=np.bool_)
+    allowed[0, list(token_ids)] = True
+    row: NDArray[np.int32] = pack(allowed)[0]
     return row

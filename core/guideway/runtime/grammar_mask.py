@@ -186,11 +186,11 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def ban(self, state: GrammarState | None, bans: Bans) -> MaskBans | None:
         """What a sequence that is about to begin does without, beside the stop strings of its request: completions
-        where they can, and its masks, which the host takes it from. None without a constraint."""
+        where they can, and its masks, as the host asks by what is returned. None: there is nothing for them."""
         if state is None:
             return None
         state.bans = replace(bans, stop=state.bans.stop)
-        return MaskBans(bans, state.stop_token_ids, self.words)
+        return MaskBans(bans, state.stop_token_ids, self.words) if bans.of_masks else None
 
     def release(self, state: GrammarState | None) -> None:
         if state is not None:

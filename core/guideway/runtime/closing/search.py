@@ -184,7 +184,7 @@ def find_completion(
     of it is found. The matcher is left as it was. It is not always the shortest.
     """
     bans = bans or Bans()
-    stops = [i for i in sorted(stop_token_ids) if not bans.bans((), (i,))] or sorted(stop_token_ids)
+    stops = [i for i in sorted(stop_token_ids) if not bans.forbids((), (i,))] or sorted(stop_token_ids)
     search = _Search(
         matcher=matcher,
         lexicon=lexicon,
@@ -276,7 +276,7 @@ class _Search:
     def _is_banned(self, token_ids: Sequence[int]) -> bool:
         """Whether tokens would bring about what the text is to do without."""
         tokens, before = self.lexicon.tokens, [*self.past, *self.path]
-        if self.bans.bans(before, token_ids):
+        if self.bans.forbids(before, token_ids):
             return True
         added = b"".join(tokens[i] for i in token_ids)
         for text in self.bans.stop:
