@@ -46,6 +46,11 @@ class Bans:
         found[[i for i in self.logit_bias if i < num_tokens]] = False
         return found
 
+    def ends(self, stop_token_ids: Iterable[int]) -> list[int]:
+        """The stop tokens that a completion may end with: all of them, where all are banned."""
+        stops = sorted(stop_token_ids)
+        return [i for i in stops if not self.forbids((), (i,))] or stops
+
     def forbids(self, before: Sequence[int], token_ids: Sequence[int]) -> bool:
         """Whether any of `token_ids`, which come after `before`, is banned as a token."""
         if not self.logit_bias.isdisjoint(token_ids):

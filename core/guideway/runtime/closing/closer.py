@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask
 from guideway.api.grammar import Matcher
+from guideway.errors import UnsupportedCapability
 from guideway.json_schema.cursor import START, JsonCursor, Place
 from guideway.runtime.bans import Bans
 from guideway.runtime.closing.reserve import Reserve
-from guideway.runtime.closing.search import MAX_MASKS, MAX_TRIED, Lexicon, find_completion
+from guideway.runtime.closing.search import MAX_MASKS, MAX_TRIED, Lexicon, brings_about, find_completion
 
 __all__ = ["Budget", "Closer", "Record"]
 
@@ -200,11 +201,13 @@ class Closer:
             if self._budget.num_tokens < self._budget.reserve.fewest:
                 return None
             limit = self._budget.num_tokens - len(self._accepted)
-        cursor = None
-        if self._budget.reserve.is_json:
-            cursor = self._cursors[-1]
-        bans = self._budget.bans
+        cursor = self._cursors[-1] if self._budget.reserve.is_json else None
+        bans, told = self._budget.bans, self._told(matcher, limit)
+        if told is not None and self._is_free(told):
+            return (told, False) if told else None
         for lifts in (False, True) if bans.of_completion and may_lift else (False,):
+            if told and lifts:
+                return told, True
             found = find_completion(
                 matcher,
                 self._lexicon,
@@ -220,6 +223,27 @@ class Closer:
             if found is not None:
                 return found, lifts
         return None
+
+    def _told(self, matcher: Matcher, limit: int) -> Sequence[int] | None:
+        """What the matcher itself says completes the output; empty if nothing does, None if it does not tell."""
+        try:
+            found = matcher.shortest_completion(limit)
+        except UnsupportedCapability:
+            return None
+        if not found:
+            return ()
+        proved = len(found) <= limit and found[-1] in self._stop_token_ids and matcher.validate(found) == len(found)
+        return found if proved else None
+
+    def _is_free(self, token_ids: Sequence[int]) -> bool:
+        """Whether a completion does without what is banned, but for its stop token where all of them are."""
+        bans = self._budget.bans
+        if not token_ids or not bans.of_completion:
+            return True
+        before_stop, stop = token_ids[:-1], token_ids[-1]
+        return stop in bans.ends(self._stop_token_ids) and not brings_about(
+            bans, self._accepted, before_stop, self._lexicon
+        )
 
     def _affordable(self, matcher: Matcher, row: NDArray[np.int32], record: Record, path: Sequence[int]) -> list[int]:
         """The tokens after which the output can be completed, where there are few: without what is banned, where the

@@ -19,7 +19,7 @@ from guideway.json_schema.cursor import JsonCursor, Place
 from guideway.runtime.bans import Bans
 from guideway.runtime.mask_block import GUARD
 
-__all__ = ["MAX_TRIED", "Lexicon", "find_completion"]
+__all__ = ["MAX_TRIED", "Lexicon", "brings_about", "find_completion"]
 
 MAX_MASKS = 600
 """So many bitmasks a search fills at most: what bounds its work, since time would make it another one each time."""
@@ -184,7 +184,7 @@ def find_completion(
     of it is found. The matcher is left as it was. It is not always the shortest.
     """
     bans = bans or Bans()
-    stops = [i for i in sorted(stop_token_ids) if not bans.forbids((), (i,))] or sorted(stop_token_ids)
+    stops = bans.ends(stop_token_ids)
     search = _Search(
         matcher=matcher,
         lexicon=lexicon,
@@ -207,6 +207,21 @@ def find_completion(
         return None
     finally:
         matcher.rollback(len(search.path))
+
+
+def brings_about(bans: Bans, past: Sequence[int], token_ids: Sequence[int], lexicon: Lexicon) -> bool:
+    """Whether tokens after others have, or complete, what is banned."""
+    if not bans.of_completion:
+        return False
+    if bans.forbids(past, token_ids):
+        return True
+    tokens = lexicon.tokens
+    added = b"".join(tokens[i] for i in token_ids)
+    for text in bans.stop:
+        held = b"".join(tokens[i] for i in past[-len(text) :])[-len(text) + 1 :] if len(text) > 1 else b""
+        if text in held + added:
+            return True
+    return False
 
 
 @dataclass(slots=True)
@@ -258,7 +273,7 @@ class _Search:
         for token_ids in tries:
             self.num_tried += 1
             fits = len(self.path) + len(token_ids) < self.limit
-            fits = fits and not (self.bans.of_completion and self._is_banned(token_ids))
+            fits = fits and not brings_about(self.bans, [*self.past, *self.path], token_ids, self.lexicon)
             count = self.matcher.accept(token_ids) if fits else 0
             if count == len(token_ids):
                 cursor = self.cursors[-1]
@@ -271,18 +286,6 @@ class _Search:
             self.matcher.rollback(count)
             if self.num_tried > self.most_tried:
                 break
-        return False
-
-    def _is_banned(self, token_ids: Sequence[int]) -> bool:
-        """Whether tokens would bring about what the text is to do without."""
-        tokens, before = self.lexicon.tokens, [*self.past, *self.path]
-        if self.bans.forbids(before, token_ids):
-            return True
-        added = b"".join(tokens[i] for i in token_ids)
-        for text in self.bans.stop:
-            held = b"".join(tokens[i] for i in before[-len(text) :])[-len(text) + 1 :] if len(text) > 1 else b""
-            if text in held + added:
-                return True
         return False
 
     def _tries(self) -> Iterator[Sequence[int]]:
