@@ -537,3 +537,43 @@ def test_what_a_matcher_says_gives_way_to_what_has_no_banned_token(
     matcher.fill_bitmask(bitmask, 0)
     closer.restrict(matcher, (), bitmask)
     assert VOCABULARY.decode(list(closer.records[0].path)) == wanted
+
+
+NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "l": {}, "r": {}}, "required": ["v", "l", "r"]}
+
+
+@pytest.mark.parametrize("leaf", [{"type": "null"}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}])
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_recursion_does_not_lead_astray(cls: type[GrammarStrategy], leaf: dict[str, Any]) -> None:
+    """What ends it takes several tokens, and comes after what goes on."""
+    either = {"anyOf": [{"$ref": "#/$defs/node"}, leaf]}
+    node = NODE | {"properties": {"v": {"type": "integer"}, "l": either, "r": either}, "additionalProperties": False}
+    strategy, constraint = cls(VOCABULARY, {}), JsonSchema({"$ref": "#/$defs/node", "$defs": {"node": node}})
+    least = len(shortest(strategy, constraint))
+    for seed in range(4):
+        output = walk(strategy, constraint, least + 30, seed)
+        assert output is not None
+        jsonschema.validate(json.loads(output), constraint.parsed)
+
+
+EXPRESSION = {
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {"a": {"enum": ["+", "-"]}, "b": {"$ref": "#"}, "c": {"$ref": "#"}},
+            "required": ["a", "b", "c"],
+            "additionalProperties": False,
+        },
+        {"type": "object", "properties": {"z": {"type": "number"}}, "required": ["z"], "additionalProperties": False},
+    ]
+}
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_the_name_that_leads_into_recursion_gives_way_to_another(cls: type[GrammarStrategy]) -> None:
+    strategy, constraint = cls(VOCABULARY, {}), JsonSchema(EXPRESSION)
+    assert len(shortest(strategy, constraint)) == len('{"z":0}') + 1
+    for seed in range(4):
+        output = walk(strategy, constraint, 60 + 10 * seed, seed)
+        assert output is not None
+        jsonschema.validate(json.loads(output), EXPRESSION)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +28,9 @@ MAX_TRIED = 5_000
 """So many tokens it tries at most."""
 MOST_OF_ENDS = 4096
 """So many bytes of ends of witnesses are tried for one string at most."""
+DEEPER = (1, 2, 3, 4)
+"""Where nothing is found, recursion may have led astray: then so many more levels are tried, with a part of the work
+each."""
 RECENT = 12
 """Tokens looked back upon for what repeats itself."""
 LONGEST = 32
@@ -107,6 +111,11 @@ class Lexicon:
         return self.of(VALUES)
 
     @cached_property
+    def spelt_values(self) -> list[list[int]]:
+        """Tokens of each, also of those that take several."""
+        return [token_ids for text in VALUES if (token_ids := self.spell(text)) is not None]
+
+    @cached_property
     def commas(self) -> list[int]:
         return self.of((b',"', b","))
 
@@ -176,37 +185,31 @@ def find_completion(
     """At most `limit` token ids, a stop token last, that `matcher` takes from where it stands; None if none were found.
     `past` are the last tokens it accepted, `cursor` where the output ends if it is JSON, `witnesses` are examples of
     what its strings, or of what is no JSON, it may be. `bans` are not in it, but for a stop token where all of them
-    are banned. At most `most_tried` tokens are tried, and `most_masks` bitmasks filled.
+    are banned. At most about twice `most_tried` tokens are tried, and `most_masks` bitmasks filled.
 
     Depth first: what closes what is open, then the shortest value, then how a witness goes on, then what the grammar
-    asks for, a bitmask for each.
+    asks for, a bitmask for each. If that fails, again with few levels.
     Work is bounded, and the result a function of the arguments: with the first token of a completion accepted, the rest
     of it is found. The matcher is left as it was. It is not always the shortest.
     """
     bans = bans or Bans()
-    stops = bans.ends(stop_token_ids)
-    search = _Search(
-        matcher=matcher,
-        lexicon=lexicon,
-        stops=stops,
-        limit=limit,
-        past=list(past[-max(RECENT, *map(len, bans.bad_words), 0) :]),
-        cursors=[cursor],
-        witnesses=witnesses,
-        bans=bans,
-        most_tried=most_tried,
-        most_masks=most_masks,
-    )
-    try:
-        found = search.run()
-        if not found:
-            return None
-        for token_id in stops:
-            if matcher.validate((token_id,)) == 1:
-                return [*search.path, token_id]
-        return None
-    finally:
-        matcher.rollback(len(search.path))
+    for deeper in (None,) if cursor is None else (None, *DEEPER):
+        search = _Search(
+            matcher=matcher,
+            lexicon=lexicon,
+            stops=bans.ends(stop_token_ids),
+            limit=limit,
+            past=list(past[-max(RECENT, *map(len, bans.bad_words), 0) :]),
+            cursors=[cursor],
+            witnesses=witnesses,
+            bans=bans,
+            most_tried=most_tried if deeper is None else most_tried // len(DEEPER),
+            most_masks=most_masks if deeper is None else most_masks // len(DEEPER),
+            most_open=None if cursor is None or deeper is None else len(cursor.open) + deeper,
+        )
+        if (found := search.completion()) is not None:
+            return found
+    return None
 
 
 def brings_about(bans: Bans, past: Sequence[int], token_ids: Sequence[int], lexicon: Lexicon) -> bool:
@@ -237,9 +240,15 @@ class _Search:
     bans: Bans
     most_tried: int
     most_masks: int
+    most_open: int | None
+    """So many arrays and objects may be open in one another; None: any number."""
     path: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     """Tokens of each step."""
+    seen: dict[bytes, int] = field(default_factory=dict)
+    """The fewest tokens of each text that the path has been, from where it begins."""
+    num_failed: Counter[int] = field(default_factory=Counter)
+    """How often a step that began with a token was taken back."""
     num_masks: int = 0
     num_tried: int = 0
     rows: Bitmask = field(init=False)
@@ -252,7 +261,17 @@ class _Search:
             self.unbanned = self.bans.unbanned(len(self.lexicon.tokens))
         self.rows = np.full((3, self.lexicon.words), GUARD, dtype=np.int32)
 
-    def run(self) -> bool:
+    def completion(self) -> list[int] | None:
+        """The path and a stop token, if it completes the output. The matcher is left as it was."""
+        try:
+            if not self._run():
+                return None
+            ends = (token_id for token_id in self.stops if self.matcher.validate((token_id,)) == 1)
+            return next(([*self.path, token_id] for token_id in ends), None)
+        finally:
+            self.matcher.rollback(len(self.path))
+
+    def _run(self) -> bool:
         """Whether the path completes the output. It is as far as the matcher went."""
         tries: list[Iterator[Sequence[int]]] = []
         while not self.matcher.is_accepting():
@@ -260,25 +279,54 @@ class _Search:
             while not self._advance(tries[-1]):
                 if self.num_masks > self.most_masks or self.num_tried > self.most_tried:
                     return False
-                tries.pop()
-                if not self.lengths:
-                    return False
-                length = self.lengths.pop()
-                del self.path[-length:]
-                self.cursors.pop()
-                self.matcher.rollback(length)
+                for _ in range(self._blamed()):
+                    tries.pop()
+                    if not self.lengths:
+                        return False
+                    length = self.lengths.pop()
+                    self.num_failed[self.path[-length]] += 1
+                    del self.path[-length:]
+                    self.cursors.pop()
+                    self.matcher.rollback(length)
         return len(self.path) < self.limit
 
+    def _blamed(self) -> int:
+        """How many steps are taken back where there is no way on: one, but where levels are limited, none that chose
+        a number or a word is blamed for what comes after it."""
+        cursor = self.cursors[-1]
+        if self.most_open is None or cursor is None or cursor.place is Place.SCALAR:
+            return 1
+        count, at = 1, len(self.path)
+        for length, before in zip(reversed(self.lengths), reversed(self.cursors[:-1]), strict=True):
+            at -= length
+            assert before is not None
+            begins = self.lexicon.tokens[self.path[at]][:1]
+            if before.place is not Place.SCALAR and not (before.place is Place.VALUE and SCALAR.fullmatch(begins)):
+                break
+            count += 1
+        return count
+
     def _advance(self, tries: Iterator[Sequence[int]]) -> bool:
+        tokens = self.lexicon.tokens
+        before = b"".join(tokens[i] for i in self.path)
         for token_ids in tries:
+            added = b"".join(tokens[i] for i in token_ids)
+            length = len(self.path) + len(token_ids)
+            fewest = self.seen.get(before + added)  # however it was cut into tokens
+            if fewest is not None and (fewest <= length or self.most_open is not None):
+                continue
             self.num_tried += 1
-            fits = len(self.path) + len(token_ids) < self.limit
+            fits = length < self.limit
             fits = fits and not brings_about(self.bans, [*self.past, *self.path], token_ids, self.lexicon)
             count = self.matcher.accept(token_ids) if fits else 0
             if count == len(token_ids):
                 cursor = self.cursors[-1]
                 if cursor is not None:
-                    cursor = cursor.after(b"".join(self.lexicon.tokens[i] for i in token_ids))
+                    cursor = cursor.after(added)
+                    if self.most_open is not None and len(cursor.open) > self.most_open:
+                        self.matcher.rollback(count)
+                        continue
+                self.seen[before + added] = length
                 self.cursors.append(cursor)
                 self.lengths.append(count)
                 self.path += token_ids
@@ -297,8 +345,6 @@ class _Search:
         if cursor is not None:
             if cursor.in_string:
                 quick = () if cursor.escape else lexicon.quotes
-            elif cursor.place is Place.VALUE:
-                quick = [*lexicon.closers, *lexicon.values]
             elif cursor.place in (Place.AFTER, Place.SCALAR):
                 quick = [*lexicon.closers, *lexicon.commas]
             elif cursor.place is Place.COLON:
@@ -306,6 +352,9 @@ class _Search:
             else:
                 quick = lexicon.closers
             yield from ((token_id,) for token_id in quick)
+            if cursor.place is Place.VALUE:
+                yield from lexicon.spelt_values
+                quick = [*quick, *lexicon.values]
         if self.witnesses and self._is_in_new():
             yield from self._ends()
         if self.num_masks >= self.most_masks:
@@ -363,6 +412,8 @@ class _Search:
             found = [int(i) for i in longest_first[:400] if PLAIN.fullmatch(tokens[i])][:3] + lexicon.letters
         elif cursor is not None and cursor.in_string:
             found = [int(i) for i in longest_first[:AT_MOST]]
+            if self.most_open is not None:  # a name that led astray comes after one that did not
+                found.sort(key=self.num_failed.__getitem__)
         else:
             quick = [i for i in (*lexicon.closers, *lexicon.values) if allowed[i]] if cursor is None else []
             shortest = [int(i) for i in longest_first[: -4 * AT_MOST : -1] if tokens[i].strip()][:6]
