@@ -31,6 +31,7 @@ from guideway.api.bitmask import allow_only, is_allowed
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.json_schema.cursor import START, JsonCursor, Place
 from guideway.json_schema.prober import byte_vocabulary
+from guideway.runtime.bans import Bans
 from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
 from guideway.runtime.closing.fewest import Spelling, fewest_tokens
 from guideway.runtime.closing.patterns import Pattern
@@ -185,7 +186,7 @@ def test_a_completion_does_without_banned_tokens_where_it_can(num_tokens: int, f
     strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), Regex("[ab]{4}x|c")
     banned = frozenset(i for i, token in enumerate(VOCABULARY.tokens) if token == b"c")
     matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
-    closer = Closer(LEXICON, STOPS, Budget(num_tokens, Reserve.of(constraint, VOCABULARY), banned))
+    closer = Closer(LEXICON, STOPS, Budget(num_tokens, Reserve.of(constraint, VOCABULARY), Bans(logit_bias=banned)))
     allowed_after(matcher, closer)
     assert VOCABULARY.tokens[closer.records[0].path[0]] == first
 
@@ -351,14 +352,14 @@ def test_a_completion_does_without_stop_strings_where_it_can() -> None:
     matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
     texts = []
     for avoided in ((), (b'""',), (b'""', b"a", b"q"), (b"}",)):
-        found = find_completion(matcher, LEXICON, STOPS, limit=40, past=(), cursor=START, avoided=avoided)
+        found = find_completion(matcher, LEXICON, STOPS, limit=40, past=(), cursor=START, bans=Bans(stop=avoided))
         texts.append(None if found is None else VOCABULARY.decode(found))
     assert texts[0] == b'{"z":""}'
     assert all(text is not None for text in texts[:3])
     assert b'""' not in texts[1]
     assert not any(text in texts[2] for text in (b'""', b"a", b"q"))
     assert texts[3] is None
-    budget = Budget(12, Reserve.of(constraint, VOCABULARY), avoided=(b"}",))
+    budget = Budget(12, Reserve.of(constraint, VOCABULARY), Bans(stop=(b"}",)))
     closer = Closer(LEXICON, STOPS, budget)
     assert closer.shortest(matcher) == 9, "the grammar wins"
 
@@ -528,7 +529,9 @@ def test_what_a_matcher_says_gives_way_to_what_has_no_banned_token(
     told = [LEXICON.ids[b"a"], min(STOPS)]
     monkeypatch.setattr(type(matcher), "shortest_completion", lambda *_: told)
     without = frozenset(LEXICON.ids[letter.encode()] for letter in banned)
-    closer = Closer(LEXICON, STOPS, Budget(12, Reserve.of(constraint, VOCABULARY), without, avoided))
+    closer = Closer(
+        LEXICON, STOPS, Budget(12, Reserve.of(constraint, VOCABULARY), Bans(logit_bias=without, stop=avoided))
+    )
     bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
     assert closer.shortest(matcher) == len(wanted) + 1
     matcher.fill_bitmask(bitmask, 0)

@@ -47,13 +47,13 @@ class Counting(ReferenceStrategy):
 
 
 def compile_(compiler: Compiler, strategy: Counting, constraint: Constraint) -> Compilation:
-    return compiler.submit(choose(constraint, {"counting": strategy}), constraint).result(timeout=30)
+    return compiler.submit(choose(constraint, {"counting": strategy}).candidates, constraint).result(timeout=30)
 
 
 def test_equal_constraints_in_flight_compile_once() -> None:
     strategy, compiler = Counting(), Compiler(Threads("compile", 4), AtWork(), cache_bytes=1000)
     strategy.go.clear()
-    candidates = choose(Regex("a"), {"counting": strategy})
+    candidates = choose(Regex("a"), {"counting": strategy}).candidates
     futures = [compiler.submit(candidates, Regex("a")) for _ in range(8)]
     strategy.go.set()
     grammars = {id(future.result(timeout=30).grammar) for future in futures}

@@ -46,6 +46,17 @@ def test_a_constraint_is_refused_by_the_names_of_what_nobody_enforces() -> None:
     assert "on_unenforced 'report' or 'check'" in str(result.error)
 
 
+def test_a_refusal_has_the_word_of_every_strategy() -> None:
+    """One does not take the constraint at all, and two take some of it."""
+    strategies = subject("llguidance", "xgrammar", "lmfe")
+    unique = JsonSchema({"type": "array", "items": {"type": "integer"}, "uniqueItems": True})
+    for _ in range(2):  # the second time it is remembered
+        said = str(served(strategies, unique, on_unenforced="refuse").error)
+        assert "xgrammar does not enforce uniqueItems" in said
+        assert "llguidance: llguidance" in said
+        assert "lmfe does not enforce uniqueItems" in said
+
+
 def test_a_misspelt_keyword_is_refused_whoever_serves() -> None:
     result = served(subject("llguidance"), JsonSchema({"type": "string", "maxLenght": 3}), on_unenforced="refuse")
     assert isinstance(result.error, UnsupportedGrammar)

@@ -193,6 +193,29 @@ def test_the_schema_holds_from_the_end_of_the_reasoning_and_drafts_change_nothin
     assert generated(llm, CASES) == plain
 
 
+def test_bans_hold_in_the_reasoning_and_after_it(serve: Callable[..., Any]) -> None:
+    cases, found = CASES[1:4], []
+    for drafts in (False, True):
+        llm = serve(drafts=drafts)
+        free = generated(llm, cases)
+        wanted, banned = [case.params for case in cases], []
+        for params, case, (_, token_ids, _) in zip(wanted, cases, free, strict=True):
+            end = token_ids.index(END)
+            common = {token_ids[1], token_ids[end + 1 + len(token_ids[end + 1 :]) // 2]} - {END, *case.lines.values()}
+            banned.append(common)
+            params.allowed_token_ids = [i for i in range(len(llm.get_tokenizer())) if i not in common]
+        outputs = [output.outputs[0] for output in llm.generate([case.prompt for case in cases], wanted)]
+        found.append([list(output.token_ids) for output in outputs])
+        for output, case, common in zip(outputs, cases, banned, strict=True):
+            assert common
+            assert common.isdisjoint(output.token_ids)
+            assert output.token_ids.index(END) == min(
+                place for place, token_id in case.lines.items() if token_id == END
+            )
+            assert obeys(output.text.partition("</think>")[2].removesuffix("<|end|>"), case.constraint)
+    assert found[0] == found[1]
+
+
 def test_a_request_that_never_ends_its_reasoning_stays_free(serve: Callable[..., Any]) -> None:
     case = Case(PROMPT, dict.fromkeys(range(8), 40), {"choice": ["alpha"]})
     llm = serve(drafts=True)

@@ -231,6 +231,35 @@ def test_each_missing_seam_is_named_and_nothing_is_changed_then(monkeypatch: pyt
         assert seams._found(path)[2] is function
 
 
+def test_each_seam_of_the_server_that_is_missing_is_named_at_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import vllm
+    from guideway_vllm import seams
+
+    monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [caplog.handler])
+    seams._change_server(True)
+    assert caplog.messages == []
+    for path, (around, parameters, lost) in seams.IN_SERVER.items():
+        holder, name, _ = seams._found(path)
+        takes_nothing = [(lambda: None, f"takes no {', '.join(parameters)}")] if parameters else []
+        for instead, said in [(None, f"it has no {path}"), *takes_nothing]:
+            caplog.clear()
+            with monkeypatch.context() as patch:
+                if instead is None:
+                    patch.delattr(holder, name)
+                else:
+                    patch.setattr(holder, name, instead)
+                seams._change_server(False)
+                assert getattr(holder, name, None) is instead
+                (message,) = caplog.messages
+                assert lost in message and said in message and vllm.__version__ in message
+                if around is seams._around_to_sampling_params:
+                    with pytest.raises(InvalidConfiguration, match="strict_refuses is on") as refused:
+                        seams._change_server(True)
+                    assert path in str(refused.value)
+
+
 def program(source: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", source],

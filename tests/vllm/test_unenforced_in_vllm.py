@@ -130,6 +130,26 @@ def test_each_choice_of_a_stream_has_its_own(client: openai.OpenAI) -> None:
     assert together["valid"] is all(verdicts.values())
 
 
+def test_what_gave_way_to_a_constraint_is_told_of_streams_too(client: openai.OpenAI, demo_model: str) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(demo_model)
+    ban = {
+        str(i): -100
+        for i, token in enumerate(tokenizer.batch_decode([[i] for i in range(len(tokenizer))]))
+        if "1" in token
+    }
+    given = asked(ONCE, logit_bias=ban)
+    given["extra_body"] |= {"min_tokens": 30, "bad_words": ["q"]}
+    expected = {"strategy": "xgrammar", "unenforced": ["uniqueItems", "logit_bias", "min_tokens"]}
+    answer = client.chat.completions.create(messages=MESSAGES, **given)
+    assert answer.choices[0].message.content == "[1]"
+    assert told(answer) == expected
+    *_, last = chunks = list(client.chat.completions.create(messages=MESSAGES, **given, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "[1]"
+    assert (last.choices[0].finish_reason, told(last)) == ("stop", expected)
+
+
 def test_what_a_stop_string_cuts_is_judged_as_it_is(client: openai.OpenAI) -> None:
     cut = chat(client, ONCE, "check", stop=["1"])
     assert cut.choices[0].message.content == "["

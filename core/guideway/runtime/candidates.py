@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -17,7 +17,7 @@ from guideway.runtime.digests import constraint_digest
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
 from guideway.runtime.guard import Guard, check_bytes
 
-__all__ = ["Candidate", "CandidateCache", "Key", "choose", "enforcing_all"]
+__all__ = ["Candidate", "CandidateCache", "Chosen", "Key", "choose", "enforcing_all"]
 
 Key: TypeAlias = tuple[str, str, bytes]
 """Strategy, kind and digest of a constraint. A compiler lives as long as its strategies, so vocabulary,
@@ -39,8 +39,18 @@ class Candidate:
     key: Key
 
 
-def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) -> list[Candidate]:
-    """The strategies to try for `constraint`, best first.
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the strategies said to a constraint."""
+
+    candidates: list[Candidate]
+    """Those that take it, best first."""
+    refusals: list[str]
+    """Why each of the others does not."""
+
+
+def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) -> Chosen:
+    """The strategies to try for `constraint`.
 
     `strategies` is in the operator's order of preference. One that would leave a keyword unenforced comes after all
     that enforce everything; one that would enforce no outermost keyword of a schema is none, and one that cannot bear
@@ -89,20 +99,21 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             f"no configured strategy can serve this {kind} constraint ({offered})",
             feature=missing[0] if missing else kind,
         )
-    return full + partial
+    return Chosen(full + partial, refusals)
 
 
-def enforcing_all(candidates: Sequence[Candidate], constraint: Constraint) -> list[Candidate]:
-    """Those that leave nothing of the constraint unenforced. Raises `UnsupportedGrammar`, naming what each of the
-    others would, if there is none."""
-    found = [candidate for candidate in candidates if not candidate.unenforced]
+def enforcing_all(chosen: Chosen, constraint: Constraint) -> list[Candidate]:
+    """Those that leave nothing of the constraint unenforced. Raises `UnsupportedGrammar` if there is none, with what
+    each would and why the others do not take it."""
+    found = [candidate for candidate in chosen.candidates if not candidate.unenforced]
     if not found:
-        ignored = "; ".join(f"{each.name} does not enforce {', '.join(each.unenforced)}" for each in candidates)
+        ignored = [f"{each.name} does not enforce {', '.join(each.unenforced)}" for each in chosen.candidates]
+        said = "; ".join([*ignored, *chosen.refusals])
         raise UnsupportedGrammar(
             f"no configured strategy enforces all of this {constraint.kind} constraint, and on_unenforced is 'refuse' "
-            f"({ignored}); leave that out, configure a strategy that enforces it, or ask for on_unenforced 'report' or "
+            f"({said}); leave that out, configure a strategy that enforces it, or ask for on_unenforced 'report' or "
             "'check'",
-            feature=candidates[0].unenforced[0],
+            feature=chosen.candidates[0].unenforced[0],
         )
     return found
 
@@ -113,7 +124,7 @@ class CandidateCache:
 
     def __init__(self, strategies: Mapping[str, GrammarStrategy]) -> None:
         self._strategies = strategies
-        self._known: OrderedDict[tuple[str | None, str, bytes], list[Candidate]] = OrderedDict()
+        self._known: OrderedDict[tuple[str | None, str, bytes], Chosen] = OrderedDict()
         self._lock = Lock()
 
     def check_bytes(self, constraint: Constraint) -> None:
@@ -124,13 +135,13 @@ class CandidateCache:
         """Whether it came before, and was well formed. Raises `InvalidGrammar`."""
         return _key(constraint) in self._known
 
-    def candidates(self, constraint: Constraint) -> list[Candidate]:
-        """The strategies to try, best first. Raises what `choose` raises."""
+    def chosen(self, constraint: Constraint) -> Chosen:
+        """What `choose` says. Raises what it raises."""
         key = _key(constraint)
         found = self._known.get(key)
         if found is None:
             found = choose(constraint, self._strategies)
-            _, kind, digest = found[0].key
+            _, kind, digest = found.candidates[0].key
             with self._lock:
                 self._known[key] = self._known[constraint.strategy, kind, digest] = found
                 while len(self._known) > MAX_CONSTRAINTS:

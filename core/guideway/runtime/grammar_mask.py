@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ from guideway.api.steps import (
 )
 from guideway.api.types import Constraint, Request, SequenceInfo
 from guideway.errors import ConformanceError, InvalidConfiguration, InvalidRequest, PluginError, blame, contain
+from guideway.runtime.bans import Bans, MaskBans
 from guideway.runtime.candidates import Candidate, CandidateCache, enforcing_all
 from guideway.runtime.closing import Budget, Closer, Lexicon, Record, Reserve
 from guideway.runtime.compiler import Compilation, Compiler
@@ -49,6 +50,8 @@ from guideway.runtime.stopwatch import Stopwatch
 __all__ = ["GrammarMask", "GrammarState", "check_names"]
 
 log = logging.getLogger(__name__)
+
+NO_BANS = Bans()
 
 
 class MaskTransform(LogitTransform):
@@ -73,10 +76,8 @@ class GrammarState:
     stop_token_ids: frozenset[int]
     reserve: Reserve | None = None
     """What its output needs at its end; None: it may end anywhere."""
-    banned: frozenset[int] = frozenset()
-    """Tokens the request does not want."""
-    avoided: tuple[bytes, ...] = ()
-    """Texts that would cut its output."""
+    bans: Bans = NO_BANS
+    """What a completion of its output does without where it can."""
     accepted: list[int] = field(default_factory=list)
     """Every token the matcher accepted."""
     num_live_drafts: int = 0
@@ -152,7 +153,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         """Whether anything is known of an end after the last step, which `record_end` is to keep."""
         self._compiler = compiler
         self._lexicon = Lexicon(context.vocabulary)
-        self._words = num_words(context.vocabulary.logits_width)
+        self.words = num_words(context.vocabulary.logits_width)
+        """Of a row."""
         self._buffers = [self._allocate(0) for _ in range(2)]
         """They grow with the batches: far fewer sequences may run than could. The first row of a buffer is a guard, as
         is the one after those in use."""
@@ -162,9 +164,8 @@ class GrammarMask(LogitModifier[GrammarState]):
     ) -> Future[Compilation]:
         """Start compiling. Raises `UnsupportedGrammar` at once if no strategy will take it, or none enforces all of it
         and it is to be enforced `in_full`."""
-        candidates = self.known.candidates(constraint)
-        if in_full:
-            candidates = enforcing_all(candidates, constraint)
+        chosen = self.known.chosen(constraint)
+        candidates = enforcing_all(chosen, constraint) if in_full else chosen.candidates
         return self._compiler.submit(candidates, constraint, tenant)
 
     def close(self) -> None:
@@ -180,8 +181,16 @@ class GrammarMask(LogitModifier[GrammarState]):
             matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
         reserve = compiled.reserve if request.params.close else None
         banned = frozenset(i for i, bias in request.params.logit_bias.items() if bias == -math.inf)
-        avoided = tuple(text.encode() for text in request.params.stop)
-        return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids, reserve, banned, avoided)
+        bans = Bans(logit_bias=banned, stop=tuple(text.encode() for text in request.params.stop))
+        return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids, reserve, bans)
+
+    def ban(self, state: GrammarState | None, bans: Bans) -> MaskBans | None:
+        """What a sequence that is about to begin does without, beside the stop strings of its request: completions
+        where they can, and its masks, as the host asks by what is returned. None: there is nothing for them."""
+        if state is None:
+            return None
+        state.bans = replace(bans, stop=state.bans.stop)
+        return MaskBans(bans, state.stop_token_ids, self.words) if bans.of_masks else None
 
     def release(self, state: GrammarState | None) -> None:
         if state is not None:
@@ -207,7 +216,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         state.begins_in = num_tokens
         if num_tokens is None or state.reserve is None:
             return
-        state.budget, matcher = Budget(room, state.reserve, state.banned, state.avoided), state.job.matcher
+        state.budget, matcher = Budget(room, state.reserve, state.bans), state.job.matcher
         if isinstance(matcher, HostedMatcher):
             matcher.budget, matcher.end = state.budget, end
         else:
@@ -241,7 +250,7 @@ class GrammarMask(LogitModifier[GrammarState]):
     def _shortest(self, state: GrammarState) -> int | None:
         """How many tokens the shortest output has that is found; None if none is. It is the same whoever asks."""
         assert state.reserve is not None
-        budget = Budget(self.context.max_model_len, state.reserve, state.banned, state.avoided)
+        budget = Budget(self.context.max_model_len, state.reserve, state.bans)
         with blame(f"grammar.{state.candidate.name}", "closing", passing=(InvalidRequest, PluginError)):
             matcher = new_matcher(state.candidate.strategy, state.grammar, state.stop_token_ids)
             if isinstance(matcher, HostedMatcher):
@@ -396,7 +405,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         copy.accepted = list(state.accepted)
         copy.terminated = state.terminated
         copy.begins_in = state.begins_in
-        copy.reserve, copy.banned, copy.avoided = state.reserve, state.banned, state.avoided
+        copy.reserve, copy.bans = state.reserve, state.bans
         copy.budget, copy.closed_early = state.budget, state.closed_early
         if state.closer is not None:
             copy.closer = state.closer.fork()
@@ -431,7 +440,7 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def _allocate(self, num_rows: int) -> Bitmask:
         """Room for so many rows between two guards."""
-        buffer = np.full((num_rows + 2, self._words), FULL, dtype=np.int32)
+        buffer = np.full((num_rows + 2, self.words), FULL, dtype=np.int32)
         buffer[0] = GUARD
         return buffer
 

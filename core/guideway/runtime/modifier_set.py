@@ -39,6 +39,7 @@ from guideway.errors import (
 )
 from guideway.plugins.limits import Limits
 from guideway.runtime.answers import read_count, read_ids, read_key, read_names, read_report
+from guideway.runtime.bans import MaskBans
 from guideway.runtime.journal import Journal
 from guideway.runtime.metrics import DEADLINES_MISSED
 from guideway.runtime.modifier_hosts.modifier import HostedModifier, class_of
@@ -72,6 +73,8 @@ class ActiveSequence:
     """For each companion sequence, the modifier that asked for it."""
     ends_at: float = float("inf")
     """When it must have ended, by the monotonic clock."""
+    bans: MaskBans | None = None
+    """What its masks have beside its constraint, where the host asked for that."""
     fault: Fault | None = None
     broken: bool = False
     """Whether a call over its states raised or was interrupted: they may have been left anywhere."""

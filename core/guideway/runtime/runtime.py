@@ -59,6 +59,7 @@ from guideway.errors import (
 from guideway.pipeline.context import combined_bitmask
 from guideway.plugins.limits import Limits
 from guideway.runtime.admission import Admission, Validator, check_companions, run_validators, validate_request
+from guideway.runtime.bans import Bans, with_bans
 from guideway.runtime.checking import Checker, known
 from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler
 from guideway.runtime.grammar_hosts import GrammarHosts
@@ -94,6 +95,8 @@ class OpenRequest:
     compilation: Future[Compiled] | None
     room: int
     """How many tokens each of its sequences may have."""
+    bans: Bans | None = None
+    """What the masks of its sequences are to have beside its constraint."""
 
 
 class Runtime:
@@ -203,21 +206,26 @@ class Runtime:
         thread, by several at once."""
         run_validators(self._validators, submission, self._validation, self._quarantine)
 
-    def admit(self, request: Request) -> Admission:
+    def admit(self, request: Request, bans: Bans | None = None) -> Admission:
         """Let a request in, or raise `InvalidRequest`, or `PluginError` if a plugin failed over it; nothing else is
-        disturbed either way. May be called from any thread, by several at once."""
+        disturbed either way. May be called from any thread, by several at once.
+
+        Where the host draws by itself, under the masks alone, `bans` are what the request bans beside its constraint:
+        its masks have them, no row is empty for it, and what did not hold for that is in `unenforced`. The pipeline
+        sees to the bans of `request.params` without it.
+        """
         try:
             with self._at_work.using("admission"):
                 if self._closed:
                     raise GuidewayError("closed: no more requests are admitted")
-                return self._admit(request)
+                return self._admit(request, bans)
         except GuidewayError:
             raise
         except BaseException as error:  # whatever else a value of any type can raise when it is looked at
             contain(error)
             raise InvalidRequest(f"the request cannot be read: {text_of(error)}") from error
 
-    def _admit(self, request: Request) -> Admission:
+    def _admit(self, request: Request, bans: Bans | None) -> Admission:
         self._check_new(request)
         request = validate_request(
             request,
@@ -252,7 +260,7 @@ class Runtime:
                     compilation.cancel()
                 raise
             room = self._room(request, [companion.prompt_token_ids for _, companion in companions])
-            self._open[request.request_id] = OpenRequest(request.params.num_sequences, compilation, room)
+            self._open[request.request_id] = OpenRequest(request.params.num_sequences, compilation, room, bans)
         return Admission(
             request, compilation, tuple(companion for _, companion in companions), tuple(name for name, _ in companions)
         )
@@ -340,6 +348,7 @@ class Runtime:
         info = replace(parent.journal.sequence, index=index)
         child = self._modifiers.fork(parent, info)
         child.ends_at = parent.ends_at
+        self._ban(child)
         with self._open_lock:
             self._open[request.request_id].num_sequences += 1
         self._occupy(new_slot, child)
@@ -523,6 +532,9 @@ class Runtime:
                 if payload is not None:
                     payloads[modifier.name] = payload
         self._late = self._sitting_out(batch, sequences) if self._mask.late else frozenset()
+        banned = {i: (s.bans, s.journal.token_ids) for i, s in enumerate(sequences) if s.bans is not None}
+        if banned:
+            payloads[self._mask.name] = with_bans(payloads.get(self._mask.name), batch, banned, self._mask.words)
         per_row = batch.slots if owners is None else batch.slots[owners]
         companions = [sequence.companions for sequence in sequences]
         return StepInput(
@@ -614,6 +626,7 @@ class Runtime:
                     check_served(modifier)
             room, start = self._room_of(journal.request), journal.constraint_start
             state = self._modifiers.state(sequence, self._mask)
+            self._ban(sequence)
             self._mask.begin_after(state, start, room - (start or 0), journal.end)
             if self._refuses_short and not journal.token_ids:
                 self._mask.check_room(state, room - (1 if start is None else start))  # a marker has one at least
@@ -624,6 +637,12 @@ class Runtime:
             self._modifiers.release(sequence.states)
             raise
         return sequence
+
+    def _ban(self, sequence: ActiveSequence) -> None:
+        """Give a sequence the bans of its request."""
+        known = self._open.get(sequence.journal.request.request_id)
+        if known is not None and known.bans is not None:
+            sequence.bans = self._mask.ban(self._modifiers.state(sequence, self._mask), known.bans)
 
     def _gate_of(self, sequence: ActiveSequence) -> GateState | None:
         """The reasoning of a sequence of which the runtime looks for the end."""
@@ -664,6 +683,9 @@ class Runtime:
         if output is not None and (output.faults or output.overruled):
             for sequence, first_row, ids in zip(sequences, first_rows, token_ids, strict=False):
                 self._note(sequence, output, first_row, len(ids))
+        for sequence, ids in zip(sequences, token_ids, strict=False):
+            if sequence.bans is not None:
+                self._overrule(sequence, sequence.bans.overruled(len(ids)))
         feedback: list[Mapping[str, Feedback] | None] = [None] * len(sequences)
         if output is not None and output.feedback:
             emitted = in_row_order(output.feedback)
@@ -700,9 +722,12 @@ class Runtime:
             sequence.fault = sequence.fault or output.faults.get(first_row + j)
             found = output.overruled.get(first_row + j, ())
             banning = banned_by(params, num_before + j) if found else ()
-            names = dict.fromkeys(name for name in found if name.startswith("modifier.") or name in banning)
-            sequence.unenforced |= names
-            sequence.journal.overruled |= names
+            self._overrule(sequence, [name for name in found if name.startswith("modifier.") or name in banning])
+
+    def _overrule(self, sequence: ActiveSequence, names: Sequence[str]) -> None:
+        """These did not hold for a sequence."""
+        sequence.unenforced |= dict.fromkeys(names)
+        sequence.journal.overruled |= dict.fromkeys(names)
 
     def _history(
         self, batch: StepBatch, payloads: Mapping[str, Payload], sequences: list[ActiveSequence]

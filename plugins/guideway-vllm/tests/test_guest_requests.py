@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,8 @@ from guideway.api import (
     Request,
     StructuralTag,
 )
+from guideway.runtime.bans import Bans
+from guideway_vllm.bans import bans_of, without_bans
 from guideway_vllm.requests import CARRIER, carries_only, is_ours, is_strict, judged, request_of
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
@@ -46,6 +49,7 @@ def params(structured_outputs: Any = None, extra: dict[Any, Any] | None = None, 
         "presence_penalty": 0.0,
         "logit_bias": None,
         "bad_words": None,
+        "bad_words_token_ids": None,
         "allowed_token_ids": None,
         "n": 1,
         "logprobs": None,
@@ -276,24 +280,60 @@ def test_what_has_no_effect_without_a_constraint_is_refused(name: str, backend: 
 
 
 @pytest.mark.parametrize(
-    ("extra", "given", "close"),
+    ("extra", "close"),
     [
-        ({}, {}, True),
-        ({"guideway.close": False}, {}, False),
-        ({"guideway.close": "false"}, {}, False),
-        ({"guideway.close": 0}, {}, False),
-        ({"guideway.close": 1}, {}, True),
-        ({}, {"min_tokens": 3}, False),
-        ({}, {"logit_bias": {5: -100.0}}, False),
-        ({}, {"bad_words": ["x"]}, False),
-        ({"guideway.close": True}, {"allowed_token_ids": [1, 2]}, False),
+        ({}, True),
+        ({"guideway.close": False}, False),
+        ({"guideway.close": "false"}, False),
+        ({"guideway.close": 0}, False),
+        ({"guideway.close": 1}, True),
     ],
 )
-def test_an_output_is_closed_unless_that_could_leave_no_token(
-    extra: dict[str, Any], given: dict[str, Any], close: bool
-) -> None:
-    request = made(params(outputs(regex="a+"), extra, **given), samples=False)
-    assert request.params.close is close
+def test_an_output_is_closed_unless_it_is_said(extra: dict[str, Any], close: bool) -> None:
+    assert made(params(outputs(regex="a+"), extra), samples=False).params.close is close
+
+
+def test_who_draws_by_itself_tells_stop_strings_beside_a_constraint_alone() -> None:
+    assert made(params(outputs(regex="a+"), stop=["x"]), samples=False).params.stop == ("x",)
+    assert made(params(stop=["x"]), samples=False).params.stop == ()
+    assert made(params(stop=["x"])).params.stop == ("x",)
+
+
+BANNING = {
+    "logit_bias": {5: -100.0, 6: -99.0, 7: 100.0, 8: -math.inf},
+    "allowed_token_ids": [4, 5, 6],
+    "bad_words": ["ab"],
+    "_bad_words_token_ids": [[1, 2], [3]],
+    "bad_words_token_ids": [[1, 2], [3]],
+    "min_tokens": 2,
+}
+
+
+def test_what_a_request_bans_is_read_and_left_out_of_what_vllm_draws_by() -> None:
+    given = params(outputs(regex="a+"), **BANNING)
+    assert bans_of(given) == Bans(
+        logit_bias=frozenset({5, 8}),
+        allowed_token_ids=frozenset({4, 5, 6}),
+        bad_words=((1, 2), (3,)),
+        min_tokens=2,
+    )
+    bare = without_bans(given)
+    assert (bare.logit_bias, bare.allowed_token_ids, bare.min_tokens) == ({6: -99.0, 7: 100.0}, None, 0)
+    assert (bare.bad_words, bare._bad_words_token_ids) == ([], None)
+    assert given.min_tokens == 2, "it was copied"
+    assert without_bans(params(logit_bias={5: -100.0})).logit_bias is None
+
+
+def test_the_minimum_stays_where_vllm_looks_for_repetition_from_it_on() -> None:
+    given = params(outputs(regex="a+"), repetition_detection=object(), **BANNING)
+    assert without_bans(given).min_tokens == 2
+
+
+@pytest.mark.parametrize("bias", [math.nan, math.inf])
+def test_a_bias_that_leaves_nothing_to_draw_from_is_refused(bias: float) -> None:
+    with pytest.raises(InvalidRequest, match="logit_bias of token 5 is") as refused:
+        bans_of(params(outputs(regex="a+"), logit_bias={5: bias}))
+    assert refused.value.field == "logit_bias"
 
 
 @pytest.mark.parametrize("close", ["maybe", 2, "[]"])

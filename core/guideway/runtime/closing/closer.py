@@ -12,6 +12,7 @@ from guideway.api.bitmask import BITS_PER_WORD, Bitmask
 from guideway.api.grammar import Matcher
 from guideway.errors import UnsupportedCapability
 from guideway.json_schema.cursor import START, JsonCursor, Place
+from guideway.runtime.bans import Bans
 from guideway.runtime.closing.reserve import Reserve
 from guideway.runtime.closing.search import MAX_MASKS, MAX_TRIED, Lexicon, brings_about, find_completion
 
@@ -27,6 +28,7 @@ FEW_MASKS = 8
 """And so many masks are filled."""
 SAME = (Place.STRING, Place.SCALAR, Place.AFTER)
 """Where what completed the text before may complete it still."""
+NO_BANS = Bans()
 AGAIN = 2
 """Where no completion was found, it is looked for anew after this part of the budget that is left."""
 
@@ -37,10 +39,8 @@ class Budget:
 
     num_tokens: int
     reserve: Reserve
-    banned: frozenset[int] = frozenset()
-    """Tokens that a completion does without if it can."""
-    avoided: tuple[bytes, ...] = ()
-    """The same of texts: one that is a stop string would cut the output."""
+    bans: Bans = NO_BANS
+    """What a completion does without if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class Record:
     """It was found out after so many tokens."""
     path: tuple[int, ...] = ()
     """Completes those tokens; empty: nothing is known that does."""
+    lifts_bans: bool = False
+    """Whether the path has what is banned, because no other was found."""
 
     def rest(self, accepted: Sequence[int]) -> tuple[int, ...]:
         """What of the path is left after these tokens; empty if they left it."""
@@ -154,11 +156,14 @@ class Closer:
         cursor = self._cursors[-1] if reserve.is_json else None
         path = record.rest(self._accepted)
         if not path:
-            found = self._same(matcher, record, left, cursor) or self._find(matcher)
-            if found is None:
+            if (same := self._same(matcher, record, left, cursor)) is not None:
+                path = tuple(same)
+                record = Record(0, num_accepted, path, record.lifts_bans)
+            elif (found := self._find(matcher)) is not None:
+                path = tuple(found[0])
+                record = Record(0, num_accepted, path, found[1])
+            else:
                 return Record(num_accepted + max(1, left // AGAIN), num_accepted), None
-            path = tuple(found)
-            record = Record(0, num_accepted, path)
         room = left - len(path)
         if room < 0:
             return record, None
@@ -166,7 +171,7 @@ class Closer:
             return replace(record, free_until=num_accepted + 1 + (room - reserve.growth) // (reserve.growth + 1)), None
         keep = self._kept(cursor, row) if cursor is not None and room > reserve.within + 1 else None
         words = np.zeros(self._lexicon.words, dtype=np.int32) if keep is None else keep.copy()
-        for token_id in (path[0], *self._stop_token_ids, *self._affordable(matcher, row, path)):
+        for token_id in (path[0], *self._stop_token_ids, *self._affordable(matcher, row, record, path)):
             words.view(np.uint32)[token_id // BITS_PER_WORD] |= np.uint32(1 << token_id % BITS_PER_WORD)
         return record, words
 
@@ -179,25 +184,30 @@ class Closer:
     def shortest(self, matcher: Matcher) -> int | None:
         """How many tokens the shortest completion has that is found, however few are left; None if none is."""
         found = self._find(matcher, limit=LONGEST, most_tried=MAX_TRIED // 4, most_masks=64)
-        return None if found is None else len(found)
+        return None if found is None else len(found[0])
 
     def _find(
-        self, matcher: Matcher, *, limit: int | None = None, most_tried: int = MAX_TRIED, most_masks: int = MAX_MASKS
-    ) -> Sequence[int] | None:
-        """What completes the output in `limit` tokens, or in what is left, without what is banned or avoided where that
-        can be."""
+        self,
+        matcher: Matcher,
+        *,
+        limit: int | None = None,
+        may_lift: bool = True,
+        most_tried: int = MAX_TRIED,
+        most_masks: int = MAX_MASKS,
+    ) -> tuple[Sequence[int], bool] | None:
+        """What completes the output in `limit` tokens, or in what is left, without what is banned; else, where it
+        `may_lift` that, with it; and whether it did."""
         if limit is None:
             if self._budget.num_tokens < self._budget.reserve.fewest:
                 return None
             limit = self._budget.num_tokens - len(self._accepted)
         cursor = self._cursors[-1] if self._budget.reserve.is_json else None
-        banned, avoided = self._budget.banned, self._budget.avoided
-        told = self._told(matcher, limit)
+        bans, told = self._budget.bans, self._told(matcher, limit)
         if told is not None and self._is_free(told):
-            return told or None
-        for strict in (True, False) if banned or avoided else (False,):
-            if told and not strict:
-                return told
+            return (told, False) if told else None
+        for lifts in (False, True) if bans.of_completion and may_lift else (False,):
+            if told and lifts:
+                return told, True
             found = find_completion(
                 matcher,
                 self._lexicon,
@@ -206,14 +216,13 @@ class Closer:
                 past=self._accepted,
                 cursor=cursor,
                 witnesses=self._budget.reserve.witnesses,
-                banned=banned if strict else frozenset(),
-                avoided=avoided if strict else (),
+                bans=NO_BANS if lifts else bans,
                 most_tried=most_tried,
                 most_masks=most_masks,
             )
             if found is not None:
-                break
-        return found
+                return found, lifts
+        return None
 
     def _told(self, matcher: Matcher, limit: int) -> Sequence[int] | None:
         """What the matcher itself says completes the output; empty if nothing does, None if it does not tell."""
@@ -227,14 +236,18 @@ class Closer:
         return found if proved else None
 
     def _is_free(self, token_ids: Sequence[int]) -> bool:
-        """Whether they do without what is banned and avoided."""
-        budget = self._budget
-        return budget.banned.isdisjoint(token_ids) and not brings_about(
-            budget.avoided, self._accepted, token_ids, self._lexicon
+        """Whether a completion does without what is banned, but for its stop token where all of them are."""
+        bans = self._budget.bans
+        if not token_ids or not bans.of_completion:
+            return True
+        before_stop, stop = token_ids[:-1], token_ids[-1]
+        return stop in bans.ends(self._stop_token_ids) and not brings_about(
+            bans, self._accepted, before_stop, self._lexicon
         )
 
-    def _affordable(self, matcher: Matcher, row: NDArray[np.int32], path: Sequence[int]) -> list[int]:
-        """The tokens after which the output can be completed, where there are few."""
+    def _affordable(self, matcher: Matcher, row: NDArray[np.int32], record: Record, path: Sequence[int]) -> list[int]:
+        """The tokens after which the output can be completed, where there are few: without what is banned, where the
+        `path` is."""
         allowed = np.flatnonzero(self._lexicon.bits(row))
         if len(allowed) * len(path) > MOST_TRIED:
             return []
@@ -244,7 +257,8 @@ class Closer:
                 continue
             self._go_on((token_id,))
             try:
-                if self._find(matcher, most_tried=FEW * len(path), most_masks=FEW_MASKS) is not None:
+                tried = FEW * len(path)
+                if self._find(matcher, may_lift=record.lifts_bans, most_tried=tried, most_masks=FEW_MASKS) is not None:
                     found.append(token_id)
             finally:
                 self.rollback(1)

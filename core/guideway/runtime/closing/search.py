@@ -17,6 +17,7 @@ from guideway.api.grammar import Matcher
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import ConformanceError, DeadEnd
 from guideway.json_schema.cursor import JsonCursor, Place
+from guideway.runtime.bans import Bans
 from guideway.runtime.mask_block import GUARD
 
 __all__ = ["MAX_TRIED", "Lexicon", "brings_about", "find_completion"]
@@ -177,32 +178,31 @@ def find_completion(
     past: Sequence[int],
     cursor: JsonCursor | None,
     witnesses: Sequence[str] = (),
-    banned: frozenset[int] = frozenset(),
-    avoided: Sequence[bytes] = (),
+    bans: Bans | None = None,
     most_tried: int = MAX_TRIED,
     most_masks: int = MAX_MASKS,
 ) -> list[int] | None:
     """At most `limit` token ids, a stop token last, that `matcher` takes from where it stands; None if none were found.
     `past` are the last tokens it accepted, `cursor` where the output ends if it is JSON, `witnesses` are examples of
-    what its strings, or of what is no JSON, it may be, `banned` are not used, nor what brings about one of the texts
-    `avoided`. At most about twice `most_tried` tokens are tried, and `most_masks` bitmasks filled.
+    what its strings, or of what is no JSON, it may be. `bans` are not in it, but for a stop token where all of them
+    are banned. At most about twice `most_tried` tokens are tried, and `most_masks` bitmasks filled.
 
     Depth first: what closes what is open, then the shortest value, then how a witness goes on, then what the grammar
     asks for, a bitmask for each. If that fails, again with few levels.
     Work is bounded, and the result a function of the arguments: with the first token of a completion accepted, the rest
     of it is found. The matcher is left as it was. It is not always the shortest.
     """
+    bans = bans or Bans()
     for deeper in (None,) if cursor is None else (None, *DEEPER):
         search = _Search(
             matcher=matcher,
             lexicon=lexicon,
-            stops=sorted(stop_token_ids - banned),
+            stops=bans.ends(stop_token_ids),
             limit=limit,
-            past=list(past[-RECENT:]),
+            past=list(past[-max(RECENT, *map(len, bans.bad_words), 0) :]),
             cursors=[cursor],
             witnesses=witnesses,
-            banned=banned,
-            avoided=avoided,
+            bans=bans,
             most_tried=most_tried if deeper is None else most_tried // len(DEEPER),
             most_masks=most_masks if deeper is None else most_masks // len(DEEPER),
             most_open=None if cursor is None or deeper is None else len(cursor.open) + deeper,
@@ -212,13 +212,15 @@ def find_completion(
     return None
 
 
-def brings_about(texts: Sequence[bytes], past: Sequence[int], token_ids: Sequence[int], lexicon: Lexicon) -> bool:
-    """Whether tokens after others complete one of these texts."""
-    if not texts:
+def brings_about(bans: Bans, past: Sequence[int], token_ids: Sequence[int], lexicon: Lexicon) -> bool:
+    """Whether tokens after others have, or complete, what is banned."""
+    if not bans.of_completion:
         return False
+    if bans.forbids(past, token_ids):
+        return True
     tokens = lexicon.tokens
     added = b"".join(tokens[i] for i in token_ids)
-    for text in texts:
+    for text in bans.stop:
         held = b"".join(tokens[i] for i in past[-len(text) :])[-len(text) + 1 :] if len(text) > 1 else b""
         if text in held + added:
             return True
@@ -235,8 +237,7 @@ class _Search:
     cursors: list[JsonCursor | None]
     """Where the text ends before each step, and after the last."""
     witnesses: Sequence[str]
-    banned: frozenset[int]
-    avoided: Sequence[bytes]
+    bans: Bans
     most_tried: int
     most_masks: int
     most_open: int | None
@@ -252,8 +253,12 @@ class _Search:
     num_tried: int = 0
     rows: Bitmask = field(init=False)
     """One between two guards."""
+    unbanned: NDArray[np.bool_] = field(init=False)
+    """By token whether it is not banned everywhere."""
 
     def __post_init__(self) -> None:
+        if self.bans.of_completion:
+            self.unbanned = self.bans.unbanned(len(self.lexicon.tokens))
         self.rows = np.full((3, self.lexicon.words), GUARD, dtype=np.int32)
 
     def completion(self) -> list[int] | None:
@@ -311,8 +316,8 @@ class _Search:
             if fewest is not None and (fewest <= length or self.most_open is not None):
                 continue
             self.num_tried += 1
-            fits = length < self.limit and self.banned.isdisjoint(token_ids)
-            fits = fits and not brings_about(self.avoided, [*self.past, *self.path], token_ids, self.lexicon)
+            fits = length < self.limit
+            fits = fits and not brings_about(self.bans, [*self.past, *self.path], token_ids, self.lexicon)
             count = self.matcher.accept(token_ids) if fits else 0
             if count == len(token_ids):
                 cursor = self.cursors[-1]
@@ -393,6 +398,8 @@ class _Search:
     def _of_mask(self) -> list[int]:
         lexicon, cursor = self.lexicon, self.cursors[-1]
         tokens, allowed = lexicon.tokens, lexicon.bits(self.rows[1])
+        if self.bans.of_completion:
+            allowed &= self.unbanned
         longest_first = lexicon.longest_first[allowed[lexicon.longest_first]]
         if len(longest_first) == 0:
             return []

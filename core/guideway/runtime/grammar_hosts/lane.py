@@ -373,5 +373,5 @@ def _read_closing(answer: Any) -> tuple[int | None, list[Record]]:
     if answer is None:
         return None, []
     first, records = answer
-    ends = [Record(int(free_until), int(at), tuple(map(int, path))) for free_until, at, path in records]
+    ends = [Record(int(free), int(at), tuple(map(int, path)), bool(lifts)) for free, at, path, lifts in records]
     return None if first is None else int(first), ends

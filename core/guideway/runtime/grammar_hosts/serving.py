@@ -391,7 +391,7 @@ class _Host:
                 counts[i], errors[i] = -1, words_of(error)
                 continue
             if first is not None or any(record is not closer.record for record in closer.records):
-                closing[i] = first, [(record.free_until, record.at, record.path) for record in closer.records]
+                closing[i] = first, [(r.free_until, r.at, r.path, r.lifts_bans) for r in closer.records]
         return closing
 
     @contextmanager

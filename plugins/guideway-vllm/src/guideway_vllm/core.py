@@ -22,12 +22,13 @@ from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch
 from guideway.api.bitmask import FULL, allow_only, num_words
 from guideway.errors import passable, text_of
 from guideway.plugins import Plugins
-from guideway.runtime import CLOSING, Admission, Journal, Runtime
+from guideway.runtime import Admission, Journal, Runtime
 from numpy.typing import NDArray
 
+from guideway_vllm.bans import bans_of, without_bans
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.parts import build_runtime, fingerprint
-from guideway_vllm.requests import PREFIX, narrows, request_of
+from guideway_vllm.requests import PREFIX, carries_only, request_of
 from guideway_vllm.steps import GuestOutput, GuestStep, Part, select
 
 __all__ = ["Core", "Pending", "RequestState"]
@@ -53,8 +54,6 @@ class RequestState:
     """Whether modifiers act on it."""
     in_flight: int = 0
     """How many of its steps are computed whose output has not come yet."""
-    narrowed: bool = False
-    """Whether vLLM forbids tokens of its own, and the constraint is not closed for that."""
     sits_out: bool = False
     """Whether it takes part in no step, because its masks were late."""
 
@@ -112,11 +111,14 @@ class Core:
     # Requests
 
     def admit(self, request: Any) -> Future[RequestState]:
-        """Begin with one of vLLM's requests: what its grammar is to be, or the error that ends it."""
-        ready: Future[RequestState] = Future()
+        """Begin with one of vLLM's requests: what its grammar is to be, or the error that ends it. What a constrained
+        one bans is guideway's from then on."""
+        params, ready = request.sampling_params, Future[RequestState]()
+        if not carries_only(params):
+            request.sampling_params = without_bans(params)
         self._entering[request.request_id] = ready
         try:
-            admitted = self.runtime.admission_threads.submit(partial(self._admit, request, ready))
+            admitted = self.runtime.admission_threads.submit(partial(self._admit, request, params, ready))
         except GuidewayError as error:  # closed, or the system has no thread for it
             self._refuse(request.request_id, ready, error)
             return ready
@@ -160,7 +162,7 @@ class Core:
         if state.slot is not None:
             if strategy := self.runtime.strategy(state.slot):
                 report["strategy"] = strategy
-            if unenforced := [*self.runtime.unenforced(state.slot), *([CLOSING] if state.narrowed else [])]:
+            if unenforced := self.runtime.unenforced(state.slot):
                 report["unenforced"] = [passable(str(name)) for name in unenforced]
             if self.runtime.closed_early(state.slot):
                 report["closed_early"] = True
@@ -331,20 +333,20 @@ class Core:
 
     # Parts
 
-    def _admit(self, request: Any, ready: Future[RequestState]) -> None:
+    def _admit(self, request: Any, params: Any, ready: Future[RequestState]) -> None:
         """In a thread of admission; nothing comes of it once the request is released."""
-        request_id, params = request.request_id, request.sampling_params
+        request_id = request.request_id
         if self._entering.get(request_id) is not ready:
             return
         try:
             self._check_mark(params.structured_outputs._backend)
             prompt = request.prompt_token_ids or (0,)
-            admission = self.runtime.admit(request_of(request_id, prompt, params, samples=bool(self._late)))
+            ours = request_of(request_id, prompt, params, samples=bool(self._late))
+            admission = self.runtime.admit(ours, None if carries_only(params) else bans_of(params))
         except BaseException as error:  # whatever it is, vLLM must hear of it, and expects no other than an Exception
             self._refuse(request_id, ready, error if isinstance(error, Exception) else GuidewayError(text_of(error)))
             return
-        narrowed = admission.request.params.constraint is not None and narrows(params)
-        state, compilation = RequestState(admission, narrowed=narrowed), admission.compilation
+        state, compilation = RequestState(admission), admission.compilation
         with self._lock:
             if wanted := self._entering.get(request_id) is ready:
                 del self._entering[request_id]

@@ -30,8 +30,10 @@ from guideway.api import (
 from guideway.errors import passable, printable
 from guideway.plugins import Plugins
 from guideway.runtime import Admission
+from guideway.runtime.bans import Bans
 
 from guideway_vllm.answers import Judge
+from guideway_vllm.bans import bans_of
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.health import CoreHealth
 from guideway_vllm.parts import build_runtime
@@ -156,7 +158,7 @@ class FrontEnd:
                 tenant=ours.tenant,
             )
         )
-        acting = yield from self._tried(ours)
+        acting = yield from self._tried(ours, None if ours.params.constraint is None else bans_of(params))
         late = [name for name in acting if self._modifiers[name].stage in (Stage.POST_WARP, Stage.SAMPLE)]
         if acting and self._runner != "V1":
             raise UnsupportedCapability(
@@ -200,9 +202,9 @@ class FrontEnd:
                 "replaying a trace goes with neither a constraint nor a modifier", field="trace_decode_token_ids"
             )
 
-    def _tried(self, request: Request) -> Trial[list[str]]:
+    def _tried(self, request: Request, bans: Bans | None = None) -> Trial[list[str]]:
         """The modifiers that act on the request, which may still compile afterwards."""
-        admission = self._runtime.admit(request)
+        admission = self._runtime.admit(request, bans)
         try:
             yield admission
             if admission.ready():

@@ -49,7 +49,6 @@ __all__ = [
     "is_ours",
     "is_strict",
     "judged",
-    "narrows",
     "request_of",
 ]
 
@@ -110,10 +109,11 @@ def request_of(
         "max_tokens": params.max_tokens,
         "seed": None if params.seed is None else params.seed % (1 << 63),
         "stop_token_ids": tuple(params.stop_token_ids or ()),
+        "stop": () if constraint is None and not samples else tuple(params.stop or ()),
         "ignore_eos": params.ignore_eos,
         "constraint": constraint,
         "on_unenforced": extra.get("on_unenforced"),
-        "close": _close(extra) and not narrows(params),
+        "close": _close(extra),
         "modifiers": _decoded(extra, "modifiers", {}),
     }
     return Request(
@@ -146,12 +146,6 @@ def is_strict(request: Any) -> bool:
     return getattr(said, "strict", None) is True
 
 
-def narrows(params: Any) -> bool:
-    """Whether vLLM forbids tokens after guideway's masks: a mask of few tokens might be left with none, so an output of
-    such a request is not closed."""
-    return bool(params.allowed_token_ids or params.bad_words or params.logit_bias or params.min_tokens)
-
-
 def _close(extra: Mapping[str, Any]) -> bool:
     close = _decoded(extra, "close", True)
     if not isinstance(close, int | float) or close not in (0, 1):  # vLLM's server reads false in `vllm_xargs` as 0
@@ -171,7 +165,6 @@ def _sampling(params: Any, priority: int) -> dict[str, Any]:
         "frequency_penalty": params.frequency_penalty,
         "presence_penalty": params.presence_penalty,
         "logit_bias": params.logit_bias or {},
-        "stop": tuple(params.stop or ()),
         "n": 1 if temperature == 0 else params.n,
         "logprobs": _count(params.logprobs),
         "prompt_logprobs": _count(params.prompt_logprobs),

@@ -21,13 +21,13 @@ import inspect
 import logging
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
 from importlib import import_module
 from typing import Any
 
-from guideway.api import PluginUnavailable
+from guideway.api import InvalidConfiguration, PluginUnavailable
 from guideway.errors import Unhealthy
 
 from guideway_vllm.answers import Noted
@@ -106,16 +106,17 @@ def install() -> None:
 
 def missing_seams() -> list[str]:
     """What this vLLM has not got, one line each."""
-    missing = []
-    for path, parameters in NEEDED.items():
-        function = _known(path)
-        if function is None:
-            missing.append(f"it has no {path}")
-            continue
-        has = inspect.signature(function).parameters
-        if lacking := [name for name in parameters if name not in has]:
-            missing.append(f"{path} takes no {', '.join(lacking)}")
-    return missing
+    return [why for path, parameters in NEEDED.items() if (why := _lacks(path, parameters)) is not None]
+
+
+def _lacks(path: str, parameters: tuple[str, ...]) -> str | None:
+    """What this vLLM has not got of a seam; None: nothing."""
+    function = _known(path)
+    if function is None:
+        return f"it has no {path}"
+    has = inspect.signature(function).parameters
+    lacking = [name for name in parameters if name not in has]
+    return f"{path} takes no {', '.join(lacking)}" if lacking else None
 
 
 def _known(path: str) -> Callable[..., Any] | None:
@@ -157,8 +158,12 @@ def _around_init(init: Callable[..., Any]) -> Callable[..., Any]:
         self.guideway = FrontEnd.of(self.vllm_config)
         if self.guideway is not None:
             weakref.finalize(self, self.guideway.close)  # vLLM never says that it is done with one
+            try:
+                _change_server(self.guideway.strict_refuses)
+            except BaseException:
+                self.guideway.close()
+                raise
             _SERVING.add(self.guideway)
-            _change_server()
 
     return wrapped
 
@@ -167,22 +172,22 @@ _SERVING: weakref.WeakSet[Any] = weakref.WeakSet()
 """The front ends of this process."""
 
 
-def _change_server() -> None:
-    """What only a server over HTTP has. It asks xgrammar about some constraints in its own process while it reads a
-    request, on the event loop, before anything has counted them, where a crash ends the server; it drops ``strict``;
-    and streams have no field for what guideway tells."""
-    openai = "vllm.entrypoints.openai"
-    for path, around in {
-        "vllm.entrypoints.generate.base.protocol:validate_structural_tag_payload": _around_validate_tag,
-        "vllm.parser.abstract_parser:_xgrammar_supports": _around_xgrammar_supports,
-        f"{openai}.chat_completion.protocol:ChatCompletionRequest.to_sampling_params": _around_to_sampling_params,
-        f"{openai}.completion.protocol:CompletionRequest.to_sampling_params": _around_to_sampling_params,
-        f"{openai}.responses.protocol:ResponsesRequest.to_sampling_params": _around_to_sampling_params,
-        f"{openai}.chat_completion.serving:OpenAIServingChat.chat_completion_stream_generator": _around_stream,
-        f"{openai}.completion.serving:OpenAIServingCompletion.completion_stream_generator": _around_stream,
-    }.items():
-        with suppress(ImportError, AttributeError):  # vLLM before 0.32
+def _change_server(strict_refuses: bool) -> None:
+    """What only a server over HTTP has, and not in every version: what is lost without it is logged. Raises
+    `InvalidConfiguration` where that was asked for."""
+    import vllm
+
+    for path, (around, parameters, lost) in IN_SERVER.items():
+        if (why := _lacks(path, parameters)) is None:
             _wrap(path, around)
+        elif strict_refuses and around is _around_to_sampling_params:
+            raise InvalidConfiguration(
+                f"strict_refuses is on, and {lost} in vLLM {vllm.__version__}: {why}; leave it out, and have clients "
+                f"set {ON_UNENFORCED_KEY}",
+                field="strict_refuses",
+            )
+        else:
+            log.warning("in vLLM %s %s: %s", vllm.__version__, lost, why)
 
 
 def _around_to_sampling_params(to_sampling_params: Callable[..., Any]) -> Callable[..., Any]:
@@ -371,3 +376,42 @@ def _around_init_device(init_device: Callable[..., Any]) -> Callable[..., Any]:
         attach(self.worker, self.vllm_config)
 
     return wrapped
+
+
+OPENAI = "vllm.entrypoints.openai"
+UNHEARD = "`strict` of a request is not heard"
+UNTOLD = "streams do not have what guideway tells"
+
+IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
+    # it asks xgrammar in its own process while it reads a request, on the event loop, before anything has counted what
+    # it asks about, where a crash ends the server
+    "vllm.entrypoints.generate.base.protocol:validate_structural_tag_payload": (
+        _around_validate_tag,
+        ("payload", "parameter"),
+        "structural tags may reach xgrammar before they are counted",
+    ),
+    "vllm.parser.abstract_parser:_xgrammar_supports": (
+        _around_xgrammar_supports,
+        ("structured_outputs",),
+        "constraints beside tools may reach xgrammar before they are counted",
+    ),
+    f"{OPENAI}.chat_completion.protocol:ChatCompletionRequest.to_sampling_params": (
+        _around_to_sampling_params,
+        (),
+        UNHEARD,
+    ),
+    f"{OPENAI}.completion.protocol:CompletionRequest.to_sampling_params": (_around_to_sampling_params, (), UNHEARD),
+    f"{OPENAI}.responses.protocol:ResponsesRequest.to_sampling_params": (_around_to_sampling_params, (), UNHEARD),
+    f"{OPENAI}.chat_completion.serving:OpenAIServingChat.chat_completion_stream_generator": (
+        _around_stream,
+        ("request", "result_generator"),
+        UNTOLD,
+    ),
+    f"{OPENAI}.completion.serving:OpenAIServingCompletion.completion_stream_generator": (
+        _around_stream,
+        ("request", "result_generator"),
+        UNTOLD,
+    ),
+}
+"""What is changed of the server over HTTP, where vLLM has it: the parameters that are relied on, and what is lost
+without it. It drops ``strict``, and streams have no field for what guideway tells."""

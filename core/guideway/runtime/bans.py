@@ -1,0 +1,139 @@
+"""What an output is to do without, whatever its constraint allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.bitmask import BITS_PER_WORD, FULL, Bitmask, pack
+from guideway.api.steps import Payload, StepBatch
+
+__all__ = ["Bans", "MaskBans", "with_bans"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bans:
+    """By parameter what a request bans. Where its constraint leaves nothing else, the constraint wins."""
+
+    logit_bias: frozenset[int] = frozenset()
+    """Tokens with a bias that is a ban."""
+    allowed_token_ids: frozenset[int] | None = None
+    """All others are banned; None: none are."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Of each, in tokens, the last one is banned where the others come before it."""
+    min_tokens: int = 0
+    """Stop tokens are banned before so many others have come. Closing does not ask: it ends as late as it may."""
+    stop: tuple[bytes, ...] = ()
+    """Texts that would cut the output. No mask is without them; a completion is where it can be."""
+
+    @property
+    def of_masks(self) -> bool:
+        """Whether there is anything that a mask should be without."""
+        return bool(self.logit_bias or self.allowed_token_ids is not None or self.bad_words or self.min_tokens)
+
+    @property
+    def of_completion(self) -> bool:
+        """Whether there is anything that a completion should do without."""
+        return bool(self.logit_bias or self.allowed_token_ids is not None or self.bad_words or self.stop)
+
+    def unbanned(self, num_tokens: int) -> NDArray[np.bool_]:
+        """``bool[num_tokens]``: which tokens are not banned wherever they come."""
+        found = np.full(num_tokens, self.allowed_token_ids is None)
+        found[[i for i in self.allowed_token_ids or () if i < num_tokens]] = True
+        found[[i for i in self.logit_bias if i < num_tokens]] = False
+        return found
+
+    def ends(self, stop_token_ids: Iterable[int]) -> list[int]:
+        """The stop tokens that a completion may end with: all of them, where all are banned."""
+        stops = sorted(stop_token_ids)
+        return [i for i in stops if not self.forbids((), (i,))] or stops
+
+    def forbids(self, before: Sequence[int], token_ids: Sequence[int]) -> bool:
+        """Whether any of `token_ids`, which come after `before`, is banned as a token."""
+        if not self.logit_bias.isdisjoint(token_ids):
+            return True
+        if self.allowed_token_ids is not None and not self.allowed_token_ids.issuperset(token_ids):
+            return True
+        if not self.bad_words:
+            return False
+        whole, first = (*before, *token_ids), len(before) + 1
+        return any(
+            whole[end - len(word) : end] == word
+            for word in self.bad_words
+            for end in range(max(first, len(word)), len(whole) + 1)
+        )
+
+
+class MaskBans:
+    """The bans of one running sequence, for a host whose masks are to have them."""
+
+    def __init__(self, bans: Bans, stop_token_ids: frozenset[int], words: int) -> None:
+        self._bans = bans
+        self._stops = _row(stop_token_ids, words)
+        self._always = {
+            "logit_bias": _row(bans.logit_bias, words),
+            "bad_words": _row((word[0] for word in bans.bad_words if len(word) == 1), words),
+        }
+        if bans.allowed_token_ids is not None:
+            self._always["allowed_token_ids"] = ~_row(bans.allowed_token_ids, words)
+        self._words = [word for word in bans.bad_words if len(word) > 1]
+        self._overruled: list[tuple[str, ...]] = []
+
+    def restrict(self, bitmask: Bitmask, rows: Sequence[int], past: Sequence[int], drafts: Sequence[int]) -> None:
+        """Take what is banned from the rows of a step, the first after the tokens `past` and one more after each
+        draft. A row that this would leave empty is left as it is."""
+        self._overruled = []
+        past = [*past, *drafts]
+        for row, num_tokens in zip(rows, range(len(past) - len(drafts), len(past) + 1), strict=True):
+            found = self._after(past[:num_tokens])
+            kept = bitmask[row] & ~np.bitwise_or.reduce(list(found.values()))
+            if kept.any():
+                bitmask[row] = kept
+                self._overruled.append(())
+            else:
+                self._overruled.append(tuple(name for name, ban in found.items() if (bitmask[row] & ban).any()))
+
+    def overruled(self, num_tokens: int) -> tuple[str, ...]:
+        """Which parameters did not hold for the first `num_tokens` tokens of the last step."""
+        return tuple(dict.fromkeys(name for names in self._overruled[:num_tokens] for name in names))
+
+    def _after(self, past: Sequence[int]) -> dict[str, NDArray[np.int32]]:
+        found = dict(self._always)
+        ending = [word[-1] for word in self._words if tuple(past[1 - len(word) :]) == word[:-1]]
+        if ending:
+            found["bad_words"] = found["bad_words"] | _row(ending, len(self._stops))
+        if len(past) < self._bans.min_tokens:
+            found["min_tokens"] = self._stops
+        return found
+
+
+def with_bans(
+    payload: Payload | None, batch: StepBatch, banned: Mapping[int, tuple[MaskBans, Sequence[int]]], words: int
+) -> Payload:
+    """The masks of a step without what some of its sequences ban: by index in the batch the bans, and the tokens so
+    far. `payload` has the constraints' masks as the array ``bitmask``, which is changed."""
+    if payload is None:
+        payload = Payload(np.empty(0, dtype=np.int32), {"bitmask": np.empty((0, words), dtype=np.int32)})
+    starts = batch.row_start.tolist()
+    concerned = [row for i in banned for row in range(starts[i], starts[i + 1])]
+    rows, bitmask = payload.rows, payload.arrays["bitmask"]
+    if open_rows := sorted(set(concerned).difference(rows.tolist())):  # before a constraint begins, and after its end
+        rows = np.concatenate([rows, np.array(open_rows, dtype=np.int32)])
+        bitmask = np.concatenate([bitmask, np.full((len(open_rows), words), FULL, dtype=np.int32)])
+        payload = replace(payload, rows=rows, arrays={**payload.arrays, "bitmask": bitmask})
+    places = {row: place for place, row in enumerate(rows.tolist())}
+    for i, (bans, past) in banned.items():
+        its_rows = [places[row] for row in range(starts[i], starts[i + 1])]
+        bans.restrict(bitmask, its_rows, past, batch.drafts(i).tolist())
+    return payload
+
+
+def _row(token_ids: Iterable[int], words: int) -> NDArray[np.int32]:
+    """A row of a bitmask of these tokens, of which there may be as many as the vocabulary has."""
+    allowed = np.zeros((1, words * BITS_PER_WORD), dtype=np.bool_)
+    allowed[0, list(token_ids)] = True
+    row: NDArray[np.int32] = pack(allowed)[0]
+    return row
