@@ -10,7 +10,7 @@ from tests.fuzz.values import NUMBERS
 if TYPE_CHECKING:
     from tests.fuzz.schemas import SchemaWriter
 
-__all__ = ["DRAFTS", "WRITERS", "Node", "is_of"]
+__all__ = ["DRAFTS", "HOLDERS", "WRITERS", "Node", "is_of"]
 
 Node: TypeAlias = dict[str, Any]
 Write: TypeAlias = "Callable[[SchemaWriter, Node, int], None]"
@@ -49,6 +49,13 @@ def is_of(value: Any, kind: str) -> bool:
 
 
 WRITERS: dict[str, Writer] = {}
+
+HOLDERS = frozenset(
+    {"$ref", "allOf", "allOf:several", "anyOf", "oneOf", "oneOf:disjoint", "not", "if", "properties", "required"}
+    | {"patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas"}
+    | {"dependencies", "items", "items:list", "additionalItems", "prefixItems", "unevaluatedItems", "contains"}
+)
+"""Keywords that a schema with subschemas is written for."""
 
 _ALL, _NEW, _OLD = frozenset(DRAFTS), frozenset({"2020-12"}), frozenset({"7", "4"})
 _SINCE_6 = frozenset({"2020-12", "7"})
@@ -264,12 +271,14 @@ def dependencies(writer: SchemaWriter, node: Node, depth: int) -> None:
 
 @_writer("items", kinds=("array",))
 def items(writer: SchemaWriter, node: Node, depth: int) -> None:
-    node["items"] = writer.child(depth)
+    if "additionalItems" not in node:
+        node["items"] = writer.child(depth)
 
 
 @_writer("items:false", kinds=("array",), drafts=_SINCE_6)
 def items_false(writer: SchemaWriter, node: Node, depth: int) -> None:
-    node["items"] = False
+    if "additionalItems" not in node:
+        node["items"] = False
 
 
 @_writer("items:list", kinds=("array",), drafts=_OLD)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from guideway.json_schema import check_schema
+import jsonschema  # type: ignore[import-untyped]
 from guideway.errors import InvalidGrammar
+from guideway.json_schema import check_schema
 
 from tests.fuzz.examining import Case
 
@@ -27,7 +28,7 @@ def minimized(case: Case, is_finding: Callable[[Case], bool]) -> Case:
             tries += 1
             if tries > MOST_TRIES:
                 return case
-            if _is_schema(smaller.schema) and is_finding(smaller):
+            if _is_schema(smaller.schema) and is_finding(smaller) and _is_of_its_draft(smaller.schema):
                 case, shrunk = smaller, True
                 break
     return case
@@ -59,8 +60,12 @@ def _smaller_values(value: Any) -> Iterator[Any]:
         case dict():
             yield from (child for child in value.values() if isinstance(child, dict))
             for name in value:
+                if name == "$schema":
+                    continue
                 yield {key: child for key, child in value.items() if key != name}
             for name, child in value.items():
+                if name == "$schema":
+                    continue
                 for other in _smaller_values(child):
                     yield {**value, name: other}
         case list():
@@ -80,5 +85,13 @@ def _is_schema(schema: Any) -> bool:
     try:
         check_schema(schema)
     except InvalidGrammar:
+        return False
+    return True
+
+
+def _is_of_its_draft(schema: Any) -> bool:
+    try:
+        jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator).check_schema(schema)
+    except jsonschema.SchemaError:
         return False
     return True

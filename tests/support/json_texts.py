@@ -56,7 +56,8 @@ def _translate_patterns(schema: Any) -> None:
 
 
 def _in_python(pattern: str) -> str:
-    return _UNLIKE_IN_PYTHON.sub(_meant, pattern)
+    # an empty one `jsonschema` would not look at
+    return _UNLIKE_IN_PYTHON.sub(_meant, pattern) or "(?:)"
 
 
 _UNLIKE_IN_PYTHON = re.compile(r"""\\[pP]\{(\w+)\} | \\. | \$ | \. | \[(?:\\[pP]\{\w+\}|\\.|[^\\\]])*\]""", re.VERBOSE | re.DOTALL)

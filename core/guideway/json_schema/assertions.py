@@ -35,7 +35,7 @@ def keywords(schema: Schema) -> frozenset[str]:
       ``false`` for one that refuses all;
     - every two of them that stand side by side, ``pattern+maxLength``, because engines lose one beside the other;
     - how they stand with ``type``: ``anyOf+type`` where both are there (``$ref`` to ``const`` in `KEYWORDS`, which
-      need none), and for the others ``minLength+types`` beside a list of types, ``minLength+untyped`` without any;
+      need none; ``enum`` and ``const`` only where a value is of another type), and for the others ``minLength+types`` beside a list of types, ``minLength+untyped`` without any;
     - in place of the plain name, where it matters: ``format:date``; ``$ref:remote`` out of the document and
       ``$ref:anchor``; ``allOf:several``; ``oneOf:disjoint`` where no two
       branches have the same type; ``multipleOf:number`` unless the type is ``integer``;
@@ -52,7 +52,8 @@ def keywords(schema: Schema) -> frozenset[str]:
         own = _own(subschema)
         details = {f"pattern:{detail}" for detail in pattern_details(subschema.get("pattern", ""))}
         typed = subschema.get("type")
-        key = frozenset(own | details | {str(typed)})
+        told = _are_of_type(_values(subschema), typed)
+        key = frozenset(own | details | {str(typed), str(told)})
         if key in seen:
             continue
         seen.add(key)
@@ -60,7 +61,8 @@ def keywords(schema: Schema) -> frozenset[str]:
         if typed is not None:
             found.add("type")
         found.update(_combinations(own))
-        found |= {how for name in own if (how := _beside_type(name, typed)) is not None}
+        how = {how for name in own if (how := _beside_type(name, typed)) is not None}
+        found |= how - {"enum+type", "const+type"} if told else how
     return frozenset(found)
 
 
@@ -91,6 +93,32 @@ def pattern_details(pattern: str) -> frozenset[str]:
 
 def _own(schema: Mapping[str, Any]) -> set[str]:
     return {_name(keyword, schema) for keyword in KEYWORDS if keyword in schema and _asserts(keyword, schema)}
+
+
+def _values(schema: Mapping[str, Any]) -> list[Any]:
+    """Those of ``enum`` and ``const``."""
+    return [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else [])]
+
+
+def _are_of_type(values: list[Any], types: str | list[str] | None) -> bool:
+    """Whether a type says nothing beside these values."""
+    names = {types} if isinstance(types, str) else set(types or ())
+    return all(not names.isdisjoint(_types_of(value)) for value in values)
+
+
+def _types_of(value: Any) -> tuple[str, ...]:
+    match value:
+        case None:
+            return ("null",)
+        case bool():
+            return ("boolean",)
+        case int():
+            return ("integer", "number")
+        case float():
+            return ("integer", "number") if value.is_integer() else ("number",)
+        case str():
+            return ("string",)
+    return ("array",) if isinstance(value, list) else ("object",)
 
 
 def _asserts(keyword: str, schema: Mapping[str, Any]) -> bool:
