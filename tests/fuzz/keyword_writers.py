@@ -23,7 +23,7 @@ DRAFTS = {
 
 PATTERNS = (
     *("^a", "b$", "^[ab]*$", "^a?b+$", "a", "^(a|ab)(c|bcd)?$", "^.$", "^[^a]", "", "^a{2,3}$", "^[0-9]{1,3}$", "é"),
-    *('"', "^(é|😀)*$", "a|b$", "^(?:a|b){2}", "^/", r"\\", "^[^b]*$", "^$"),
+    *("^(é|😀)*$", "a|b$", "^(?:a|b){2}", "^/", r"^a\$", '^[^"]*$', "^[ -~]*$", r"^\d+$", r"^\w*$", "^a.b", "^[^b]*$", "^$"),
 )
 NAME_PATTERNS = ("^a", "b", "^k$", "^[ab]+$", "", "^.$", "é", "c$", "^[^a]")
 
@@ -52,7 +52,7 @@ WRITERS: dict[str, Writer] = {}
 
 HOLDERS = frozenset(
     {"$ref", "allOf", "allOf:several", "anyOf", "oneOf", "oneOf:disjoint", "not", "if", "properties", "required"}
-    | {"patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas"}
+    | {"patternProperties", "patternProperties:several", "additionalProperties", "unevaluatedProperties", "propertyNames", "propertyNames:untyped", "dependentSchemas"}
     | {"dependencies", "items", "items:list", "additionalItems", "prefixItems", "unevaluatedItems", "contains"}
 )
 """Keywords that a schema with subschemas is written for."""
@@ -205,7 +205,12 @@ def properties(writer: SchemaWriter, node: Node, depth: int) -> None:
 
 @_writer("patternProperties", kinds=("object",))
 def pattern_properties(writer: SchemaWriter, node: Node, depth: int) -> None:
-    patterns = writer.random.sample(NAME_PATTERNS, writer.random.randint(1, 2))
+    node["patternProperties"] = {writer.pick(*NAME_PATTERNS): writer.child(depth)}
+
+
+@_writer("patternProperties:several", kinds=("object",))
+def several_pattern_properties(writer: SchemaWriter, node: Node, depth: int) -> None:
+    patterns = writer.random.sample(NAME_PATTERNS, writer.random.randint(2, 3))
     node["patternProperties"] = {pattern: writer.child(depth) for pattern in patterns}
 
 
@@ -219,11 +224,13 @@ def unevaluated_properties(writer: SchemaWriter, node: Node, depth: int) -> None
     node["unevaluatedProperties"] = False if not writer.inside and writer.chance(0.6) else writer.child(depth)
 
 
-@_writer("propertyNames", kinds=("object",), drafts=_SINCE_6)
+@_writer("propertyNames", "propertyNames:untyped", kinds=("object",), drafts=_SINCE_6)
 def property_names(writer: SchemaWriter, node: Node, depth: int) -> None:
     outer, writer.kind = writer.kind, "string"
     node["propertyNames"] = writer.child(depth, like=True)
     writer.kind = outer
+    if writer.chance(0.8) and isinstance(node["propertyNames"], dict):
+        node["propertyNames"]["type"] = "string"
 
 
 @_writer("required", kinds=("object",))
@@ -330,4 +337,5 @@ def _detailed_pattern(detail: str, *patterns: str) -> None:
         node["pattern"] = writer.pick(*patterns)
 
 
+_detailed_pattern("escaped", '"', r"\\", r"^[\n\r]$", '^a"', r"^\x22|a$", r'^["a]*$', "\n")
 _detailed_pattern("property", r"^\p{L}$", r"\p{Lu}", r"^[\p{N}a]*$")

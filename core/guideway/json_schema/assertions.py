@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -37,11 +37,13 @@ def keywords(schema: Schema) -> frozenset[str]:
     - how they stand with ``type``: ``anyOf+type`` where both are there (``$ref`` to ``const`` in `KEYWORDS`, which
       need none; ``enum`` and ``const`` only where a value is of another type), and for the others ``minLength+types`` beside a list of types, ``minLength+untyped`` without any;
     - in place of the plain name, where it matters: ``format:date``; ``$ref:remote`` out of the document and
-      ``$ref:anchor``; ``allOf:several``; ``oneOf:disjoint`` where no two
-      branches have the same type; ``multipleOf:number`` unless the type is ``integer``;
+      ``$ref:anchor``; ``allOf:several`` and ``patternProperties:several``;
+      ``oneOf:disjoint`` where no two branches have the same type; ``multipleOf:number`` unless the type is ``integer``;
       ``required:undeclared`` for names that are not in ``properties``; ``minProperties:optional`` beside properties
-      that are not required; ``items:false``; ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
-    - ``pattern:lookaround`` and the like (`pattern_details`).
+      that are not required; ``propertyNames:untyped`` unless the names' type is ``string``; ``items:false``;
+      ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
+    - ``pattern:lookaround`` and the like (`pattern_details`), and ``number:large`` where a number is past 2**53, which
+      engines round.
     """
     found: set[str] = set()
     seen: set[frozenset[str]] = set()
@@ -51,6 +53,8 @@ def keywords(schema: Schema) -> frozenset[str]:
             continue
         own = _own(subschema)
         details = {f"pattern:{detail}" for detail in pattern_details(subschema.get("pattern", ""))}
+        if any(map(_is_large, _numbers(subschema))):
+            details.add("number:large")
         typed = subschema.get("type")
         told = _are_of_type(_values(subschema), typed)
         key = frozenset(own | details | {str(typed), str(told)})
@@ -87,12 +91,29 @@ def _combinations(names: Iterable[str]) -> Iterable[str]:
 
 def pattern_details(pattern: str) -> frozenset[str]:
     """What a regular expression uses that engines may lack: ``lookaround``, ``backreference``, ``boundary``,
-    ``property``. Errs on the side of naming too much."""
+    ``property``; and ``escaped``, a character named that JSON's strings escape. Errs on the side of naming too much."""
     return frozenset(detail for detail, search in _PATTERN_DETAILS.items() if search(pattern))
 
 
 def _own(schema: Mapping[str, Any]) -> set[str]:
     return {_name(keyword, schema) for keyword in KEYWORDS if keyword in schema and _asserts(keyword, schema)}
+
+
+def _numbers(schema: Mapping[str, Any]) -> Iterator[int | float]:
+    """Those that a schema compares with, however deep in a value they are."""
+    pending = [schema[keyword] for keyword in _NUMERIC if keyword in schema] + _values(schema)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, list):
+            pending += value
+        elif isinstance(value, Mapping):
+            pending += value.values()
+        elif isinstance(value, int | float):
+            yield value
+
+
+def _is_large(number: float) -> bool:
+    return not -(2**53) <= number <= 2**53
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any]:
@@ -160,6 +181,10 @@ def _name(keyword: str, schema: Mapping[str, Any]) -> str:
             return "required:undeclared"
         case "minProperties" | "maxProperties" if not declared.keys() <= set(schema.get("required", ())):
             return f"{keyword}:optional"
+        case "patternProperties" if len(value) > 1:
+            return "patternProperties:several"
+        case "propertyNames" if not (isinstance(value, Mapping) and value.get("type") == "string"):
+            return "propertyNames:untyped"
         case "items" if isinstance(value, list):
             return "items:list"
         case "items" if value is False:
@@ -175,11 +200,18 @@ def _are_of_different_types(schemas: list[Any]) -> bool:
     return len(names) == len(schemas)
 
 
+_NUMERIC = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+
 _NEED_NO_TYPE = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})
+
+_ALL_BUT = re.compile(r"\[\^(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""A class of all characters but some."""
+_ESCAPED = re.compile(r'["\x00-\x1f]|\\(?:\\|[nrtfv]|c|x(?:22|5[cC]|[01])|u00(?:22|5[cC]|[01]))')
 
 _PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
     "lookaround": re.compile(r"\(\?<?[=!]").search,
     "backreference": re.compile(r"\\[1-9]|\\k<").search,
     "boundary": re.compile(r"\\[bB]").search,
     "property": re.compile(r"\\[pP]").search,
+    "escaped": lambda pattern: _ESCAPED.search(_ALL_BUT.sub("", pattern)),
 }

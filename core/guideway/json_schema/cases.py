@@ -15,6 +15,8 @@ Case: TypeAlias = tuple[str, Schema, list[Any], list[Any]]
 """Name (as `guideway.json_schema.keywords` gives it), schema, right instances, wrong instances."""
 
 _INT, _STR = {"type": "integer"}, {"type": "string"}
+_LARGE = 2**53 + 1
+"""Which doubles do not hold."""
 _A: dict[str, Any] = {"properties": {"a": _INT}}
 _AB: dict[str, Any] = {"properties": {"a": _INT, "b": _INT}}
 _REQUIRED_A = {"type": "object", **_A, "required": ["a"]}
@@ -86,6 +88,11 @@ _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
         "const": [{"const": {"a": 1}}, {"const": {"a": 1, "b": 2}}, {"const": {"b": 1}}],
         "properties": [_AB, {"properties": {"a": _STR, "b": _INT}}, {"properties": {"a": {}}}],
         "patternProperties": [{"patternProperties": {"^a": _INT}}],
+        "patternProperties:several": [
+            {"patternProperties": {"^a": _INT, "^b": _STR}},
+            {"patternProperties": {"^a": {}, "": _INT}},
+            {"patternProperties": {"": {}, "^a": _INT}},
+        ],
         "additionalProperties": [
             {"additionalProperties": _INT},
             {**_A, "additionalProperties": False},
@@ -99,7 +106,14 @@ _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
         ],
         "propertyNames": [
             {"propertyNames": {"type": "string", "pattern": "^[ab]$"}},
+            {"propertyNames": {"type": "string", "maxLength": 1}},
+            {"propertyNames": {"type": "string", "pattern": "^b$"}},
+        ],
+        "propertyNames:untyped": [
             {"propertyNames": {"maxLength": 1}},
+            {"propertyNames": {"pattern": "^b$"}},
+            {"propertyNames": {"enum": ["a", "b"]}},
+            {"propertyNames": {"type": "integer"}},
         ],
         "required": [{**_AB, "required": ["a"]}, {**_AB, "required": ["a", "b"]}],
         "required:undeclared": [{"required": ["a"]}, {"required": ["b"], **_A}],
@@ -145,6 +159,8 @@ _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
             {"unevaluatedItems": _INT},
             {"prefixItems": [_INT], "unevaluatedItems": False},
         ],
+        "items:list": [{"items": [_INT, _STR]}, {"items": [_INT]}],
+        "additionalItems": [{"items": [_INT], "additionalItems": False}, {"items": [_INT], "additionalItems": _STR}],
         "contains": [{"items": {}, "contains": _STR}, {"contains": _INT}],
         "minContains": [{"items": {}, "contains": _INT, "minContains": 2}],
         "maxContains": [{"items": {}, "contains": _INT, "maxContains": 1}],
@@ -157,11 +173,19 @@ _FRAGMENTS: dict[str, dict[str, list[dict[str, Any]]]] = {
 # Beside any type: what leaves everything open, and values that are of another type.
 for _fragments in _FRAGMENTS.values():
     _fragments["$ref"].append({"$ref": "#/$defs/any", "$defs": {"any": {}}})
-    for _keyword in ("allOf", "anyOf"):
+    for _keyword in ("allOf", "anyOf", "oneOf"):
         _fragments[_keyword].append({_keyword: [{}]})
     _fragments["allOf:several"].append({"allOf": [{}, {}]})
-    _fragments["enum"].append({"enum": [None, True]})
+    _fragments["enum"] += ({"enum": [None, True]}, {"enum": [None]})
     _fragments["const"].append({"const": None})
+
+_OLD = frozenset({"items:list", "additionalItems", "dependencies"})
+"""What draft 2020-12 does not have."""
+_NEW = frozenset(
+    {"$ref", "prefixItems", "unevaluatedItems", "unevaluatedProperties", "minContains", "maxContains"}
+    | {"dependentRequired", "dependentSchemas", "items:false"}
+)
+"""What earlier ones do not have, or do not have beside others."""
 
 _POOL: dict[str, list[Any]] = {
     "string": [
@@ -284,11 +308,59 @@ _LABELLED: list[Case] = [
     ("multipleOf:number", {"type": "number", "multipleOf": 0.5}, [0, 1.5, 2, -2.5], [0.25, 1.2]),
     ("exclusiveMinimum:draft4", {"type": "integer", "minimum": 2, "exclusiveMinimum": True}, [3, 12], [1, 2]),
     ("exclusiveMaximum:draft4", {"type": "integer", "maximum": 4, "exclusiveMaximum": True}, [-12, 3], [4, 5]),
+    *(
+        (f"{holder}+exclusiveMaximum:draft4", {"exclusiveMaximum": True, **schema, "maximum": 4}, [3], [4, 5])
+        for holder, schema in (
+            ("allOf", {"allOf": [{}]}),
+            ("allOf:several", {"allOf": [{}, _INT]}),
+            ("anyOf", {"anyOf": [{}]}),
+            ("anyOf", {"anyOf": [_INT, _STR]}),
+            ("oneOf", {"oneOf": [{}]}),
+            ("oneOf:disjoint", {"oneOf": [_INT, _STR]}),
+        )
+    ),
+    *(
+        (f"{holder}+exclusiveMinimum:draft4", {"exclusiveMinimum": True, **schema, "minimum": 2}, [3], [2, 1])
+        for holder, schema in (
+            ("allOf", {"allOf": [{}]}),
+            ("allOf:several", {"allOf": [{}, _INT]}),
+            ("anyOf", {"anyOf": [{}]}),
+            ("anyOf", {"anyOf": [_INT, _STR]}),
+            ("oneOf", {"oneOf": [{}]}),
+            ("oneOf:disjoint", {"oneOf": [_INT, _STR]}),
+        )
+    ),
+    *(
+        ("number:large", {"type": t, **schema}, right, wrong)
+        for t in ("number", "integer")
+        for schema, right, wrong in (
+            ({"const": _LARGE}, [_LARGE], [_LARGE - 1, _LARGE + 1]),
+            ({"enum": [_LARGE, 1]}, [_LARGE, 1], [_LARGE - 1, _LARGE + 1]),
+            ({"minimum": _LARGE}, [_LARGE, _LARGE + 2], [_LARGE - 1, -_LARGE]),
+            ({"maximum": -_LARGE}, [-_LARGE, -_LARGE - 2], [1 - _LARGE, _LARGE]),
+            ({"exclusiveMinimum": _LARGE}, [_LARGE + 1], [_LARGE, 1]),
+            ({"exclusiveMaximum": -_LARGE}, [-_LARGE - 1], [-_LARGE, 1]),
+            ({"multipleOf": _LARGE}, [_LARGE, 2 * _LARGE], [_LARGE - 1, _LARGE + 1]),
+        )
+    ),
     ("items:list", {"type": "array", "items": [_INT, _STR]}, [[1, "a"]], [["a"], [1, 1]]),
     ("additionalItems", {"type": "array", "items": [_INT], "additionalItems": False}, [[1]], [[1, 2], ["a"]]),
     ("pattern:lookaround", {"type": "string", "pattern": "^(?!a)[abc]$"}, ["b", "c"], ["a", "bb", ""]),
     ("pattern:backreference", {"type": "string", "pattern": r"^([ab])\1$"}, ["aa", "bb"], ["ab", "a"]),
     ("pattern:boundary", {"type": "string", "pattern": r"^a\b.*$"}, ["a", "a b"], ["ab", "b"]),
+    *(
+        ("pattern:escaped", {"type": "string", "pattern": pattern}, right, ["a", "", "x"])
+        for pattern, right in (
+            ('^"$', ['"']),
+            ('^["]$', ['"']),
+            (r"^\\$", ["\\"]),
+            (r"^\n$", ["\n"]),
+            ("\n", ["\n", "a\n"]),
+            (r"^[\n\r]$", ["\n"]),
+            (r"^\x22$", ['"']),
+            (r"^\u0022$", ['"']),
+        )
+    ),
     ("pattern:property", {"type": "string", "pattern": r"^\p{L}$"}, ["a", "é"], ["1", "", "ab"]),
 ]
 
@@ -312,6 +384,8 @@ def cases() -> Iterator[Case]:
                     how = "untyped" if types_beside is None else "types" if needs_type else "type"
                     yield from _case(f"{plain}+{how}", typed, everything)
         for first, second in combinations(fragments, 2):
+            if {first, second} & _OLD and {first, second} & _NEW:
+                continue  # no draft has both
             for one, other, t in product(fragments[first], fragments[second], types):
                 yield from _case(combine(first, second), {"type": t, **one, **other}, everything)
 
@@ -366,12 +440,14 @@ def is_valid(schema: Schema, instance: Any, root: Schema) -> bool:
     if isinstance(instance, dict):
         return _is_valid_object(s, instance, root)
     if isinstance(instance, list):
-        prefix = s.get("prefixItems", [])
+        listed = isinstance(s.get("items"), list)
+        prefix = s["items"] if listed else s.get("prefixItems", [])
+        rest = s.get("additionalItems", True) if listed else s.get("items", True)
         num_contained = sum(ok(s.get("contains", True), item) for item in instance)
         return (
             s.get("minItems", 0) <= len(instance) <= s.get("maxItems", 1e9)
             and all(ok(subschema, item) for subschema, item in zip(prefix, instance, strict=False))
-            and all(ok(s.get("items", True), item) for item in instance[len(prefix) :])
+            and all(ok(rest, item) for item in instance[len(prefix) :])
             and ("contains" not in s or s.get("minContains", 1) <= num_contained <= s.get("maxContains", 1e9))
             and not (s.get("uniqueItems") and any(_equal(a, b) for a, b in combinations(instance, 2)))
             and all(

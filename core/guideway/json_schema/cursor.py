@@ -34,8 +34,8 @@ VALUE, SCALAR, STRING, KEY_START, KEY, COLON, AFTER = Place
 
 
 class Limits(NamedTuple):
-    """How JSON has to be written, besides names (`JsonCursor.within`). No escape is a surrogate, so that each character
-    of a string is one escape at most."""
+    """How JSON has to be written, besides names (`JsonCursor.within`). No escape is a surrogate, nor is a character, so
+    that each character of a string is one escape at most."""
 
     most_blanks: int
     """White space in a row."""
@@ -43,10 +43,12 @@ class Limits(NamedTuple):
     """Whether one space stands after each comma and colon."""
 
 
-BETWEEN = re.compile(rb'["\\]')
+BETWEEN = re.compile(rb'["\\\xed]')
 """What a string has to be looked at for."""
 
 QUOTE, BACKSLASH, BLANK = b'"\\ '
+BEFORE_SURROGATES = 0xED
+"""The first byte of a surrogate as a character of three bytes, which is no UTF-8, and of some other characters."""
 BLANKS = b" \t\n\r"
 
 DUE = -1
@@ -101,7 +103,7 @@ class JsonCursor(NamedTuple):
     name: bytes = b""
     """What has been written of a property's name."""
     escape: bytes = b""
-    """What has been written of an escape."""
+    """What has been written of an escape, or of a character that may be a surrogate."""
     blanks: int = 0
     """White space that came last, outside strings; `DUE` where limits want some."""
 
@@ -132,8 +134,8 @@ class JsonCursor(NamedTuple):
                         return None
                     if len(escape) == 6 or (len(escape) == 2 and byte != 0x75):
                         escape = b""
-                elif byte == BACKSLASH:
-                    escape = b"\\"
+                elif byte == BACKSLASH or byte == BEFORE_SURROGATES:
+                    escape = bytes((byte,))
                 elif byte == QUOTE and place is STRING:
                     place = AFTER
                 elif byte == QUOTE:
@@ -171,6 +173,8 @@ class JsonCursor(NamedTuple):
 
 
 def _may_begin(escape: bytes, place: Place) -> bool:
+    if escape[0] == BEFORE_SURROGATES:
+        return escape[1] < 0xA0
     return escape in _BEGUN_IN_NAMES if place is KEY else _SURROGATE.match(escape) is None
 
 
