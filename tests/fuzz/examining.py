@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -103,6 +104,11 @@ class Examiner:
         self._vocabulary = vocabulary()
         self._strategy: GrammarStrategy = build(name, self._vocabulary)
         self._tokens = _Tokens(self._vocabulary)
+
+    def names_nothing(self, schema: Any) -> bool:
+        """Whether the strategy takes a schema and says that it enforces all of it."""
+        support = self._strategy.supports(JsonSchema(schema))
+        return not support.refused and not support.unenforced
 
     def examine(self, schema: Any, whitespace: Whitespace, random: Random) -> Outcome:
         """Judge many texts under a schema."""
@@ -235,6 +241,10 @@ class _Judge:
         self._schema = schema
 
     @cached_property
+    def _has_dot(self) -> bool:
+        return any("." in text for text in _PATTERNS.findall(json.dumps(self._schema)))
+
+    @cached_property
     def _judge(self) -> TextJudge:
         return TextJudge(self._schema)
 
@@ -243,10 +253,16 @@ class _Judge:
             _bytes(text).decode()
         except UnicodeDecodeError:
             return False
+        if self._has_dot and _LINE_ENDS.search(text):
+            raise Unjudged("a dot stands for these in some dialects of regular expressions")
         try:
             return self._judge(text)
         except (RecursionError, OverflowError) as error:
             raise Unjudged from error
+
+
+_PATTERNS = re.compile(r'"pattern(?:Properties)?": (?:"[^"]*"|\{[^}]*)')
+_LINE_ENDS = re.compile(r"\\r|\\u000[dD]|\\u202[89]|[\u2028\u2029]")
 
 
 def _plain(value: Any, whitespace: Whitespace) -> str:

@@ -23,7 +23,7 @@ DRAFTS = {
 
 PATTERNS = (
     *("^a", "b$", "^[ab]*$", "^a?b+$", "a", "^(a|ab)(c|bcd)?$", "^.$", "^[^a]", "", "^a{2,3}$", "^[0-9]{1,3}$", "é"),
-    *("^(é|😀)*$", "a|b$", "^(?:a|b){2}", "^/", r"^a\$", '^[^"]*$', "^[ -~]*$", r"^\d+$", r"^\w*$", "^a.b", "^[^b]*$", "^$"),
+    *("^(é|😀)*$", "a|b$", "^(?:a|b){2}", "^/", r"^a\$", "^[ -~]*$", r"^\d+$", r"^\w*$", "^a.b", "^[^b]*$", "^$"),
 )
 NAME_PATTERNS = ("^a", "b", "^k$", "^[ab]+$", "", "^.$", "é", "c$", "^[^a]")
 
@@ -176,7 +176,7 @@ def one_of_disjoint(writer: SchemaWriter, node: Node, depth: int) -> None:
     for kind in {outer if outer in _DISJOINT else kinds[0]: None, kinds[1]: None}:
         writer.kind = kind
         branch = writer.child(depth, like=True)
-        branches.append({**(branch if isinstance(branch, dict) else {}), "type": kind})
+        branches.append({**(branch if isinstance(branch, dict) and "$ref" not in branch else {}), "type": kind})
     writer.kind = outer
     node["oneOf"] = branches
 
@@ -230,6 +230,7 @@ def property_names(writer: SchemaWriter, node: Node, depth: int) -> None:
     node["propertyNames"] = writer.child(depth, like=True)
     writer.kind = outer
     if writer.chance(0.8) and isinstance(node["propertyNames"], dict):
+        node["propertyNames"].pop("$ref", None)
         node["propertyNames"]["type"] = "string"
 
 
@@ -338,4 +339,5 @@ def _detailed_pattern(detail: str, *patterns: str) -> None:
 
 
 _detailed_pattern("escaped", '"', r"\\", r"^[\n\r]$", '^a"', r"^\x22|a$", r'^["a]*$', "\n")
+_detailed_pattern("unescaped", '^[^"]*$', r"^[^\\]*$", r"[^\n]", '^[^a"]{1,2}$')
 _detailed_pattern("property", r"^\p{L}$", r"\p{Lu}", r"^[\p{N}a]*$")

@@ -26,6 +26,8 @@ __all__ = ["Finding", "Found", "run"]
 
 CPU_SECONDS = 10
 """For one schema and its texts, the search for a smaller finding included."""
+TRIES = (False, False, True, True, True)
+"""To write a schema of which the strategy names nothing: whether a plain one."""
 MOST_MINIMIZED = 40
 """Findings of a strategy that are made smaller; more tell nothing new."""
 
@@ -74,14 +76,19 @@ def run(strategy: str, seed: str, seconds: float, tell: Callable[[str], None]) -
     examiner = Examiner(strategy)
     context = multiprocessing.get_context("fork")  # what was imported and built is there at once
     number, spent = 0, 0.0
-    while spent < seconds:
+    start = time.process_time()
+
+    def left() -> float:
+        return seconds - spent - (time.process_time() - start)
+
+    while left() > 0:
         ours, theirs = context.Pipe(duplex=False)
         minimize = len(found.silent) < MOST_MINIMIZED
         process = context.Process(target=_write_and_examine, args=(theirs, examiner, coverage, seed, number, minimize))
         process.start()
         theirs.close()
         try:
-            while spent < seconds:
+            while left() > 0:
                 written: _Written = ours.recv()
                 number, spent = written.number + 1, spent + written.seconds
                 _count(found, coverage, written, tell)
@@ -116,6 +123,7 @@ def _count(found: Found, coverage: Coverage, written: _Written, tell: Callable[[
 def _write_and_examine(
     connection: Connection, examiner: Examiner, coverage: Coverage, seed: str, number: int, minimize: bool
 ) -> None:
+    names = supported(examiner.name)
     while True:
         # of all threads; and it ends the process, because native code does not see a Python handler
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
@@ -124,7 +132,11 @@ def _write_and_examine(
         pair = coverage.next(random)
         drafts = WRITERS[pair.first].drafts & WRITERS[pair.second].drafts
         draft = "2020-12" if "2020-12" in drafts and random.random() < 0.7 else random.choice(sorted(drafts))
-        schema = SchemaWriter(random, supported(examiner.name), draft).write(*pair[:2], inside=pair.inside)
+        for plain in TRIES:
+            writer = SchemaWriter(random, names, draft, plain=plain)
+            schema = writer.write(*pair[:2], inside=pair.inside)
+            if examiner.names_nothing(schema):
+                break
         outcome = examiner.examine(schema, random.choice(get_args(Whitespace)), random)
         coverage.add(pair, schema, judged=outcome.status == "judged")
         smaller = None

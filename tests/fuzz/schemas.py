@@ -18,10 +18,11 @@ MAX_DEPTH = 4
 
 class SchemaWriter:
     """Writes one schema of a draft out of keywords of these `names`, as `guideway.json_schema.keywords` gives them.
-    What is asked for need not come out: `keywords` tells what did."""
+    What is asked for need not come out: `keywords` tells what did. A plain one has little besides."""
 
-    def __init__(self, random: Random, names: Iterable[str], draft: str) -> None:
+    def __init__(self, random: Random, names: Iterable[str], draft: str, *, plain: bool = False) -> None:
         self.random = random
+        self._plain = plain
         self.draft = draft
         self.has_false = "false" in names
         self._names = sorted(name for name in names if name in WRITERS and draft in WRITERS[name].drafts)
@@ -61,7 +62,8 @@ class SchemaWriter:
         if "type" in names or self.chance(0.8):
             node["type"] = kind if self.chance(0.9) else [kind, self.pick(*(t for t in TYPES if t != kind))]
         more = [name for name in self._fitting(kind) if name not in names]
-        wanted = [*names, *self.random.sample(more, min(len(more), self.pick(0, 0, 0, 1, 1, 2)))]
+        num_more = 0 if self._plain else self.pick(0, 0, 0, 1, 1, 2)
+        wanted = [*names, *self.random.sample(more, min(len(more), num_more))]
         self.random.shuffle(wanted)
         outer, self.kind = self.kind, kind
         for name in wanted:
@@ -92,7 +94,7 @@ class SchemaWriter:
                 return self._node([self.inside.pop()], depth + 1)
             if self.chance(0.05) and self.draft != "4":
                 return not self.has_false or self.chance(0.5)
-            if depth >= MAX_DEPTH or self.chance(0.4):
+            if depth >= MAX_DEPTH or self.chance(0.8 if self._plain else 0.4):
                 return {"type": self.kind or self.pick(*TYPES)}
             names = self._fitting(self.kind) if self.kind else self._names
             return self._node(self.random.sample(names, min(len(names), self.pick(1, 1, 1, 2))), depth + 1)

@@ -60,7 +60,7 @@ def _in_python(pattern: str) -> str:
     return _UNLIKE_IN_PYTHON.sub(_meant, pattern) or "(?:)"
 
 
-_UNLIKE_IN_PYTHON = re.compile(r"""\\[pP]\{(\w+)\} | \\. | \$ | \. | \[(?:\\[pP]\{\w+\}|\\.|[^\\\]])*\]""", re.VERBOSE | re.DOTALL)
+_UNLIKE_IN_PYTHON = re.compile(r"""\\[pP]\{(\w+)\} | \\. | \$ | \[(?:\\[pP]\{\w+\}|\\.|[^\\\]])*\]""", re.VERBOSE | re.DOTALL)
 
 
 def _meant(found: re.Match[str]) -> str:
@@ -69,8 +69,6 @@ def _meant(found: re.Match[str]) -> str:
         return _IN_CLASSES.sub(lambda part: _meant_in_class(part[0]), text)
     if text == "$":
         return r"\Z"
-    if text == ".":
-        return r"[^\n\r\u2028\u2029]"
     return text if _meant_in_class(text) == text else f"[{_meant_in_class(text)}]"
 
 

@@ -42,8 +42,8 @@ def keywords(schema: Schema) -> frozenset[str]:
       ``required:undeclared`` for names that are not in ``properties``; ``minProperties:optional`` beside properties
       that are not required; ``propertyNames:untyped`` unless the names' type is ``string``; ``items:false``;
       ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
-    - ``pattern:lookaround`` and the like (`pattern_details`), and ``number:large`` where a number is past 2**53, which
-      engines round.
+    - ``pattern:lookaround`` and the like (`pattern_details`), ``number:large`` where a number is past 2**53, which
+      engines round, and ``number:fraction`` where a value is like 0.1, which no double is.
     """
     found: set[str] = set()
     seen: set[frozenset[str]] = set()
@@ -53,10 +53,13 @@ def keywords(schema: Schema) -> frozenset[str]:
             continue
         own = _own(subschema)
         details = {f"pattern:{detail}" for detail in pattern_details(subschema.get("pattern", ""))}
-        if any(map(_is_large, _numbers(subschema))):
+        values = _values(subschema)
+        if any(map(_is_large, _numbers([*values, *(subschema[name] for name in _NUMERIC & subschema.keys())]))):
             details.add("number:large")
+        if any(map(_is_fraction, _numbers(values))):
+            details.add("number:fraction")
         typed = subschema.get("type")
-        told = _are_of_type(_values(subschema), typed)
+        told = _are_of_type(values, typed)
         key = frozenset(own | details | {str(typed), str(told)})
         if key in seen:
             continue
@@ -91,7 +94,7 @@ def _combinations(names: Iterable[str]) -> Iterable[str]:
 
 def pattern_details(pattern: str) -> frozenset[str]:
     """What a regular expression uses that engines may lack: ``lookaround``, ``backreference``, ``boundary``,
-    ``property``; and ``escaped``, a character named that JSON's strings escape. Errs on the side of naming too much."""
+    ``property``; ``escaped``, a character that JSON's strings escape, and ``unescaped``, all but such a one. Errs on the side of naming too much."""
     return frozenset(detail for detail, search in _PATTERN_DETAILS.items() if search(pattern))
 
 
@@ -99,9 +102,9 @@ def _own(schema: Mapping[str, Any]) -> set[str]:
     return {_name(keyword, schema) for keyword in KEYWORDS if keyword in schema and _asserts(keyword, schema)}
 
 
-def _numbers(schema: Mapping[str, Any]) -> Iterator[int | float]:
-    """Those that a schema compares with, however deep in a value they are."""
-    pending = [schema[keyword] for keyword in _NUMERIC if keyword in schema] + _values(schema)
+def _numbers(values: list[Any]) -> Iterator[int | float]:
+    """Those in some values, however deep."""
+    pending = [*values]
     while pending:
         value = pending.pop()
         if isinstance(value, list):
@@ -114,6 +117,10 @@ def _numbers(schema: Mapping[str, Any]) -> Iterator[int | float]:
 
 def _is_large(number: float) -> bool:
     return not -(2**53) <= number <= 2**53
+
+
+def _is_fraction(number: float) -> bool:
+    return f"{number:.17g}" != f"{number:.15g}" and not _is_large(number)
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any]:
@@ -200,7 +207,7 @@ def _are_of_different_types(schemas: list[Any]) -> bool:
     return len(names) == len(schemas)
 
 
-_NUMERIC = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 
 _NEED_NO_TYPE = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})
 
@@ -214,4 +221,5 @@ _PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
     "boundary": re.compile(r"\\[bB]").search,
     "property": re.compile(r"\\[pP]").search,
     "escaped": lambda pattern: _ESCAPED.search(_ALL_BUT.sub("", pattern)),
+    "unescaped": lambda pattern: any(map(_ESCAPED.search, _ALL_BUT.findall(pattern))),
 }

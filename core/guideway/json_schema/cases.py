@@ -349,6 +349,23 @@ _LABELLED: list[Case] = [
     ("pattern:backreference", {"type": "string", "pattern": r"^([ab])\1$"}, ["aa", "bb"], ["ab", "a"]),
     ("pattern:boundary", {"type": "string", "pattern": r"^a\b.*$"}, ["a", "a b"], ["ab", "b"]),
     *(
+        ("number:fraction", {"type": "number", **schema}, right, wrong)
+        for schema, right, wrong in (
+            ({"const": 0.1}, [0.1], [0.2, 0.01, 0]),
+            ({"enum": [3.14, 1e-7]}, [3.14, 1e-7], [3.15, 0.1, 3]),
+        )
+    ),
+    *(
+        ("pattern:unescaped", {"type": "string", "pattern": pattern}, ["a", "b"], wrong)
+        for pattern, wrong in (
+            ('^[^"]$', ['"', "aa"]),
+            ('^[^c"]*$', ['"', 'a"', "c"]),
+            (r"^[^\\]*$", ["\\", "a\\b"]),
+            (r"^[^\n]*$", ["\nb", "a\nb"]),
+            (r"^[^\x22\x5c]*$", ['"', "a\\b"]),
+        )
+    ),
+    *(
         ("pattern:escaped", {"type": "string", "pattern": pattern}, right, ["a", "", "x"])
         for pattern, right in (
             ('^"$', ['"']),
