@@ -1,6 +1,6 @@
 """Looks for invalid texts that a strategy takes though it names nothing that it does not enforce.
 
-``python tests/fuzz/differential.py [--seconds 240] [--seed TEXT] [--strategy NAME ...] [--write]``
+``python tests/fuzz/differential.py [--seconds 240] [--schemas N] [--seed TEXT] [--strategy NAME ...] [--write]``
 ``python tests/fuzz/differential.py --again LINE``
 
 Random schemas in which every two keywords that a strategy supports meet, random texts for each, and a judge that
@@ -39,6 +39,7 @@ COLUMNS = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=240, help="of a processor, over all strategies")
+    parser.add_argument("--schemas", type=int, default=sys.maxsize, help="of each strategy, at most")
     parser.add_argument("--seed", default="1", help="any text")
     parser.add_argument("--strategy", nargs="+", choices=STRATEGIES, default=STRATEGIES)
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
@@ -49,7 +50,7 @@ def main() -> int:
     each = options.seconds / len(options.strategy)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         tell = partial(print, flush=True)
-        runs = [pool.submit(run, name, options.seed, each, tell) for name in options.strategy]
+        runs = [pool.submit(run, name, options.seed, each, tell, options.schemas) for name in options.strategy]
         found = [future.result() for future in runs]
     table = "\n".join(lines(found))
     print(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -70,25 +71,27 @@ class _Written:
     seconds: float
 
 
-def run(strategy: str, seed: str, seconds: float, tell: Callable[[str], None]) -> Found:
-    """Fuzz a strategy for so many seconds of a processor; `tell` is given each finding as soon as there is one."""
+def run(
+    strategy: str, seed: str, seconds: float, tell: Callable[[str], None], most_schemas: int = sys.maxsize
+) -> Found:
+    """Fuzz a strategy for so many seconds of a processor, or until there were so many schemas; `tell` is given each finding as soon as there is one."""
     found, coverage = Found(strategy), Coverage(supported(strategy))
     examiner = Examiner(strategy)
     context = multiprocessing.get_context("fork")  # what was imported and built is there at once
     number, spent = 0, 0.0
     start = time.process_time()
 
-    def left() -> float:
-        return seconds - spent - (time.process_time() - start)
+    def goes_on() -> bool:
+        return number < most_schemas and spent + time.process_time() - start < seconds
 
-    while left() > 0:
+    while goes_on():
         ours, theirs = context.Pipe(duplex=False)
         minimize = len(found.silent) < MOST_MINIMIZED
         process = context.Process(target=_write_and_examine, args=(theirs, examiner, coverage, seed, number, minimize))
         process.start()
         theirs.close()
         try:
-            while left() > 0:
+            while goes_on():
                 written: _Written = ours.recv()
                 number, spent = written.number + 1, spent + written.seconds
                 _count(found, coverage, written, tell)

@@ -13,6 +13,7 @@ import numpy as np
 from guideway.api.bitmask import num_words
 from guideway.api.types import MAX_WHITESPACE, Whitespace
 from guideway.json_schema.cursor import (
+    BETWEEN,
     BLANKS,
     COLON,
     KEY,
@@ -49,7 +50,7 @@ _NAMES = {
     KEY_START: re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*?")', re.DOTALL),
 }
 """A token that ends a name, and one that is a whole one first; what follows may be more."""
-_SPECIAL = re.compile(rb'["\\\xed]')
+_SPECIAL = BETWEEN
 
 
 class _EveryName(Names):
