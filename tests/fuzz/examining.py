@@ -24,7 +24,6 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate, unpack
 from guideway.api.types import Whitespace
-
 from numpy.typing import NDArray
 
 from tests.fuzz.instances import edited, edited_text, instance, written
@@ -195,7 +194,9 @@ class Examiner:
                 allowed = unpack(bitmask, self._vocabulary.logits_width)[0]
                 token_id = self._tokens.draw(random, allowed, weights, hurried=step >= SHORT_WALK)
                 if matcher.accept([token_id]) != 1:
-                    outcome.broken.append(f"token {token_id} is allowed after {text!r} and refused: {json.dumps(schema)}")
+                    outcome.broken.append(
+                        f"token {token_id} is allowed after {text!r} and refused: {json.dumps(schema)}"
+                    )
                     break
                 if token_id == STOP:
                     yield text.decode(errors="surrogateescape")
@@ -218,9 +219,7 @@ class _Tokens:
         found: NDArray[np.float64] = self._base * np.array(known)
         return found
 
-    def draw(
-        self, random: Random, allowed: NDArray[Any], weights: NDArray[np.float64], *, hurried: bool
-    ) -> int:
+    def draw(self, random: Random, allowed: NDArray[Any], weights: NDArray[np.float64], *, hurried: bool) -> int:
         sums = np.cumsum(np.where(allowed, weights * self._hurried if hurried else weights, 0.0))
         return int(np.searchsorted(sums, random.random() * sums[-1], side="right"))
 

@@ -10,7 +10,6 @@ from typing import Any
 from guideway.api.types import Whitespace
 from guideway.json_schema import TYPES, resolve
 
-from tests.fuzz.keyword_writers import is_of
 from tests.fuzz.values import NAMES, NUMBERS, STRINGS, VALUES
 from tests.support.json_texts import writings
 
@@ -75,7 +74,9 @@ class _Maker:
         random = self._random
         text: str = random.choice(STRINGS)
         if "pattern" in node:
-            text = random.choice(("a", "b", "ab", "aa", "bb", "abb", "é", "1", "12", "123", "", "abcd", '"', "/", "\\", "A"))
+            text = random.choice(
+                ("a", "b", "ab", "aa", "bb", "abb", "é", "1", "12", "123", "", "abcd", '"', "/", "\\", "A")
+            )
         least, most = int(node.get("minLength", 0)), int(node.get("maxLength", 20))
         if random.random() < 0.2:
             most = min(most, least)
@@ -102,7 +103,9 @@ class _Maker:
         is_open = node.get("additionalProperties") is not False or "patternProperties" in node
         more = random.choice((0, 0, 1, 2)) if is_open else 0
         least, most = int(node.get("minProperties", 0)), int(node.get("maxProperties", 9))
-        names += [name for name in random.sample(NAMES, len(NAMES)) if name not in names][: max(more, least - len(names))]
+        names += [name for name in random.sample(NAMES, len(NAMES)) if name not in names][
+            : max(more, least - len(names))
+        ]
         return {name: self._member(node, name, depth) for name in dict.fromkeys(names[: max(most, 0)])}
 
     def _member(self, node: Mapping[str, Any], name: str, depth: int) -> Any:
@@ -130,7 +133,9 @@ class _Maker:
         return self.value(schema, depth + 1)
 
 
-_APPLYING = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "$defs", "definitions"})
+_APPLYING = frozenset(
+    {"$ref", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "$defs", "definitions"}
+)
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LARGER = frozenset({"minLength", "minItems", "minProperties"})
 _SMALLER = frozenset({"maxLength", "maxItems", "maxProperties"})
@@ -192,7 +197,11 @@ def _changed(random: Random, value: Any) -> Any:
         case str():
             i = random.randint(0, len(value))
             return random.choice(
-                (value[:i] + value[i + 1 :], value[:i] + random.choice("ab1é😀\n\"\\") + value[i:], random.choice(STRINGS))
+                (
+                    value[:i] + value[i + 1 :],
+                    value[:i] + random.choice('ab1é😀\n"\\') + value[i:],
+                    random.choice(STRINGS),
+                )
             )
         case int() | float():
             changes = (value + 1, value - 1, -value, value * 10, value + 0.5, str(value), random.choice(NUMBERS))
@@ -237,7 +246,9 @@ def written(random: Random, value: Any, whitespace: Whitespace) -> str:
 def edited_text(random: Random, text: str) -> str:
     """`text` with one character dropped, doubled or replaced."""
     i = random.randrange(len(text)) if text else 0
-    return random.choice((text[:i] + text[i + 1 :], text[: i + 1] + text[i:], text[:i] + random.choice(_CHARACTERS) + text[i + 1 :]))
+    return random.choice(
+        (text[:i] + text[i + 1 :], text[: i + 1] + text[i:], text[:i] + random.choice(_CHARACTERS) + text[i + 1 :])
+    )
 
 
 _CHARACTERS = '{}[]",:01.eE+- \nab\\/un\x7f\x00é'

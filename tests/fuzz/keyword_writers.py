@@ -52,7 +52,15 @@ WRITERS: dict[str, Writer] = {}
 
 HOLDERS = frozenset(
     {"$ref", "allOf", "allOf:several", "anyOf", "oneOf", "oneOf:disjoint", "not", "if", "properties", "required"}
-    | {"patternProperties", "patternProperties:several", "additionalProperties", "unevaluatedProperties", "propertyNames", "propertyNames:untyped", "dependentSchemas"}
+    | {
+        "patternProperties",
+        "patternProperties:several",
+        "additionalProperties",
+        "unevaluatedProperties",
+        "propertyNames",
+        "propertyNames:untyped",
+        "dependentSchemas",
+    }
     | {"dependencies", "items", "items:list", "additionalItems", "prefixItems", "unevaluatedItems", "contains"}
 )
 """Keywords that a schema with subschemas is written for."""

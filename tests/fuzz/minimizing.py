@@ -48,7 +48,7 @@ def _smaller(case: Case) -> Iterator[Case]:
             if len(text) < len(case.text):
                 yield replace(case, text=text)
     for length in (16, 4, 1):
-        for i in range(0, len(case.text) - length + 1):
+        for i in range(len(case.text) - length + 1):
             yield replace(case, text=case.text[:i] + case.text[i + length :])
     if case.whitespace != "compact":
         yield replace(case, whitespace="compact")

@@ -13,7 +13,6 @@ from multiprocessing.connection import Connection
 from random import Random
 from typing import Any, get_args
 
-from guideway.api import GuidewayError
 from guideway.api.types import Whitespace
 from guideway.json_schema import keywords
 
@@ -74,7 +73,8 @@ class _Written:
 def run(
     strategy: str, seed: str, seconds: float, tell: Callable[[str], None], most_schemas: int = sys.maxsize
 ) -> Found:
-    """Fuzz a strategy for so many seconds of a processor, or until there were so many schemas; `tell` is given each finding as soon as there is one."""
+    """Fuzz a strategy for so many seconds of a processor, or until there were so many schemas; `tell` is given
+    each finding as soon as there is one."""
     found, coverage = Found(strategy), Coverage(supported(strategy))
     examiner = Examiner(strategy)
     context = multiprocessing.get_context("fork")  # what was imported and built is there at once

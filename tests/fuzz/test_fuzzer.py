@@ -36,11 +36,11 @@ def _without_max_items(constraint: Constraint) -> Constraint:
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examining, "build", lambda name, vocabulary: Forgetful(vocabulary, {}))
+    monkeypatch.setattr(examining, "build", lambda _name, vocabulary: Forgetful(vocabulary, {}))
 
 
 def test_a_lost_keyword_is_found_and_made_small(forgetful: None) -> None:
-    found = run("reference", "a seed", 6, lambda line: None)
+    found = run("reference", "a seed", 6, lambda _line: None)
     assert found.silent
     for finding in found.silent:
         assert "maxItems" in finding.keywords
@@ -49,7 +49,7 @@ def test_a_lost_keyword_is_found_and_made_small(forgetful: None) -> None:
 
 
 def test_nothing_is_found_in_the_reference() -> None:
-    found = run("reference", "a seed", 3, lambda line: None)
+    found = run("reference", "a seed", 3, lambda _line: None)
     assert found.counts["judged"] > 20
     assert not found.silent and not found.broken
 

@@ -60,7 +60,9 @@ def _in_python(pattern: str) -> str:
     return _UNLIKE_IN_PYTHON.sub(_meant, pattern) or "(?:)"
 
 
-_UNLIKE_IN_PYTHON = re.compile(r"""\\[pP]\{(\w+)\} | \\. | \$ | \[(?:\\[pP]\{\w+\}|\\.|[^\\\]])*\]""", re.VERBOSE | re.DOTALL)
+_UNLIKE_IN_PYTHON = re.compile(
+    r"""\\[pP]\{(\w+)\} | \\. | \$ | \[(?:\\[pP]\{\w+\}|\\.|[^\\\]])*\]""", re.VERBOSE | re.DOTALL
+)
 
 
 def _meant(found: re.Match[str]) -> str:

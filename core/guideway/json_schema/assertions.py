@@ -35,15 +35,17 @@ def keywords(schema: Schema) -> frozenset[str]:
       ``false`` for one that refuses all;
     - every two of them that stand side by side, ``pattern+maxLength``, because engines lose one beside the other;
     - how they stand with ``type``: ``anyOf+type`` where both are there (``$ref`` to ``const`` in `KEYWORDS`, which
-      need none; ``enum`` and ``const`` only where a value is of another type), and for the others ``minLength+types`` beside a list of types, ``minLength+untyped`` without any;
+      need none; ``enum`` and ``const`` only where a value is of another type), and for the others
+      ``minLength+types`` beside a list of types, ``minLength+untyped`` without any;
     - in place of the plain name, where it matters: ``format:date``; ``$ref:remote`` out of the document and
       ``$ref:anchor``; ``allOf:several`` and ``patternProperties:several``;
       ``oneOf:disjoint`` where no two branches have the same type; ``multipleOf:number`` unless the type is ``integer``;
       ``required:undeclared`` for names that are not in ``properties``; ``minProperties:optional`` beside properties
       that are not required; ``propertyNames:untyped`` unless the names' type is ``string``; ``items:false``;
       ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
-    - ``pattern:lookaround`` and the like (`pattern_details`), ``number:large`` where a number is past 2**53, which
-      engines round, and ``number:fraction`` where a value is like 0.1, which no double is.
+    - ``pattern:lookaround`` and the like (`pattern_details`), ``pattern:escaped`` for one of the characters that JSON's
+      strings escape and ``pattern:unescaped`` for all but some of them, ``number:large`` where a number is past
+      2**53, which engines round, and ``number:fraction`` where a value is like 0.1, which no double is.
     """
     found: set[str] = set()
     seen: set[frozenset[str]] = set()
@@ -52,7 +54,8 @@ def keywords(schema: Schema) -> frozenset[str]:
             found |= set() if subschema else {"false"}
             continue
         own = _own(subschema)
-        details = {f"pattern:{detail}" for detail in pattern_details(subschema.get("pattern", ""))}
+        pattern = subschema.get("pattern", "")
+        details = {f"pattern:{detail}" for detail in (*pattern_details(pattern), *_string_details(pattern))}
         values = _values(subschema)
         if any(map(_is_large, _numbers([*values, *(subschema[name] for name in _NUMERIC & subschema.keys())]))):
             details.add("number:large")
@@ -94,7 +97,7 @@ def _combinations(names: Iterable[str]) -> Iterable[str]:
 
 def pattern_details(pattern: str) -> frozenset[str]:
     """What a regular expression uses that engines may lack: ``lookaround``, ``backreference``, ``boundary``,
-    ``property``; ``escaped``, a character that JSON's strings escape, and ``unescaped``, all but such a one. Errs on the side of naming too much."""
+    ``property``. Errs on the side of naming too much."""
     return frozenset(detail for detail, search in _PATTERN_DETAILS.items() if search(pattern))
 
 
@@ -220,6 +223,13 @@ _PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
     "backreference": re.compile(r"\\[1-9]|\\k<").search,
     "boundary": re.compile(r"\\[bB]").search,
     "property": re.compile(r"\\[pP]").search,
-    "escaped": lambda pattern: _ESCAPED.search(_ALL_BUT.sub("", pattern)),
-    "unescaped": lambda pattern: any(map(_ESCAPED.search, _ALL_BUT.findall(pattern))),
 }
+
+
+def _string_details(pattern: str) -> Iterator[str]:
+    """What a regular expression says of characters that JSON's strings escape: that there is one, ``escaped``, or all
+    but one, ``unescaped``."""
+    if _ESCAPED.search(_ALL_BUT.sub("", pattern)):
+        yield "escaped"
+    if any(map(_ESCAPED.search, _ALL_BUT.findall(pattern))):
+        yield "unescaped"

@@ -495,9 +495,9 @@ def _is_valid_object(s: Any, instance: dict[str, Any], root: Schema) -> bool:
                 return False
         if not is_valid(s.get("propertyNames", True), name, root):
             return False
-        if "unevaluatedProperties" in s and name not in _evaluated(s, instance, root):
-            if not is_valid(s["unevaluatedProperties"], value, root):
-                return False
+        unevaluated = s.get("unevaluatedProperties", True)
+        if not is_valid(unevaluated, value, root) and name not in _evaluated(s, instance, root):
+            return False
         for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
             dependent = s.get(keyword, {}).get(name, True)
             dependent = {"required": dependent} if isinstance(dependent, list) else dependent

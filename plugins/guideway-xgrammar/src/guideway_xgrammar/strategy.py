@@ -254,7 +254,7 @@ def _check_names(schema: Schema) -> None:
         names = node.get("propertyNames", _STRINGS) if isinstance(node, Mapping) else _STRINGS
         if not (isinstance(names, Mapping) and names.get("type") == "string"):
             raise UnsupportedGrammar(
-                f"{pointer}/propertyNames: xgrammar needs `\"type\": \"string\"` there", feature="propertyNames"
+                f'{pointer}/propertyNames: xgrammar needs `"type": "string"` there', feature="propertyNames"
             )
 
 
