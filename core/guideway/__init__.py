@@ -38,6 +38,7 @@ __all__ = [
     "GenerationResult",
     "Grammar",
     "GuidewayError",
+    "InvalidAnswer",
     "InvalidConfiguration",
     "InvalidRequest",
     "JsonObject",

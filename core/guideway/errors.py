@@ -22,6 +22,7 @@ __all__ = [
     "ConformanceError",
     "DeadEnd",
     "GuidewayError",
+    "InvalidAnswer",
     "InvalidConfiguration",
     "InvalidGrammar",
     "InvalidRequest",
@@ -145,6 +146,10 @@ class InvalidRequest(GuidewayError, ValueError):
     def __init__(self, message: str, *, field: str = "request") -> None:
         super().__init__(message)
         self.field = field
+
+
+class InvalidAnswer(GuidewayError, ValueError):
+    """A complete answer that is no instance of the type, or no value of the JSON, it was asked for as."""
 
 
 class InvalidGrammar(InvalidRequest):

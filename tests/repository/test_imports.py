@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "api": {"errors"},
     **{part: {"errors", "api", "version"} for part in MIDDLE},
     "runtime": {"errors", "api", "version", *MIDDLE},
+    "objects": {"errors", "api", "json_schema"},
     "command_line": {"errors", "api", "version", "runtime", *MIDDLE},
     "__main__": {"command_line"},
     "__init__": {"errors", "api", "version", "plugins"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +22,12 @@ from guideway.api import (
     InvalidRequest,
     JsonObject,
     JsonSchema,
+    Matcher,
     Regex,
     SamplingParams,
     StructuralTag,
 )
-from guideway.api.bitmask import is_allowed
+from guideway.api.bitmask import allow_only, is_allowed
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.json_schema.cursor import START, JsonCursor, Place
 from guideway.json_schema.prober import byte_vocabulary
@@ -450,3 +451,103 @@ def test_what_is_no_json_from_its_first_byte_is_closed(constraint: Constraint, l
             strategies={"llguidance": LLGuidanceStrategy(VOCABULARY, {})},
         )
         assert (closed.finish_reason, closed.unenforced) == (FinishReason.STOP, ()), closed.text
+
+
+LOCK = b"zebraxylophone"
+
+
+class LockMatcher(Matcher):
+    """Letters, until they end in one word: no other text is complete. It knows the way there."""
+
+    def __init__(self, says: Callable[[list[int]], list[int] | None]) -> None:
+        self.says = says
+        self.states = [(0, False)]
+        """How much of the word the text ends with, and whether it is over."""
+
+    def accept(self, token_ids: Sequence[int]) -> int:
+        for count, token_id in enumerate(token_ids):
+            held, is_over = self.states[-1]
+            token = VOCABULARY.tokens[token_id]
+            if is_over or not (held == len(LOCK) if token_id in STOPS else held < len(LOCK) and token.islower()):
+                return count
+            held += 1 if token == LOCK[held : held + 1] else -held
+            self.states.append((held, token_id in STOPS))
+        return len(token_ids)
+
+    def fill_bitmask(self, bitmask: Any, row: int) -> None:
+        allow_only(bitmask, row, [i for i in range(len(VOCABULARY)) if self.validate((i,)) == 1])
+
+    def is_terminated(self) -> bool:
+        return self.states[-1][1]
+
+    def is_accepting(self) -> bool:
+        return self.states[-1] == (len(LOCK), False)
+
+    def rollback(self, num_tokens: int) -> None:
+        self.states = self.states[: len(self.states) - num_tokens]
+
+    def shortest_completion(self, limit: int) -> Sequence[int] | None:
+        rest = [LEXICON.ids[bytes([byte])] for byte in LOCK[self.states[-1][0] :]] + [min(STOPS)]
+        return self.says(rest) if len(rest) <= limit else None
+
+
+@pytest.mark.parametrize(
+    ("says", "is_complete"),
+    [
+        (lambda rest: rest, True),
+        (lambda _: None, False),
+        (lambda rest: rest[:-1], False),
+        (lambda rest: [LEXICON.ids[b"q"], *rest[1:]], False),
+    ],
+    ids=["all", "none", "without a stop token", "what is refused"],
+)
+def test_a_matcher_that_knows_the_way_is_asked_and_not_believed(
+    says: Callable[[list[int]], list[int] | None], is_complete: bool
+) -> None:
+    matcher, rng = LockMatcher(says), random.Random(1)
+    closer = Closer(LEXICON, STOPS, Budget(40, Reserve.of(Regex("[a-z]{14}"), VOCABULARY)))
+    output: list[int] = []
+    while len(output) < 40 and not matcher.is_terminated():
+        token_id = rng.choice(allowed_after(matcher, closer))
+        assert matcher.accept((token_id,)) == 1
+        closer.accept((token_id,))
+        output.append(token_id)
+    assert matcher.is_terminated() == is_complete
+    assert VOCABULARY.decode(output).endswith(LOCK) == is_complete
+
+
+@pytest.mark.parametrize(
+    ("banned", "avoided", "wanted"),
+    [("", (), b"a"), ("a", (), b"e"), ("", (b"a",), b"e"), ("ae", (), b"bcd"), ("abe", (), b"a")],
+)
+def test_what_a_matcher_says_gives_way_to_what_has_no_banned_token(
+    banned: str, avoided: tuple[bytes, ...], wanted: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constraint, strategy = Regex("a|bcd|e"), LLGuidanceStrategy(VOCABULARY, {})
+    matcher = new_matcher(strategy, strategy.compile(constraint), STOPS)
+    told = [LEXICON.ids[b"a"], min(STOPS)]
+    monkeypatch.setattr(type(matcher), "shortest_completion", lambda *_: told)
+    without = frozenset(LEXICON.ids[letter.encode()] for letter in banned)
+    closer = Closer(LEXICON, STOPS, Budget(12, Reserve.of(constraint, VOCABULARY), without, avoided))
+    bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
+    assert closer.shortest(matcher) == len(wanted) + 1
+    matcher.fill_bitmask(bitmask, 0)
+    closer.restrict(matcher, (), bitmask)
+    assert VOCABULARY.decode(list(closer.records[0].path)) == wanted
+
+
+NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "l": {}, "r": {}}, "required": ["v", "l", "r"]}
+
+
+@pytest.mark.parametrize("leaf", [{"type": "null"}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}])
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_recursion_does_not_lead_astray(cls: type[GrammarStrategy], leaf: dict[str, Any]) -> None:
+    """What ends it takes several tokens, and comes after what goes on."""
+    either = {"anyOf": [{"$ref": "#/$defs/node"}, leaf]}
+    node = NODE | {"properties": {"v": {"type": "integer"}, "l": either, "r": either}, "additionalProperties": False}
+    strategy, constraint = cls(VOCABULARY, {}), JsonSchema({"$ref": "#/$defs/node", "$defs": {"node": node}})
+    least = len(shortest(strategy, constraint))
+    for seed in range(4):
+        output = walk(strategy, constraint, least + 30, seed)
+        assert output is not None
+        jsonschema.validate(json.loads(output), constraint.parsed)

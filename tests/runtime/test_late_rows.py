@@ -32,7 +32,7 @@ from tests.support.hostility import PROMPT, VOCABULARY
 LIMITS = Limits(fill_seconds=3.0, late_seconds=0.03, late_fills=1000, memory_bytes=256 << 20)
 GOOD = SamplingParams(constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"), temperature=1.0, seed=7, max_tokens=24)
 OTHER = replace(GOOD, constraint=JsonSchema({"type": "array", "items": {"type": "integer"}}, strategy="hostile"))
-TARDY_ONE = replace(GOOD, constraint=Regex("FT[a-z]{4,9}", strategy="hostile"), seed=5)
+TARDY_ONE = replace(GOOD, constraint=Regex("FT[a-z]{4,9}", strategy="hostile"), seed=5, close=False)
 
 
 @pytest.fixture(scope="module")

@@ -153,6 +153,16 @@ def test_the_marker_is_forced_when_what_is_left_is_marker_and_completion() -> No
     assert subject.unenforced(0) == ()
 
 
+def test_what_is_cut_all_the_same_was_not_closed() -> None:
+    subject = runtime()
+    started(subject, max_tokens=9, constraint=Regex("x1"))
+    for token_id in (7, 7, 7, 7, 7, 4, 2, 6, 8):  # a host that does not keep to masks
+        allowed(subject)
+        accept(subject, [token_id])
+    assert subject.unenforced(0) == ("closing",)
+    assert not subject.closed_early(0)
+
+
 def test_without_closing_nothing_is_forced_by_the_limit() -> None:
     subject = runtime()
     started(subject, max_tokens=4, close=False)

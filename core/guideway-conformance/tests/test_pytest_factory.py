@@ -134,6 +134,7 @@ def test_a_skip_by_a_fixture_fails_too(project: Path) -> None:
     assert status == 1 and summary(output).endswith("INCOMPLETE")
 
 
+@pytest.mark.slow
 def test_other_tests_may_skip(project: Path) -> None:
     Path("test_mine.py").write_text("import pytest\n\n\ndef test_it():\n    pytest.skip('x')\n")
     status, output = run_pytest(project)
@@ -154,12 +155,14 @@ def test_a_known_failure_is_expected_and_no_certificate(project: Path) -> None:
     assert status == 1 and "remove that entry" in output and summary(output).endswith("FAILED")
 
 
+@pytest.mark.slow
 def test_absent_hardware_is_expected_and_no_certificate(project: Path) -> None:
     install(project, f"{GOOD}\nDevice.available = classmethod(lambda cls: 'there is no such chip here')\n")
     status, output = run_pytest(project, "-rx")
     assert status == 0 and "there is no such chip here" in output and summary(output).endswith("INCOMPLETE")
 
 
+@pytest.mark.slow
 def test_a_bare_class(project: Path, core_report: Report) -> None:
     Path("test_mine.py").write_text(BARE)
     status, output = run_pytest(project)
@@ -167,6 +170,7 @@ def test_a_bare_class(project: Path, core_report: Report) -> None:
     assert summary(output).endswith("CERTIFIED (smoke, core)")
 
 
+@pytest.mark.slow
 def test_reports_of_two_plugins_are_two_files(project: Path) -> None:
     Path("test_mine.py").write_text(
         "from guideway.conformance import conformance\n"
@@ -204,6 +208,7 @@ def test_a_session_without_conformance_tests_imports_nothing_of_the_suite(projec
     assert " conformance =" not in output
 
 
+@pytest.mark.slow
 def test_the_process_that_holds_the_plugin_ends_with_the_session(project: Path) -> None:
     Path("conftest.py").write_text(
         "import gc\nfrom pathlib import Path\nimport pytest\n\n\n"

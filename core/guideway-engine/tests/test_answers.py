@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from guideway import Completion, FinishReason, GenerationResult, InvalidRequest, Regex, SamplingParams
@@ -111,3 +112,45 @@ def test_nothing_printed_commands_a_terminal(capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr()
     for text in (lines, shown.out, shown.err):
         assert not set(text) & set(bad[0] + "\x07\x9b\u202e")
+
+
+def test_a_table_tells_reasoning_and_how_an_answer_was_closed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    output = Completion(
+        text="hm</think>{}", token_ids=(1,), num_reasoning_tokens=1, answer_start=10, closed_early=True, valid=False
+    )
+    answered = [(job("a"), GenerationResult(request_id="r", outputs=(output,)))]
+    print_table(answered)
+    shown = capsys.readouterr().out
+    for expected in ("hm</think>{}", "1 token\n".strip(), "1 of reasoning", "closed early", "not valid"):
+        assert expected in shown
+    assert "1 tokens" not in shown
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    print_table(answered)
+    assert "\x1b[2mhm</think>" in capsys.readouterr().out, "reasoning is dim"
+
+
+def test_what_a_table_says_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report([(job("c"), REFUSED), (job("a"), SEVERAL)], in_table=True) == 1
+    assert capsys.readouterr().err == ""
+    assert report([(job("a", SamplingParams(constraint=Regex("a"))), SEVERAL)], in_table=True) == 1
+    assert "raise --max-tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("from_line", "said"),
+    [
+        (False, "try --no-close, --echo or --max-tokens 12, and other=False"),
+        (True, 'try "close": false, "echo": true or "max_tokens": 12, and other=False'),
+    ],
+)
+def test_parameters_are_named_as_who_wrote_them_knows_them(
+    from_line: bool, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = InvalidRequest("try close=False, echo=True or max_tokens=12, and other=False", field="max_tokens")
+    refused = Completion(finish_reason=FinishReason.REFUSED, error=error)
+    asked = replace(job("c"), from_line=from_line)
+    assert report([(asked, GenerationResult(request_id="r", outputs=(refused,)))]) == 1
+    assert capsys.readouterr().err == f"guideway: prompt c was refused: {said}\n"

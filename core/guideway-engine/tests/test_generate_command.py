@@ -258,6 +258,9 @@ TWICE = {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2, "
 
 def test_strict_refuses_what_cannot_be_enforced(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--model", "demo", "--schema", json.dumps(TWICE), "--prompt", PROMPT, "--strategy", "xgrammar")
+    status, lines, err = run(capsys, *arguments, "--strict", "--on-unenforced", "check")
+    assert (status, lines) == (2, [])
+    assert "not allowed with argument" in err
     for flags in (["--strict"], ["--on-unenforced", "refuse"]):
         status, lines, err = run(capsys, *arguments, *flags)
         assert (status, lines[0]["finish_reason"], lines[0]["error"]["field"]) == (1, "refused", "constraint")
@@ -285,7 +288,7 @@ def test_answers_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["--model", "demo", "--prompt", "x", "--strategy", "xgramar"], 1, "did you mean 'xgrammar'"),
         (["--model", "demo", "--prompt", "x", "--schema", "absent.json"], 1, "cannot read the schema 'absent.json'"),
         (["--model", "demo", "--input", "absent.jsonl"], 1, "cannot read the input 'absent.jsonl'"),
-        (["--model", "demo", "--prompt", "x", "--max-tokens", "0"], 1, "max_tokens must be"),
+        (["--model", "demo", "--prompt", "x", "--max-tokens", "0"], 1, "--max-tokens must be"),
         (
             ["--model", "demo", "--prompt", "x", "--max-tokens", "many"],
             2,

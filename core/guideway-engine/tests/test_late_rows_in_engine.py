@@ -16,7 +16,7 @@ from tests.support.distributions import install
 
 LIMITS = Limits(fill_seconds=5.0, late_seconds=0.03, late_fills=1000)
 PARAMS = [
-    SamplingParams(constraint=Regex("FT[a-z ]{4,9}"), temperature=1.0, seed=5, max_tokens=20, logprobs=2),
+    SamplingParams(constraint=Regex("FT[a-z ]{4,9}"), temperature=1.0, seed=5, max_tokens=20, logprobs=2, close=False),
     SamplingParams(constraint=Regex("[a-z]{3,12}(x|y)"), temperature=1.0, seed=7, max_tokens=24),
     SamplingParams(constraint=JsonSchema({"enum": ["red", "green"]}), temperature=1.0, seed=2, max_tokens=24),
     SamplingParams(temperature=1.0, seed=3, max_tokens=40, ignore_eos=True),

@@ -102,16 +102,16 @@ engine.close()
 """
 
 
-def test_however_the_program_is_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", everyday([["script.py"], ["-"], ["-i", "-q"]], ["-"]), ids=" ".join)
+def test_however_the_program_is_run(tmp_path: Path, arguments: list[str]) -> None:
     """A script without a guard, a program from standard input, and a session at the prompt."""
-    script = tmp_path / "script.py"
-    script.write_text(PROGRAM)
-    said = []
-    for arguments, given in (([str(script)], None), (["-"], PROGRAM), (["-i", "-q"], PROGRAM)):
-        done = subprocess.run(
-            [sys.executable, *arguments], input=given or "", capture_output=True, text=True, timeout=300
-        )
-        lines = [line for line in done.stdout.splitlines() if "said" in line]
-        assert len(lines) == 1, done.stdout + done.stderr
-        said.append(lines[0][lines[0].index("said") :])
-    assert len(set(said)) == 1
+    (tmp_path / "script.py").write_text(PROGRAM)
+    given = "" if arguments == ["script.py"] else PROGRAM
+    done = subprocess.run(
+        [sys.executable, *arguments], input=given, capture_output=True, text=True, timeout=300, cwd=tmp_path
+    )
+    (line,) = (line for line in done.stdout.splitlines() if "said" in line and "print" not in line)
+    with Engine("demo", modifiers=("hello",), max_num_seqs=2) as engine:
+        asked = SamplingParams(temperature=0.0, max_tokens=8, modifiers={"hello": {"letter": "e", "strength": -80.0}})
+        here = [result.token_ids for result in engine.generate(["Hello"] * 2, asked)]
+    assert line.partition("said ")[2] == str(here)

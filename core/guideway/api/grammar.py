@@ -67,7 +67,7 @@ class GrammarExample:
 
 
 class Matcher(ABC):
-    """Where one sequence stands in its grammar. Used by one thread at a time.
+    """Where one sequence stands in its grammar. Used by one thread at a time; its forks may be in others.
 
     Token ids are ints the host has checked to lie inside the vocabulary; they come in tuples. What counts of an output
     is its bytes: however they are cut into tokens, every way is legal and leads to the same state.
@@ -108,8 +108,9 @@ class Matcher(ABC):
             raise UnsupportedCapability(f"{type(self).__name__} cannot roll back", field="rollback")
 
     def fork(self) -> Matcher:
-        """An independent matcher in the same state. A strategy that overrides this lists ``fork`` in its
-        capabilities; for others the host replays instead."""
+        """An independent matcher in the same state, which may be used in another thread while this one and other
+        forks move. A strategy that overrides this lists ``fork`` in its capabilities; for others the host replays
+        instead."""
         raise UnsupportedCapability(f"{type(self).__name__} cannot fork", field="fork")
 
     def forced_tokens(self) -> Sequence[int]:

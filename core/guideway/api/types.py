@@ -395,8 +395,9 @@ class SamplingParams:
     """Whether `text` begins with the text of the prompt."""
     priority: int = 0
     """Lower runs first."""
-    constraint: Constraint | None = None
-    """What the output must obey."""
+    constraint: Constraint | Any | None = None
+    """What the output must obey: a `Constraint`, or in guideway's engine what `guideway.objects.constraint_of` takes,
+    such as a type."""
     on_unenforced: OnUnenforced | None = None
     """What becomes of a constraint of which not all can be enforced; None: what the operator chose, ``report`` by
     default."""
@@ -511,6 +512,17 @@ class Completion:
     """By modifier name what `LogitModifier.report` says of it."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
     """One per generated token, if asked for."""
+    parse: Callable[[str], Any] | None = field(default=None, repr=False, compare=False)
+    """Makes the object of a complete answer, as what was given for a constraint has it."""
+
+    @property
+    def parsed(self) -> Any:
+        """The answer as an object: an instance of the type that was given as constraint, the value of JSON, else text;
+        made anew each time. None without a constraint, and where the output is not complete. Raises
+        `guideway.InvalidAnswer` if it is no such object, which a strategy that left something out may bring about, and
+        a type that judges more than its JSON Schema says."""
+        is_complete = self.finish_reason is FinishReason.STOP and "constraint" not in self.unenforced
+        return self.parse(self.answer) if self.parse is not None and is_complete else None
 
     @property
     def answer(self) -> str:
@@ -533,6 +545,11 @@ class GenerationResult:
     def text(self) -> str:
         """Of the first output."""
         return self.outputs[0].text
+
+    @property
+    def parsed(self) -> Any:
+        """Of the first output."""
+        return self.outputs[0].parsed
 
     @property
     def answer(self) -> str:

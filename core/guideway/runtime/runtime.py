@@ -415,6 +415,8 @@ class Runtime:
 
     def closed_early(self, slot: int) -> bool:
         """Whether the output in `slot` was kept from going on as the model would have, so that it is complete."""
+        if CLOSING in self.unenforced(slot):
+            return False
         sequence = self._sequence(slot)
         gate = self._gate_of(sequence)
         return sequence.journal.closed_early or (gate is not None and gate.at.is_over and gate.at.was_cut)

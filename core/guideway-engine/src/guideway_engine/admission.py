@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from guideway.api.modifier import ModifierContext
 from guideway.api.types import GenerationResult, SamplingParams
 from guideway.errors import LimitExceeded
@@ -21,8 +24,10 @@ def make_group(
     *,
     arrival: int,
     inbox: list[GenerationResult],
+    parse: Callable[[str], Any] | None,
 ) -> SequenceGroup:
-    """The sequences of a request. Raises `LimitExceeded` if there can never be room for them."""
+    """The sequences of a request, of whose answers `parse` makes objects. Raises `LimitExceeded` if there can never be
+    room for them."""
     request, vocabulary = admission.request, context.vocabulary
     params = request.params
     if params.num_sequences > settings.max_waiting:
@@ -54,6 +59,7 @@ def make_group(
         max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
         stop_token_ids=stops if params.ignore_eos else stops | vocabulary.stop_token_ids,
         inbox=inbox,
+        parse=parse,
         prompt_text=text,
     )
 

@@ -8,7 +8,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import ExitStack
-from functools import wraps
+from dataclasses import replace
+from functools import partial, wraps
 from threading import get_ident
 from types import TracebackType
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, Unpack
@@ -23,6 +24,7 @@ from guideway.errors import (
     contain,
     text_of,
 )
+from guideway.objects import constraint_of, parse
 from guideway.plugins import Hook
 from guideway.runtime.admission import Admission
 from guideway.runtime.threads import Threads
@@ -240,6 +242,10 @@ class Engine:
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
+        parse_answer = None
+        if params.constraint is not None:
+            parse_answer = partial(parse, params.constraint)
+            params = replace(params, constraint=constraint_of(params.constraint))
         given = self._prompts.read(prompt)
         self._runtime.check(Submission(request_id=request_id, prompt=given, params=params, tenant=tenant))
         request = Request(
@@ -257,6 +263,7 @@ class Engine:
                 self.config,
                 arrival=arrival,
                 inbox=[] if inbox is None else inbox,
+                parse=parse_answer,
             )
         except BaseException:
             self._abandon(admission)

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask
 from guideway.api.grammar import Matcher
+from guideway.errors import UnsupportedCapability
 from guideway.json_schema.cursor import START, JsonCursor, Place
 from guideway.runtime.closing.reserve import Reserve
-from guideway.runtime.closing.search import MAX_MASKS, MAX_TRIED, Lexicon, find_completion
+from guideway.runtime.closing.search import MAX_MASKS, MAX_TRIED, Lexicon, brings_about, find_completion
 
 __all__ = ["Budget", "Closer", "Record"]
 
@@ -189,11 +190,14 @@ class Closer:
             if self._budget.num_tokens < self._budget.reserve.fewest:
                 return None
             limit = self._budget.num_tokens - len(self._accepted)
-        cursor = None
-        if self._budget.reserve.is_json:
-            cursor = self._cursors[-1]
+        cursor = self._cursors[-1] if self._budget.reserve.is_json else None
         banned, avoided = self._budget.banned, self._budget.avoided
+        told = self._told(matcher, limit)
+        if told is not None and self._is_free(told):
+            return told or None
         for strict in (True, False) if banned or avoided else (False,):
+            if told and not strict:
+                return told
             found = find_completion(
                 matcher,
                 self._lexicon,
@@ -210,6 +214,24 @@ class Closer:
             if found is not None:
                 break
         return found
+
+    def _told(self, matcher: Matcher, limit: int) -> Sequence[int] | None:
+        """What the matcher itself says completes the output; empty if nothing does, None if it does not tell."""
+        try:
+            found = matcher.shortest_completion(limit)
+        except UnsupportedCapability:
+            return None
+        if not found:
+            return ()
+        proved = len(found) <= limit and found[-1] in self._stop_token_ids and matcher.validate(found) == len(found)
+        return found if proved else None
+
+    def _is_free(self, token_ids: Sequence[int]) -> bool:
+        """Whether they do without what is banned and avoided."""
+        budget = self._budget
+        return budget.banned.isdisjoint(token_ids) and not brings_about(
+            budget.avoided, self._accepted, token_ids, self._lexicon
+        )
 
     def _affordable(self, matcher: Matcher, row: NDArray[np.int32], path: Sequence[int]) -> list[int]:
         """The tokens after which the output can be completed, where there are few."""

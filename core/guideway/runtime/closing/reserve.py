@@ -53,6 +53,10 @@ MOST = 1 << 20
 MOST_WITNESSES = 32
 SCHEMAS = ("json_schema", "schema")
 """What a structural tag calls the schemas of its regions, in its newer form and the older one."""
+ENDLESS = MOST // 2
+"""What has more is in itself without an end."""
+PASSES = 8
+"""Over a schema that is met in itself: each is told what the one before found."""
 DEEPEST = 100
 """References and schemas in one another that are followed."""
 
@@ -154,12 +158,18 @@ class _Sizes:
         self._root = schema
         self._size = size
         self._known: dict[int, int] = {}
+        self._before: dict[int, int] = {}
+        """What the pass before found: of a schema that is met in itself again, it is as good as known."""
+        self._has_recursion = False
         self._doing: set[int] = set()
         self.witnesses: dict[str, None] = {}
         """A dict for its order."""
-        self.growth = self.within = SCALAR
-        self.level = 8
-        self._least(schema)
+        for _ in range(PASSES):
+            self._known, self.growth, self.within, self.level = {}, SCALAR, SCALAR, 8
+            self._least(schema)
+            if not self._has_recursion or self._known == self._before:
+                break
+            self._before = self._known
         self.growth += self.within
         self.level += self.within
 
@@ -169,9 +179,12 @@ class _Sizes:
         if id(schema) in self._known:
             return self._known[id(schema)]
         if id(schema) in self._doing or len(self._doing) > DEEPEST:
-            return UNKNOWN if len(self._doing) > DEEPEST else 0  # what requires itself is left out somewhere
+            if id(schema) not in self._doing:
+                return UNKNOWN
+            self._has_recursion = True
+            return self._before.get(id(schema), MOST)
         self._doing.add(id(schema))
-        found = self._measure(schema)
+        found = min(MOST, self._measure(schema))
         self._doing.discard(id(schema))
         self._known[id(schema)] = found
         return found
@@ -189,7 +202,7 @@ class _Sizes:
         for keyword in ("anyOf", "oneOf"):
             if branches := [self._least(child) for child in schema.get(keyword, ())]:
                 needed += min(branches)
-                self.growth = max(self.growth, max(branches) - min(branches))
+                self._grow(*(size - min(branches) for size in branches))
         needed += max(self._least(schema.get(keyword)) for keyword in ("then", "else"))
         types = schema.get("type", ())
         types = [types] if isinstance(types, str) else list(types)
@@ -204,8 +217,12 @@ class _Sizes:
             sizes.append(self._number(schema))
         if not sizes or {"null", "boolean"} & set(types):
             sizes.append(1)
-        self.growth = max(self.growth, max(sizes) - min(sizes))
+        self._grow(max(sizes) - min(sizes))
         return needed + min(sizes)
+
+    def _grow(self, *sizes: int) -> None:
+        """One token may add so much; what has no end is not written."""
+        self.growth = max(self.growth, *(size for size in (0, *sizes) if size < ENDLESS))
 
     def _value(self, value: Any) -> int:
         """Tokens of a value that is spelt out."""
@@ -241,8 +258,8 @@ class _Sizes:
         needed = 2 + sum(1 + self._least(child) for child in first[:least]) + max(0, least - len(first)) * (1 + each)
         if isinstance(contains := schema.get("contains"), Mapping):
             needed += max(1, _count(schema.get("minContains", 1))) * (1 + self._least(contains))
-        self.growth = max(self.growth, 1 + each, *(1 + self._least(child) for child in first))
-        self.level = max(self.level, needed)
+        self._grow(1 + each, *(1 + self._least(child) for child in first))
+        self.level = max(self.level, needed if needed < ENDLESS else 0)
         return needed
 
     def _object(self, schema: Mapping[str, Any]) -> int:
@@ -260,8 +277,8 @@ class _Sizes:
             others.append(sum(self._property(name, declared.get(name)) for name in first))
         missing = max(0, _count(schema.get("minProperties")) - len(names))
         needed += missing * min([8, *others])
-        self.growth = max(self.growth, *others)
-        self.level = max(self.level, needed)
+        self._grow(*others)
+        self.level = max(self.level, needed if needed < ENDLESS else 0)
         return needed
 
     def _property(self, name: str, schema: Any) -> int:

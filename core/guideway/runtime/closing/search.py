@@ -18,7 +18,7 @@ from guideway.errors import ConformanceError, DeadEnd
 from guideway.json_schema.cursor import JsonCursor, Place
 from guideway.runtime.mask_block import GUARD
 
-__all__ = ["MAX_TRIED", "Lexicon", "find_completion"]
+__all__ = ["MAX_TRIED", "Lexicon", "brings_about", "find_completion"]
 
 MAX_MASKS = 600
 """So many bitmasks a search fills at most: what bounds its work, since time would make it another one each time."""
@@ -26,6 +26,9 @@ MAX_TRIED = 5_000
 """So many tokens it tries at most."""
 MOST_OF_ENDS = 4096
 """So many bytes of ends of witnesses are tried for one string at most."""
+DEEPER = (1, 2, 3, 4)
+"""Where nothing is found, recursion may have led astray: then so many more levels are tried, with a part of the work
+each."""
 RECENT = 12
 """Tokens looked back upon for what repeats itself."""
 LONGEST = 32
@@ -106,6 +109,11 @@ class Lexicon:
         return self.of(VALUES)
 
     @cached_property
+    def spelt_values(self) -> list[list[int]]:
+        """Tokens of each, also of those that take several."""
+        return [token_ids for text in VALUES if (token_ids := self.spell(text)) is not None]
+
+    @cached_property
     def commas(self) -> list[int]:
         return self.of((b',"', b","))
 
@@ -176,37 +184,44 @@ def find_completion(
     """At most `limit` token ids, a stop token last, that `matcher` takes from where it stands; None if none were found.
     `past` are the last tokens it accepted, `cursor` where the output ends if it is JSON, `witnesses` are examples of
     what its strings, or of what is no JSON, it may be, `banned` are not used, nor what brings about one of the texts
-    `avoided`. At most `most_tried` tokens are tried, and `most_masks` bitmasks filled.
+    `avoided`. At most about twice `most_tried` tokens are tried, and `most_masks` bitmasks filled.
 
     Depth first: what closes what is open, then the shortest value, then how a witness goes on, then what the grammar
-    asks for, a bitmask for each.
+    asks for, a bitmask for each. If that fails, again with few levels.
     Work is bounded, and the result a function of the arguments: with the first token of a completion accepted, the rest
     of it is found. The matcher is left as it was. It is not always the shortest.
     """
-    stops = sorted(stop_token_ids - banned)
-    search = _Search(
-        matcher=matcher,
-        lexicon=lexicon,
-        stops=stops,
-        limit=limit,
-        past=list(past[-RECENT:]),
-        cursors=[cursor],
-        witnesses=witnesses,
-        banned=banned,
-        avoided=avoided,
-        most_tried=most_tried,
-        most_masks=most_masks,
-    )
-    try:
-        found = search.run()
-        if not found:
-            return None
-        for token_id in stops:
-            if matcher.validate((token_id,)) == 1:
-                return [*search.path, token_id]
-        return None
-    finally:
-        matcher.rollback(len(search.path))
+    for deeper in (None,) if cursor is None else (None, *DEEPER):
+        search = _Search(
+            matcher=matcher,
+            lexicon=lexicon,
+            stops=sorted(stop_token_ids - banned),
+            limit=limit,
+            past=list(past[-RECENT:]),
+            cursors=[cursor],
+            witnesses=witnesses,
+            banned=banned,
+            avoided=avoided,
+            most_tried=most_tried if deeper is None else most_tried // len(DEEPER),
+            most_masks=most_masks if deeper is None else most_masks // len(DEEPER),
+            most_open=None if cursor is None or deeper is None else len(cursor.open) + deeper,
+        )
+        if (found := search.completion()) is not None:
+            return found
+    return None
+
+
+def brings_about(texts: Sequence[bytes], past: Sequence[int], token_ids: Sequence[int], lexicon: Lexicon) -> bool:
+    """Whether tokens after others complete one of these texts."""
+    if not texts:
+        return False
+    tokens = lexicon.tokens
+    added = b"".join(tokens[i] for i in token_ids)
+    for text in texts:
+        held = b"".join(tokens[i] for i in past[-len(text) :])[-len(text) + 1 :] if len(text) > 1 else b""
+        if text in held + added:
+            return True
+    return False
 
 
 @dataclass(slots=True)
@@ -223,6 +238,8 @@ class _Search:
     avoided: Sequence[bytes]
     most_tried: int
     most_masks: int
+    most_open: int | None
+    """So many arrays and objects may be open in one another; None: any number."""
     path: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     """Tokens of each step."""
@@ -234,7 +251,17 @@ class _Search:
     def __post_init__(self) -> None:
         self.rows = np.full((3, self.lexicon.words), GUARD, dtype=np.int32)
 
-    def run(self) -> bool:
+    def completion(self) -> list[int] | None:
+        """The path and a stop token, if it completes the output. The matcher is left as it was."""
+        try:
+            if not self._run():
+                return None
+            ends = (token_id for token_id in self.stops if self.matcher.validate((token_id,)) == 1)
+            return next(([*self.path, token_id] for token_id in ends), None)
+        finally:
+            self.matcher.rollback(len(self.path))
+
+    def _run(self) -> bool:
         """Whether the path completes the output. It is as far as the matcher went."""
         tries: list[Iterator[Sequence[int]]] = []
         while not self.matcher.is_accepting():
@@ -242,25 +269,42 @@ class _Search:
             while not self._advance(tries[-1]):
                 if self.num_masks > self.most_masks or self.num_tried > self.most_tried:
                     return False
-                tries.pop()
-                if not self.lengths:
-                    return False
-                length = self.lengths.pop()
-                del self.path[-length:]
-                self.cursors.pop()
-                self.matcher.rollback(length)
+                for _ in range(self._blamed()):
+                    tries.pop()
+                    if not self.lengths:
+                        return False
+                    length = self.lengths.pop()
+                    del self.path[-length:]
+                    self.cursors.pop()
+                    self.matcher.rollback(length)
         return len(self.path) < self.limit
+
+    def _blamed(self) -> int:
+        """How many steps are taken back where there is no way on: one, but where no value is left within the levels
+        that may be open, all since what it would stand in was opened."""
+        cursor = self.cursors[-1]
+        if self.most_open is None or cursor is None or cursor.place is not Place.VALUE:
+            return 1
+        opened = (n for n in range(1, len(self.cursors)) if self._num_open(-1 - n) < len(cursor.open))
+        return next(opened, 1)
+
+    def _num_open(self, step: int) -> int:
+        cursor = self.cursors[step]
+        return 0 if cursor is None else len(cursor.open)
 
     def _advance(self, tries: Iterator[Sequence[int]]) -> bool:
         for token_ids in tries:
             self.num_tried += 1
             fits = len(self.path) + len(token_ids) < self.limit and self.banned.isdisjoint(token_ids)
-            fits = fits and not (self.avoided and self._is_avoided(token_ids))
+            fits = fits and not brings_about(self.avoided, [*self.past, *self.path], token_ids, self.lexicon)
             count = self.matcher.accept(token_ids) if fits else 0
             if count == len(token_ids):
                 cursor = self.cursors[-1]
                 if cursor is not None:
                     cursor = cursor.after(b"".join(self.lexicon.tokens[i] for i in token_ids))
+                    if self.most_open is not None and len(cursor.open) > self.most_open:
+                        self.matcher.rollback(count)
+                        continue
                 self.cursors.append(cursor)
                 self.lengths.append(count)
                 self.path += token_ids
@@ -268,16 +312,6 @@ class _Search:
             self.matcher.rollback(count)
             if self.num_tried > self.most_tried:
                 break
-        return False
-
-    def _is_avoided(self, token_ids: Sequence[int]) -> bool:
-        """Whether tokens would bring about what the text is to do without."""
-        tokens, before = self.lexicon.tokens, [*self.past, *self.path]
-        added = b"".join(tokens[i] for i in token_ids)
-        for text in self.avoided:
-            held = b"".join(tokens[i] for i in before[-len(text) :])[-len(text) + 1 :] if len(text) > 1 else b""
-            if text in held + added:
-                return True
         return False
 
     def _tries(self) -> Iterator[Sequence[int]]:
@@ -289,8 +323,6 @@ class _Search:
         if cursor is not None:
             if cursor.in_string:
                 quick = () if cursor.escape else lexicon.quotes
-            elif cursor.place is Place.VALUE:
-                quick = [*lexicon.closers, *lexicon.values]
             elif cursor.place in (Place.AFTER, Place.SCALAR):
                 quick = [*lexicon.closers, *lexicon.commas]
             elif cursor.place is Place.COLON:
@@ -298,6 +330,9 @@ class _Search:
             else:
                 quick = lexicon.closers
             yield from ((token_id,) for token_id in quick)
+            if cursor.place is Place.VALUE:
+                yield from lexicon.spelt_values
+                quick = [*quick, *lexicon.values]
         if self.witnesses and self._is_in_new():
             yield from self._ends()
         if self.num_masks >= self.most_masks:

@@ -16,6 +16,7 @@ from guideway_conformance.grammar.languages import oracle
 from guideway_conformance.grammar.samples import Sample
 from guideway_conformance.grammar.session import Seen, Session, difference, expect_same, legal, new_rows, observe, walk
 from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
+from guideway_conformance.grammar.undoing import fork_is_refused
 from guideway_conformance.grammar.vocabularies import large, show, standard
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
@@ -79,6 +80,26 @@ def a_compiled_grammar_is_shared_by_threads(subject: GrammarSubject) -> None:
             for found, wanted in zip(seen, alone, strict=True):
                 said = f"{case.name}: used beside other threads, {difference(found, wanted, standard())}"
                 expect(found == wanted, said)
+
+
+@check("grammar", tier="stress", capability="fork", refusal=fork_is_refused, seconds=90)
+def forks_go_to_other_threads(subject: GrammarSubject) -> None:
+    """A fork may be used in another thread while its matcher and other forks move: each sees what it sees alone."""
+    for case in subject.few():
+        for seed in range(3):
+            session = case.session()
+            walk(session, seed, 2 + seed)
+            walks = [walk(session.twin(), seed * NUM_THREADS + i, 8) for i in range(NUM_THREADS)]
+            alone = [_seen_along(session.twin(), token_ids) for token_ids in walks]
+            movers = [session, *(session.fork() for _ in range(1, NUM_THREADS))]
+
+            def move(i: int, movers: list[Session] = movers, walks: list[list[int]] = walks) -> list[Seen]:
+                return _seen_along(movers[i], walks[i])
+
+            for i, seen in enumerate(_at_once(move, NUM_THREADS)):
+                for found, wanted in zip(seen, alone[i], strict=True):
+                    said = f"{case.name}: {'a fork' if i else 'a matcher'} beside forks of it in other threads"
+                    expect(found == wanted, f"{said}, {difference(found, wanted, standard())}")
 
 
 _REPEATED = (

@@ -44,6 +44,28 @@ class SharesABuffer(Sane):
             return list(compiled.scratch)
 
 
+@saboteur("grammar.forks_go_to_other_threads")
+class ForksShareABuffer(Sane):
+    """A matcher and its forks compute their masks in one buffer."""
+
+    class State(Place):
+        scratch: list[Sequence[int]] | None = None
+
+        def fork(self) -> Place:
+            other = super().fork()
+            if self.scratch is None:
+                self.scratch = [()]
+            vars(other)["scratch"] = self.scratch
+            return other
+
+        def legal(self) -> list[int]:
+            if self.scratch is None:
+                return super().legal()
+            self.scratch[0] = super().legal()
+            time.sleep(A_MOMENT)
+            return list(self.scratch[0])
+
+
 @saboteur("grammar.long_outputs_work")
 class ForgetsTheBeginning(Sane):
     """After 5,000 tokens it is at the start again."""

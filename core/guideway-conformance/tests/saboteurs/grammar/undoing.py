@@ -103,6 +103,7 @@ class ShortMemory(Sane):
 
 @saboteur("grammar.a_fork_is_in_the_same_state", "refusal")
 @saboteur("grammar.a_fork_is_independent", "refusal")
+@saboteur("grammar.forks_go_to_other_threads", "refusal")
 class ForksAreTheMatcherItself(Sane):
     """It declares no fork, and one asked for is the matcher itself."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from guideway.api.types import Completion, FinishReason, GenerationResult, TokenLogprobs
 from guideway.errors import GuidewayError, InvalidRequest, printable
 
-from guideway_engine.command_line.jobs import Job
+from guideway_engine.command_line.jobs import Job, in_flags
 
 __all__ = ["print_line", "print_table", "report"]
 
@@ -49,18 +49,22 @@ def print_table(answered: Sequence[tuple[Job, GenerationResult]]) -> None:
     for job, result in answered:
         for rank, output in enumerate(result.outputs, start=1):
             notes = f"\nnot enforced: {', '.join(output.unenforced)}" if output.unenforced else ""
-            answer = output.text if output.error is None else str(output.error)
+            begin = output.answer_start if output.num_reasoning_tokens else 0
+            answer = Text(_printable(output.text[:begin]), style="dim")
+            answer.append(_printable(output.text[begin:] + notes), style="not dim")
+            if output.error is not None:
+                answer = Text(_printable(in_flags(str(output.error), job)), style="red")
             number = f"output {rank} of {len(result.outputs)}\n" if len(result.outputs) > 1 else ""
             table.add_row(
                 Text(_printable(job.shown) if rank == 1 else ""),
-                Text(_printable(answer + notes), style="" if output.error is None else "red"),
+                answer,
                 Text(_printable(number + _ending(output))),
             )
     Console().print(table)
 
 
-def report(answered: Sequence[tuple[Job, GenerationResult]]) -> int:
-    """Say on standard error what went wrong; the exit status."""
+def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool = False) -> int:
+    """Say on standard error what went wrong, but for what a table says; the exit status."""
     status = 0
     for job, result in answered:
         for output in result.outputs:
@@ -68,11 +72,13 @@ def report(answered: Sequence[tuple[Job, GenerationResult]]) -> int:
             if output.error is not None:
                 status = 1
                 verb = "was refused" if output.finish_reason is FinishReason.REFUSED else "failed"
-                print(printable(f"guideway: prompt {which} {verb}: {output.error}"), file=sys.stderr)
+                if not in_table:
+                    said = in_flags(str(output.error), job)
+                    print(printable(f"guideway: prompt {which} {verb}: {said}"), file=sys.stderr)
             elif output.finish_reason is FinishReason.LENGTH and job.params.constraint is not None:
                 status = 1
                 print(
-                    f"guideway: the answer to prompt {which} was cut after {len(output.token_ids)} tokens and may be "
+                    f"guideway: the answer to prompt {which} was cut after {_tokens(output)} and may be "
                     "incomplete; raise --max-tokens",
                     file=sys.stderr,
                 )
@@ -90,7 +96,8 @@ def report(answered: Sequence[tuple[Job, GenerationResult]]) -> int:
                     f"guideway: the answer to prompt {which} is not what the constraint asks for, as the check found",
                     file=sys.stderr,
                 )
-            if others := [name for name in output.unenforced if name not in (CONSTRAINT, CLOSING)]:
+            others = [name for name in output.unenforced if name not in (CONSTRAINT, CLOSING)]
+            if others and not in_table:
                 by = f"{output.strategy} does not enforce" if output.strategy else "not enforced:"
                 print(printable(f"guideway: prompt {which}: {by} {', '.join(others)}"), file=sys.stderr)
     return status
@@ -131,14 +138,25 @@ def _finite(value: float) -> float | None:
 
 
 def _ending(output: Completion) -> str:
-    lines = [str(output.finish_reason), f"{len(output.token_ids)} tokens"]
+    lines = [str(output.finish_reason), _tokens(output)]
     if isinstance(output.stop, str):
         lines[0] += f" {output.stop!r}"
+    if output.num_reasoning_tokens:
+        lines.append(f"{output.num_reasoning_tokens} of reasoning")
+    if output.closed_early:
+        lines.append("closed early")
+    if output.valid is not None:
+        lines.append("valid" if output.valid else "not valid")
     if output.strategy:
         lines.append(output.strategy)
     if output.logprobs:
         lines.append(f"mean logprob {sum(entry.logprob for entry in output.logprobs) / len(output.logprobs):.2f}")
     return "\n".join(lines)
+
+
+def _tokens(output: Completion) -> str:
+    number = len(output.token_ids)
+    return "1 token" if number == 1 else f"{number} tokens"
 
 
 def _described(error: GuidewayError) -> dict[str, str]:

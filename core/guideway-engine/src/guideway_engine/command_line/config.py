@@ -26,6 +26,7 @@ __all__ = ["INSTALLED", "add_config", "add_flags", "add_source", "configuration"
 
 ENABLE: Key = ("plugins", "enable")
 MODIFIERS: Key = ("modifiers",)
+UNENFORCED: Key = ("on_unenforced",)
 
 ALIASES: dict[Key, tuple[str, ...]] = {("grammar",): ("--strategy",)}
 INSTALLED = "what is installed"
@@ -43,15 +44,18 @@ def add_flags(parser: ArgumentParser) -> None:
     group.add_argument(
         "--config", metavar="FILE", help="a TOML file with the configuration (default: the one GUIDEWAY_CONFIG names)"
     )
+    either = group.add_mutually_exclusive_group()
     for key, field in KEYS.items():
         if key not in OF_THEIR_OWN:
-            add_flag(group, field, _flag(key), *ALIASES.get(key, ()), dest=".".join(key))
-    group.add_argument(
+            add_flag(
+                either if key == UNENFORCED else group, field, _flag(key), *ALIASES.get(key, ()), dest=".".join(key)
+            )
+    either.add_argument(
         "--strict",
         action="store_const",
         const="refuse",
         default=SUPPRESS,
-        dest="on_unenforced",
+        dest=".".join(UNENFORCED),
         help="the same as --on-unenforced refuse",
     )
     group.add_argument(

@@ -95,7 +95,7 @@ def _generate(args: Namespace) -> int:
         answered = [(job, result) for job, result in zip(jobs, results, strict=True) if result is not None]
         if answered and not as_json:
             print_table(answered)
-    return report(answered)
+    return report(answered, in_table=not as_json)
 
 
 def _configuration(args: Namespace, jobs: list[Job]) -> Configuration:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
@@ -10,16 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guideway.api.options import alternatives
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams
-from guideway.errors import InvalidRequest
+from guideway.errors import InvalidRequest, did_you_mean
 
 from guideway_engine.fields import add_flag, fields_of
 
 if TYPE_CHECKING:
     from guideway_engine.prompts import Prompt
 
-__all__ = ["Job", "add_flags", "read_jobs"]
+__all__ = ["Job", "add_flags", "in_flags", "read_jobs"]
 
 MAX_TOKENS = 256
 
@@ -46,8 +46,25 @@ class Job:
     prompt: Prompt
     params: SamplingParams
     tenant: str = ""
+    from_line: bool = False
+    """Whether a line of input says what it is to be."""
     error: InvalidRequest | None = None
     """What is wrong with its line, if there is something; the others are answered all the same."""
+
+
+def in_flags(text: str, job: Job) -> str:
+    """A message about sampling parameters as who wrote them knows them: flags, or keys of a line of JSON."""
+
+    def written(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        if name not in SAMPLING or (value is None and "_" not in name):  # n and stop are words, too
+            return found.group()
+        if job.from_line:
+            return name if value is None else f'"{name}": {value.lower() if value in ("True", "False") else value}'
+        flag = name.replace("_", "-")
+        return {None: f"--{flag}", "True": f"--{flag}", "False": f"--no-{flag}"}.get(value, f"--{flag} {value}")
+
+    return re.sub(r"\b([a-z_]+)(?:=(\w+))?", written, text)
 
 
 def add_flags(parser: ArgumentParser) -> None:
@@ -170,15 +187,17 @@ def _job(job_id: str, prompt: Any, params: dict[str, Any], tenant: Any, *, raw: 
 def _job_of_line(where: str, index: int, line: str, common: dict[str, Any], tenant: str, *, raw: bool) -> Job:
     entry = _parsed(where, line)
     if unknown := sorted(entry.keys() - set(LINE_KEYS)):
-        raise InvalidRequest(
-            f"{where} has the unknown key {unknown[0]!r}; {alternatives(unknown[0], LINE_KEYS, 'known')}", field="input"
+        near = did_you_mean(unknown[0], LINE_KEYS) or (
+            f"known are {', '.join(LINE_KEYS[: -len(SAMPLING)])} and the flags of sampling, with _ for -"
         )
+        raise InvalidRequest(f"{where} has the unknown key {unknown[0]!r}; {near}", field="input")
     params = common | _as_params({key: entry[key] for key in (*SAMPLING, "modifiers", "on_unenforced") if key in entry})
     if given := [key for key in CONSTRAINTS if key in entry]:
         if len(given) > 1:
             raise InvalidRequest(f"{where} has both {given[0]!r} and {given[1]!r}; keep one", field="input")
         params["constraint"] = _constraint_of_line(where, given[0], entry[given[0]])
-    return _job(str(entry.get("id", index)), entry["prompt"], params, entry.get("tenant", tenant), raw=raw)
+    job = _job(str(entry.get("id", index)), entry["prompt"], params, entry.get("tenant", tenant), raw=raw)
+    return replace(job, from_line=True)
 
 
 def _constraint_of_line(where: str, key: str, value: Any) -> Constraint:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,6 +31,8 @@ class SequenceGroup:
     stop_token_ids: frozenset[int]
     inbox: list[GenerationResult]
     """Where its result is put as well."""
+    parse: Callable[[str], Any] | None = None
+    """Makes the object of a complete answer."""
     prompt_text: str = ""
     """What its texts begin with."""
     prompts: tuple[tuple[int, ...], ...] = ()
@@ -252,6 +254,7 @@ class SequenceState:
             closed_early=closed_early,
             reports=reports or {},
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
+            parse=self.group.parse,
         )
         # again all or nothing
         self.text, self.stream = text, TextStream()

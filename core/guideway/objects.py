@@ -1,0 +1,111 @@
+"""Constraints from what Python programs have at hand, and objects from answers: types through pydantic, schemas as
+dicts, compiled patterns, lists of strings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, get_origin
+
+from guideway.api.options import short_repr
+from guideway.api.types import Choice, Constraint, JsonObject, JsonSchema, Regex
+from guideway.errors import GuidewayError, InvalidAnswer, InvalidRequest, text_of
+from guideway.json_schema import subschemas
+
+__all__ = ["constraint_of", "parse"]
+
+FIELD = "constraint"
+FLAGS = re.compile("").flags
+"""What a pattern has that was given none."""
+
+
+def constraint_of(given: Any) -> Constraint:
+    """The constraint that `given` stands for.
+
+    A `Constraint` is itself. A mapping is a JSON Schema, a compiled pattern a `Regex`, a list of strings a `Choice`. A
+    type (a pydantic model, a dataclass, a ``TypedDict``, an ``Enum``, ``Literal[...]``, ``list[...]``, ``int``, ...) is
+    the JSON Schema that pydantic writes of it, with objects closed: properties that it would ignore are not allowed.
+    Raises `InvalidRequest` for anything else, for a pattern with flags, for a type that pydantic has no JSON Schema of,
+    and if pydantic is not installed.
+    """
+    match given:
+        case Constraint():
+            return given
+        case Mapping():
+            return JsonSchema(given)
+        case re.Pattern():
+            if not isinstance(given.pattern, str) or given.flags != FLAGS:
+                raise InvalidRequest(
+                    f"a pattern as constraint must be of text and have no flags, not {short_repr(given)}; write them "
+                    "into the pattern",
+                    field=FIELD,
+                )
+            return Regex(given.pattern)
+        case list() | tuple() if all(isinstance(choice, str) for choice in given):
+            return Choice(list(given))
+    if _is_type(given):
+        return JsonSchema(_adapted(given)[0])
+    raise InvalidRequest(
+        "constraint must be a JsonSchema, JsonObject, Regex, Choice, Grammar or StructuralTag, or stand for one: a "
+        f"type, a schema as a dict, a compiled pattern, a list of strings; not {short_repr(given)}",
+        field=FIELD,
+    )
+
+
+def parse(given: Any, answer: str) -> Any:
+    """The object that a complete answer stands for: of a type an instance, of a JSON Schema the value, else the text.
+    Raises `InvalidAnswer` if it is none, as it may be where a strategy left something out or the type judges more than
+    its schema says."""
+    is_type = _is_type(given) and not isinstance(given, Constraint)
+    if not is_type and not isinstance(given, Mapping | JsonSchema | JsonObject):
+        return answer
+    read: Callable[[str], Any] = _adapted(given)[1] if is_type else json.loads
+    try:
+        return read(answer)
+    except GuidewayError:
+        raise
+    except Exception as error:
+        name = getattr(given, "__name__", None) or short_repr(given)
+        raise InvalidAnswer(f"the answer is no {name if is_type else 'JSON'}: {text_of(error)}") from error
+
+
+def _is_type(given: Any) -> bool:
+    """Whether `given` is a type, or a form of one such as ``list[int]``."""
+    return isinstance(given, type) or get_origin(given) is not None
+
+
+def _adapted(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
+    """The JSON Schema of a type, and what reads an instance from JSON. Raises `InvalidRequest`."""
+    try:
+        return _remembered(given)
+    except TypeError:  # metadata that has no hash
+        return _adapt(given)
+
+
+def _adapt(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
+    try:
+        from pydantic import TypeAdapter
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(
+            f"a type as constraint needs {error.name!r}, which is not installed: pip install 'guideway[objects]'",
+            field=FIELD,
+        ) from error
+    try:
+        adapter = TypeAdapter(given)
+        return _closed(adapter.json_schema()), adapter.validate_json
+    except Exception as error:  # whatever a stranger's type raises
+        said = text_of(error).partition("\n\nFor further information")[0]  # an address follows
+        raise InvalidRequest(f"there is no JSON Schema of {short_repr(given)}: {said}", field=FIELD) from error
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """`schema`, in which no object may have properties that its type would ignore."""
+    for _, subschema in subschemas(schema):
+        if isinstance(subschema, dict) and subschema.get("type") == "object" and "properties" in subschema:
+            subschema.setdefault("additionalProperties", False)
+    return schema
+
+
+_remembered = lru_cache(maxsize=128)(_adapt)
