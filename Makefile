@@ -9,7 +9,7 @@
 #   make test-vllm      tests inside a real vLLM, in an environment of their own
 #   make demo-vllm      the same schema in vLLM alone and with guideway in it
 #   make test-corpora   CORPORA=folder: tests over a corpus of schemas
-#   make fuzz           SECONDS=240 SEED=text SCHEMAS=n: random schemas and texts, for invalid ones that are taken in silence
+#   make fuzz           SECONDS=240 SEED=text SCHEMAS=n STRATEGIES=names: invalid texts that are taken in silence
 #   make bench          benchmarks; those over the corpus of schemas need CORPORA=folder
 #   make bench-vllm     benchmarks inside vLLM; CORPORA=folder for all of them
 #   make soak           long runs: hosts killed at random, 100,000 requests and, with CORPORA=folder, hostile constraints
@@ -85,7 +85,8 @@ test-corpora: setup
 	$(BIN)/python -m pytest tests/corpora -m corpora --corpora "$(CORPORA)"
 
 fuzz: setup
-	$(BIN)/python tests/fuzz/differential.py --seconds "$(SECONDS)" --seed "$(SEED)" $(if $(SCHEMAS),--schemas $(SCHEMAS))
+	$(BIN)/python tests/fuzz/differential.py --seconds "$(SECONDS)" --seed "$(SEED)" \
+	  $(if $(SCHEMAS),--schemas $(SCHEMAS)) $(if $(STRATEGIES),--strategy $(STRATEGIES))
 
 lint: setup
 	$(BIN)/ruff check .
