@@ -15,8 +15,9 @@ from functools import partial
 from signal import SIGINT, SIGTERM, default_int_handler, getsignal
 from threading import current_thread, get_ident, main_thread
 from time import monotonic
+from traceback import clear_frames
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = [
     "ConformanceError",
@@ -45,9 +46,12 @@ __all__ = [
     "passable",
     "printable",
     "text_of",
+    "without_frames",
 ]
 
 log = logging.getLogger(__name__)
+
+E = TypeVar("E", bound=BaseException)
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -297,6 +301,16 @@ def text_of(error: BaseException) -> str:
     if isinstance(error, RemoteError):  # it says both of the error it stands for
         return passable(str(error))
     return passable(f"{type(error).__name__}: {_message(error)}")
+
+
+def without_frames(error: E) -> E:
+    """An error that is kept, as in a result: its causes keep their lines, but nothing keeps the variables of what it
+    came through, which may be a whole request and refer to the error in turn."""
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
+    return error.with_traceback(None)
 
 
 def _message(error: BaseException) -> str:

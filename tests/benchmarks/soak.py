@@ -4,8 +4,8 @@ Good requests (each with the tokens it has without grammar hosts, or with a sche
 ones, hostile ones (`hostile_shapes.py`), such as are aborted at any moment, and such as fork, for every strategy in
 hosts. Looked at meanwhile: memory of the serving process and of its tree, threads, descriptors, processes, blocks of
 shared memory. Memory counts as flat if its median in the last third of what was seen once the first third of the time
-had passed is at most 5 % above that in the first third of it, or what `--most-growth` says: in a short run hosts are
-still warming up. After the engine was closed nothing may be left.
+had passed is at most 5 % above that in the first third of it, or what `--most-growth` says: in a short run large ones
+come for the first time. A table tells it by what each process is for. After the engine was closed nothing may be left.
 
 Ends with status 1, and says why, if a request has other tokens, fails without being hostile or invalid, or gets no
 answer, if memory is not flat, or anything is left.
@@ -25,7 +25,7 @@ import statistics
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,11 +39,14 @@ from guideway.plugins.limits import Limits
 from kill_soak import PROMPT, STRATEGIES, expected_tokens, wanted
 
 from tests.benchmarks.hostile_shapes import shapes
-from tests.support.processes import resident_bytes, tree
+from tests.support.processes import memory_of, role_of, tree
 
 RESULTS = Path(__file__).parent / "results" / "soak.md"
 STREAMS = 16
 LOOKS_EVERY = 2.0
+TIMES = 6
+"""So many columns has the table of memory."""
+SERVING = "serving process"
 MIB = 1 << 20
 SETTLES = 15.0
 """Seconds in which everything that is ending may end."""
@@ -73,16 +76,34 @@ INVALID: tuple[dict[str, Any], ...] = (
 
 
 @dataclass
+class Memory:
+    """Of processes of one role: bytes, what they share with others divided among all who share it."""
+
+    num_processes: int = 0
+    total: int = 0
+    private: int = 0
+    """Of these, what they share with nobody: also what was shared when they were forked, and written to since."""
+
+
+@dataclass
 class Look:
     """At one moment."""
 
-    own_bytes: int
-    tree_bytes: int
+    roles: dict[str, Memory]
+    """Of processes, by what they are for."""
     num_threads: int
     num_descriptors: int
     num_processes: int
     num_blocks: int
     """Of memory shared with hosts."""
+
+    @property
+    def own_bytes(self) -> int:
+        return self.roles[SERVING].total
+
+    @property
+    def tree_bytes(self) -> int:
+        return sum(memory.total for memory in self.roles.values())
 
 
 @dataclass
@@ -96,10 +117,15 @@ class Found:
 
 
 def look() -> Look:
-    everybody = tree(os.getpid())
+    everybody, roles = tree(os.getpid()), defaultdict[str, Memory](Memory)
+    for pid in sorted(everybody):
+        role = SERVING if pid == os.getpid() else role_of(pid)
+        total, private = memory_of(pid)
+        if total:  # else it has ended since
+            had = roles[role]
+            roles[role] = Memory(had.num_processes + 1, had.total + total, had.private + private)
     return Look(
-        resident_bytes({os.getpid()}),
-        resident_bytes(everybody),
+        dict(roles),
         threading.active_count(),
         sum(1 for _ in Path("/proc/self/fd").iterdir()),
         len(everybody),
@@ -256,6 +282,24 @@ def report(found: Found, before: Look, after: Look) -> Iterator[str]:
         yield f"| {name.removeprefix('num_')} before, afterwards | {getattr(before, name)}, {getattr(after, name)} |"
 
 
+def over_time(looks: list[Look]) -> Iterator[str]:
+    """A table of memory: for each part of the time what processes of each role had in it, by the median."""
+    size = -(-len(looks) // TIMES)
+    parts = [looks[i : i + size] for i in range(0, len(looks), size)]
+    yield "| MiB (of these private), by the median of each part of the time | " + " | ".join("" for _ in parts) + " |"
+    yield "|---|" + "---:|" * len(parts)
+    for role in sorted({role for each in looks for role in each.roles}, key=lambda role: (role != SERVING, role)):
+        cells = []
+        for part in parts:
+            seen = [each.roles.get(role, Memory()) for each in part]
+            total, private = (statistics.median(getattr(each, name) for each in seen) for name in ("total", "private"))
+            cells.append(f"{total / MIB:.0f} ({private / MIB:.0f})")
+        most = max(each.roles.get(role, Memory()).num_processes for each in looks)
+        yield f"| {role}{f', up to {most}' if most > 1 else ''} | {' | '.join(cells)} |"
+    sums = [f"{statistics.median(each.tree_bytes for each in part) / MIB:.0f}" for part in parts]
+    yield f"| all | {' | '.join(sums)} |"
+
+
 def failures(found: Found, before: Look, after: Look, most_growth: float) -> list[str]:
     failed = [f"{len(found.wrong)} requests: {found.wrong[:3]}"] if found.wrong else []
     for name in ("own_bytes", "tree_bytes"):
@@ -287,6 +331,8 @@ def main() -> None:
         f"`python tests/benchmarks/soak.py {' '.join(sys.argv[1:])}`",
         "",
         *report(found, before, after),
+        "",
+        *over_time(found.looks),
     ]
     print("\n".join(lines))
     if options.write:

@@ -551,3 +551,26 @@ def test_recursion_does_not_lead_astray(cls: type[GrammarStrategy], leaf: dict[s
         output = walk(strategy, constraint, least + 30, seed)
         assert output is not None
         jsonschema.validate(json.loads(output), constraint.parsed)
+
+
+EXPRESSION = {
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {"a": {"enum": ["+", "-"]}, "b": {"$ref": "#"}, "c": {"$ref": "#"}},
+            "required": ["a", "b", "c"],
+            "additionalProperties": False,
+        },
+        {"type": "object", "properties": {"z": {"type": "number"}}, "required": ["z"], "additionalProperties": False},
+    ]
+}
+
+
+@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+def test_the_name_that_leads_into_recursion_gives_way_to_another(cls: type[GrammarStrategy]) -> None:
+    strategy, constraint = cls(VOCABULARY, {}), JsonSchema(EXPRESSION)
+    assert len(shortest(strategy, constraint)) == len('{"z":0}') + 1
+    for seed in range(4):
+        output = walk(strategy, constraint, 60 + 10 * seed, seed)
+        assert output is not None
+        jsonschema.validate(json.loads(output), EXPRESSION)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,22 +29,21 @@ from guideway.api import (
     SamplingParams,
 )
 from guideway.api.bitmask import allocate
-from guideway.devices.numpy.device import NumpyDevice
 from guideway.errors import GuidewayError, InvalidConfiguration, PluginError, Unhealthy, UnsupportedGrammar
 from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
 from guideway.runtime.grammar_hosts import GrammarHosts
-from guideway.runtime.grammar_hosts.matchers import MatcherHost
 from guideway.runtime.grammar_hosts.spare import Spare
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 
 from tests.support.distributions import install
-from tests.support.fake_host import FakeHost
 from tests.support.hostile_strategy import REFUSES, WEIGHT
 from tests.support.hostility import PROMPT, VOCABULARY
+from tests.support.hosts import Makes, inline, makes_hosts, private_bytes, served
 from tests.support.processes import children, hosts_of
 from tests.support.stages import everyday
+from tests.support.vocabularies import encode
 
 LIMITS = Limits(compile_seconds=0.8, fill_seconds=0.6, wall_factor=8, memory_bytes=256 << 20)
 GOOD = SamplingParams(constraint=Regex("[a-z]{3,12}(x|y)"), temperature=1.0, seed=7, max_tokens=24)
@@ -57,42 +56,15 @@ OTHER = SamplingParams(
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., GrammarHosts]]:
-    """Makes hosts for the hostile strategy and the reference; closes them."""
-    folder = tmp_path_factory.mktemp("installed")
-    install(folder, "hostile", {"grammar.hostile": "tests.support.hostile_strategy"})
-    sys.path.insert(0, str(folder))
-    opened: list[GrammarHosts] = []
-
-    def make(limits: Limits = LIMITS, options: dict[str, Any] | None = None) -> GrammarHosts:
-        plugins = Plugins()
-        records = [plugins.resolve("grammar", name) for name in ("hostile", "reference")]
-        classes = [plugins.load("grammar", name) for name in ("hostile", "reference")]
-        hosts = GrammarHosts(classes, records, VOCABULARY, options or {}, num_compilers=2, path=sys.path, limits=limits)
-        opened.append(hosts)
-        return hosts
-
-    yield make
-    sys.path.remove(str(folder))
-    for hosts in opened:
-        for name in hosts.strategies:
-            hosts.close(name)
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Makes]:
+    with makes_hosts(tmp_path_factory.mktemp("installed"), ["hostile", "reference"], LIMITS) as make:
+        yield make
 
 
 @pytest.fixture(scope="module")
-def hosts(made: Callable[..., GrammarHosts]) -> GrammarHosts:
+def hosts(made: Makes) -> GrammarHosts:
     """Hosts that many tests share: what one kills is there again for the next."""
     return made()
-
-
-def served(hosts: GrammarHosts, **options: Any) -> FakeHost:
-    return FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=hosts.strategies, **options)
-
-
-def inline(**options: Any) -> FakeHost:
-    return FakeHost(
-        VOCABULARY, NumpyDevice("cpu"), strategies={"reference": ReferenceStrategy(VOCABULARY, {})}, **options
-    )
 
 
 def asking(pattern: str, *, close: bool = False) -> SamplingParams:
@@ -122,6 +94,7 @@ def test_the_tokens_are_those_of_a_strategy_in_this_process(hosts: GrammarHosts,
     [
         ("CS[a-z]+", LimitExceeded, "0.8 s of a processor|did not answer"),
         ("CC[a-z]+", PluginError, "SIGSEGV"),
+        ("CO[a-z]+", PluginError, "SIGSEGV"),
         ("CK[a-z]+", PluginError, "from outside"),
         ("CE[a-z]+", PluginError, "MemoryError"),
         ("CR[a-z]+", PluginError, "a bug"),
@@ -148,6 +121,7 @@ def test_a_compilation_that_fails_ends_its_request_alone(
     [
         ("FS[a-z]", "0.6 s of a processor|did not answer"),
         ("FC[a-z]", "SIGSEGV"),
+        ("FO[a-z]", "SIGSEGV"),
         ("AS[a-z]", "0.6 s of a processor|did not answer"),
         ("AC[a-z]", "SIGSEGV"),
         ("FR[a-z]", "a bug"),
@@ -181,7 +155,7 @@ def test_what_hangs_in_the_search_for_an_end_is_killed_while_the_others_go_on(ho
     assert re.search("5.6 s of a processor|did not answer", str(bad.outputs[0].error))
 
 
-def test_what_broke_a_limit_is_refused_at_once_until_it_is_forgotten(made: Callable[..., GrammarHosts]) -> None:
+def test_what_broke_a_limit_is_refused_at_once_until_it_is_forgotten(made: Makes) -> None:
     hosts = made(replace(LIMITS, remembered_seconds=1.0))
     host = served(hosts)
     for pattern in ("CS[a-z]+", "FC[a-z]{9}"):
@@ -258,9 +232,7 @@ def wait_for_spare(hosts: GrammarHosts) -> Spare:
         (True, signal.SIGKILL),
     ),
 )
-def test_a_spare_takes_the_place_of_the_zygote(
-    made: Callable[..., GrammarHosts], also_nursery: bool, how: signal.Signals
-) -> None:
+def test_a_spare_takes_the_place_of_the_zygote(made: Makes, also_nursery: bool, how: signal.Signals) -> None:
     """Also when the nursery is gone, again and again: nothing is imported or built anew."""
     hosts = made()
     host = served(hosts)
@@ -286,7 +258,7 @@ def test_a_spare_takes_the_place_of_the_zygote(
     assert len(seen) == 4
 
 
-def test_a_spare_that_is_lost_is_not_missed(made: Callable[..., GrammarHosts]) -> None:
+def test_a_spare_that_is_lost_is_not_missed(made: Makes) -> None:
     hosts = made()
     before = hosts_of(os.getpid())
     host = served(hosts)
@@ -344,7 +316,7 @@ def new_rows() -> Any:
     return allocate(1, VOCABULARY.logits_width)
 
 
-def test_a_crash_is_not_held_against_what_loads_beside_it(made: Callable[..., GrammarHosts]) -> None:
+def test_a_crash_is_not_held_against_what_loads_beside_it(made: Makes) -> None:
     hosts = made()
     strategy = hosts.strategies["hostile"]
     bad = strategy.compile(Regex("FC[a-z]+")).matcher(VOCABULARY.stop_token_ids)
@@ -368,12 +340,6 @@ def test_a_crash_is_not_held_against_what_loads_beside_it(made: Callable[..., Gr
     assert [constraint for _, constraint, _ in hosts._refused._values] == ["regex"], "that of the culprit alone"
 
 
-def resident(host: MatcherHost) -> int:
-    """Bytes."""
-    assert host._lanes[0].host is not None
-    return int(Path(f"/proc/{host._lanes[0].host.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def test_matchers_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
     host = served(hosts)
     living = hosts.matcher_host("hostile")
@@ -381,8 +347,8 @@ def test_matchers_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
         outputs = host.generate([PROMPT] * 4, [asking("[a-z]{3,40}x")] * 4)
         assert [output.outputs[0].error for output in outputs] == [None] * 4
         if number == 4:
-            before = resident(living)
-    assert resident(living) < before + 64 * WEIGHT
+            before = private_bytes(living)
+    assert private_bytes(living) < before + 64 * WEIGHT
 
 
 def test_grammars_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
@@ -392,8 +358,18 @@ def test_grammars_that_ended_are_forgotten(hosts: GrammarHosts) -> None:
             new_rows(), 0
         )
         if number == 4:
-            before = resident(living)
-    assert resident(living) < before + 64 * WEIGHT
+            before = private_bytes(living)
+    assert private_bytes(living) < before + 64 * WEIGHT
+
+
+def test_matchers_that_failed_where_they_were_made_are_forgotten(hosts: GrammarHosts) -> None:
+    grammar = hosts.strategies["hostile"].compile(Regex("AR[a-z]{2,9}", strategy="hostile"))
+    for number in range(100):
+        with pytest.raises(GuidewayError, match="a bug"):
+            grammar.matcher(VOCABULARY.stop_token_ids).accept(encode(VOCABULARY, b"ARabcdefg"))
+        if number == 4:
+            before = private_bytes(hosts.matcher_host("hostile"))
+    assert private_bytes(hosts.matcher_host("hostile")) < before + 64 * WEIGHT
 
 
 def test_compilations_that_hang_keep_no_one_waiting_longer_than_their_limit(hosts: GrammarHosts) -> None:
@@ -407,7 +383,7 @@ def test_compilations_that_hang_keep_no_one_waiting_longer_than_their_limit(host
     assert after.outputs[0].error is None
 
 
-def test_an_abort_ends_a_compilation_at_once(made: Callable[..., GrammarHosts]) -> None:
+def test_an_abort_ends_a_compilation_at_once(made: Makes) -> None:
     """Two that would take minutes keep both compilers until nobody waits for them."""
     hosts = made(replace(LIMITS, compile_seconds=60))
     host = served(hosts)
@@ -442,7 +418,7 @@ def request(number: int, pattern: str) -> Any:
     return Request(request_id=f"hanging {number}", prompt_token_ids=tuple(PROMPT), params=asking(pattern))
 
 
-def test_nothing_is_left_when_they_are_closed(made: Callable[..., GrammarHosts]) -> None:
+def test_nothing_is_left_when_they_are_closed(made: Makes) -> None:
     hosts = made()
     host = served(hosts)
     before, others = len(list(Path("/proc/self/fd").iterdir())), hosts_of(os.getpid())
@@ -471,12 +447,12 @@ def test_a_strategy_in_hosts_obeys_the_contract_of_strategies(tmp_path: Path) ->
     assert "levels: smoke, core" in done.stdout, done.stdout + done.stderr
 
 
-def test_options_that_are_wrong_are_refused_at_the_start(made: Callable[..., GrammarHosts]) -> None:
+def test_options_that_are_wrong_are_refused_at_the_start(made: Makes) -> None:
     with pytest.raises(InvalidConfiguration, match=r"speed.*grammar\.reference"):
         made(options={"grammar.reference": {"speed": 1}})
 
 
-def test_nothing_is_started_before_the_first_constraint(made: Callable[..., GrammarHosts]) -> None:
+def test_nothing_is_started_before_the_first_constraint(made: Makes) -> None:
     hosts = made()
     host = served(hosts)
     (free,) = host.generate([PROMPT], [SamplingParams(max_tokens=3)])
@@ -488,7 +464,7 @@ def test_nothing_is_started_before_the_first_constraint(made: Callable[..., Gram
 
 
 def test_a_strategy_that_wants_a_larger_vocabulary_is_started_at_once(
-    made: Callable[..., GrammarHosts], monkeypatch: pytest.MonkeyPatch
+    made: Makes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(REFUSES, "small")
     hosts = made()
@@ -498,7 +474,7 @@ def test_a_strategy_that_wants_a_larger_vocabulary_is_started_at_once(
 
 
 def test_hosts_that_cannot_be_started_cost_constrained_requests_alone(
-    made: Callable[..., GrammarHosts], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    made: Makes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(REFUSES, "large")
     hosts = made()
@@ -532,6 +508,34 @@ def test_health_tells_of_hosts_that_cannot_be_started(tmp_path: Path, monkeypatc
         host.runtime.check_health()
     finally:
         host.runtime.close()
+
+
+def test_an_import_that_hangs_where_hosts_come_from_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "waits", {"grammar.waits": "waiting_strategy"})
+    (tmp_path / "waiting_strategy.py").write_text(WAITING, "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("guideway.runtime.grammar_hosts.nursery.IMPORT_SECONDS", 3.0)
+    plugins = Plugins()
+    classes, records = [plugins.load("grammar", "waits")], [plugins.resolve("grammar", "waits")]
+    hosts = GrammarHosts(classes, records, VOCABULARY, {}, num_compilers=1, path=sys.path, limits=LIMITS)
+    try:
+        with pytest.raises(GuidewayError, match=r"waits/grammar.waits: imported in this process, but not within 3 s"):
+            hosts.supports("waits", Regex("a"))
+    finally:
+        hosts.close("waits")
+
+
+WAITING = """
+import sys, time
+if "guideway.runtime.host" in sys.orig_argv:
+    time.sleep(3600)
+from tests.support.hostile_strategy import *
+class Strategy(Strategy):
+    name = "waits"
+@hookimpl
+def guideway_grammar_strategy():
+    return Strategy
+"""
 
 
 def test_a_class_that_no_entry_point_names_is_inline() -> None:

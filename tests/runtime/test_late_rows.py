@@ -5,30 +5,31 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from guideway.api import FillJob, GenerationResult, JsonSchema, LimitExceeded, Matcher, Regex, Request, SamplingParams
 from guideway.api.bitmask import allocate
 from guideway.devices.numpy.device import NumpyDevice
-from guideway.plugins import Plugins
+from guideway.errors import GuidewayError
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts import GrammarHosts
 from guideway.runtime.grammar_hosts.matchers import MatcherHost
-from guideway.runtime.grammar_hosts.strategy import HostedMatcher
+from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
 from guideway.runtime.mask_block import Late
-from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 from prometheus_client import REGISTRY
 
-from tests.support.distributions import install
 from tests.support.fake_host import FakeHost
-from tests.support.hostile_strategy import TARDY
+from tests.support.hostile_strategy import TARDY, WEIGHT
+from tests.support.hostile_strategy import Strategy as HostileStrategy
 from tests.support.hostility import PROMPT, VOCABULARY
+from tests.support.hosts import Makes, inline, makes_hosts, private_bytes, served
 
+STOPS = VOCABULARY.stop_token_ids
 LIMITS = Limits(fill_seconds=3.0, late_seconds=0.03, late_fills=1000, memory_bytes=256 << 20)
 GOOD = SamplingParams(constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"), temperature=1.0, seed=7, max_tokens=24)
 OTHER = replace(GOOD, constraint=JsonSchema({"type": "array", "items": {"type": "integer"}}, strategy="hostile"))
@@ -36,40 +37,14 @@ TARDY_ONE = replace(GOOD, constraint=Regex("FT[a-z]{4,9}", strategy="hostile"), 
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., GrammarHosts]]:
-    """Makes hosts for the hostile strategy; closes them."""
-    folder = tmp_path_factory.mktemp("installed")
-    install(folder, "hostile", {"grammar.hostile": "tests.support.hostile_strategy"})
-    sys.path.insert(0, str(folder))
-    opened: list[GrammarHosts] = []
-
-    def make(limits: Limits = LIMITS, *, sits_out: bool = True) -> GrammarHosts:
-        plugins = Plugins()
-        classes, records = [plugins.load("grammar", "hostile")], [plugins.resolve("grammar", "hostile")]
-        hosts = GrammarHosts(
-            classes, records, VOCABULARY, {}, num_compilers=2, path=sys.path, limits=limits, sits_out=sits_out
-        )
-        opened.append(hosts)
-        return hosts
-
-    yield make
-    sys.path.remove(str(folder))
-    for hosts in opened:
-        hosts.close("hostile")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Makes]:
+    with makes_hosts(tmp_path_factory.mktemp("installed"), ["hostile"], LIMITS) as make:
+        yield partial(make, sits_out=True)
 
 
 @pytest.fixture(scope="module")
-def hosts(made: Callable[..., GrammarHosts]) -> GrammarHosts:
+def hosts(made: Makes) -> GrammarHosts:
     return made()
-
-
-def served(hosts: GrammarHosts, num_drafts: int = 0) -> FakeHost:
-    return FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=hosts.strategies, num_drafts=num_drafts)
-
-
-def inline(num_drafts: int = 0) -> FakeHost:
-    strategy = ReferenceStrategy(VOCABULARY, {})
-    return FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies={"hostile": strategy}, num_drafts=num_drafts)
 
 
 def token_ids(results: list[GenerationResult]) -> list[tuple[int, ...]]:
@@ -89,8 +64,8 @@ def num_late() -> float:
 @pytest.mark.parametrize("num_drafts", [0, 2])
 def test_who_is_late_is_late_alone_and_loses_nothing(hosts: GrammarHosts, num_drafts: int) -> None:
     wanted = [GOOD, TARDY_ONE, OTHER]
-    expected = token_ids(inline(num_drafts).generate([PROMPT] * 3, wanted))
-    host, before = served(hosts, num_drafts), num_late()
+    expected = token_ids(inline("hostile", num_drafts=num_drafts).generate([PROMPT] * 3, wanted))
+    host, before = served(hosts, num_drafts=num_drafts), num_late()
     left: list[int] = []
     """Tokens the late one had to come, at each step after which the others were done."""
     step = host.step
@@ -107,7 +82,28 @@ def test_who_is_late_is_late_alone_and_loses_nothing(hosts: GrammarHosts, num_dr
     assert left[0] > 1, "the others were done before"
 
 
-def test_who_is_late_too_often_fails_alone(made: Callable[..., GrammarHosts]) -> None:
+def test_masks_beside_those_of_hosts_have_a_deadline_too(hosts: GrammarHosts) -> None:
+    """One is late in its host, and is counted once a step; its neighbor spins in this process."""
+    strategies = {"here": HostileStrategy(VOCABULARY, {}), **hosts.strategies}
+    limits = replace(LIMITS, step_seconds=0.1, wall_factor=1000)
+    host = FakeHost(VOCABULARY, NumpyDevice("cpu"), strategies=strategies, grammar_hosts=hosts, limits=limits)
+    step, num_sat_out, before = host.step, 0, num_late()
+
+    def counted() -> None:
+        nonlocal num_sat_out
+        step()
+        num_sat_out += sum(host.runtime.is_late(slot) for slot in list(host.tokens))
+
+    host.step = counted  # type: ignore[method-assign]
+    spinning = replace(TARDY_ONE, constraint=Regex("FT[a-z]{4,9}", strategy="here"))
+    (expected,) = token_ids(inline("hostile").generate([PROMPT], [TARDY_ONE]))
+    late, spun = host.generate([PROMPT] * 2, [TARDY_ONE, spinning])
+    assert token_ids([late]) == [expected]
+    assert "grammar.here failed in prepare: LimitExceeded: it took " in str(spun.error)
+    assert num_late() - before == num_sat_out > 0
+
+
+def test_who_is_late_too_often_fails_alone(made: Makes) -> None:
     hosts = made(replace(LIMITS, late_fills=2))
     good, late = served(hosts).generate([PROMPT] * 2, [GOOD, TARDY_ONE])
     assert good.error is None
@@ -117,7 +113,7 @@ def test_who_is_late_too_often_fails_alone(made: Callable[..., GrammarHosts]) ->
     assert "not long ago" in str(again.error)
 
 
-def test_where_others_have_to_wait_three_times_are_the_most(made: Callable[..., GrammarHosts]) -> None:
+def test_where_others_have_to_wait_three_times_are_the_most(made: Makes) -> None:
     hosts, before = made(sits_out=False), num_late()
     good, late = served(hosts).generate([PROMPT] * 2, [GOOD, TARDY_ONE])
     assert good.error is None
@@ -127,7 +123,7 @@ def test_where_others_have_to_wait_three_times_are_the_most(made: Callable[..., 
 
 def test_a_host_that_is_killed_while_somebody_is_late_costs_nobody_anything(hosts: GrammarHosts) -> None:
     wanted = [GOOD, TARDY_ONE, OTHER]
-    expected = token_ids(inline().generate([PROMPT] * 3, wanted))
+    expected = token_ids(inline("hostile").generate([PROMPT] * 3, wanted))
     host, killed = served(hosts), 0
     step, lanes = host.step, hosts.matcher_host("hostile")._lanes
 
@@ -146,7 +142,7 @@ def test_a_host_that_is_killed_while_somebody_is_late_costs_nobody_anything(host
 
 
 @pytest.mark.parametrize("pattern", ["FS[a-z]{4,9}", "AS[a-z]{4,9}"])
-def test_what_nobody_waits_for_is_ended(made: Callable[..., GrammarHosts], pattern: str) -> None:
+def test_what_nobody_waits_for_is_ended(made: Makes, pattern: str) -> None:
     hosts = made(replace(LIMITS, fill_seconds=600.0))
     spinning = replace(GOOD, constraint=Regex(pattern, strategy="hostile"))
     host = served(hosts)
@@ -166,7 +162,7 @@ def test_what_nobody_waits_for_is_ended(made: Callable[..., GrammarHosts], patte
     assert token_ids(served(hosts).generate([PROMPT], [GOOD]))
 
 
-def test_who_waits_for_an_earlier_command_is_not_blamed_for_it(made: Callable[..., GrammarHosts]) -> None:
+def test_who_waits_for_an_earlier_command_is_not_blamed_for_it(made: Makes) -> None:
     hosts = made(replace(LIMITS, fill_seconds=0.4))
     spinning = replace(GOOD, constraint=Regex("FS[a-z]{4,9}", strategy="hostile"))
     neighbor = replace(GOOD, constraint=Regex("[a-z]{20,30}", strategy="hostile"))
@@ -185,12 +181,47 @@ def test_who_waits_for_an_earlier_command_is_not_blamed_for_it(made: Callable[..
     assert again.error is None
 
 
+def test_what_fails_where_the_slow_ones_are_leaves_nothing_there(hosts: GrammarHosts) -> None:
+    strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
+    for number in range(100):
+        matcher = strategy.compile(Regex(f"FR[a-z]{{2,{number + 3}}}", strategy="hostile")).matcher(STOPS)
+        assert isinstance(matcher, HostedMatcher)
+        assert matcher.accept(ids_of(b"FRab")) == 4
+        living._slow.add(matcher.grammar.number)
+        with pytest.raises(GuidewayError, match="a bug"):
+            matcher.fill_bitmask(allocate(1, VOCABULARY.logits_width), 0)
+        if number == 4:
+            before = private_bytes(living, 1)
+    assert private_bytes(living, 1) < before + 64 * WEIGHT
+
+
+def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: GrammarHosts) -> None:
+    """Two are late together, for the first time in this host; one of them ends before their rows are there."""
+    strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
+    slow, other = (strategy.compile(Regex(f"FT[a-z]{{4,{most}}}", strategy="hostile")) for most in (30, 31))
+    assert isinstance(slow, HostedGrammar) and isinstance(other, HostedGrammar)
+    living._slow.update((slow.number, other.number))
+    begun = slow.matcher(STOPS)
+    assert begun.accept(ids_of(b"FTab")) == 4
+    for number in range(100):
+        late, short = begun.fork(), other.matcher(STOPS)
+        jobs = [FillJob(late, (), 0), FillJob(short, (), 1)]
+        living.fill(jobs, allocate(2, VOCABULARY.logits_width))
+        assert living._lanes[1].is_pending
+        del short, jobs[1]
+        late.fill_bitmask(allocate(1, VOCABULARY.logits_width), 0)
+        del late, jobs[0]
+        if number == 4:
+            before = private_bytes(living, 1)
+    assert private_bytes(living, 1) < before + 64 * WEIGHT
+
+
 @pytest.mark.filterwarnings(
     "ignore:os.fork:RuntimeWarning"
 )  # of jax, where an earlier test imported it: this child only ends
 def test_a_forked_child_ends_no_host(hosts: GrammarHosts) -> None:
     strategy = hosts.strategies["hostile"]
-    matcher = strategy.compile(GOOD.constraint).matcher(VOCABULARY.stop_token_ids)  # type: ignore[arg-type]
+    matcher = strategy.compile(GOOD.constraint).matcher(STOPS)  # type: ignore[arg-type]
     matcher.validate([0])
     host = hosts.matcher_host("hostile")._lanes[0].host
     assert host is not None
@@ -202,7 +233,7 @@ def test_a_forked_child_ends_no_host(hosts: GrammarHosts) -> None:
     assert not host.is_gone()
 
 
-def test_what_hangs_in_a_fill_is_killed_while_the_others_go_on(made: Callable[..., GrammarHosts]) -> None:
+def test_what_hangs_in_a_fill_is_killed_while_the_others_go_on(made: Makes) -> None:
     hosts = made(replace(LIMITS, fill_seconds=0.5))
     spinning = replace(GOOD, constraint=Regex("FS[a-z]{4,9}", strategy="hostile"))
     free = SamplingParams(max_tokens=200, temperature=1.0, seed=3, ignore_eos=True)
@@ -225,7 +256,7 @@ def test_what_hangs_in_a_fill_is_killed_while_the_others_go_on(made: Callable[..
 
 def test_what_is_asked_of_one_who_is_late_is_answered(hosts: GrammarHosts) -> None:
     strategy = hosts.strategies["hostile"]
-    matcher = strategy.compile(TARDY_ONE.constraint).matcher(VOCABULARY.stop_token_ids)  # type: ignore[arg-type]
+    matcher = strategy.compile(TARDY_ONE.constraint).matcher(STOPS)  # type: ignore[arg-type]
     ids = ids_of(b"FTabc")
     assert matcher.accept(ids) == 5
     fork = matcher.fork()
@@ -235,7 +266,7 @@ def test_what_is_asked_of_one_who_is_late_is_answered(hosts: GrammarHosts) -> No
 
 def test_two_who_are_slow_wait_for_each_other_at_no_step(hosts: GrammarHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(TARDY_ONE, constraint=Regex("FT[a-z]{5,10}", strategy="hostile"), seed=6)
-    expected = token_ids(inline().generate([PROMPT] * 3, [TARDY_ONE, other, GOOD]))
+    expected = token_ids(inline("hostile").generate([PROMPT] * 3, [TARDY_ONE, other, GOOD]))
     asked: list[str] = []
     ask = MatcherHost.ask
     monkeypatch.setattr(
@@ -257,7 +288,7 @@ def test_two_who_are_slow_wait_for_each_other_at_no_step(hosts: GrammarHosts, mo
 def test_what_came_while_one_was_in_no_step_is_kept(hosts: GrammarHosts) -> None:
     strategy = hosts.strategies["hostile"]
     first, second = (
-        strategy.compile(Regex(pattern, strategy="hostile")).matcher(VOCABULARY.stop_token_ids)  # type: ignore[arg-type]
+        strategy.compile(Regex(pattern, strategy="hostile")).matcher(STOPS)  # type: ignore[arg-type]
         for pattern in ("FT[a-z]{6,10}", "FT[a-z]{7,10}")
     )
     bitmask = allocate(2, VOCABULARY.logits_width)

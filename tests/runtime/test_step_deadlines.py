@@ -79,7 +79,7 @@ def test_who_is_slow_in_a_step_fails_alone(phase: str) -> None:
     before, Slow.prepared = num_missed(phase), 0
     bad = replace(GOOD, modifiers={"slow": {phase: 0.2}})
     result = assert_alone_ends(host(Slow, limits=LIMITS), bad, GOOD)
-    assert f"modifier.slow failed in {phase}: LimitExceeded: it took 0." in str(result.error)
+    assert f"modifier.slow failed in {phase}: LimitExceeded: it took " in str(result.error)
     assert "more than 0.1 s of a processor for a step are not allowed" in str(result.error)
     assert num_missed(phase) == before + 1
     assert Slow.prepared <= 2, "once with the others and once alone"
@@ -102,7 +102,7 @@ def test_masks_that_are_slow_in_this_process_cost_their_own_request() -> None:
     subject = host(strategies=(HostileStrategy,), limits=LIMITS)
     bad = replace(GOOD, modifiers={}, constraint=Regex("FT[a-z]{4,9}"))
     result = assert_alone_ends(subject, bad, replace(GOOD, modifiers={}))
-    assert "grammar.hostile failed in prepare: LimitExceeded: it took 0." in str(result.error)
+    assert "grammar.hostile failed in prepare: LimitExceeded: it took " in str(result.error)
 
 
 def test_what_waits_is_judged_by_the_clock_alone() -> None:

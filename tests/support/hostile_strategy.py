@@ -35,6 +35,11 @@ def act(word: str) -> None:
     """Do what the constraint asks for."""
     if word == "crash":
         ctypes.string_at(0)
+    elif word == "orphan":  # a process that keeps all that this one had open
+        if os.fork() == 0:
+            time.sleep(10)
+            os._exit(0)
+        ctypes.string_at(0)
     elif word == "spin":
         while True:
             pass
@@ -77,7 +82,16 @@ class Strategy(ReferenceStrategy):
 
 
 def asked(constraint: Constraint, when: str) -> str:
-    words = {"C": "crash", "S": "spin", "L": "sleep", "E": "eat", "K": "killed", "R": "raise", "T": "tardy"}
+    words = {
+        "C": "crash",
+        "S": "spin",
+        "L": "sleep",
+        "E": "eat",
+        "K": "killed",
+        "R": "raise",
+        "T": "tardy",
+        "O": "orphan",
+    }
     source = constraint.source()
     return words.get(source[1:2], "") if constraint.kind == "regex" and source[:1] == when else ""
 

@@ -13,8 +13,10 @@ __all__ = [
     "hosts_of",
     "is_alive",
     "living",
+    "memory_of",
     "owner_of_host",
     "resident_bytes",
+    "role_of",
     "seconds_of",
     "seconds_of_tree",
     "tree",
@@ -72,16 +74,27 @@ def tree(pid: int) -> set[int]:
     return found
 
 
+def role_of(pid: int) -> str:
+    """The name that lists of processes show; empty for what is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    except OSError:
+        return ""
+
+
+def memory_of(pid: int) -> tuple[int, int]:
+    """Resident bytes of a process, what it shares divided among all who share it; and those that are its own."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    except OSError:
+        return 0, 0
+    found = {name: int(size.split()[0]) << 10 for name, _, size in (line.partition(":") for line in lines)}
+    return found["Pss"], found["Private_Clean"] + found["Private_Dirty"]
+
+
 def resident_bytes(pids: set[int]) -> int:
     """Of these processes, what they share counted once."""
-    total = 0
-    for pid in pids:
-        try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
-    return total
+    return sum(memory_of(pid)[0] for pid in pids)
 
 
 def seconds_of_tree() -> float:

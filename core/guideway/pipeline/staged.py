@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ class StagedStep:
             step = padded_step(step, 2 * size)
             hidden_states = None if hidden_states is None else self._with_scratch(hidden_states)
         self.step = step
+        # of no method: what refers to itself keeps its arrays until a collection of garbage
+        self._bitmask = partial(_bitmask, context, step, self.padding)
         self.data = StepData(step, self.ops, context.width, hidden_states, self._bitmask)
         self.transforms = TransformRunner(context, self.data, self.padding)
         self.faults = self.transforms.faults
@@ -191,14 +194,6 @@ class StagedStep:
             raise StepFailed(Fault.of(f"device.{self.device.name}", "warp_masked", error)) from error
         return self.context.forbid_padding(logits)
 
-    def _bitmask(self) -> Payload | None:
-        mask = self.context.bitmask(self.step)
-        if self.padding is None:
-            return mask
-        if mask is None:  # what reads it finds the same shape in every step
-            mask = Payload(np.empty(0, dtype=np.int32), {"bitmask": allocate(0, self.context.width)})
-        return self.padding.payload(mask)
-
     def _penalized(self, logits: Array) -> Array:
         """`logits` with penalties, bias and bans. Where bans leave a row empty, it has penalties and bias alone."""
         ops, warp = self.ops, self.step.warp
@@ -293,3 +288,13 @@ class StagedStep:
             for row in self.banned[host["banned"][: len(self.banned)]].tolist():
                 overruled[row] = (*overruled.get(row, ()), *BANS)
         return overruled
+
+
+def _bitmask(context: PipelineContext, step: StepInput, padding: Padding | None) -> Payload | None:
+    """What all bitmasks of the step allow."""
+    mask = context.bitmask(step)
+    if padding is None:
+        return mask
+    if mask is None:  # what reads it finds the same shape in every step
+        mask = Payload(np.empty(0, dtype=np.int32), {"bitmask": allocate(0, context.width)})
+    return padding.payload(mask)

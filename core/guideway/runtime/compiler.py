@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -89,9 +90,10 @@ class Compiler:
         interrupt = partial(strategy.give_up, constraint) if isinstance(strategy, HostedStrategy) else None
         submitted = self._work.submit([f"grammar.{candidates[0].name}"], key, work, interrupt, owner=tenant)
         submitted.add_done_callback(end)
+        shared = weakref.ref(submitted)  # else each would refer to the other, and both to the grammar
 
         def leave(future: Future[Compilation]) -> None:
-            if future.cancelled():
+            if future.cancelled() and (submitted := shared()) is not None:
                 self._work.leave(key, submitted)
 
         compilation.add_done_callback(leave)
@@ -127,7 +129,13 @@ class RequestCompiler:
                 self._next(request, future.result(), left, {self._owner: future.result()}, compiled)
 
         constraint.add_done_callback(end)
-        compiled.add_done_callback(lambda future: future.cancelled() and constraint.cancel())
+        compiling_it = weakref.ref(constraint)  # as in `Compiler._try`
+
+        def leave(future: Future[Compiled]) -> None:
+            if future.cancelled() and (constraint := compiling_it()) is not None:
+                constraint.cancel()
+
+        compiled.add_done_callback(leave)
         return compiled
 
     def close(self) -> None:

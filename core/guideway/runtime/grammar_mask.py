@@ -39,7 +39,7 @@ from guideway.errors import ConformanceError, InvalidConfiguration, InvalidReque
 from guideway.runtime.candidates import Candidate, CandidateCache, enforcing_all
 from guideway.runtime.closing import Budget, Closer, Lexicon, Record, Reserve
 from guideway.runtime.compiler import Compilation, Compiler
-from guideway.runtime.grammar_hosts.strategy import HostedMatcher
+from guideway.runtime.grammar_hosts.strategy import HostedMatcher, HostedStrategy
 from guideway.runtime.journal import Journal
 from guideway.runtime.mask_block import GUARD, Late, fill_between_guards
 from guideway.runtime.metrics import FILL_SECONDS
@@ -327,7 +327,10 @@ class GrammarMask(LogitModifier[GrammarState]):
             return FINISH
         matcher = state.job.matcher
         ours = token_ids[num_before:] if num_before else token_ids
+        began = time.monotonic()
         count = matcher.accept(ours)
+        if isinstance(matcher, HostedMatcher):  # it may have asked its host
+            self._stopwatch.leave_out(began, waited=True)
         if count != len(ours):
             return self._refusal(state, token_ids, num_before + count)
         state.accepted += ours
@@ -444,14 +447,16 @@ class GrammarMask(LogitModifier[GrammarState]):
     def _fill(self, block: Block, buffer: Bitmask) -> dict[GrammarState, BaseException]:
         """Fill the rows of a block; by state why that failed."""
         strategy, jobs = block.states[0].candidate.strategy, tuple([state.job for state in block.states])
-        began = time.perf_counter()
+        began = time.monotonic()
         try:
             accepted = fill_between_guards(strategy.fill, jobs, buffer[block.start : block.end + 2])
         except BaseException as error:
             contain(error)
             log.warning("grammar.%s failed in fill; filling row by row", strategy.name, exc_info=True)
             accepted = self._fill_one_by_one(block, buffer)
-        FILL_SECONDS.labels(block.states[0].candidate.name).observe(time.perf_counter() - began)
+        FILL_SECONDS.labels(block.states[0].candidate.name).observe(time.monotonic() - began)
+        if isinstance(strategy, HostedStrategy):  # hosts have deadlines of their own
+            self._stopwatch.leave_out(began, waited=True)
         failed: dict[GrammarState, BaseException] = {}
         counts = accepted.tolist()
         for state, count in zip(block.states, counts, strict=True):
@@ -475,8 +480,9 @@ class GrammarMask(LogitModifier[GrammarState]):
         elif state.closer is not None:
             rows = buffer[1:][state.rows][: count + 1]
             try:
-                with self._stopwatch.paused():  # it is bounded in work
-                    state.first_closed = state.closer.restrict(matcher, state.job.draft_token_ids, rows)
+                began = time.monotonic()
+                state.first_closed = state.closer.restrict(matcher, state.job.draft_token_ids, rows)
+                self._stopwatch.leave_out(began, waited=False)  # it is bounded in work
                 self.is_closing = True
             except BaseException as error:
                 contain(error)

@@ -64,6 +64,7 @@ from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler
 from guideway.runtime.grammar_hosts import GrammarHosts
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
+from guideway.runtime.metrics import LATE_ROWS
 from guideway.runtime.modifier_hosts.hosts import ModifierHosts
 from guideway.runtime.modifier_hosts.modifier import class_of
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
@@ -151,7 +152,7 @@ class Runtime:
         self._mask = GrammarMask(strategies, compiler, context, stopwatch)
         check_names(modifiers)
         waiting = frozenset(modifier_hosts.modifiers if modifier_hosts is not None else ())
-        waiting |= {GrammarMask.name, ReasoningGate.name} if grammar_hosts is not None else set()
+        waiting |= {ReasoningGate.name} if grammar_hosts is not None else set()
         self._gate = None
         if reasoning is not None and reasoning.has_marker:
             self._gate = ReasoningGate(Marker(reasoning, context.vocabulary), self._mask, context)
@@ -686,9 +687,11 @@ class Runtime:
                 sequence.fault = Fault.of("runtime", "request", error)
 
     def _sitting_out(self, batch: StepBatch, sequences: list[ActiveSequence]) -> frozenset[int]:
-        pairs = zip(batch.slots.tolist(), sequences, strict=True)
-        state, is_late = self._modifiers.state, self._mask.is_late
-        return frozenset(slot for slot, sequence in pairs if is_late(state(sequence, self._mask)))
+        pairs = zip(batch.slots.tolist(), [self._modifiers.state(each, self._mask) for each in sequences], strict=True)
+        late = {slot: state for slot, state in pairs if self._mask.is_late(state)}
+        for state in late.values():
+            LATE_ROWS.labels(self._mask.strategy(state)).inc()
+        return frozenset(late)
 
     def _note(self, sequence: ActiveSequence, output: StepOutput, first_row: int, num_tokens: int) -> None:
         """Faults and what was overruled in the rows whose tokens are final; a refused draft's rows never were."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from guideway.runtime.threads import Deadline
 
@@ -29,33 +27,31 @@ class Stopwatch:
         self._read_at = 0.0
         self._processor = 0.0
         """Seconds the thread had taken then."""
-        self._paused = 0.0
-        """Seconds of the call, which it took of a processor, that do not count."""
+        self._left_out = self._worked = 0.0
+        """Seconds of the call that do not count, by the clock and, at most, of a processor."""
 
     def start(self) -> float:
         """The time at which a call begins."""
-        self._paused = 0.0
+        self._left_out = self._worked = 0.0
         now = time.monotonic()
         if now - self._read_at > FRESH_SECONDS or self._thread != threading.get_ident():
             self._thread, self._read_at, self._processor = threading.get_ident(), now, time.thread_time()
         return now
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Around what does not count as the call's."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self._paused += time.monotonic() - began
+    def leave_out(self, began: float, *, waited: bool) -> None:
+        """What passed since then does not count as the call's; `waited`: for another process, which takes no time of a
+        processor here."""
+        seconds = time.monotonic() - began
+        self._left_out += seconds
+        self._worked += 0.0 if waited else seconds
 
     def overrun(self, began: float, share: float = 1.0) -> float:
         """How many seconds by the clock the call took that `began` then, if that missed the deadline, or `share` times
         the deadline; else 0."""
-        taken = time.monotonic() - began - self._paused
+        taken = time.monotonic() - began - self._left_out
         if taken <= self._deadline.processor_seconds * share:
             return 0.0
-        processor = time.thread_time() - self._processor - (began - self._read_at) - self._paused
+        processor = time.thread_time() - self._processor - (began - self._read_at) - self._worked
         self._thread = 0  # what the call took is not the next one's
         missed = processor > self._deadline.processor_seconds * share or taken > self._deadline.wall_seconds * share
         return taken if missed else 0.0

@@ -25,6 +25,7 @@ from guideway.api import (
 from guideway.api.bitmask import allocate, unpack
 from guideway.json_schema.prober import STOP, byte_vocabulary
 from guideway_outlines import constraint, guideway_grammar_strategy
+from guideway_outlines.schema import _in_string
 from guideway_outlines.strategy import SUPPORT
 from pydantic import BaseModel
 
@@ -309,3 +310,9 @@ def test_other_things_are_no_constraints() -> None:
         constraint(object())
     with pytest.raises(UnsupportedGrammar, match="whitespace"):
         constraint(dsl.JsonSchema({"type": "string"}, whitespace_pattern=" *"))
+
+
+def test_patterns_that_never_come_again_are_not_kept_for_ever(strategy: GrammarStrategy) -> None:
+    for number in range(300):
+        strategy.compile(JsonSchema({"type": "string", "pattern": f"^[a-z]{number}$"}))
+    assert _in_string.cache_info().currsize <= 256

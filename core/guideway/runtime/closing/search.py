@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -243,6 +244,10 @@ class _Search:
     path: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     """Tokens of each step."""
+    seen: dict[bytes, int] = field(default_factory=dict)
+    """The fewest tokens of each text that the path has been, from where it begins."""
+    num_failed: Counter[int] = field(default_factory=Counter)
+    """How often a step that began with a token was taken back."""
     num_masks: int = 0
     num_tried: int = 0
     rows: Bitmask = field(init=False)
@@ -274,37 +279,49 @@ class _Search:
                     if not self.lengths:
                         return False
                     length = self.lengths.pop()
+                    self.num_failed[self.path[-length]] += 1
                     del self.path[-length:]
                     self.cursors.pop()
                     self.matcher.rollback(length)
         return len(self.path) < self.limit
 
     def _blamed(self) -> int:
-        """How many steps are taken back where there is no way on: one, but where no value is left within the levels
-        that may be open, all since what it would stand in was opened."""
+        """How many steps are taken back where there is no way on: one, but where levels are limited, none that chose
+        a number or a word is blamed for what comes after it."""
         cursor = self.cursors[-1]
-        if self.most_open is None or cursor is None or cursor.place is not Place.VALUE:
+        if self.most_open is None or cursor is None or cursor.place is Place.SCALAR:
             return 1
-        opened = (n for n in range(1, len(self.cursors)) if self._num_open(-1 - n) < len(cursor.open))
-        return next(opened, 1)
-
-    def _num_open(self, step: int) -> int:
-        cursor = self.cursors[step]
-        return 0 if cursor is None else len(cursor.open)
+        count, at = 1, len(self.path)
+        for length, before in zip(reversed(self.lengths), reversed(self.cursors[:-1]), strict=True):
+            at -= length
+            assert before is not None
+            begins = self.lexicon.tokens[self.path[at]][:1]
+            if before.place is not Place.SCALAR and not (before.place is Place.VALUE and SCALAR.fullmatch(begins)):
+                break
+            count += 1
+        return count
 
     def _advance(self, tries: Iterator[Sequence[int]]) -> bool:
+        tokens = self.lexicon.tokens
+        before = b"".join(tokens[i] for i in self.path)
         for token_ids in tries:
+            added = b"".join(tokens[i] for i in token_ids)
+            length = len(self.path) + len(token_ids)
+            fewest = self.seen.get(before + added)  # however it was cut into tokens
+            if fewest is not None and (fewest <= length or self.most_open is not None):
+                continue
             self.num_tried += 1
-            fits = len(self.path) + len(token_ids) < self.limit and self.banned.isdisjoint(token_ids)
+            fits = length < self.limit and self.banned.isdisjoint(token_ids)
             fits = fits and not brings_about(self.avoided, [*self.past, *self.path], token_ids, self.lexicon)
             count = self.matcher.accept(token_ids) if fits else 0
             if count == len(token_ids):
                 cursor = self.cursors[-1]
                 if cursor is not None:
-                    cursor = cursor.after(b"".join(self.lexicon.tokens[i] for i in token_ids))
+                    cursor = cursor.after(added)
                     if self.most_open is not None and len(cursor.open) > self.most_open:
                         self.matcher.rollback(count)
                         continue
+                self.seen[before + added] = length
                 self.cursors.append(cursor)
                 self.lengths.append(count)
                 self.path += token_ids
@@ -388,6 +405,8 @@ class _Search:
             found = [int(i) for i in longest_first[:400] if PLAIN.fullmatch(tokens[i])][:3] + lexicon.letters
         elif cursor is not None and cursor.in_string:
             found = [int(i) for i in longest_first[:AT_MOST]]
+            if self.most_open is not None:  # a name that led astray comes after one that did not
+                found.sort(key=self.num_failed.__getitem__)
         else:
             quick = [i for i in (*lexicon.closers, *lexicon.values) if allowed[i]] if cursor is None else []
             shortest = [int(i) for i in longest_first[: -4 * AT_MOST : -1] if tokens[i].strip()][:6]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -67,6 +68,15 @@ class Child:
         poll.register(self._handle, select.POLLIN)
         return bool(poll.poll(within * 1000))
 
+    def watched(self, end: socket.socket) -> select.poll:
+        """Tells that something is to be read, or that the process has ended: what it forked may keep its end of the
+        socket open."""
+        poll = select.poll()
+        poll.register(end, select.POLLIN)
+        if self._handle is not None:
+            poll.register(self._handle, select.POLLIN)
+        return poll
+
     def processor_seconds(self) -> float:
         """What it has taken of a processor; 0 where the system does not tell."""
         try:
@@ -93,8 +103,8 @@ def is_stopped(pid: int) -> bool:
 
 
 def answer_of(frames: Frames, pid: int, seconds: float) -> Any:
-    """What a process answers within so many seconds. Raises EOFError if it does not, or was stopped, and ValueError for
-    what is no answer."""
+    """What a process answers within so many seconds. Raises TimeoutError if it does not, EOFError if it ended or was
+    stopped, and ValueError for what is no answer."""
     poll = select.poll()
     poll.register(frames.socket, select.POLLIN)
     end = time.monotonic() + seconds
@@ -102,5 +112,5 @@ def answer_of(frames: Frames, pid: int, seconds: float) -> Any:
         if is_stopped(pid):
             raise EOFError("it was stopped")
         if time.monotonic() > end:
-            raise EOFError(f"no answer in {seconds:g} s")
+            raise TimeoutError(f"no answer in {seconds:g} s")
     return frames.receive_answer()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import socket
 import threading
@@ -218,14 +217,13 @@ class Host:
     def _await(self, sock: socket.socket, allowed: Allowed, patience: Patience | None, beside: bool) -> bool:
         """Wait for an answer, and no longer than `patience`; whether there is one. Kills the host if it takes too
         long."""
-        poll = select.poll()
-        poll.register(sock, select.POLLIN)
+        poll = self._child.watched(sock)
         watch, factor = self._watch[beside], self._limits.wall_factor
         looks_every, lost_patience = LOOKS_EVERY, float("inf")
         if patience is not None:
             looks_every = min(LOOKS_EVERY, patience.alone * factor)
             lost_patience = time.monotonic() + patience.alone * factor
-        while not poll.poll(looks_every * 1000):
+        while not (news := poll.poll(looks_every * 1000)):
             on = watch.on if beside else self.masks.working_on
             if on != watch.on:
                 watch = self._watch[beside] = _Watch(on, self._child.processor_seconds())
@@ -247,6 +245,8 @@ class Host:
                 impatient = used > (patience.together if on == IDLE else patience.alone) and not amid_both
                 if impatient or time.monotonic() > lost_patience:
                     return False
+        if sock.fileno() not in dict(news):
+            raise EOFError("it has ended")
         return True
 
     def _weigh(self) -> None:

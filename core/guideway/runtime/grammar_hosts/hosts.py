@@ -58,8 +58,8 @@ class GrammarHosts:
         its_own = {f"grammar.{cls.name}": dict(options.get(f"grammar.{cls.name}", {})) for cls in classes}
         words = num_words(vocabulary.logits_width)
         self._zygote = Zygote(StrategySpec(tuple(path), tuple(records), words, vocabulary, its_own), limits)
-        self._compilers = Pool(self._zygote, num_compilers)
-        self._readers = Pool(self._zygote, READERS)
+        self._compilers = Pool("compile", self._zygote, num_compilers)
+        self._readers = Pool("read", self._zygote, READERS)
         self._matchers = {
             cls.name: MatcherHost(cls.name, self._zygote, limits, self._refuse, sits_out=sits_out) for cls in classes
         }

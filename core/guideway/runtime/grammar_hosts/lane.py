@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -94,7 +95,8 @@ class Lane:
     """A host, started when it is needed and anew where it was lost. To be used under the lock of its `MatcherHost`, but
     for `load` and what the collector of garbage calls."""
 
-    def __init__(self, strategy: str, zygote: Zygote, limits: Limits) -> None:
+    def __init__(self, role: str, strategy: str, zygote: Zygote, limits: Limits) -> None:
+        self._role = f"{role}:{strategy}"
         self._strategy = strategy
         self._zygote = zygote
         self._limits = limits
@@ -134,7 +136,7 @@ class Lane:
         if self.host is not None and self.host.alive:
             return True
         if self.starting is None:
-            self.starting = _beside(self._zygote.fork)
+            self.starting = _beside(partial(self._zygote.fork, self._role))
         try:
             self.host = self.starting.result(seconds)
         except TimeoutError:
@@ -231,7 +233,8 @@ class Lane:
             if command.birth is not None and outcome.count >= 0:
                 self.loaded.add(command.birth.grammar)
             matcher = reference()
-            if matcher is None:
+            if matcher is None:  # born in the meantime, for nobody
+                self.forget(command.matcher, False)
                 continue
             if outcome.count < 0:
                 matcher.lost()

@@ -20,7 +20,6 @@ from guideway.runtime.grammar_hosts.lane import Died, Filled, Lane, matcher_of
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
 from guideway.runtime.grammar_hosts.zygote import Zygote
 from guideway.runtime.mask_block import Late
-from guideway.runtime.metrics import LATE_ROWS
 
 __all__ = ["MatcherHost"]
 
@@ -61,7 +60,7 @@ class MatcherHost:
         self._sits_out = sits_out
         self._most_late = limits.late_fills if sits_out else min(limits.late_fills, LATE_WHERE_OTHERS_WAIT)
         self._lock = threading.RLock()
-        self._lanes = [Lane(strategy, zygote, limits) for _ in range(2 if sits_out else 1)]
+        self._lanes = [Lane(role, strategy, zygote, limits) for role in (("fill", "slow") if sits_out else ("fill",))]
         """The usual one, and that of sequences which were slow."""
         self._slow: set[int] = set()
         """The numbers of grammars whose rows were late."""
@@ -219,7 +218,6 @@ class MatcherHost:
                         left.remove(culprit)
                 continue
             if filled is None:
-                LATE_ROWS.labels(self._strategy).inc(len(left))
                 for i in left:
                     jobs[i].error = Late()
                 return

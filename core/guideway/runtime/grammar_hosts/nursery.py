@@ -17,8 +17,8 @@ from guideway.runtime.grammar_hosts.messages import Frames
 
 __all__ = ["Nursery", "module_path"]
 
-IMPORT_SECONDS = 300.0
-"""For importing strategies."""
+IMPORT_SECONDS = 120.0
+"""For importing plugins, which the serving process has imported before."""
 
 ANSWER_SECONDS = 10.0
 
@@ -74,7 +74,16 @@ class Nursery:
             if self._control is None or self._control.has_news():  # it says nothing unasked, but that it is gone
                 self._start()
             self._reap()
-            answer = self._ask(("fork", tuple(records)), IMPORT_SECONDS, end)
+            try:
+                answer = self._ask(("fork", tuple(records)), IMPORT_SECONDS, end)
+            except TimeoutError as error:
+                names = ", ".join(record.id for record in records)
+                raise PluginLoadError(
+                    f"{names}: imported in this process, but not within {IMPORT_SECONDS:g} s in the one that hosts are "
+                    "forked from; set grammar_host and modifier_host to 'inline', or see to it that the import waits "
+                    "for nothing there",
+                    plugin=records[0].id if len(records) == 1 else "runtime",
+                ) from error
         if "error" in answer:
             raise OSError(answer["error"])
         return Child(answer["pid"])

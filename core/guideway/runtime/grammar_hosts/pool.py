@@ -15,7 +15,8 @@ __all__ = ["Pool"]
 class Pool:
     """Hosts that hold nothing between two calls."""
 
-    def __init__(self, zygote: Zygote, num_hosts: int) -> None:
+    def __init__(self, role: str, zygote: Zygote, num_hosts: int) -> None:
+        self._role = role
         self._zygote = zygote
         self._free = threading.Semaphore(num_hosts)
         self._idle: list[Host] = []
@@ -65,7 +66,7 @@ class Pool:
             host.close()
             host = None
         if host is None:
-            host = self._zygote.fork()
+            host = self._zygote.fork(self._role)
         with self._lock:
             self._busy[host] = work
         return host

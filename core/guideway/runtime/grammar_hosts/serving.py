@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import signal
 import socket
 import sys
@@ -32,6 +31,7 @@ from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
 from guideway.runtime.closing import Closer, Lexicon, Reserve
 from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Frames, Job, SharedMasks, words_of
+from guideway.runtime.grammar_hosts.upkeep import Heap, die_with_parent, limit_memory, show_as
 from guideway.runtime.mask_block import GUARD, fill_between_guards
 from guideway.runtime.replay import new_matcher, recycle
 from guideway.runtime.threads import STACK_BYTES
@@ -40,9 +40,6 @@ __all__ = ["Answers", "Built", "Spec", "StrategySpec", "main"]
 
 APART = 8
 """For so many steps a batch that was slow is filled one by one."""
-
-PDEATHSIG = 1
-"""Of Linux's ``prctl``: which signal a process has when its parent ends."""
 
 
 class Answers(Protocol):
@@ -119,6 +116,7 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the serving process, which closes the socket
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.disable()  # what is imported stays: to look through it again and again takes time
+    show_as("nursery")
     control = Frames(socket.socket(fileno=descriptor), most=1 << 40)
     with suppress(EOFError):
         control.answer({"pid": os.getpid()})
@@ -158,6 +156,7 @@ def _zygote(descriptors: Sequence[int], _: object) -> None:
 
 def _fork_hosts(control: Frames, spec: Spec, built: Built) -> None:
     """Say that the plugins are built, and fork hosts until the other end of the socket is closed."""
+    show_as("zygote")
     control.answer({"error": None})
     try:
         _fork_on_demand(control, {"fork": partial(_host, spec, built), "spare": partial(_spare, spec, built)})
@@ -169,6 +168,7 @@ def _spare(spec: Spec, built: Built, descriptors: Sequence[int], _: object) -> N
     """Wait, as nobody's child, to take the place of the zygote that forked this process."""
     if os.fork():
         return
+    show_as("spare")
     control = Frames(socket.socket(fileno=descriptors[0]), most=1 << 40)
     control.answer({"pid": os.getpid()})
     control.receive()  # nothing but that it is time
@@ -205,7 +205,7 @@ def _fork_on_demand(
             status = 70
             try:
                 control.close()
-                _die_with_parent()
+                die_with_parent()
                 children[command](descriptors, argument)
                 status = 0
             except EOFError:
@@ -222,9 +222,10 @@ def _fork_on_demand(
             control.answer({"pid": pid})
 
 
-def _host(spec: Spec, built: Built, descriptors: Sequence[int], limits: tuple[int, float]) -> None:
-    memory_bytes, late_seconds = limits
-    _limit_memory(memory_bytes)
+def _host(spec: Spec, built: Built, descriptors: Sequence[int], given: tuple[str, int, float]) -> None:
+    role, memory_bytes, late_seconds = given
+    show_as(role)
+    limit_memory(memory_bytes)
     gc.freeze()  # else the first collection would write to all that is shared
     gc.enable()
     commands, beside, shared = descriptors
@@ -241,6 +242,7 @@ def _host(spec: Spec, built: Built, descriptors: Sequence[int], limits: tuple[in
 
 def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
     """Answer commands until the other end is closed."""
+    heap = Heap()
     try:
         while True:
             name, *arguments = frames.receive()
@@ -256,6 +258,8 @@ def _answer(frames: Frames, answers: Mapping[str, Callable[..., Any]]) -> None:
                 frames.answer({"error": words_of(error)})
             if data is not None:
                 frames.send_bytes(data)
+            answer = data = arguments = None
+            heap.tidy()
     except EOFError:
         return
 
@@ -348,9 +352,7 @@ class _Host:
             try:
                 filled = fill_between_guards(strategy.fill, some, block)
             except BaseException as error:  # matchers and rows may be anywhere now
-                for i in indices:
-                    self._matchers.pop(jobs[i].matcher, None)
-                    errors[i] = words_of(error)
+                errors |= dict.fromkeys(indices, words_of(error))
                 continue
             if len(indices) == 1:
                 taken[indices[0]] += clock() - began
@@ -362,6 +364,7 @@ class _Host:
                     unsaid = ConformanceError("fill returned -1 without setting the job's error")
                     errors[i] = words_of(ready[i].error or unsaid)
         closing = self._close(jobs, counts, ready, errors)
+        self._drop([jobs[i] for i in errors])
         masks.working_on = IDLE
         self._apart = max(0, self._apart - 1)
         slow = [i for i, seconds in enumerate(taken) if seconds > self._late_seconds]
@@ -385,7 +388,6 @@ class _Host:
                 with self._closing():
                     first = closer.restrict(living.matcher, job.draft_token_ids[:count], rows)
             except BaseException as error:
-                self._matchers.pop(job.matcher, None)
                 counts[i], errors[i] = -1, words_of(error)
                 continue
             if first is not None or any(record is not closer.record for record in closer.records):
@@ -414,15 +416,19 @@ class _Host:
         """What a matcher's method returns."""
         self._forget(ended, ())
         self._masks.working_on = job.matcher
-        living = self._living(job)
-        if method == "shortest":
-            assert living.closer is not None
-            with self._closing():
-                answer = living.closer.shortest(living.matcher)
-        else:
-            answer = getattr(living.matcher, method)(*arguments)
-        if living.closer is not None and method == "accept":
-            living.closer.accept(arguments[0][:answer])
+        try:
+            living = self._living(job)
+            if method == "shortest":
+                assert living.closer is not None
+                with self._closing():
+                    answer = living.closer.shortest(living.matcher)
+            else:
+                answer = getattr(living.matcher, method)(*arguments)
+            if living.closer is not None and method == "accept":
+                living.closer.accept(arguments[0][:answer])
+        except BaseException:
+            self._drop([job])
+            raise
         self._masks.working_on = IDLE
         return list(answer) if isinstance(answer, list | tuple) else answer
 
@@ -454,6 +460,15 @@ class _Host:
         closer.accept(birth.token_ids)
         return closer
 
+    def _drop(self, failed: Sequence[Job]) -> None:
+        """Keep nothing of these: who asks for them again says again what they are made from."""
+        for job in failed:
+            self._matchers.pop(job.matcher, None)
+        in_use = {id(living.grammar) for living in self._matchers.values()}
+        for birth in [job.birth for job in failed if job.birth is not None and job.birth.given is not None]:
+            if id(self._grammars.get(birth.grammar, (None, None))[1]) not in in_use:
+                self._grammars.pop(birth.grammar, None)
+
     def _forget(self, ended: Sequence[tuple[int, bool]], unloaded: Sequence[int]) -> None:
         for matcher, whole in ended:
             living = self._matchers.pop(matcher, None)
@@ -479,24 +494,3 @@ class _Living:
 def _accept(matcher: Matcher, token_ids: tuple[int, ...]) -> None:
     if token_ids and matcher.accept(token_ids) != len(token_ids):
         raise ConformanceError("it refused a token that its own mask allowed")
-
-
-def _die_with_parent() -> None:
-    """End with the process that forked this one, also amid native code that never returns. Elsewhere than on Linux the
-    end of the socket has to do."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
-
-
-def _limit_memory(num_bytes: int) -> None:
-    """Let the process allocate so much more."""
-    try:
-        with open("/proc/self/statm") as file:  # noqa: PTH123 - a fork of many should not import pathlib
-            pages = int(file.read().split()[0])
-    except OSError:
-        return
-    limit = pages * os.sysconf("SC_PAGE_SIZE") + num_bytes + 2 * STACK_BYTES
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))

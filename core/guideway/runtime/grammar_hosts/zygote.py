@@ -75,10 +75,10 @@ class Zygote:
         """Why there could be no host a moment ago; None: there could, or it was not tried lately."""
         return self._failure if time.monotonic() < self._failed_until else None
 
-    def fork(self) -> Host:
-        """A new host. Raises `HostDied` if there can be none."""
+    def fork(self, role: str) -> Host:
+        """A new host, which lists of processes show as `role`. Raises `HostDied` if there can be none."""
         try:
-            host = self._forked()
+            host = self._forked(role)
         except HostDied as error:
             if time.monotonic() >= self._failed_until:
                 log.error("%s", error)
@@ -88,7 +88,7 @@ class Zygote:
         self._failed_until = 0.0
         return host
 
-    def _forked(self) -> Host:
+    def _forked(self, role: str) -> Host:
         if os.getpid() != self._owner:
             raise HostDied("hosts serve the process that started them, and this one was forked from it")
         with self._lock:
@@ -96,7 +96,7 @@ class Zygote:
                 try:
                     if self._is_gone() and not self._took_over():
                         self._start_again()
-                    host = self._fork()
+                    host = self._fork(role)
                     self._keep_spare()
                     return host
                 except LOST as error:
@@ -199,13 +199,13 @@ class Zygote:
             plugin = error["plugin"] or "runtime"
             raise PluginLoadError(error["said"] if error["plugin"] else error["text"], plugin=plugin)
 
-    def _fork(self) -> Host:
+    def _fork(self, role: str) -> Host:
         assert self._control is not None and self._process is not None
         commands, their_commands = socket.socketpair()
         beside, their_beside = socket.socketpair()
         masks = SharedMasks(self.spec.words)
         try:
-            self._control.send(("fork", (self._limits.memory_bytes, self._limits.late_seconds)))
+            self._control.send(("fork", (role, self._limits.memory_bytes, self._limits.late_seconds)))
             descriptors = [their_commands.fileno(), their_beside.fileno(), masks.descriptor]
             socket.send_fds(self._control.socket, [b"\0"], descriptors)
             answer = answer_of(self._control, self._process.pid, ANSWER_SECONDS)

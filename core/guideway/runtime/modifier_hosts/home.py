@@ -153,7 +153,7 @@ class Home:
         if self._closed:
             raise GuidewayError(f"closed: modifier.{self.name} is used no more")
         if self._host is None or not self._host.alive:
-            self._host = self._zygote.fork()
+            self._host = self._zygote.fork(f"states:{self.name}")
             self.number = next(_NUMBERS)
         return self._host
 

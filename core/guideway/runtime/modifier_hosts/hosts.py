@@ -48,7 +48,8 @@ class ModifierHosts:
         words = num_words(context.vocabulary.logits_width)
         spec = ModifierSpec(tuple(path), (*strategies, *records), words, context, its_own)
         self._zygote = Zygote(spec, limits)
-        self._readers, self._compilers = Pool(self._zygote, READERS), Pool(self._zygote, num_compilers)
+        self._readers = Pool("read", self._zygote, READERS)
+        self._compilers = Pool("compile", self._zygote, num_compilers)
         self._homes = {cls.name: Home(cls.name, self._zygote, limits) for cls in classes}
         self._lock = threading.Lock()
         self._open = set(self._homes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from guideway.api import InvalidGrammar, UnsupportedGrammar
@@ -107,7 +107,7 @@ def _is_of(value: Any, types: Sequence[str]) -> bool:
     return ("array" if isinstance(value, list) else "object") in types
 
 
-@cache
+@lru_cache(maxsize=256)
 def _in_string(pattern: str, *, search: bool) -> str:
     return f"^{to_rust(simplified(in_json(parse(pattern, search=search))))}$"
 

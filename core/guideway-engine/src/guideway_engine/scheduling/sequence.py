@@ -10,7 +10,7 @@ from typing import Any
 
 from guideway.api.types import Completion, FinishReason, GenerationResult, Request, TokenLogprobs
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import GuidewayError, InvalidRequest
+from guideway.errors import GuidewayError, InvalidRequest, without_frames
 from guideway.runtime.admission import Admission
 
 from guideway_engine.scheduling.drafter import PromptLookup
@@ -86,15 +86,23 @@ class SequenceGroup:
             prompt_logprobs=None if scored is None else tuple(scored),
         )
         self.result = result
+        self.admission = replace(self.admission, compilation=None)  # a result that is kept keeps no grammar
         self.inbox.append(result)
         return result
+
+    def let_go(self) -> None:
+        """When all is over: its sequences refer to it no more, or it would stay until garbage is collected."""
+        for sequence in self.sequences:
+            if not sequence.is_over():
+                del sequence.group
 
 
 @dataclass(slots=True, eq=False)
 class SequenceState:
     """One continuation of a prompt. Filled in by the scheduler; read through `Generation`."""
 
-    group: SequenceGroup
+    group: SequenceGroup = field(repr=False)
+    """Until `is_over`."""
     index: int
     output: list[int] = field(default_factory=list)
     attempt: int = 0
@@ -150,6 +158,10 @@ class SequenceState:
     def past_prompt(self) -> bool:
         """Whether others can begin with its prompt's keys and values, or never will."""
         return bool(self.output) or self.completion is not None
+
+    def is_over(self) -> bool:
+        """Whether its request is: the result was filed, and nothing is to be asked of the group."""
+        return not hasattr(self, "group")
 
     def fork(self, index: int) -> SequenceState:
         """One with the same past, in no group and without slots."""
@@ -284,7 +296,8 @@ def _quality(completion: Completion) -> float:
 
 def refusal(request_id: str, error: GuidewayError) -> GenerationResult:
     """The result of a request that never started."""
-    return GenerationResult(request_id=request_id, outputs=(Completion(finish_reason=reason_of(error), error=error),))
+    completion = Completion(finish_reason=reason_of(error), error=without_frames(error))
+    return GenerationResult(request_id=request_id, outputs=(completion,))
 
 
 def reason_of(error: GuidewayError) -> FinishReason:

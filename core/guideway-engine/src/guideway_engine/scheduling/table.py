@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from guideway.api.types import FinishReason
-from guideway.errors import GuidewayError, PluginError, text_of
+from guideway.errors import GuidewayError, PluginError, text_of, without_frames
 from guideway.runtime.runtime import Runtime
 
 from guideway_engine.scheduling.kv_cache import KVCache, KVCacheError
@@ -128,7 +128,7 @@ class SequenceTable:
             sequence.may_retry = True
         sequence.finish(
             reason,
-            error=error,
+            error=None if error is None else without_frames(error),
             strategy=strategy,
             unenforced=unenforced,
             reasoning=self._runtime.context.vocabulary.decode(sequence.output[:num_reasoning_tokens]),
@@ -191,7 +191,8 @@ class SequenceTable:
 
     def _forget(self, sequence: SequenceState) -> None:
         """Take out one that has ended. Calling it twice is fine."""
-        self._conclude(sequence.group)
+        if not sequence.is_over():
+            self._conclude(sequence.group)
         self.served.leave(sequence)
         self.waiting.discard(sequence)
         self.running.pop(sequence, None)
@@ -236,7 +237,9 @@ class SequenceTable:
 
     def _report_ended(self) -> None:
         while self._ended:
-            self._on_finish(self._ended.pop(0))
+            group = self._ended.pop(0)
+            self._on_finish(group)
+            group.let_go()
 
     def _free_orphans(self) -> None:
         """Free what belongs to no sequence that goes on."""

@@ -1,0 +1,67 @@
+"""What a request had is free when it has ended: nothing waits for a collection of garbage."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from guideway import AsyncEngine, Engine, JsonSchema, Regex, SamplingParams
+from guideway.pipeline.staged import StagedStep
+from guideway.pipeline.view import StepData
+from guideway.runtime.admission import Admission
+from guideway.runtime.compiler import Compilation
+from guideway_engine.scheduling.sequence import SequenceGroup, SequenceState
+
+OPTIONS: dict[str, Any] = {"grammar": ("llguidance",), "grammar_cache_bytes": 0, "max_num_seqs": 4}
+OF_A_REQUEST = (Admission, Compilation, SequenceGroup, SequenceState, StagedStep, StepData)
+REQUESTS = {
+    "good": {"constraint": Regex("[a-z]{3,9}x")},
+    "several": {"constraint": Regex("[a-z]{3,9}y"), "n": 2, "temperature": 1.0},
+    "not admitted": {"constraint": JsonSchema('{"type": 7}')},
+    "no parameters": {"max_tokens": 0},
+    "not compiled": {"constraint": Regex("[a-z")},
+}
+
+
+@pytest.fixture(autouse=True)
+def no_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def left() -> list[str]:
+    return [type(each).__name__ for each in gc.get_objects() if type(each) in OF_A_REQUEST]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine("demo", **OPTIONS) as built:
+        yield built
+
+
+@pytest.mark.parametrize("sort", REQUESTS)
+def test_a_request_that_ended_is_free(engine: Engine, sort: str) -> None:
+    (result,) = engine.generate(["a"], SamplingParams(**{"max_tokens": 16, **REQUESTS[sort]}))
+    assert (result.error is None) is (sort in ("good", "several"))
+    assert left() == []
+
+
+def test_so_it_is_where_the_engine_has_a_thread_of_its_own() -> None:
+    async def main() -> None:
+        async with AsyncEngine("demo", **OPTIONS) as engine:
+            for params in REQUESTS.values():
+                await engine.generate("a", SamplingParams(**{"max_tokens": 16, **params}))
+            aborted = await engine.submit("a", SamplingParams(max_tokens=100, constraint=Regex("[a-z]{90,99}z")))
+            aborted.abort()
+            await aborted.wait()
+            del aborted
+            await engine.generate("a", SamplingParams(max_tokens=1))  # the thread has left the others behind
+            assert set(left()) <= {"SequenceGroup", "SequenceState", "Admission"}, "of the last one, perhaps"
+            assert len(left()) <= 3
+
+    asyncio.run(main())

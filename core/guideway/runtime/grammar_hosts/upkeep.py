@@ -1,0 +1,78 @@
+"""What a process of hosts does for itself: its name in lists, its end, its memory."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import resource
+import signal
+import sys
+import time
+from contextlib import suppress
+
+from guideway.runtime.threads import STACK_BYTES
+
+__all__ = ["Heap", "die_with_parent", "limit_memory", "show_as"]
+
+TRIMS_EVERY = 5.0
+"""Seconds of work after which a host gives the system back what was freed."""
+
+TRIMS_AT = 8 << 20
+"""The same, in bytes that it has grown by since."""
+
+LOOKS_EVERY = 0.02
+"""Seconds between two looks at that, each of which takes as long as a short answer; to grow so much takes longer."""
+
+PDEATHSIG = 1
+"""Of Linux's ``prctl``: which signal a process has when its parent ends."""
+
+
+class Heap:
+    """What C allocates. glibc keeps what a large grammar had once that is freed, and so does every thread's heap."""
+
+    def __init__(self) -> None:
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        self._trimmed_at = self._looked_at = time.monotonic()
+        self._pages = _pages(1)
+
+    def tidy(self) -> None:
+        """Give the system back what is free, now and then."""
+        now = time.monotonic()
+        if self._trim is None or now < self._looked_at + LOOKS_EVERY:
+            return
+        self._looked_at = now
+        grown = (_pages(1) - self._pages) * mmap.PAGESIZE
+        if grown > TRIMS_AT or now > self._trimmed_at + TRIMS_EVERY:
+            self._trim(0)
+            self._trimmed_at, self._pages = now, _pages(1)
+
+
+def die_with_parent() -> None:
+    """End with the process that forked this one, also amid native code that never returns. Elsewhere than on Linux the
+    end of the socket has to do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+
+
+def show_as(role: str) -> None:
+    """Have lists of processes show what this one is for, where the system lets it: its first 15 characters."""
+    with suppress(OSError), open("/proc/self/comm", "w") as file:  # noqa: PTH123 - as in `_pages`
+        file.write(role)
+
+
+def limit_memory(num_bytes: int) -> None:
+    """Let the process allocate so much more."""
+    if not (pages := _pages(0)):
+        return
+    limit = pages * mmap.PAGESIZE + num_bytes + 2 * STACK_BYTES
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def _pages(which: int) -> int:
+    """Of this process: 0: all it may use; 1: those that are in memory. 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - a path for each look costs more
+            return int(file.read(256).split()[which])
+    except OSError:
+        return 0

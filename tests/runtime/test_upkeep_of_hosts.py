@@ -1,0 +1,48 @@
+"""What processes of hosts do for themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from guideway.api import Regex
+from guideway.plugins.limits import Limits
+from guideway.runtime.grammar_hosts.upkeep import Heap
+
+from tests.support.hostility import VOCABULARY
+from tests.support.hosts import Makes, makes_hosts
+from tests.support.processes import hosts_of, memory_of, role_of
+
+SIZE = 2000
+"""Of what is allocated: no block of pages of its own."""
+
+
+@pytest.fixture
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Makes]:
+    with makes_hosts(tmp_path_factory.mktemp("installed"), ["hostile"], Limits()) as make:
+        yield make
+
+
+def test_memory_that_was_freed_is_given_back() -> None:
+    heap = Heap()
+    kept = [bytes(SIZE) for _ in range(50_000)]
+    del kept[:-1]  # the last one lies above the others, which libc keeps
+    _, before = memory_of(os.getpid())
+    heap.tidy()
+    _, after = memory_of(os.getpid())
+    assert before - after > 25_000 * SIZE
+    assert len(kept) == 1
+
+
+def test_lists_of_processes_show_what_each_is_for(made: Makes) -> None:
+    others = hosts_of(os.getpid())
+    hosts = made(sits_out=True)
+    strategy = hosts.strategies["hostile"]
+    constraint = Regex("[a-z]{3}", strategy="hostile")
+    strategy.supports(constraint)
+    grammar = strategy.compile(constraint)
+    assert grammar.matcher(VOCABULARY.stop_token_ids).validate(()) == 0
+    found = {role_of(pid) for pid in hosts_of(os.getpid()) - others}
+    assert found >= {"zygote", "read", "compile", "fill:hostile"}
+    assert "nursery" in {role_of(pid) for pid in hosts_of(os.getpid())}
