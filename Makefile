@@ -9,6 +9,7 @@
 #   make test-vllm      tests inside a real vLLM, in an environment of their own
 #   make demo-vllm      the same schema in vLLM alone and with guideway in it
 #   make test-corpora   CORPORA=folder: tests over a corpus of schemas
+#   make fuzz           SECONDS=240 SEED=text SCHEMAS=n STRATEGIES=names: invalid texts that are taken in silence
 #   make bench          benchmarks; those over the corpus of schemas need CORPORA=folder
 #   make bench-vllm     benchmarks inside vLLM; CORPORA=folder for all of them
 #   make soak           long runs: hosts killed at random, 100,000 requests and, with CORPORA=folder, hostile constraints
@@ -25,6 +26,9 @@ PROJECTS := $(wildcard core/*/pyproject.toml plugins/*/pyproject.toml contrib/*/
 SOURCES := $(wildcard core/*/src plugins/*/src contrib/*/src)
 EXAMPLES := contrib/guideway-demo-model/examples
 
+SECONDS ?= 240
+SEED ?= 1
+
 # nothing here needs a download of models
 export HF_HUB_OFFLINE ?= 1
 # the models here are tiny: a second thread only waits for the first, and on a busy machine for everybody else
@@ -33,7 +37,7 @@ export OMP_NUM_THREADS ?= 1
 empty :=
 space := $(empty) $(empty)
 
-.PHONY: help setup setup-vllm demo demo-vllm test test-slow test-vllm test-corpora lint conform contracts format bench bench-vllm soak clean
+.PHONY: help setup setup-vllm demo demo-vllm test test-slow test-vllm test-corpora fuzz lint conform contracts format bench bench-vllm soak clean
 .DELETE_ON_ERROR:
 
 help:
@@ -79,6 +83,10 @@ demo-vllm: setup-vllm
 test-corpora: setup
 	@test -n "$(CORPORA)" || { echo "say where the corpora are: make test-corpora CORPORA=folder" >&2; exit 2; }
 	$(BIN)/python -m pytest tests/corpora -m corpora --corpora "$(CORPORA)"
+
+fuzz: setup
+	$(BIN)/python tests/fuzz/differential.py --seconds "$(SECONDS)" --seed "$(SEED)" \
+	  $(if $(SCHEMAS),--schemas $(SCHEMAS)) $(if $(STRATEGIES),--strategy $(STRATEGIES))
 
 lint: setup
 	$(BIN)/ruff check .

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -48,13 +48,18 @@ def keywords(schema: Schema) -> frozenset[str]:
     - ``$ref:nested-id`` for a local reference that is relative to an ``$id`` inside the schema, or that goes by a name
       in a schema that has one; ``$ref:siblings`` for one beside what its draft, named by ``$schema``, ignores there;
     - in place of the plain name, where it matters: ``format:date``; ``$ref:remote`` out of the document and
-      ``$ref:anchor``; ``allOf:several``; ``oneOf:disjoint`` where no two branches have the same type; ``enum:mistyped``
-      and ``const:mistyped`` where a value is not of the ``type``; ``multipleOf:number`` unless the type is ``integer``;
-      ``required:undeclared`` for names that are not in ``properties``; ``minProperties:optional`` beside properties
-      that are not required; ``items:false``; ``items:list`` and ``exclusiveMinimum:draft4`` from older drafts;
-    - ``pattern:lookaround`` and the like (`pattern_details`), and ``pattern:repetition`` for a group with ``*``, ``+``
-      or ``{2,}`` in it that ``?`` or ``{1,2}`` stands after, which engines mistake in strings of JSON. These two, which
-      engines drop without a word, of ``patternProperties`` as well.
+      ``$ref:anchor``; ``allOf:several`` and ``patternProperties:several``; ``oneOf:disjoint`` where no two branches
+      have the same type; ``enum:mistyped`` and ``const:mistyped`` where a value is not of the ``type``;
+      ``multipleOf:number`` unless the type is ``integer``; ``required:undeclared`` for names that are not in
+      ``properties``; ``minProperties:optional`` beside properties that are not required; ``propertyNames:untyped``
+      unless the names' type is ``string``; ``items:false``; ``items:list`` and ``exclusiveMinimum:draft4`` from older
+      drafts;
+    - ``pattern:lookaround`` and the like (`pattern_details`), ``pattern:escaped`` for one of the characters that JSON's
+      strings escape and ``pattern:unescaped`` for all but some of them, and ``pattern:repetition`` for a group with
+      ``*``, ``+`` or ``{2,}`` in it that ``?`` or ``{1,2}`` stands after, which engines mistake in strings of JSON.
+      Lookaround and repetition, which engines drop without a word, of ``patternProperties`` as well;
+    - ``number:large`` where a number is past 2**53, which engines round, and ``number:fraction`` where a value is like
+      0.1, which no double is.
     """
     return assertions(schema).keywords
 
@@ -76,11 +81,16 @@ def assertions(schema: Schema) -> Assertions:
                 found.add("$ref:siblings")
             subschema = {"$ref": subschema["$ref"]}
             own, typed = _own(subschema), None
-        names = subschema.get("patternProperties", ())
-        details = {f"pattern:{detail}" for detail in pattern_details(subschema.get("pattern", ""))}
+        names, pattern = subschema.get("patternProperties", ()), subschema.get("pattern", "")
+        details = {f"pattern:{detail}" for detail in (*pattern_details(pattern), *_string_details(pattern))}
         details |= {"pattern:lookaround"} if any("lookaround" in pattern_details(name) for name in names) else set()
-        if any(map(_repeats_a_repetition, (subschema.get("pattern", ""), *names))):
+        if any(map(_repeats_a_repetition, (pattern, *names))):
             details.add("pattern:repetition")
+        values = _values(subschema)
+        if any(map(_is_large, _numbers([*values, *(subschema[name] for name in _NUMERIC & subschema.keys())]))):
+            details.add("number:large")
+        if any(map(_is_fraction, _numbers(values))):
+            details.add("number:fraction")
         references = own & {"$ref", "$ref:anchor", "$dynamicRef", "$recursiveRef"}
         nested |= resource is not schema
         by_name |= not references <= {"$ref"}
@@ -161,6 +171,32 @@ def _own(schema: Mapping[str, Any]) -> set[str]:
     return {_name(keyword, schema) for keyword in KEYWORDS if keyword in schema and _asserts(keyword, schema)}
 
 
+def _numbers(values: list[Any]) -> Iterator[int | float]:
+    """Those in some values, however deep."""
+    pending = [*values]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, list):
+            pending += value
+        elif isinstance(value, Mapping):
+            pending += value.values()
+        elif isinstance(value, int | float):
+            yield value
+
+
+def _is_large(number: float) -> bool:
+    return not -(2**53) <= number <= 2**53
+
+
+def _is_fraction(number: float) -> bool:
+    return f"{number:.17g}" != f"{number:.15g}" and not _is_large(number)
+
+
+def _values(schema: Mapping[str, Any]) -> list[Any]:
+    """Those of ``enum`` and ``const``."""
+    return [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else [])]
+
+
 def _asserts(keyword: str, schema: Mapping[str, Any]) -> bool:
     """Whether `keyword` says anything where it stands."""
     match keyword:
@@ -202,6 +238,10 @@ def _name(keyword: str, schema: Mapping[str, Any]) -> str:
             return "required:undeclared"
         case "minProperties" | "maxProperties" if not declared.keys() <= set(schema.get("required", ())):
             return f"{keyword}:optional"
+        case "patternProperties" if len(value) > 1:
+            return "patternProperties:several"
+        case "propertyNames" if not (isinstance(value, Mapping) and value.get("type") == "string"):
+            return "propertyNames:untyped"
         case "items" if isinstance(value, list):
             return "items:list"
         case "items" if value is False:
@@ -237,9 +277,15 @@ def _are_of_different_types(schemas: list[Any]) -> bool:
     return len(names) == len(schemas)
 
 
+_NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+
 _APPLIES_OTHERS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 _NEED_NO_TYPE = frozenset({*_REFERENCES, "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})
+
+_ALL_BUT = re.compile(r"\[\^(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""A class of all characters but some."""
+_ESCAPED = re.compile(r'["\x00-\x1f]|\\(?:\\|[nrtfv]|c|x(?:22|5[cC]|[01])|u00(?:22|5[cC]|[01]))')
 
 _PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
     "lookaround": re.compile(r"\(\?<?[=!]").search,
@@ -247,3 +293,12 @@ _PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
     "boundary": re.compile(r"\\[bB]").search,
     "property": re.compile(r"\\[pP]").search,
 }
+
+
+def _string_details(pattern: str) -> Iterator[str]:
+    """What a regular expression says of characters that JSON's strings escape: that there is one, ``escaped``, or all
+    but one, ``unescaped``."""
+    if _ESCAPED.search(_ALL_BUT.sub("", pattern)):
+        yield "escaped"
+    if any(map(_ESCAPED.search, _ALL_BUT.findall(pattern))):
+        yield "unescaped"

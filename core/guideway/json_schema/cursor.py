@@ -34,8 +34,8 @@ VALUE, SCALAR, STRING, KEY_START, KEY, COLON, AFTER = Place
 
 
 class Limits(NamedTuple):
-    """How JSON has to be written, besides names (`JsonCursor.within`). No escape is a surrogate, so that each character
-    of a string is one escape at most."""
+    """How JSON has to be written, besides names (`JsonCursor.within`). No escape is a surrogate, and all is UTF-8, so
+    that each character of a string is one escape at most."""
 
     most_blanks: int
     """White space in a row."""
@@ -43,10 +43,13 @@ class Limits(NamedTuple):
     """Whether one space stands after each comma and colon."""
 
 
-BETWEEN = re.compile(rb'["\\]')
+BETWEEN = re.compile(rb'["\\\xe0\xed\xf0\xf4]')
 """What a string has to be looked at for."""
 
 QUOTE, BACKSLASH, BLANK = b'"\\ '
+SECOND_BYTES = {0xE0: range(0xA0, 0xC0), 0xED: range(0x80, 0xA0), 0xF0: range(0x90, 0xC0), 0xF4: range(0x80, 0x90)}
+"""What may follow in UTF-8 after the first bytes that not every later byte may follow: no surrogate, no character in
+more bytes than it needs, none past the last."""
 BLANKS = b" \t\n\r"
 
 DUE = -1
@@ -101,7 +104,7 @@ class JsonCursor(NamedTuple):
     name: bytes = b""
     """What has been written of a property's name."""
     escape: bytes = b""
-    """What has been written of an escape."""
+    """What has been written of an escape, or of a character that may be none of UTF-8's."""
     blanks: int = 0
     """White space that came last, outside strings; `DUE` where limits want some."""
 
@@ -132,8 +135,8 @@ class JsonCursor(NamedTuple):
                         return None
                     if len(escape) == 6 or (len(escape) == 2 and byte != 0x75):
                         escape = b""
-                elif byte == BACKSLASH:
-                    escape = b"\\"
+                elif byte == BACKSLASH or byte in SECOND_BYTES:
+                    escape = bytes((byte,))
                 elif byte == QUOTE and place is STRING:
                     place = AFTER
                 elif byte == QUOTE:
@@ -171,6 +174,8 @@ class JsonCursor(NamedTuple):
 
 
 def _may_begin(escape: bytes, place: Place) -> bool:
+    if escape[0] != BACKSLASH:
+        return escape[1] in SECOND_BYTES[escape[0]]
     return escape in _BEGUN_IN_NAMES if place is KEY else _SURROGATE.match(escape) is None
 
 

@@ -56,7 +56,7 @@ def probe_holders_apart(strategy: GrammarStrategy) -> Table:
     """As `probe`, for a library that ignores so much that keywords which hold other schemas would be blamed for what
     is in them: those are judged by the cases in which nothing else is ignored."""
     table = probe(strategy)
-    ignored = {name for name, status in table.items() if status == "unenforced" and not _holds(name)}
+    ignored = {name for name in table if table[name] == "unenforced" and "+" not in name and not _holds(name)}
 
     def compile_holders(constraint: JsonSchema) -> CompiledGrammar:
         names = keywords(constraint.parsed)
@@ -77,7 +77,11 @@ def _probe(compile_: Callable[[JsonSchema], CompiledGrammar]) -> Table:
     found: dict[str, list[Status]] = {}
     indirect: list[tuple[str, frozenset[str], Status]] = []
     for name, schema, right, wrong in cases():
-        statuses = [_judge(compile_, schema, right, wrong, word) for word in WHITESPACE]
+        statuses: list[Status] = []
+        if "+" not in name:
+            statuses += (_judge(compile_, schema, right, wrong, word) for word in WHITESPACE)
+        elif "unenforced" not in found.get(name, ()):  # more would tell nothing
+            statuses.append(_judge(compile_, schema, right, wrong, "bounded"))
         found.setdefault(name, []).extend(statuses)
         if name in _INDIRECT:
             indirect += ((name, keywords(schema) - {name}, status) for status in statuses)

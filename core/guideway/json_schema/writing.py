@@ -13,6 +13,7 @@ import numpy as np
 from guideway.api.bitmask import num_words
 from guideway.api.types import MAX_WHITESPACE, Whitespace
 from guideway.json_schema.cursor import (
+    BETWEEN,
     BLANKS,
     COLON,
     KEY,
@@ -49,7 +50,7 @@ _NAMES = {
     KEY_START: re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*?")', re.DOTALL),
 }
 """A token that ends a name, and one that is a whole one first; what follows may be more."""
-_SPECIAL = re.compile(rb'["\\]')
+_SPECIAL = BETWEEN
 
 
 class _EveryName(Names):
@@ -71,7 +72,8 @@ _Kind: TypeAlias = tuple[Place, bytes, int]
 
 class WritingRule:
     """Which of these tokens may follow, so that white space is as a word says and a property is known by its bytes: its
-    name has no escape of a character that can do without, and stands once in an object. Nor is an escape a surrogate.
+    name has no escape of a character that can do without, and stands once in an object. Nor is an escape a surrogate,
+    or a character one that UTF-8 does not have.
     What is written is JSON from its first byte to its last: a matcher asks its library as well."""
 
     start = START

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 OPTIONS = "x-guidance"
+APPLYING = ("$ref", "allOf", "anyOf", "oneOf")
 OPTIONS_IN_SCHEMA = "a schema may not hold `x-guidance`: llguidance would take options of the engine from it"
 
 
@@ -54,7 +55,17 @@ def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
 
 def to_lark(schema: Any, options: JsonCompileOptions) -> str:
     """A checked schema as a Lark expression."""
-    return "%json " + json.dumps({**({} if schema is True else schema), OPTIONS: options})
+    return "%json " + json.dumps({**({} if schema is True else _in_order(schema)), OPTIONS: options})
+
+
+def _in_order(schema: Any) -> Any:
+    """A copy whose keywords that apply other schemas come last: what stands on both sides of one, such as ``items`` and
+    ``additionalItems``, llguidance would read apart."""
+    copy = json.loads(json.dumps(schema))
+    for _, node in subschemas(copy):
+        if isinstance(node, dict):
+            node.update([(keyword, node.pop(keyword)) for keyword in APPLYING if keyword in node])
+    return copy
 
 
 def _sets_options(schema: Schema) -> bool:

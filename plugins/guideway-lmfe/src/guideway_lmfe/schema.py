@@ -92,6 +92,8 @@ def _of_type(kind: str, schema: Mapping[str, Any], depth: int) -> dict[str, Any]
     new |= {keyword: schema[keyword] for keyword in _KEPT.get(kind, ()) if keyword in schema}
     if kind == "string":
         _check_string(new)
+        if new.get("pattern", "?") in ("", "^", "$", "^$"):  # which lm-format-enforcer would not look at
+            return {"type": "string", "enum": [""]} if new["pattern"] == "^$" else {"type": "string"}
     elif kind == "array":
         if new.get("maxItems") == 0 or new.get("minItems", 0) > new.get("maxItems", new.get("minItems", 0)):
             _refuse("lm-format-enforcer does not compile arrays that must be empty, or cannot be", "maxItems")

@@ -1,0 +1,91 @@
+"""Which keywords a strategy supports, and how often each two of them have met in schemas that were judged."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import combinations, product
+from random import Random
+from typing import NamedTuple
+
+from guideway.json_schema import Schema, resolve, root_keywords, subschemas
+
+from tests.fuzz.keyword_writers import HOLDERS, WRITERS
+
+__all__ = ["Coverage", "Pair", "pairs_of", "supported"]
+
+REFERENCE = (
+    *("$ref", "anyOf", "enum", "const", "type", "minLength", "maxLength", "pattern", "minimum", "maximum", "false"),
+    *("properties", "required", "additionalProperties", "items", "items:false", "prefixItems", "minItems", "maxItems"),
+)
+"""The keywords of the reference, which has no table."""
+
+MOST_TRIES = 40
+"""Schemas in which two keywords were asked for and never judged together, after which they count as out of reach: the
+strategy refuses them, or names one of them as not enforced."""
+
+
+SAMPLE = 50
+"""Pairs that are compared for the next schema."""
+
+
+class Pair(NamedTuple):
+    """Two keywords that meet: side by side, in alphabetical order, or the second inside a subschema of the first's."""
+
+    first: str
+    second: str
+    inside: bool
+
+
+def supported(strategy: str) -> list[str]:
+    """The keywords that a strategy enforces, of those that schemas here have."""
+    if strategy == "reference":
+        return sorted(REFERENCE)
+    table: Mapping[str, str] = importlib.import_module(f"guideway_{strategy}.strategy").SUPPORT.installed()
+    return sorted(name for name in (*WRITERS, "false") if table.get(name) in ("enforced", "narrow"))
+
+
+def pairs_of(schema: Schema) -> set[Pair]:
+    """The pairs in a schema."""
+    found = set()
+    for _, node in subschemas(schema):
+        own = root_keywords(node)
+        found |= {Pair(*two, inside=False) for two in combinations(sorted(own), 2)}
+        below = [child for _, child in subschemas(node) if child is not node]
+        if isinstance(node, Mapping) and "$ref" in node:
+            below.append(resolve(schema, node["$ref"]))
+        inner = frozenset[str]().union(*map(root_keywords, below))
+        found |= {Pair(one, other, inside=True) for one, other in product(own, inner)}
+    return found
+
+
+class Coverage:
+    """How often the pairs of some keywords were judged; names the one to write next."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        names = sorted(name for name in names if name in WRITERS)
+        self.judged: Counter[Pair] = Counter()
+        self._tried: Counter[Pair] = Counter()
+        beside = [Pair(*two, inside=False) for two in combinations(names, 2)]
+        holding = [name for name in names if name in HOLDERS]
+        inside = [Pair(*two, inside=True) for two in product(holding, names)]
+        drafts = {name: WRITERS[name].drafts for name in names}
+        self._pairs = [pair for pair in beside + inside if drafts[pair.first] & drafts[pair.second]]
+
+    def next(self, random: Random) -> Pair:
+        """Of some pairs within reach, the one that was judged least often, and of these was asked for least."""
+        within_reach = [pair for pair in self._pairs if self.judged[pair] or self._tried[pair] < MOST_TRIES]
+        some = random.sample(within_reach, min(len(within_reach), SAMPLE))
+        return min(some, key=lambda pair: (self.judged[pair], self._tried[pair]))
+
+    def add(self, asked: Pair, schema: Schema, *, judged: bool) -> None:
+        """Count a schema that was written for a pair."""
+        self._tried[asked] += 1
+        if judged:
+            self.judged.update(pairs_of(schema))
+
+    def summary(self) -> dict[str, int]:
+        """How many pairs there are, how many of them were judged, and how often the rarest of these."""
+        counts = [self.judged[pair] for pair in self._pairs if self.judged[pair]]
+        return {"pairs": len(self._pairs), "pairs judged": len(counts), "least": min(counts, default=0)}

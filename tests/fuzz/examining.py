@@ -1,0 +1,276 @@
+"""What a strategy says of a schema and of texts, and where that is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from random import Random
+from typing import Any
+
+import numpy as np
+from guideway.api import (
+    CompiledGrammar,
+    DeadEnd,
+    GrammarStrategy,
+    InvalidGrammar,
+    JsonSchema,
+    LimitExceeded,
+    UnsupportedGrammar,
+    Vocabulary,
+)
+from guideway.api.bitmask import allocate, unpack
+from guideway.api.types import Whitespace
+from numpy.typing import NDArray
+
+from tests.fuzz.instances import edited, edited_text, instance, written
+from tests.support.json_strategies import build, takes
+from tests.support.json_texts import TextJudge
+
+__all__ = ["Case", "Examiner", "Outcome", "vocabulary"]
+
+NUM_INSTANCES = 4
+NUM_EDITS = 4
+"""Of each instance."""
+NUM_WALKS = 4
+SHORT_WALK, LONG_WALK = 25, 90
+"""Tokens after which a walk looks for its end, and gives up."""
+
+LONGER_TOKENS = (
+    *('{"', '":', '","', '"}', '": ', '", "', '"]', '["', "[[", "]]", "}}", "[]", "{}", '""', "},{", "],[", '":"'),
+    *('{"a":', '{"b":', ',"a":', ',"b":', ', "a": ', '"a"', '"b"', '"k":', "\\u00", "\\u0061", "\\n", "\\ud83d", '\\"'),
+    *("true", "false", "null", "ab", "abc", "aa", "10", "00", ".0", "e0", "E+1", "-1", "1,", "0.5", "  ", "\n  ", ", "),
+    *("é", "😀", "a\\", 'b"', '1"', "1}", "1]"),
+)
+STOP = 256 + len(LONGER_TOKENS)
+
+
+def vocabulary() -> Vocabulary:
+    """Every byte, tokens that cross the borders of JSON's, and a stop token."""
+    tokens = [*(bytes([i]) for i in range(256)), *(token.encode() for token in LONGER_TOKENS), b""]
+    return Vocabulary(tokens, frozenset({STOP}), {STOP: "</s>"})
+
+
+@dataclass(frozen=True)
+class Case:
+    """A text under a schema, and a strategy that is asked about it."""
+
+    strategy: str
+    schema: Any
+    whitespace: Whitespace
+    text: str
+    """What is not UTF-8 in it stands as lone surrogates (``surrogateescape``)."""
+
+    @property
+    def size(self) -> int:
+        return len(json.dumps(self.schema)) + len(self.text)
+
+    def to_json(self) -> str:
+        """One line, which `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> Case:
+        return cls(**json.loads(line))
+
+
+@dataclass
+class Outcome:
+    """What became of one schema."""
+
+    status: str = "judged"
+    """``judged``; or ``refused``, ``named`` (a keyword is not enforced), after which no text is looked at."""
+    num_texts: int = 0
+    num_taken: int = 0
+    num_unjudged: int = 0
+    silent: list[Case] = field(default_factory=list)
+    over_strict: list[Case] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    """What was raised that may not be, or masks and tokens that disagree."""
+
+
+class Unjudged(Exception):
+    """The judge cannot tell."""
+
+
+class Examiner:
+    """One strategy, with the vocabulary of `vocabulary`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._vocabulary = vocabulary()
+        self._strategy: GrammarStrategy = build(name, self._vocabulary)
+        self._tokens = _Tokens(self._vocabulary)
+
+    def names_nothing(self, schema: Any) -> bool:
+        """Whether the strategy takes a schema and says that it enforces all of it."""
+        support = self._strategy.supports(JsonSchema(schema))
+        return not support.refused and not support.unenforced
+
+    def examine(self, schema: Any, whitespace: Whitespace, random: Random) -> Outcome:
+        """Judge many texts under a schema."""
+        outcome = Outcome()
+        try:
+            compiled = self._compiled(schema, whitespace)
+            if isinstance(compiled, str):
+                outcome.status = compiled
+                return outcome
+            judge = _Judge(schema)
+            texts = set()
+            for _ in range(NUM_INSTANCES):
+                value = instance(random, schema)
+                plain = _plain(value, whitespace)
+                self._look(outcome, Case(self.name, schema, whitespace, plain), compiled, judge, plain=True)
+                for _ in range(NUM_EDITS):
+                    other = edited(random, value) if random.random() < 0.6 else value
+                    text = written(random, other, whitespace)
+                    texts.add(edited_text(random, text) if random.random() < 0.25 else text)
+            for text in sorted(texts):
+                self._look(outcome, Case(self.name, schema, whitespace, text), compiled, judge, plain=False)
+            for text in self._walks(outcome, compiled, schema, random):
+                self._look(outcome, Case(self.name, schema, whitespace, text), compiled, judge, plain=False)
+        except LimitExceeded:
+            pass
+        except Exception as error:
+            outcome.broken.append(f"{type(error).__name__}: {error} ({json.dumps(schema)})"[:2000])
+        return outcome
+
+    def verdict(self, case: Case) -> str:
+        """``silent``, ``over-strict``, ``taken``, ``not taken``, ``unjudged``, or why the schema is not judged."""
+        compiled = self._compiled(case.schema, case.whitespace)
+        if isinstance(compiled, str):
+            return compiled
+        taken = takes(compiled, _bytes(case.text), frozenset({STOP}))
+        try:
+            valid = _Judge(case.schema)(case.text)
+        except Unjudged:
+            return "unjudged"
+        if taken:
+            return "taken" if valid else "silent"
+        return "over-strict" if valid else "not taken"
+
+    def _compiled(self, schema: Any, whitespace: Whitespace) -> CompiledGrammar | str:
+        constraint = JsonSchema(schema, whitespace=whitespace)
+        support = self._strategy.supports(constraint)
+        if support.refused:
+            return "refused"
+        if support.unenforced:
+            return "named"
+        try:
+            return self._strategy.compile(constraint)
+        except (InvalidGrammar, UnsupportedGrammar):
+            return "refused"
+
+    def _look(self, outcome: Outcome, case: Case, compiled: CompiledGrammar, judge: _Judge, *, plain: bool) -> None:
+        outcome.num_texts += 1
+        taken = takes(compiled, _bytes(case.text), frozenset({STOP}))
+        outcome.num_taken += taken
+        if not taken and not plain:
+            return
+        try:
+            valid = judge(case.text)
+        except Unjudged:
+            outcome.num_unjudged += 1
+            return
+        if taken and not valid:
+            outcome.silent.append(case)
+        elif valid and not taken:
+            outcome.over_strict.append(case)
+
+    def _walks(self, outcome: Outcome, compiled: CompiledGrammar, schema: Any, random: Random) -> Iterator[str]:
+        """Texts that the masks allow."""
+        weights = self._tokens.weights(json.dumps(schema, ensure_ascii=False))
+        for _ in range(NUM_WALKS):
+            matcher, text = compiled.matcher(frozenset({STOP})), b""
+            for step in range(LONG_WALK):
+                bitmask = allocate(1, self._vocabulary.logits_width)
+                try:
+                    matcher.fill_bitmask(bitmask, 0)
+                except DeadEnd:
+                    break
+                allowed = unpack(bitmask, self._vocabulary.logits_width)[0]
+                token_id = self._tokens.draw(random, allowed, weights, hurried=step >= SHORT_WALK)
+                if matcher.accept([token_id]) != 1:
+                    outcome.broken.append(
+                        f"token {token_id} is allowed after {text!r} and refused: {json.dumps(schema)}"
+                    )
+                    break
+                if token_id == STOP:
+                    yield text.decode(errors="surrogateescape")
+                    break
+                text += self._vocabulary.tokens[token_id]
+
+
+class _Tokens:
+    """Draws tokens, those more often that are about a schema."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._texts = vocabulary.tokens
+        self._base = np.array([_weight(token) for token in self._texts])
+        self._hurried = np.array([30.0 if token and set(token) <= set(b'"]}') else 1.0 for token in self._texts])
+        self._hurried[STOP] = 100
+
+    def weights(self, schema: str) -> NDArray[np.float64]:
+        data = schema.encode()
+        known = [3.0 if token and token in data else 1.0 for token in self._texts]
+        found: NDArray[np.float64] = self._base * np.array(known)
+        return found
+
+    def draw(self, random: Random, allowed: NDArray[Any], weights: NDArray[np.float64], *, hurried: bool) -> int:
+        sums = np.cumsum(np.where(allowed, weights * self._hurried if hurried else weights, 0.0))
+        return int(np.searchsorted(sums, random.random() * sums[-1], side="right"))
+
+
+def _weight(token: bytes) -> float:
+    if not token:
+        return 8.0  # the stop token
+    if token.isspace():
+        return 0.1
+    if token in b'"{}[],:0123456789.-e':
+        return 4.0
+    return 1.0 if len(token) > 1 or 32 <= token[0] < 127 else 0.1
+
+
+class _Judge:
+    """The judge of texts, with every way in which it may fail to judge as one."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+
+    @cached_property
+    def _has_dot(self) -> bool:
+        return any("." in text for text in _PATTERNS.findall(json.dumps(self._schema)))
+
+    @cached_property
+    def _judge(self) -> TextJudge:
+        return TextJudge(self._schema)
+
+    def __call__(self, text: str) -> bool:
+        try:
+            _bytes(text).decode()
+        except UnicodeDecodeError:
+            return False
+        if self._has_dot and _LINE_ENDS.search(text):
+            raise Unjudged("a dot stands for these in some dialects of regular expressions")
+        if r"\\p" in json.dumps(self._schema) and any(unicodedata.category(c) == "Cn" for c in text):
+            raise Unjudged("a newer Unicode may have this character")
+        try:
+            return self._judge(text)
+        except (RecursionError, OverflowError) as error:
+            raise Unjudged from error
+
+
+_PATTERNS = re.compile(r'"pattern(?:Properties)?": (?:"[^"]*"|\{[^}]*)')
+_LINE_ENDS = re.compile(r"\\r|\\u000[dD]|\\u202[89]|[\u2028\u2029]")
+
+
+def _plain(value: Any, whitespace: Whitespace) -> str:
+    separators = (", ", ": ") if whitespace == "spaced" else (",", ":")
+    return json.dumps(value, ensure_ascii=False, separators=separators)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")

@@ -1,0 +1,158 @@
+"""Schema after schema for one strategy, in a process that is replaced when one of them takes too long."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from random import Random
+from typing import Any, get_args
+
+from guideway.api.types import Whitespace
+from guideway.json_schema import keywords
+
+from tests.fuzz.coverage import Coverage, Pair, supported
+from tests.fuzz.examining import Case, Examiner, Outcome
+from tests.fuzz.keyword_writers import WRITERS
+from tests.fuzz.minimizing import minimized
+from tests.fuzz.schemas import SchemaWriter
+
+__all__ = ["Finding", "Found", "run"]
+
+CPU_SECONDS = 10
+"""For one schema and its texts, the search for a smaller finding included."""
+TRIES = (False, False, True, True, True)
+"""To write a schema of which the strategy names nothing: whether a plain one."""
+MOST_MINIMIZED = 40
+"""Findings of a strategy that are made smaller; more tell nothing new."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A case that is wrong, as small as it could be made, and the schema's number."""
+
+    number: int
+    case: Case
+
+    @property
+    def keywords(self) -> tuple[str, ...]:
+        return tuple(sorted(keywords(self.case.schema)))
+
+
+@dataclass
+class Found:
+    """What was found of one strategy."""
+
+    strategy: str
+    counts: Counter[str] = field(default_factory=Counter)
+    """``schemas``, of which some are ``refused``, ``named``, ``judged`` or ran into the ``timeout``; ``texts``,
+    ``taken``, ``unjudged``, ``silent``, ``over-strict``, ``broken``; ``pairs``, ``pairs judged``, ``least``."""
+    silent: list[Finding] = field(default_factory=list)
+    over_strict: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """By the keywords of the schema."""
+    broken: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A schema's number, what it was written for, what became of it, and a finding that was made smaller."""
+
+    number: int
+    pair: Pair
+    schema: Any
+    outcome: Outcome
+    smaller: Case | None
+    seconds: float
+
+
+def run(
+    strategy: str, seed: str, seconds: float, tell: Callable[[str], None], most_schemas: int = sys.maxsize
+) -> Found:
+    """Fuzz a strategy for so many seconds of a processor, or until there were so many schemas; `tell` is given
+    each finding as soon as there is one."""
+    found, coverage = Found(strategy), Coverage(supported(strategy))
+    examiner = Examiner(strategy)
+    context = multiprocessing.get_context("fork")  # what was imported and built is there at once
+    number, spent = 0, 0.0
+    start = time.process_time()
+
+    def goes_on() -> bool:
+        return number < most_schemas and spent + time.process_time() - start < seconds
+
+    while goes_on():
+        ours, theirs = context.Pipe(duplex=False)
+        minimize = len(found.silent) < MOST_MINIMIZED
+        process = context.Process(target=_write_and_examine, args=(theirs, examiner, coverage, seed, number, minimize))
+        process.start()
+        theirs.close()
+        try:
+            while goes_on():
+                written: _Written = ours.recv()
+                number, spent = written.number + 1, spent + written.seconds
+                _count(found, coverage, written, tell)
+        except EOFError:
+            number, spent = number + 1, spent + CPU_SECONDS
+            found.counts["schemas"] += 1
+            found.counts["timeout"] += 1
+        process.kill()
+        process.join()
+        ours.close()
+    found.counts.update(coverage.summary())
+    return found
+
+
+def _count(found: Found, coverage: Coverage, written: _Written, tell: Callable[[str], None]) -> None:
+    outcome = written.outcome
+    coverage.add(written.pair, written.schema, judged=outcome.status == "judged")
+    found.counts.update({"schemas": 1, outcome.status: 1, "texts": outcome.num_texts, "taken": outcome.num_taken})
+    found.counts.update({"unjudged": outcome.num_unjudged, "silent": len(outcome.silent)})
+    found.counts.update({"over-strict": len(outcome.over_strict), "broken": len(outcome.broken)})
+    if outcome.over_strict:
+        found.over_strict[tuple(sorted(keywords(written.schema)))] += 1
+    for message in outcome.broken:
+        found.broken.append(message)
+        tell(f"broken: {found.strategy}, schema {written.number}: {message}")
+    if written.smaller is not None:
+        finding = Finding(written.number, written.smaller)
+        found.silent.append(finding)
+        tell(f"silent: {' '.join(finding.keywords)}, schema {finding.number}\n  {finding.case.to_json()}")
+
+
+def _write_and_examine(
+    connection: Connection, examiner: Examiner, coverage: Coverage, seed: str, number: int, minimize: bool
+) -> None:
+    names = supported(examiner.name)
+    while True:
+        # of all threads; and it ends the process, because native code does not see a Python handler
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+        start = time.process_time()
+        random = Random(f"{seed} {examiner.name} {number}")
+        pair = coverage.next(random)
+        drafts = WRITERS[pair.first].drafts & WRITERS[pair.second].drafts
+        draft = "2020-12" if "2020-12" in drafts and random.random() < 0.7 else random.choice(sorted(drafts))
+        for plain in TRIES:
+            writer = SchemaWriter(random, names, draft, plain=plain)
+            schema = writer.write(*pair[:2], inside=pair.inside)
+            if examiner.names_nothing(schema):
+                break
+        outcome = examiner.examine(schema, random.choice(get_args(Whitespace)), random)
+        coverage.add(pair, schema, judged=outcome.status == "judged")
+        smaller = None
+        if outcome.silent:
+            smaller = min(outcome.silent, key=lambda case: case.size)
+            if minimize:
+                smaller = minimized(smaller, lambda case: _is_silent(examiner, case))
+        connection.send(_Written(number, pair, schema, outcome, smaller, time.process_time() - start))
+        number += 1
+
+
+def _is_silent(examiner: Examiner, case: Case) -> bool:
+    try:
+        return examiner.verdict(case) == "silent"
+    except Exception:  # of a library, or of the judge about what is no schema in its draft
+        return False
