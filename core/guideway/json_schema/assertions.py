@@ -58,8 +58,8 @@ def keywords(schema: Schema) -> frozenset[str]:
       strings escape and ``pattern:unescaped`` for all but some of them, and ``pattern:repetition`` for a group with
       ``*``, ``+`` or ``{2,}`` in it that ``?`` or ``{1,2}`` stands after, which engines mistake in strings of JSON.
       Lookaround and repetition, which engines drop without a word, of ``patternProperties`` as well;
-    - ``number:large`` where a number is past 2**53, which engines round, and ``number:fraction`` where a value is like
-      0.1, which no double is.
+    - ``number:large`` where a number is past 2**53, which engines round, ``number:fraction`` where a value is like 0.1,
+      which no double is, and ``number:narrow`` where a bound that is excluded has the other one less than 1 away.
     """
     return assertions(schema).keywords
 
@@ -91,6 +91,8 @@ def assertions(schema: Schema) -> Assertions:
             details.add("number:large")
         if any(map(_is_fraction, _numbers(values))):
             details.add("number:fraction")
+        if _is_narrow(subschema):
+            details.add("number:narrow")
         references = own & {"$ref", "$ref:anchor", "$dynamicRef", "$recursiveRef"}
         nested |= resource is not schema
         by_name |= not references <= {"$ref"}
@@ -192,6 +194,19 @@ def _is_fraction(number: float) -> bool:
     return f"{number:.17g}" != f"{number:.15g}" and not _is_large(number)
 
 
+def _is_narrow(schema: Mapping[str, Any]) -> bool:
+    """Whether a bound is excluded, and the other less than 1 away; also as draft 4 writes it."""
+    excluded = [schema.get(keyword) for keyword in ("exclusiveMinimum", "exclusiveMaximum")]
+    bounds = [schema.get(keyword) for keyword in ("minimum", "maximum")]
+    if not any(value is not None and value is not False for value in excluded):
+        return False
+    low, high = (
+        [each for each in pair if isinstance(each, int | float) and not isinstance(each, bool)]
+        for pair in zip(bounds, excluded, strict=True)
+    )
+    return any(abs(second - first) < 1 for first in low for second in high)
+
+
 def _values(schema: Mapping[str, Any]) -> list[Any]:
     """Those of ``enum`` and ``const``."""
     return [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else [])]
@@ -212,6 +227,8 @@ def _asserts(keyword: str, schema: Mapping[str, Any]) -> bool:
 
 
 def _beside_type(name: str, typed: object) -> str | None:
+    if name.partition(":")[0] in ("enum", "const"):  # values of another type have a name of their own
+        return None
     if name.partition(":")[0] in _NEED_NO_TYPE:
         return None if typed is None else f"{name}+type"
     name = "format" if name.startswith("format:") else name

@@ -600,6 +600,15 @@ _LABELLED: list[Case] = [
         )
     ),
     *(
+        ("number:narrow", {"type": "number", **schema}, right, wrong)
+        for schema, right, wrong in (
+            ({"exclusiveMinimum": 1, "maximum": 1.5}, [1.25, 1.5], [1, 2]),
+            ({"exclusiveMinimum": 0, "exclusiveMaximum": 0.5}, [0.25], [0, 0.5]),
+            ({"minimum": -1.5, "exclusiveMaximum": -1}, [-1.25, -1.5], [-1, -2]),
+            ({"minimum": 1, "exclusiveMinimum": True, "maximum": 1.5}, [1.25, 1.5], [1, 2]),
+        )
+    ),
+    *(
         ("number:fraction", {"type": "number", **schema}, right, wrong)
         for schema, right, wrong in (
             ({"const": 0.1}, [0.1], [0.2, 0.01, 0]),

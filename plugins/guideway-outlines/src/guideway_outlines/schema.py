@@ -46,30 +46,45 @@ def _repaired(schema: Any) -> Any:
         return {"anyOf": [{}]}  # by itself its alternatives would have no group around them
     if "const" in schema or "enum" in schema:
         return _values(schema)
-    new = dict(schema)
+    new = _of_its_type(schema)
     if schema.get("minItems", 0) > schema.get("maxItems", schema.get("minItems", 0)):
         raise InvalidGrammar("no array has at least `minItems` and at most `maxItems` items", field="constraint.schema")
     if len(schema.get("allOf", ())) > 1:
         _refuse("outlines does not compile `allOf` of several schemas", "allOf")
     for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
-        if keyword in schema:
+        if keyword in new:
             new[keyword] = [_repaired(child) for child in schema[keyword]]
     for keyword in ("items", "additionalProperties", "not"):
-        if keyword in schema and isinstance(schema[keyword], Mapping):
+        if keyword in new and isinstance(schema[keyword], Mapping):
             new[keyword] = _repaired(schema[keyword])
     for keyword in ("$defs", "definitions"):
         if keyword in schema:
             new[keyword] = {name: _repaired(child) for name, child in schema[keyword].items()}
-    if "properties" in schema:
+    if "properties" in new:
         new["properties"] = {_escaped(name): _repaired(child) for name, child in schema["properties"].items()}
-    if "required" in schema:
+    if "required" in new:
         new["required"] = [_escaped(name) for name in schema["required"]]
-    if "pattern" in schema:
+    if "pattern" in new:
         new["pattern"] = _in_string(schema["pattern"], search=True)
-    elif schema.get("format") in FORMATS:
+    elif new.get("format") in FORMATS:
         new["pattern"] = _in_string(FORMATS[schema["format"]], search=False)
         del new["format"]
     return new
+
+
+def _of_its_type(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy without the keywords that say nothing of its ``type``. outlines-core would look at some of them first."""
+    typed = schema.get("type")
+    others = {name for kind, names in _SAY.items() if kind != typed for name in names} if isinstance(typed, str) else ()
+    return {name: value for name, value in schema.items() if name not in others}
+
+
+_SAY = {
+    "object": ("properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties"),
+    "array": ("items", "prefixItems", "minItems", "maxItems"),
+    "string": ("pattern", "format", "minLength", "maxLength"),
+}
+"""Keywords of one type that outlines-core reads."""
 
 
 def _values(schema: Mapping[str, Any]) -> dict[str, Any]:
