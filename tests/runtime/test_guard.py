@@ -180,7 +180,7 @@ SIZES: list[tuple[str, int, Callable[[int], Constraint]]] = [
 )
 def test_each_rule_holds_from_one_past_its_limit(rule: str, limit: int, make: Callable[[int], Constraint]) -> None:
     strategy = Fussy(**{rule: limit})
-    assert [candidate.name for candidate in choose(make(limit), {"fussy": strategy})] == ["fussy"]
+    assert [candidate.name for candidate in choose(make(limit), {"fussy": strategy}).candidates] == ["fussy"]
     with pytest.raises(LimitExceeded, match=f"fussy: {rule} at .*, the limit {limit}$"):
         choose(make(limit + 1), {"fussy": strategy})
     assert strategy.asked == [make(limit)]
@@ -215,13 +215,13 @@ def test_a_refusal_is_short_whatever_the_constraint_says() -> None:
 
 def test_the_next_strategy_gets_what_one_cannot_bear() -> None:
     first, second = Fussy(repetition=5), Fussy()
-    (candidate,) = choose(schema(maxItems=6), {"first": first, "second": second})
+    (candidate,) = choose(schema(maxItems=6), {"first": first, "second": second}).candidates
     assert (candidate.name, first.asked, len(second.asked)) == ("second", [], 1)
 
 
 def test_nodes_are_counted_up_to_the_most_that_any_strategy_takes() -> None:
     strategies = {"first": Fussy(nodes=5), "second": Fussy(nodes=20)}
-    assert [each.name for each in choose(schema(enum=[0] * 10), strategies)] == ["second"]
+    assert [each.name for each in choose(schema(enum=[0] * 10), strategies).candidates] == ["second"]
     with pytest.raises(LimitExceeded):
         choose(schema(enum=[0] * 20), strategies)
 
@@ -250,7 +250,7 @@ def test_a_refused_constraint_is_counted_again_and_a_chosen_one_is_not(monkeypat
     monkeypatch.setattr("guideway.runtime.guard.measured", lambda *args: counted.append(args) or measured(*args))
     cache = CandidateCache({"fussy": Fussy(repetition=5)})
     for constraint in (schema(maxItems=5), schema(maxItems=5)):
-        cache.candidates(constraint)
+        cache.chosen(constraint)
     assert len(counted) == 1
 
 
@@ -294,7 +294,7 @@ def test_what_needs_itself_without_end_is_invalid(given: dict[str, Any]) -> None
     ],
 )
 def test_what_may_end_passes(given: dict[str, Any]) -> None:
-    assert choose(schema(**given), {"fussy": Fussy()})
+    assert choose(schema(**given), {"fussy": Fussy()}).candidates
 
 
 def test_a_text_too_long_for_all_is_not_read() -> None:

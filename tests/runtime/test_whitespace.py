@@ -61,6 +61,6 @@ def test_each_word_has_a_grammar_of_its_own() -> None:
         assert len({constraint_digest(each) for each in words}) == len(WHITESPACE)
         assert constraint_digest(constraint) == constraint_digest(words[0])
         if constraint.kind != "structural_tag":
-            assert len({choose(each, strategies)[0].key for each in words}) == len(WHITESPACE)
-            assert len({cache.candidates(each)[0].key for each in words}) == len(WHITESPACE)
+            assert len({choose(each, strategies).candidates[0].key for each in words}) == len(WHITESPACE)
+            assert len({cache.chosen(each).candidates[0].key for each in words}) == len(WHITESPACE)
     assert Regex("a").spacing is None

@@ -144,7 +144,7 @@ def test_values_of_the_wrong_shape_are_left_to_admission(tmp_path: Path) -> None
 
 def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
     job = of_line(tmp_path, {"top-k": 3})
-    assert "prompts.jsonl, line 1 has the unknown key 'top-k'; did you mean 'top_k'? known: prompt" in str(job.error)
+    assert "prompts.jsonl, line 1 has the unknown key 'top-k'; did you mean 'top_k'?" in str(job.error)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_better_priority_goes_first_and_takes_the_place_of_others(
             small.step()
             ended += [i for i, g in enumerate(waiting) if g.result is not None and i not in ended]
         assert [g.wait().token_ids for g in waiting] == expected
-    assert [s.group.arrival for s in preempted] == [1]  # the least important of those that ran
+    assert [s.arrival for s in preempted] == [1]  # the least important of those that ran
     assert ended.index(3) < ended.index(1) < ended.index(2)
 
 
@@ -112,7 +112,7 @@ def test_a_full_cache_preempts_and_changes_no_output(
         assert [r.token_ids for r in results] == expected
         assert preempted
         for sequence in preempted:  # companions go with their sequence
-            assert sequence.group.arrival > 0
+            assert sequence.arrival > 0
 
 
 def test_a_request_that_can_never_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -642,9 +642,55 @@ _LABELLED: list[Case] = [
 ]
 
 
+# A value, and keywords that say no to it: what an engine that looks at ``enum`` or ``const`` alone takes all the same.
+_CONTRADICTED: list[tuple[Any, list[dict[str, Any]]]] = [
+    (
+        "ab",
+        [{"minLength": 3}, {"maxLength": 1}, {"pattern": "^z$"}, {"format": "date"}, {"not": _STR}],
+    ),
+    (
+        5,
+        [
+            *({"minimum": 6}, {"maximum": 4}, {"exclusiveMinimum": 5}, {"exclusiveMaximum": 5}, {"multipleOf": 2}),
+            *({"exclusiveMinimum": True, "minimum": 5}, {"exclusiveMaximum": True, "maximum": 5}),
+        ],
+    ),
+    (
+        [1, 1],
+        [
+            *({"minItems": 3}, {"maxItems": 1}, {"uniqueItems": True}, {"contains": _STR}, {"items": _STR}),
+            *({"items": False}, {"prefixItems": [_STR]}, {"items": [_STR]}, {"unevaluatedItems": False}),
+            *({"contains": _INT, "minContains": 3}, {"contains": _INT, "maxContains": 1}),
+            {"items": [_INT], "additionalItems": False},
+        ],
+    ),
+    (
+        {"a": 1},
+        [
+            *({"minProperties": 2}, {"maxProperties": 0}, {"required": ["b"]}, {"properties": {"a": _STR}}),
+            *({"additionalProperties": False}, {"additionalProperties": _STR}, {"patternProperties": {"^a": _STR}}),
+            *({"propertyNames": _string(maxLength=0)}, {"dependentRequired": {"a": ["b"]}}),
+            *({"dependentSchemas": {"a": {"required": ["b"]}}}, {"dependencies": {"a": ["b"]}}),
+            *({"unevaluatedProperties": False}, {**_AB, "required": ["b"]}, {**_AB, "minProperties": 2}),
+        ],
+    ),
+]
+
+
+def _contradicted() -> Iterator[Case]:
+    for value, several in _CONTRADICTED:
+        for schema, said in product(several, ({"const": value}, {"enum": [value]})):
+            whole = {**schema, **said}
+            (keyword,) = said
+            for name in sorted(keywords(whole)):
+                if keyword in name.split("+") and "+" in name:
+                    yield name, whole, [], [value]
+
+
 def cases() -> Iterator[Case]:
     """Every case of the probe."""
     yield from _LABELLED
+    yield from _contradicted()
     everything = [instance for pool in _POOL.values() for instance in pool]
     for kind, fragments in _FRAGMENTS.items():
         types = ["number", "integer"] if kind == "number" else [kind]

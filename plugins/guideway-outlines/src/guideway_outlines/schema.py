@@ -8,10 +8,11 @@ an escape, ``allOf``, of which it would write all branches one after the other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NoReturn
 
+import jsonschema  # type: ignore[import-untyped]
 from guideway.api import InvalidGrammar, UnsupportedGrammar
 from guideway.json_schema import FORMATS, Schema, resolve, subschemas
 from outlines_core import json_schema  # type: ignore[import-untyped]
@@ -74,8 +75,9 @@ def _repaired(schema: Any) -> Any:
 
 def _of_its_type(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A copy without the keywords that say nothing of its ``type``. outlines-core would look at some of them first."""
-    typed = schema.get("type")
-    others = {name for kind, names in _SAY.items() if kind != typed for name in names} if isinstance(typed, str) else ()
+    types = schema.get("type", tuple(_SAY))
+    types = [types] if isinstance(types, str) else types
+    others = {name for kind, names in _SAY.items() if kind not in types for name in names}
     return {name: value for name, value in schema.items() if name not in others}
 
 
@@ -88,29 +90,27 @@ _SAY = {
 
 
 def _values(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of ``const`` or ``enum`` that have the type of the schema. outlines-core would look at other keywords
-    instead."""
+    """The values of ``const`` or ``enum`` that the other keywords beside them allow, references aside. outlines-core
+    would look at some of those instead."""
     values = [schema["const"]] if "const" in schema else schema["enum"]
-    types = schema.get("type", ())
-    kept = [value for value in values if not types or _is_of(value, [types] if isinstance(types, str) else types)]
+    plain = {name: value for name, value in schema.items() if not name.startswith("$") and not _refers(value)}
+    dialect = jsonschema.Draft7Validator if isinstance(plain.get("items"), list) else jsonschema.Draft202012Validator
+    if any(isinstance(plain.get(name), bool) for name in ("exclusiveMinimum", "exclusiveMaximum")):
+        dialect = jsonschema.Draft4Validator
+    try:
+        kept = [value for value in values if dialect(plain).is_valid(value)]
+    except Exception as error:  # such as a pattern that Python does not read
+        raise UnsupportedGrammar(
+            f"outlines does not compile `enum` or `const` beside what cannot be judged: {error}", feature="enum"
+        ) from error
     if not kept:
-        raise InvalidGrammar("no value of `enum` or `const` has the `type` of its schema", field="constraint.schema")
+        raise InvalidGrammar("no value of `enum` or `const` is what its schema asks for", field="constraint.schema")
     return {"enum": kept}
 
 
-def _is_of(value: Any, types: Sequence[str]) -> bool:
-    match value:
-        case bool():
-            return "boolean" in types
-        case int():
-            return "integer" in types or "number" in types
-        case float():
-            return "number" in types or ("integer" in types and value.is_integer())
-        case str():
-            return "string" in types
-        case None:
-            return "null" in types
-    return ("array" if isinstance(value, list) else "object") in types
+def _refers(value: Any) -> bool:
+    """Whether there is a reference in it, or what looks like one."""
+    return '"$' in json.dumps(value)
 
 
 @lru_cache(maxsize=256)

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 ANY_BLANKS = Limits(sys.maxsize, spaced=False)
 """White space is for the expression to say."""
 
+_BEYOND = frozenset({"$ref:siblings", "$ref:nested-id", "$recursiveRef"})
+"""Of references, what it does not read."""
+
 NBYTES_PER_ENTRY = 300
 """A node or a remembered derivative takes about this much."""
 
@@ -89,6 +92,8 @@ class Strategy(GrammarStrategy):
             check_schema(schema)
         except InvalidGrammar as error:
             return Support(reason=str(error))
+        if beyond := _BEYOND & keywords(schema):
+            return Support(reason=f"beyond the reference: {', '.join(sorted(beyond))}")
         for pointer, subschema in subschemas(schema):
             reason = why_not(subschema)
             if reason is not None:
@@ -109,6 +114,8 @@ class Strategy(GrammarStrategy):
                 case JsonSchema():
                     schema = json.loads(source)
                     check_schema(schema)
+                    if beyond := _BEYOND & keywords(schema):
+                        raise UnsupportedGrammar(f"beyond the reference: {', '.join(sorted(beyond))}", feature=kind)
                     built = JsonLanguage(language, schema, constraint.spacing).build()
                 case JsonObject():
                     built = JsonLanguage(language, {"type": "object"}, constraint.spacing).build()

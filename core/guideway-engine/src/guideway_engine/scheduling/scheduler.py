@@ -90,7 +90,7 @@ class Scheduler:
     def fork(self, sequence: SequenceState) -> SequenceState:
         """A further sequence of the same request, with the same past. Raises `UnsupportedCapability` if `sequence` does
         not run or a modifier cannot fork, and `LimitExceeded` if there is no slot for it."""
-        if sequence.group.request.params.best_of is not None:
+        if sequence.request.params.best_of is not None:
             raise UnsupportedCapability("with best_of the number of outputs is settled", field="fork")
         if not sequence.slots:
             what = "has not started" if sequence.completion is None else "has ended"
