@@ -20,6 +20,9 @@ from tests.fuzz.running import run
 from tests.fuzz.schemas import SchemaWriter
 from tests.support.json_texts import TextJudge
 
+# other tests of this process may have threads that a fork of it lacks; it uses none of them
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+
 
 class Forgetful(Strategy):
     """The reference, but that it loses `maxItems` and says nothing of it."""

@@ -49,18 +49,20 @@ def options(whitespace: Whitespace, *, inside: bool = False) -> JsonCompileOptio
 
 def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
     """A checked schema, all or a part of what was parsed, with formats as patterns: llguidance's own take 29 February
-    of any year."""
-    return with_patterns(schema, constraint.cached(assertions, schema).keywords)
+    of any year. Keywords that apply other schemas come last: what stands on both sides of one, such as ``items`` and
+    ``additionalItems``, llguidance would read apart."""
+    names = constraint.cached(assertions, schema).keywords
+    found = with_patterns(schema, names)
+    applies = any(name.partition(":")[0] in APPLYING for name in names)
+    return _in_order(found) if applies and isinstance(found, Mapping) else found
 
 
 def to_lark(schema: Any, options: JsonCompileOptions) -> str:
     """A checked schema as a Lark expression."""
-    return "%json " + json.dumps({**({} if schema is True else _in_order(schema)), OPTIONS: options})
+    return "%json " + json.dumps({**({} if schema is True else schema), OPTIONS: options})
 
 
 def _in_order(schema: Any) -> Any:
-    """A copy whose keywords that apply other schemas come last: what stands on both sides of one, such as ``items`` and
-    ``additionalItems``, llguidance would read apart."""
     copy = json.loads(json.dumps(schema))
     for _, node in subschemas(copy):
         if isinstance(node, dict):

@@ -162,11 +162,11 @@ class Strategy(GrammarStrategy):
             constraint.cached(check_schema)
             if constraint.parsed is False:
                 raise InvalidGrammar("the schema `false` allows nothing")
-            _check_names(constraint.parsed)
+            _check_names(constraint, constraint.parsed)
         elif isinstance(constraint, StructuralTag):
             for schema in tag_schemas(constraint.parsed):
                 constraint.cached(check_schema, schema)
-                _check_names(schema)
+                _check_names(constraint, schema)
             if (reason := self._tag_support(constraint).reason) is not None:
                 raise UnsupportedGrammar(reason, feature=kind)
         compiler = self._json if kind in JSON_KINDS else self._plain
@@ -267,17 +267,12 @@ def _refuse(kind: str, error: Exception) -> NoReturn:
     raise InvalidGrammar(message) from error
 
 
-def _check_names(schema: Schema) -> None:
+def _check_names(constraint: JsonSchema | StructuralTag, schema: Schema) -> None:
     """Refuse ``propertyNames`` that do not say ``string``: xgrammar would write any value for a name."""
-    for pointer, node in subschemas(schema):
-        names = node.get("propertyNames", _STRINGS) if isinstance(node, Mapping) else _STRINGS
-        if not (isinstance(names, Mapping) and names.get("type") == "string"):
-            raise UnsupportedGrammar(
-                f'{pointer}/propertyNames: xgrammar needs `"type": "string"` there', feature="propertyNames"
-            )
-
-
-_STRINGS: Mapping[str, Any] = {"type": "string"}
+    if "propertyNames:untyped" in constraint.cached(assertions, schema).keywords:
+        raise UnsupportedGrammar(
+            f'{SUPPORT.library} needs `"type": "string"` in `propertyNames`', feature="propertyNames:untyped"
+        )
 
 
 def _whitespace_named(found: Support, whitespace: Whitespace, schemas: Sequence[Schema]) -> Support:
