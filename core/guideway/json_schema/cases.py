@@ -683,7 +683,8 @@ def _contradicted() -> Iterator[Case]:
             whole = {**schema, **said}
             (keyword,) = said
             for name in sorted(keywords(whole)):
-                is_old = True in schema.values()  # what else stands beside it says no only with that
+                # a bound of draft 4 says no only with the keyword that excludes it
+                is_old = any(each is True for each in schema.values())
                 if keyword in name.split("+") and "+" in name and (not is_old or "draft4" in name or "unique" in name):
                     yield name, whole, [], [value]
 
