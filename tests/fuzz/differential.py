@@ -59,6 +59,8 @@ def main() -> int:
             print(f"over-strict: {each_found.strategy} {count} {' '.join(names)}")
     if options.write:
         command = f"python tests/fuzz/differential.py --seconds {options.seconds:g} --seed {options.seed}"
+        command += f" --schemas {options.schemas}" if options.schemas != sys.maxsize else ""
+        command += f" --strategy {' '.join(options.strategy)}"
         versions = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
         about = f"Python {platform.python_version()}, {versions}; `{command}`"
         RESULTS.write_text(f"# Random schemas and texts\n\n{about}\n\n{table}\n{NOTES}", encoding="utf-8")

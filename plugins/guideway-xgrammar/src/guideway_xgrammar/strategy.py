@@ -162,18 +162,16 @@ class Strategy(GrammarStrategy):
             constraint.cached(check_schema)
             if constraint.parsed is False:
                 raise InvalidGrammar("the schema `false` allows nothing")
-            _check_names(constraint, constraint.parsed)
         elif isinstance(constraint, StructuralTag):
             for schema in tag_schemas(constraint.parsed):
                 constraint.cached(check_schema, schema)
-                _check_names(constraint, schema)
             if (reason := self._tag_support(constraint).reason) is not None:
                 raise UnsupportedGrammar(reason, feature=kind)
         compiler = self._json if kind in JSON_KINDS else self._plain
         rule = self._rules[constraint.spacing or "any"] if kind in JSON_KINDS else None
         try:
             native = self._compile(compiler.native, constraint, source)
-        except InvalidGrammar:
+        except (InvalidGrammar, UnsupportedGrammar):
             raise
         except (RuntimeError, ValueError, TypeError) as error:
             _refuse(kind, error)
@@ -267,14 +265,6 @@ def _refuse(kind: str, error: Exception) -> NoReturn:
     raise InvalidGrammar(message) from error
 
 
-def _check_names(constraint: JsonSchema | StructuralTag, schema: Schema) -> None:
-    """Refuse ``propertyNames`` that do not say ``string``: xgrammar would write any value for a name."""
-    if "propertyNames:untyped" in constraint.cached(assertions, schema).keywords:
-        raise UnsupportedGrammar(
-            f'{SUPPORT.library} needs `"type": "string"` in `propertyNames`', feature="propertyNames:untyped"
-        )
-
-
 def _whitespace_named(found: Support, whitespace: Whitespace, schemas: Sequence[Schema]) -> Support:
     """`found`, with ``whitespace`` where xgrammar writes it otherwise: arrays and objects of ``enum`` and ``const`` are
     compact, whatever it is told."""
@@ -292,8 +282,35 @@ def _is_container(value: Any) -> bool:
 
 
 def _spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
-    """`schema`, all or a part of what was parsed, with formats as patterns: xgrammar's own take 30 February."""
-    return with_patterns(schema, constraint.cached(assertions, schema).keywords)
+    """`schema`, all or a part of what was parsed, with formats as patterns: xgrammar's own take 30 February. Names are
+    said to be strings, as all are: xgrammar would write any value for one. Raises `UnsupportedGrammar` where that
+    cannot be said."""
+    names = constraint.cached(assertions, schema).keywords
+    found = with_patterns(schema, names)
+    return _with_string_names(found) if "propertyNames:untyped" in names else found
+
+
+def _with_string_names(schema: Schema) -> Schema:
+    copy: Schema = json.loads(json.dumps(schema))
+    for pointer, node in subschemas(copy):
+        if not isinstance(node, dict) or "propertyNames" not in node:
+            continue
+        names = node["propertyNames"]
+        if names is True:
+            del node["propertyNames"]
+            continue
+        if isinstance(names, dict) and not names.keys() & _OF_SEVERAL:
+            names.setdefault("type", "string")
+        if not isinstance(names, dict) or names.get("type") != "string":
+            raise UnsupportedGrammar(
+                f'{pointer}/propertyNames: {SUPPORT.library} needs `"type": "string"` there',
+                feature="propertyNames:untyped",
+            )
+    return copy
+
+
+_OF_SEVERAL = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"})
+"""Keywords beside which a ``type`` may be lost."""
 
 
 def _as_asked(tag: Any, constraint: StructuralTag) -> Any:
