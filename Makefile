@@ -5,6 +5,7 @@
 #   make lint           style and types
 #   make conform        PLUGIN=kind.name: the conformance suite, in full
 #   make contracts      writes docs/contracts/ anew from the conformance checks
+#   make keywords       writes the tables of docs/which-strategy.md anew from what the probes measured
 #   make test-slow      tests that take minutes
 #   make test-vllm      tests inside a real vLLM, in an environment of their own
 #   make demo-vllm      the same schema in vLLM alone and with guideway in it
@@ -37,7 +38,7 @@ export OMP_NUM_THREADS ?= 1
 empty :=
 space := $(empty) $(empty)
 
-.PHONY: help setup setup-vllm demo demo-vllm test test-slow test-vllm test-corpora fuzz lint conform contracts format bench bench-vllm soak clean
+.PHONY: help setup setup-vllm demo demo-vllm test test-slow test-vllm test-corpora fuzz lint conform contracts keywords format bench bench-vllm soak clean
 .DELETE_ON_ERROR:
 
 help:
@@ -99,6 +100,9 @@ conform: setup
 
 contracts: setup
 	$(BIN)/python -m guideway_conformance.contract_pages docs/contracts
+
+keywords: setup
+	$(BIN)/python -m tests.docs.keyword_table
 
 format: setup
 	$(BIN)/ruff check --fix .
