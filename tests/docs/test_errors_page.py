@@ -35,7 +35,9 @@ def added(error: type[BaseException]) -> tuple[str, ...]:
 
 def test_it_has_every_error_as_the_code_has_it() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ((?:`\w+`(?:, )?)+) \| ((?:`\w+`(?:, )?)*) ?\|", PAGE, re.MULTILINE)
-    shown = {name: (re.findall(r"\w+", bases), tuple(sorted(re.findall(r"\w+", fields)))) for name, bases, fields in rows}
+    shown = {
+        name: (re.findall(r"\w+", bases), tuple(sorted(re.findall(r"\w+", fields)))) for name, bases, fields in rows
+    }
     assert len(shown) == len(rows), "an error has two rows"
     assert shown == {e.__name__: ([base.__name__ for base in e.__bases__], added(e)) for e in public()}
 

@@ -128,5 +128,24 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert not broken, "\n".join(broken)
 
 
+def anchors(page: Path) -> set[str]:
+    """The places in a page that a link may name, as GitHub makes them of its headings."""
+    headings = re.findall("^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    plain = [re.sub(r"\]\([^)]*\)", "", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+def test_links_to_headings_lead_to_one() -> None:
+    broken = []
+    for path, text in texts():
+        if path.suffix != ".md":
+            continue
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", text):
+            page = ROOT / path.parent / target if target else ROOT / path
+            if not re.match(r"[a-z]+:", target) and page.suffix == ".md" and anchor not in anchors(page):
+                broken.append(f"{path}: {target}#{anchor}")
+    assert not broken, "\n".join(broken)
+
+
 def test_ci_is_executable() -> None:
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111 == 0o111
