@@ -61,7 +61,7 @@ _MODULES = (
     *("guideway.plugins.limits", "guideway.plugins.selection"),
     *("guideway_engine.config", "guideway_engine.generation", "guideway_engine.engine", "guideway_engine.async_engine"),
 )
-"""Where the names come from, each from the first that lists it; the lighter ones stand first."""
+"""The modules that the names come from, each from the first that lists it; the lighter ones stand first."""
 
 
 def __getattr__(name: str) -> Any:

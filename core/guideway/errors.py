@@ -70,7 +70,7 @@ class GuidewayError(Exception):
 
 
 class RemoteError(GuidewayError):
-    """What an exception of another process said, where the exception itself cannot come along. `type_name` is the
+    """The message of an exception of another process, where the exception itself cannot come along. `type_name` is the
     name of its type."""
 
     def __init__(self, message: str, *, type_name: str) -> None:
@@ -220,7 +220,7 @@ class blame:  # noqa: N801 - used as a function is
     error: type[PluginError] = field(default=PluginError, kw_only=True)
     passing: tuple[type[BaseException], ...] = field(default=(), kw_only=True)
     keeps_deadlines: bool = field(default=False, kw_only=True)
-    """Whether the call ends by itself when it takes too long."""
+    """True if the call ends by itself when it takes too long."""
     began: float = field(default=0.0, init=False)
     """When the call began, by the clock of `time.monotonic`."""
     _outer: blame | None = field(default=None, init=False)

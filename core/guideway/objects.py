@@ -18,7 +18,7 @@ __all__ = ["constraint_of", "parse"]
 
 FIELD = "constraint"
 FLAGS = re.compile("").flags
-"""What a pattern has that was given none."""
+"""The flags of a pattern that was given none."""
 
 
 def constraint_of(given: Any) -> Constraint:
@@ -72,7 +72,7 @@ def parse(given: Any, answer: str) -> Any:
 
 
 def _is_type(given: Any) -> bool:
-    """Whether `given` is a type, or a form of one such as ``list[int]``."""
+    """Return whether `given` is a type, or a form of one such as ``list[int]``."""
     return isinstance(given, type) or get_origin(given) is not None
 
 

@@ -34,7 +34,7 @@ _MODULES = (
     *("guideway.api.grammar", "guideway.api.bitmask", "guideway.api.modifier", "guideway.api.device"),
     "guideway.api.forward",
 )
-"""Where the names come from, each from the first that lists it; those that need no NumPy stand first."""
+"""The modules that the names come from, each from the first that lists it; those that need no NumPy stand first."""
 
 __all__ = [
     "CONTINUE",

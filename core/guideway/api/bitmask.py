@@ -36,7 +36,7 @@ FULL = np.int32(-1)
 
 
 def num_words(width: int) -> int:
-    """How many int32 words a row of `width` tokens takes."""
+    """Return the number of int32 words that a row of `width` tokens takes."""
     return -(-width // BITS_PER_WORD)
 
 
@@ -56,7 +56,7 @@ def allow_only(bitmask: Bitmask, row: int, token_ids: Iterable[int]) -> None:
 
 
 def is_allowed(bitmask: Bitmask, row: int, token_id: int) -> bool:
-    """Whether bit `token_id` of `row` is set."""
+    """Return whether bit `token_id` of `row` is set."""
     return bool((int(bitmask[row, token_id // BITS_PER_WORD]) >> (token_id % BITS_PER_WORD)) & 1)
 
 
@@ -162,7 +162,7 @@ def _meaningful(bitmask: Bitmask, num_tokens: int) -> Bitmask:
 
 
 def _count_bits(words: NDArray[np.int32]) -> NDArray[np.int64]:
-    """How many bits of each word are set, same shape. (Warren: Hacker's Delight, 5-1)"""
+    """Return the number of set bits of each word, in the same shape. (Warren: Hacker's Delight, 5-1)"""
     x = words.astype(np.uint32)
     x -= x >> np.uint32(1) & np.uint32(0x55555555)
     x = (x & np.uint32(0x33333333)) + (x >> np.uint32(2) & np.uint32(0x33333333))

@@ -131,7 +131,7 @@ class ArrayOps(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What decides the draw of each row of the logits: arrays of the device, aligned with the rows."""
+    """The values that decide the draw of each row of the logits: arrays of the device, aligned with the rows."""
 
     temperatures: Array
     """``float32[rows]``; 0: greedy."""
@@ -158,14 +158,14 @@ class DeviceBackend(ABC):
     arrays: ClassVar[str]
     """The array library of its arrays: ``numpy``, ``torch``, ``jax``, ..."""
     fused: ClassVar[frozenset[str]] = frozenset()
-    """Which of `FUSED_OPERATIONS` it implements itself. A host prefers them to the sequence of mandatory operations
-    they replace, and never calls one that is not declared."""
+    """The members of `FUSED_OPERATIONS` that it implements itself. A host prefers them to the sequence of mandatory
+    operations they replace, and never calls one that is not declared."""
     donates: ClassVar[bool] = False
-    """Whether an argument of its `ops` that the contract calls dead is lost once the operation returned, as buffers jax
+    """True if an argument of its `ops` that the contract calls dead is lost once the operation returned, as buffers jax
     was given are. Elsewhere its values are those of what is returned, or those it had. A host copies more then, to have
     a way back."""
     static_shapes: bool = False
-    """Whether it compiles for each shape of its arrays. A runner then pads its logits to few numbers of rows
+    """True if it compiles for each shape of its arrays. A runner then pads its logits to few numbers of rows
     (`padded_size`), a host every list of rows, and dummy steps of each shape are run before the first request. May be
     set by ``__init__``."""
     ops: ArrayOps
@@ -179,8 +179,8 @@ class DeviceBackend(ABC):
         return None
 
     def scope(self) -> AbstractContextManager[object]:
-        """What a host enters around all that it does with arrays of this device in one step, such as a library's
-        switch for inference: a new one for each step, in the thread of that step."""
+        """Return the context that a host enters around all that it does with arrays of this device in one step, such as
+        a library's switch for inference: a new one for each step, in the thread of that step."""
         return nullcontext()
 
     @abstractmethod

@@ -1,5 +1,5 @@
-"""What a scheduler tells workers about one forward pass, and the runner that carries it out (provisional: it may still
-change inside v1). What goes down are plain values that pickle; no tensors.
+"""The data that a scheduler sends to workers for one forward pass, and the runner that carries it out (provisional: it
+may still change inside v1). What goes down are plain values that pickle; no tensors.
 
 Keys and values live in cells, one per token, numbered through the whole cache. A sequence owns one region of
 neighboring cells. The scheduler decides where; the worker moves and computes.
@@ -67,7 +67,7 @@ class Append(NamedTuple):
 
     region: Region
     length: int
-    """How many tokens the region holds before them."""
+    """The number of tokens that the region holds before them."""
     token_ids: Sequence[int]
     """At least one."""
     num_rows: int
@@ -81,7 +81,7 @@ class Score:
     token_ids: NDArray[np.int32]
     """``int32[m]``: what follows at each of the last m rows of logits."""
     num_logprobs: int
-    """How many most likely tokens to return beside each."""
+    """The number of most likely tokens to return beside each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,9 @@ class ForwardStep:
     """To be done in order before the pass, each exactly once: a worker counts those it has done, and of a step that
     is sent again does only the rest."""
     first_move: int = 0
-    """How many moves there have been before `moves`."""
+    """The number of moves there have been before `moves`."""
     hidden_states: bool = False
-    """Whether the hidden states of each row are wanted too."""
+    """True if the hidden states of each row are wanted too."""
     score: Score | None = None
     sequence_ids: Sequence[str] = ()
     """Whose each of `appends` is, for worker mixins: see `WorkerStep.sequence_ids`."""
@@ -116,7 +116,7 @@ class ForwardStep:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a worker says about the model it has loaded."""
+    """The facts that a worker reports about the model it has loaded."""
 
     logits_width: int
     """The width of a row of logits, which may be more than the vocabulary holds."""
@@ -124,12 +124,12 @@ class ModelInfo:
     """The most tokens the model was made for; None if its configuration does not say."""
     stop_token_ids: tuple[int, ...]
     static_shapes: bool = False
-    """Whether its device compiles for each shape (`DeviceBackend.static_shapes`). Workers say so themselves."""
+    """True if its device compiles for each shape (`DeviceBackend.static_shapes`). Workers say so themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardOutput:
-    """What one forward pass computed."""
+    """The results of one forward pass."""
 
     logits: Array
     """``float[rows, logits_width]``: the rows each append asked for, in the order of the appends, in any array library
@@ -141,10 +141,10 @@ class ForwardOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerLimits:
-    """What a runner makes room for."""
+    """The sizes that a runner makes room for."""
 
     num_cells: int
-    """How many tokens the keys and values have room for."""
+    """The number of tokens that the keys and values have room for."""
     max_length: int
     """The most tokens of one sequence."""
     max_num_tokens: int
@@ -165,7 +165,7 @@ class ModelRunner(ABC):
     """The version of the contract it was written for, such as ``"1.0"``: each plugin's class states its own."""
     name: ClassVar[str]
     model: Any = None
-    """What `load` loaded, for worker mixins."""
+    """The model that `load` loaded, for worker mixins."""
 
     def __init__(self, backend: DeviceBackend, rank: int, num_workers: int) -> None:
         self.backend = backend

@@ -38,8 +38,9 @@ __all__ = ["CompiledGrammar", "FillJob", "GrammarExample", "GrammarStrategy", "M
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """What a strategy will do with a constraint. Keywords are named as in their specification (``maxLength``),
-    combinations joined with ``+`` (``pattern+maxLength``), kinds without keywords by the kind itself."""
+    """The answer of a strategy about a constraint: what it enforces, or why it refuses. Keywords are named as in their
+    specification (``maxLength``), combinations joined with ``+`` (``pattern+maxLength``), kinds without keywords by the
+    kind itself."""
 
     enforced: frozenset[str] = frozenset()
     """Keywords of this constraint the strategy enforces."""
@@ -50,7 +51,7 @@ class Support:
 
     @property
     def refused(self) -> bool:
-        """Whether the strategy will not compile this constraint at all."""
+        """True if the strategy will not compile this constraint at all."""
         return self.reason is not None
 
 
@@ -67,7 +68,7 @@ class GrammarExample:
 
 
 class Matcher(ABC):
-    """Where one sequence stands in its grammar. Used by one thread at a time; its forks may be in others.
+    """The state of one sequence in its grammar. Used by one thread at a time; its forks may be in others.
 
     Token ids are ints the host has checked to lie inside the vocabulary; they come in tuples. What counts of an output
     is its bytes: however they are cut into tokens, every way is legal and leads to the same state.
@@ -87,15 +88,16 @@ class Matcher(ABC):
 
     @abstractmethod
     def is_terminated(self) -> bool:
-        """Whether a stop token was accepted: nothing more can be."""
+        """Return whether a stop token was accepted: nothing more can be."""
 
     @abstractmethod
     def is_accepting(self) -> bool:
-        """Whether the output is complete as it stands; exactly then stop tokens are legal. Not asked once
+        """Return whether the output is complete as it stands; exactly then stop tokens are legal. Not asked once
         terminated."""
 
     def validate(self, token_ids: Sequence[int]) -> int:
-        """How many of `token_ids` `accept` would take. The state does not move. By default accepts and rolls back."""
+        """Return how many of `token_ids` `accept` would take. The state does not move. By default accepts and rolls
+        back."""
         count = self.accept(token_ids)
         self.rollback(count)
         return count
@@ -177,17 +179,17 @@ class GrammarStrategy(ABC):
     capabilities: ClassVar[frozenset[str]] = frozenset()
     """Optional features: ``fork``, ``forced_tokens``, ``shortest_completion``, ``serialize``."""
     max_rollback: ClassVar[int | None] = 0
-    """How many tokens its matchers can roll back; None: all of them. Beyond it the host replays."""
+    """The number of tokens that its matchers can roll back; None: all of them. Beyond it the host replays."""
 
     inline: ClassVar[bool] = False
-    """Whether it needs objects of the serving process, and so cannot live in a grammar host."""
+    """True if it needs objects of the serving process, and so cannot live in a grammar host."""
     examples: ClassVar[Sequence[GrammarExample]] = ()
     """For conformance runs; needed for kinds ``grammar:<dialect>``, whose language guideway does not know."""
 
     limits: Mapping[str, int] = MappingProxyType({})
-    """What constraints it can bear where that differs from the defaults, by rule of `guideway.api.limits.RULES`: the
-    host counts every constraint, and one over a limit never reaches `supports`. The host adds what its operator set
-    in the option ``limits``, which every strategy has."""
+    """The limits of the constraints it can bear where they differ from the defaults, by rule of
+    `guideway.api.limits.RULES`: the host counts every constraint, and one over a limit never reaches `supports`. The
+    host adds what its operator set in the option ``limits``, which every strategy has."""
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         self.vocabulary = vocabulary
@@ -200,7 +202,7 @@ class GrammarStrategy(ABC):
 
     @abstractmethod
     def supports(self, constraint: Constraint) -> Support:
-        """Which keywords of `constraint` would be enforced. Cheap; rests on a table probed from the installed
+        """Tell which keywords of `constraint` would be enforced. Cheap; rests on a table probed from the installed
         library. `constraint.kind` is in `kinds` and its source well formed. Never raises for a constraint."""
 
     @abstractmethod
@@ -209,7 +211,7 @@ class GrammarStrategy(ABC):
         and nothing else; a grammar that matches no text at all is invalid."""
 
     def from_bytes(self, data: bytes) -> CompiledGrammar:
-        """What `CompiledGrammar.to_bytes` wrote, for an equal vocabulary and equal options."""
+        """Read what `CompiledGrammar.to_bytes` wrote, for an equal vocabulary and equal options."""
         raise UnsupportedCapability(f"{self.name} cannot read serialized grammars", field="serialize")
 
     def close(self) -> None:  # noqa: B027 (most hold nothing)

@@ -1,4 +1,4 @@
-"""What validation hooks are told."""
+"""The context that validation hooks are given."""
 
 from __future__ import annotations
 

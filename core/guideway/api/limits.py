@@ -1,4 +1,4 @@
-"""What a constraint may cost before any library reads it: the rules of the admission guard."""
+"""The rules of the admission guard: limits of what a constraint may cost, checked before any library reads it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModifierContext:
-    """What a modifier is built with."""
+    """The facts that a modifier is built with."""
 
     vocabulary: Vocabulary
     max_num_sequences: int
@@ -37,7 +37,7 @@ class ModifierContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
-    """What a transform is built with."""
+    """The facts that a transform is built with."""
 
     device: DeviceBackend
     vocabulary_size: int
@@ -52,7 +52,7 @@ class Example:
     out."""
 
     options: Mapping[str, Any]
-    """What ``params.modifiers[name]`` may be."""
+    """A value that ``params.modifiers[name]`` may have."""
     prompt_token_ids: tuple[int, ...] | None = None
     """At least one."""
     generated: tuple[int, ...] | None = None
@@ -62,9 +62,9 @@ class Example:
 
 
 class Step(Protocol):
-    """What a transform may look at while it is applied. Everything but `ops` and `positions` is there exactly if the
-    modifier declares it in `needs`; reading anything else raises `UnsupportedCapability`. `rows` is ``int32[m]``,
-    usually ``payload.rows``."""
+    """The data that a transform may look at while it is applied. Everything but `ops` and `positions` is there exactly
+    if the modifier declares it in `needs`; reading anything else raises `UnsupportedCapability`. `rows` is
+    ``int32[m]``, usually ``payload.rows``."""
 
     @property
     def ops(self) -> ArrayOps:
@@ -115,19 +115,19 @@ class LogitTransform(ABC):
     emits: ClassVar[Mapping[str, tuple[tuple[int, ...], str]]] = {}
     """Feedback by name: shape per row and dtype, at most 4 KiB per row in all."""
     history_length: ClassVar[int] = 0
-    """How many earlier token ids `Step.history` holds."""
+    """The number of earlier token ids that `Step.history` holds."""
     bitmask: ClassVar[str | None] = None
     """The payload array that is a bitmask, ``int32[m, num_words(logits_width)]`` as in `guideway.api.bitmask`, where
     all that `apply` does is to forbid what it forbids, at `Stage.MASK`. A host need not call `apply` then: it uses
     whichever operation of the device does the same, alone or together with other work, and `Step.bitmask` shows what
     all of these arrays allow. Such a transform emits nothing."""
     hard: ClassVar[bool] = False
-    """Whether it is a hard constraint. Where modifiers leave a row without a token, the row is drawn under the hard
-    ones alone, and the others are in the result's `unenforced`. It may be applied twice in a step, so it emits
-    nothing."""
+    """True if it is a hard constraint. Where modifiers leave a row without a token, the row is drawn under the hard
+    ones alone, and the others are in the result's `unenforced`. It may be applied twice in a step, so it emits nothing.
+    """
     idempotent: ClassVar[bool] = False
-    """Whether applying it again, after a call that ended or that failed halfway, gives what one call gives. A host
-    then keeps no copy of the rows to go back to when it fails."""
+    """True if applying it again, after a call that ended or that failed halfway, gives what one call gives. A host then
+    keeps no copy of the rows to go back to when it fails."""
 
     def __init__(self, context: WorkerContext, options: Mapping[str, Any]) -> None:
         self.context = context
@@ -181,7 +181,7 @@ class LogitModifier(ABC, Generic[State]):
     called and one state serves every fork."""
 
     examples: ClassVar[Sequence[Example]] = (Example({}),)
-    """How to use it in conformance runs, at least one."""
+    """Ways to use it in conformance runs, at least one."""
 
     def __init__(self, options: Mapping[str, Any], context: ModifierContext) -> None:
         self.options = options
@@ -234,7 +234,7 @@ class LogitModifier(ABC, Generic[State]):
         return ()
 
     def validate(self, state: State, token_ids: Sequence[int]) -> int:
-        """How many of these drafts this modifier would let pass; the state does not move."""
+        """Return how many of these drafts this modifier would let pass; the state does not move."""
         return len(token_ids)
 
     def companions(self, request: Request) -> Sequence[Companion]:
@@ -248,9 +248,9 @@ class LogitModifier(ABC, Generic[State]):
         raise UnsupportedCapability(f"modifier {self.name!r} cannot fork a sequence", field="fork")
 
     def report(self, state: State) -> Mapping[str, Any] | None:
-        """What the user is told of a sequence in `Completion.reports`, by this modifier's name: JSON, at most 4 KiB of
-        it; None: nothing. Asked once, when a sequence that neither failed nor was given up has ended, before `release`.
-        If it fails, the request ends with `FinishReason.INTERNAL_ERROR` and keeps its text."""
+        """Return what the user is told of a sequence in `Completion.reports`, by this modifier's name: JSON, at most 4
+        KiB of it; None: nothing. Asked once, when a sequence that neither failed nor was given up has ended, before
+        `release`. If it fails, the request ends with `FinishReason.INTERNAL_ERROR` and keeps its text."""
         return None
 
     def release(self, state: State | None) -> None:

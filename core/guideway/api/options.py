@@ -62,14 +62,14 @@ class Range:
 
 
 def fits(value: object, hint: Any) -> bool:
-    """Whether `value` is of the type `hint`: bool, int, float (an int is one too), str, a Literal, a tuple of one type
-    (a list is one too), a mapping, a class, a union of these; or one of them ``Annotated`` with a `Range`, other
-    functions of the value that say whether it is right, and the words for what is expected."""
+    """Return whether `value` is of the type `hint`: bool, int, float (an int is one too), str, a Literal, a tuple of
+    one type (a list is one too), a mapping, a class, a union of these; or one of them ``Annotated`` with a `Range`,
+    other functions of the value that say whether it is right, and the words for what is expected."""
     return _test(hint)(value)
 
 
 def expected(hint: Any) -> str:
-    """What values of the type `hint` are, in words."""
+    """Describe in words the values of the type `hint`."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         words = [extra for extra in args[1:] if isinstance(extra, str)]
@@ -90,7 +90,7 @@ def expected(hint: Any) -> str:
 
 
 def mismatch(name: str, value: object, hint: Any) -> str | None:
-    """What is wrong if `value` does not fit `hint`: ``name must be ..., not ...``. None if it fits."""
+    """Describe what is wrong if `value` does not fit `hint`: ``name must be ..., not ...``. None if it fits."""
     return None if _test(hint)(value) else f"{name} must be {expected(hint)}, not {short_repr(value)}"
 
 
@@ -105,7 +105,7 @@ def short_repr(value: object) -> str:
 
 
 def is_int(value: object) -> bool:
-    """Whether `value` is a whole number and not a bool."""
+    """Return whether `value` is a whole number and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -162,7 +162,7 @@ def known_fields_only(cls: Class) -> Class:
 
 
 def alternatives(name: object, known: Iterable[str], what: str = "accepted") -> str:
-    """What to write instead of `name`: ``did you mean 'this'? accepted: this, that``."""
+    """Suggest what to write instead of `name`: ``did you mean 'this'? accepted: this, that``."""
     return f"{did_you_mean(name, known)} {what}: {', '.join(known) or 'none'}".lstrip()
 
 

@@ -34,7 +34,7 @@ class Call(Protocol):
 
 
 class Executor(ABC):
-    """Where workers live, and how calls reach them.
+    """The owner of the workers, which decides where they live and how calls reach them.
 
     ``make_worker(rank, num_workers)`` makes one worker; it pickles, so that another process can call it. Making the
     executor makes the workers and raises what that raises. Used by one thread.

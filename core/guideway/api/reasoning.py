@@ -1,4 +1,4 @@
-"""How a model's reasoning ends: what an operator says of a model that thinks before it answers."""
+"""The settings of an operator for a model that thinks before it answers: how its reasoning ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ReasoningConfig:
 
     @property
     def has_marker(self) -> bool:
-        """Whether there is one; if not, it is not known how reasoning ends."""
+        """True if there is one; if not, it is not known how reasoning ends."""
         return bool(self.end_str or self.end_token_ids)
 
 

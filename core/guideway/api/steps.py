@@ -1,4 +1,4 @@
-"""What crosses the boundary between scheduler and worker once per step: arrays and small plain values.
+"""The data that crosses the boundary between scheduler and worker once per step: arrays and small plain values.
 
 A row is not a sequence. A sequence with k draft tokens owns 1 + k rows of the logits: its first row predicts the
 token after its final tokens, row 1 + i the token after draft i. All per-step data are arrays over rows, built once
@@ -39,7 +39,7 @@ Array: TypeAlias = Any
 """An array of whatever library the device uses: NumPy, torch, jax, ..."""
 
 Feedback: TypeAlias = Mapping[str, NDArray[Any]]
-"""What a transform emitted, by name; the leading axis runs over the tokens it accompanies."""
+"""Arrays that a transform emitted, by name; the leading axis runs over the tokens it accompanies."""
 
 GRAMMAR_MASK = "grammar"
 """The name of the grammar mask among modifiers and payloads; no other modifier may have it."""
@@ -48,11 +48,12 @@ MAX_FEEDBACK_BYTES_PER_ROW = 4096
 """More than this per row is refused: feedback is copied back with the token ids and journaled."""
 
 MAX_REPORT_BYTES = 4096
-"""What a modifier reports of a sequence takes at most so many bytes as JSON."""
+"""The most bytes that a modifier's report of a sequence may take as JSON."""
 
 
 class Stage(Enum):
-    """Where in the life of a row of logits a modifier acts. The order of definition is the order everywhere.
+    """The moment in the life of a row of logits at which a modifier acts. The order of definition is the order
+    everywhere.
 
     Between MASK and POST_WARP a host applies what it has of bias, penalties, temperature, top-k, top-p and min-p.
     """
@@ -60,7 +61,7 @@ class Stage(Enum):
     PRE_WARP = "pre_warp"
     """Sees raw logits."""
     MASK = "mask"
-    """Where the grammar forbids tokens; other modifiers that only forbid may act here too."""
+    """The stage at which the grammar forbids tokens; other modifiers that only forbid may act here too."""
     POST_WARP = "post_warp"
     """Sees log-probabilities of the distribution that is about to be drawn from."""
     SAMPLE = "sample"
@@ -68,7 +69,7 @@ class Stage(Enum):
 
 
 class Need(Enum):
-    """What a modifier needs beyond logits, payload, ops and positions. A host states which of these it offers;
+    """A thing that a modifier needs beyond logits, payload, ops and positions. A host states which of these it offers;
     a request that uses a modifier whose needs are not met is refused at admission with the reason."""
 
     HIDDEN_STATES = "hidden_states"
@@ -89,7 +90,7 @@ class Need(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a modifier wants to happen to a sequence after the final tokens of a step."""
+    """The wish of a modifier for a sequence after the final tokens of a step."""
 
     action: Literal["continue", "finish", "fail"]
     message: str = ""
@@ -135,12 +136,12 @@ class StepBatch:
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences take part."""
+        """The number of sequences that take part."""
         return len(self.slots)
 
     @property
     def num_rows(self) -> int:
-        """How many rows are sampled: one per sequence and one per draft."""
+        """The number of rows that are sampled: one per sequence and one per draft."""
         return len(self.positions)
 
     def drafts(self, index: int) -> NDArray[np.int32]:
@@ -221,7 +222,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Warp:
-    """What bias, penalties and sampling parameters do to the logits of a step, between `Stage.MASK` and
+    """The arrays by which bias, penalties and sampling parameters change the logits of a step, between `Stage.MASK` and
     `Stage.POST_WARP`. Each array is None where no row needs it.
 
     The first two groups speak of single logits: a row and a column each, every pair at most once within a group.
@@ -295,4 +296,4 @@ class StepOutput:
     """By row: modifiers, as ``modifier.name``, or sampling parameters, as ``min_tokens``, that left it without any
     token the grammar allows, so that it was drawn without them."""
     logprobs: Logprobs | None = None
-    """Of the rows that asked for them."""
+    """Log-probabilities of the rows that asked for them."""

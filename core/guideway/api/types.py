@@ -52,7 +52,7 @@ may allow less than ``bounded`` and ``any`` say, and never more; inside strings 
 """
 
 OnUnenforced: TypeAlias = Literal["report", "refuse", "check"]
-"""What becomes of a constraint that the strategy serving it would not enforce in full.
+"""The policy for a constraint that the strategy serving it would not enforce in full.
 
 ``report``: it is served, and `Completion.unenforced` names the rest. ``refuse``: it is refused before the first token.
 ``check``: it is served, and each finished text is judged as a whole: `Completion.valid`.
@@ -81,7 +81,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True)
 class Constraint(ABC):
-    """What the output must obey. `strategy` names one configured grammar strategy; None lets the host choose."""
+    """The form that the output must obey. `strategy` names one configured grammar strategy; None lets the host choose."""
 
     strategy: str | None = field(default=None, kw_only=True)
 
@@ -271,7 +271,7 @@ class StructuralTag(_JsonConstraint):
 
 
 class _CanonicalJson(str):
-    """What `_read_json` made, so that it need not be made again."""
+    """The canonical text that `_read_json` made, kept so that it is made once."""
 
     __slots__ = ()
 
@@ -335,7 +335,7 @@ def _text(value: object, what: str) -> str:
 @known_fields_only
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How one prompt is to be continued. Checked at admission, not here.
+    """The parameters by which one prompt is continued. Checked at admission, not here.
 
     Admission also makes one value of what may be written in several ways: numbers of other libraries, such as NumPy's,
     become Python's own, and None, where vLLM has it for no mapping or no list, an empty one.
@@ -380,34 +380,35 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     """Token ids that end the generation besides the vocabulary's own."""
     ignore_eos: bool = False
-    """Whether the vocabulary's own stop tokens end nothing; for benchmarks."""
+    """True if the vocabulary's own stop tokens end nothing; for benchmarks."""
     n: int = 1
-    """How many sequences to return."""
+    """The number of sequences to return."""
     best_of: int | None = None
-    """How many sequences to generate; the `n` with the highest mean log-probability are returned, best first; None:
-    `n`."""
+    """The number of sequences to generate; the `n` with the highest mean log-probability are returned, best first;
+    None: `n`."""
     logprobs: int | None = None
     """Return the raw log-probability of each generated token and of this many most likely ones, 0 or more; raw means
     of the model's own logits, before anything changed them. None: return none."""
     prompt_logprobs: int | None = None
     """The same for the tokens of the prompt."""
     echo: bool = False
-    """Whether `text` begins with the text of the prompt."""
+    """True if `text` begins with the text of the prompt."""
     priority: int = 0
     """Lower runs first."""
     constraint: Constraint | Any | None = None
-    """What the output must obey: a `Constraint`, or in guideway's engine what `guideway.objects.constraint_of` takes,
-    such as a type."""
+    """The form that the output must obey: a `Constraint`, or in guideway's engine what `guideway.objects.constraint_of`
+    takes, such as a type."""
     on_unenforced: OnUnenforced | None = None
-    """What becomes of a constraint of which not all can be enforced; None: what the operator chose, ``report`` by
+    """The policy for a constraint of which not all can be enforced; None: what the operator chose, ``report`` by
     default."""
     max_retries: int = 0
-    """How often an output that is not valid is drawn again, with another seed; with ``on_unenforced="check"``."""
+    """The number of times that an output that is not valid is drawn again, each time with another seed; with
+    ``on_unenforced="check"``."""
     close: bool = True
-    """Whether the last tokens of its limit are kept to complete what the constraint asks for."""
+    """True if the last tokens of its limit are kept to complete what the constraint asks for."""
     reasoning: bool | None = None
-    """Whether the output begins with reasoning, and the constraint after its marker; None: where the configuration
-    has a marker and the prompt does not end with it."""
+    """True if the output begins with reasoning, and the constraint after its marker; None: where the configuration has
+    a marker and the prompt does not end with it."""
     thinking_token_budget: int | None = None
     """So many tokens of reasoning at most, at least 1; then its marker is forced. None: as many as leave room for the
     answer that the constraint asks for."""
@@ -416,21 +417,21 @@ class SamplingParams:
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences are generated."""
+        """The number of sequences that are generated."""
         return self.n if self.best_of is None else self.best_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What a caller sent, before a host tokenises it. Only the form of the prompt has been looked at: what else is
-    wrong with it may be found later."""
+    """The request as a caller sent it, before a host tokenises it. Only the form of the prompt has been looked at: what
+    else is wrong with it may be found later."""
 
     request_id: str
     prompt: str | tuple[int, ...] | tuple[Mapping[str, Any], ...] | None
     """Text, token ids or chat messages, as it came; None where the host knows its token ids alone."""
     params: SamplingParams
     prompt_token_ids: tuple[int, ...] | None = None
-    """Where the host knows them already."""
+    """The token ids of the prompt, if the host knows them already."""
     tenant: str = ""
 
 
@@ -500,13 +501,14 @@ class Completion:
     """Everything that was asked for and not enforced, by name; empty: all of it was. ``constraint`` stands here where
     a stop string or a modifier ended the output before it was complete, ``closing`` where its limit did."""
     num_reasoning_tokens: int = 0
-    """How many of its tokens are reasoning, the marker included."""
+    """The number of its tokens that are reasoning, the marker included."""
     answer_start: int = 0
-    """Where in `text` the reasoning and its marker end; without reasoning, where the generated text begins."""
+    """The offset in `text` at which the reasoning and its marker end; without reasoning, where the generated text
+    begins."""
     closed_early: bool = False
-    """Whether the output was kept from going on as the model would have, so that it is complete within its limit."""
+    """True if the output was kept from going on as the model would have, so that it is complete within its limit."""
     valid: bool | None = None
-    """Whether the text is what the constraint asks for; None: it was not checked (`SamplingParams.on_unenforced`), it
+    """True if the text is what the constraint asks for; None: it was not checked (`SamplingParams.on_unenforced`), it
     failed or was given up, or that could not be found out."""
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By modifier name what `LogitModifier.report` says of it."""
@@ -532,7 +534,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationResult:
-    """What became of one prompt: `outputs`, and the first of them at hand as `text`, `token_ids` and so on."""
+    """The result of one prompt: `outputs`, and the first of them at hand as `text`, `token_ids` and so on."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...] = ()
@@ -543,60 +545,60 @@ class GenerationResult:
 
     @property
     def text(self) -> str:
-        """Of the first output."""
+        """The text of the first output."""
         return self.outputs[0].text
 
     @property
     def parsed(self) -> Any:
-        """Of the first output."""
+        """The object that the first output stands for."""
         return self.outputs[0].parsed
 
     @property
     def answer(self) -> str:
-        """Of the first output."""
+        """The answer of the first output, without its reasoning."""
         return self.outputs[0].answer
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Of the first output."""
+        """The token ids of the first output."""
         return self.outputs[0].token_ids
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Of the first output."""
+        """The finish reason of the first output."""
         return self.outputs[0].finish_reason
 
     @property
     def error(self) -> GuidewayError | None:
-        """Of the first output."""
+        """The error of the first output."""
         return self.outputs[0].error
 
     @property
     def strategy(self) -> str | None:
-        """Of the first output."""
+        """The strategy that served the first output."""
         return self.outputs[0].strategy
 
     @property
     def unenforced(self) -> tuple[str, ...]:
-        """Of the first output."""
+        """The names of what was not enforced in the first output."""
         return self.outputs[0].unenforced
 
     @property
     def closed_early(self) -> bool:
-        """Of the first output."""
+        """`Completion.closed_early` of the first output."""
         return self.outputs[0].closed_early
 
     @property
     def valid(self) -> bool | None:
-        """Of the first output."""
+        """The verdict on the first output."""
         return self.outputs[0].valid
 
     @property
     def reports(self) -> Mapping[str, Mapping[str, Any]]:
-        """Of the first output."""
+        """The reports of modifiers on the first output."""
         return self.outputs[0].reports
 
     @property
     def logprobs(self) -> tuple[TokenLogprobs, ...] | None:
-        """Of the first output."""
+        """The log-probabilities of the first output."""
         return self.outputs[0].logprobs

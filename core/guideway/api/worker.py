@@ -9,7 +9,7 @@ __all__ = ["Worker", "WorkerMixin", "WorkerStep"]
 
 
 class Worker(Protocol):
-    """What a mixin may know of the worker it is part of."""
+    """The facts that a mixin may know of the worker it is part of."""
 
     @property
     def model(self) -> Any:
@@ -18,12 +18,12 @@ class Worker(Protocol):
 
     @property
     def device(self) -> str:
-        """Where it runs, in the words of the device's library."""
+        """The device it runs on, in the words of the device's library."""
         ...
 
     @property
     def rank(self) -> int:
-        """Which of the workers this is, from 0."""
+        """The number of this worker among all workers, from 0."""
         ...
 
     @property
@@ -31,11 +31,11 @@ class Worker(Protocol):
 
 
 class WorkerStep(Protocol):
-    """What a mixin may know of a step."""
+    """The facts that a mixin may know of a step."""
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences, companions included, append tokens."""
+        """The number of sequences, companions included, that append tokens."""
         ...
 
     @property
@@ -46,12 +46,12 @@ class WorkerStep(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens pass through the model."""
+        """The number of tokens that pass through the model."""
         ...
 
     @property
     def num_rows(self) -> int:
-        """How many rows of logits come out."""
+        """The number of rows of logits that come out."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a JSON Schema asserts, by name."""
+"""The assertions of a JSON Schema, by name."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _ORDER = {keyword: i for i, keyword in enumerate(KEYWORDS)}
 
 
 class Assertions(NamedTuple):
-    """What a checked schema asserts."""
+    """The assertions of a checked schema."""
 
     keywords: frozenset[str]
     """By name, as `keywords` says."""
     leaves_names_open: bool
-    """Whether an object in an instance may have a name that its schema does not list. Errs on the side of yes."""
+    """True if an object in an instance may have a name that its schema does not list. Errs on the side of yes."""
 
 
 def keywords(schema: Schema) -> frozenset[str]:
-    """What a checked schema asserts, by name. Of each subschema:
+    """Name what a checked schema asserts. Of each subschema:
 
     - its keywords that can make an instance invalid (`KEYWORDS`, ``type``), where they stand beside what they need;
       ``false`` for one that refuses all;
@@ -112,7 +112,7 @@ def assertions(schema: Schema) -> Assertions:
 
 
 def _leaves_names_open(schema: Schema) -> bool:
-    """Whether that is so of a subschema by itself, or of values it says nothing of."""
+    """Return whether that is so of a subschema by itself, or of values it says nothing of."""
     if isinstance(schema, bool):
         return schema
     if not schema.keys().isdisjoint({"const", "enum"}):
@@ -124,8 +124,8 @@ def _leaves_names_open(schema: Schema) -> bool:
 
 
 def root_keywords(schema: Schema) -> frozenset[str]:
-    """What a checked schema asserts by its own keywords, as `keywords` names them, and not by those of its subschemas,
-    which hang from these."""
+    """Name what a checked schema asserts by its own keywords, as `keywords` names them, and not by those of its
+    subschemas, which hang from these."""
     if isinstance(schema, bool):
         return frozenset() if schema else frozenset({"false"})
     return frozenset(_own(schema) | ({"type"} & schema.keys()))
@@ -143,13 +143,13 @@ def _combinations(names: Iterable[str]) -> Iterable[str]:
 
 
 def pattern_details(pattern: str) -> frozenset[str]:
-    """What a regular expression uses that engines may lack: ``lookaround``, ``backreference``, ``boundary``,
+    """Name what a regular expression uses that engines may lack: ``lookaround``, ``backreference``, ``boundary``,
     ``property``. Errs on the side of naming too much."""
     return frozenset(detail for detail, search in _PATTERN_DETAILS.items() if search(pattern))
 
 
 def _repeats_a_repetition(pattern: str) -> bool:
-    """Whether ``?`` or ``{...}`` stands after a group in which something is repeated without end."""
+    """Return whether ``?`` or ``{...}`` stands after a group in which something is repeated without end."""
     groups = [False]  # of the groups that are open, whether they have such a repetition
     for piece in _PIECE.finditer(pattern):
         text = piece[0]
@@ -195,7 +195,7 @@ def _is_fraction(number: float) -> bool:
 
 
 def _is_narrow(schema: Mapping[str, Any]) -> bool:
-    """Whether a bound is excluded, and the other less than 1 away; also as draft 4 writes it."""
+    """Return whether a bound is excluded, and the other less than 1 away; also as draft 4 writes it."""
     excluded = [schema.get(keyword) for keyword in ("exclusiveMinimum", "exclusiveMaximum")]
     bounds = [schema.get(keyword) for keyword in ("minimum", "maximum")]
     if not any(value is not None and value is not False for value in excluded):
@@ -213,7 +213,7 @@ def _values(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def _asserts(keyword: str, schema: Mapping[str, Any]) -> bool:
-    """Whether `keyword` says anything where it stands."""
+    """Return whether `keyword` says anything where it stands."""
     match keyword:
         case "format":
             return "type" not in schema or "string" in schema["type"]
@@ -313,8 +313,8 @@ _PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
 
 
 def _string_details(pattern: str) -> Iterator[str]:
-    """What a regular expression says of characters that JSON's strings escape: that there is one, ``escaped``, or all
-    but one, ``unescaped``."""
+    """Tell how a regular expression treats characters that JSON's strings escape: that there is one, ``escaped``, or
+    all but one, ``unescaped``."""
     if _ESCAPED.search(_ALL_BUT.sub("", pattern)):
         yield "escaped"
     if any(map(_ESCAPED.search, _ALL_BUT.findall(pattern))):

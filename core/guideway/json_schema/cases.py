@@ -16,7 +16,7 @@ Case: TypeAlias = tuple[str, Schema, list[Any], list[Any]]
 
 _INT, _STR = {"type": "integer"}, {"type": "string"}
 _LARGE = 2**53 + 1
-"""Which doubles do not hold."""
+"""An integer that doubles do not hold."""
 _A: dict[str, Any] = {"properties": {"a": _INT}}
 _AB: dict[str, Any] = {"properties": {"a": _INT, "b": _INT}}
 _REQUIRED_A = {"type": "object", **_A, "required": ["a"]}
@@ -180,12 +180,12 @@ for _fragments in _FRAGMENTS.values():
     _fragments["const"].append({"const": None})
 
 _OLD = frozenset({"items:list", "additionalItems", "dependencies"})
-"""What draft 2020-12 does not have."""
+"""Keywords that draft 2020-12 does not have."""
 _NEW = frozenset(
     {"$ref", "prefixItems", "unevaluatedItems", "unevaluatedProperties", "minContains", "maxContains"}
     | {"dependentRequired", "dependentSchemas", "items:false"}
 )
-"""What earlier ones do not have, or do not have beside others."""
+"""Keywords that earlier drafts do not have, or do not have beside others."""
 
 _POOL: dict[str, list[Any]] = {
     "string": [
@@ -724,8 +724,8 @@ def _split(schema: Schema, instances: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def is_valid(schema: Schema, instance: Any, root: Schema) -> bool:
-    """Whether `instance` obeys `schema`, for the keywords of the cases without a label. Recursive: not for others'
-    schemas."""
+    """Return whether `instance` obeys `schema`, for the keywords of the cases without a label. Recursive: not for
+    others' schemas."""
     if isinstance(schema, bool):
         return schema
     if "$ref" in schema and not is_valid(resolve(root, schema["$ref"]), instance, root):

@@ -1,4 +1,4 @@
-"""Whether a JSON value is a JSON Schema."""
+"""Check that a JSON value is a JSON Schema."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KNOWN = frozenset(
     | {"contentSchema", "nullable", "discriminator", "xml", "externalDocs", "enumNames", "links", "media"}
 )
 MAX_UNKNOWN_KEYS = 100
-"""How many unknown keys are looked at for misspellings: a hostile constraint has no end of them."""
+"""The number of unknown keys that are looked at for misspellings: a hostile constraint has no end of them."""
 
 
 def check_schema(schema: object) -> frozenset[str]:
@@ -49,8 +49,8 @@ def check_schema(schema: object) -> frozenset[str]:
 
 
 def misspelt_keywords(unknown: Iterable[str]) -> frozenset[str]:
-    """Which of the keys that JSON Schema does not know look like a keyword that asserts something, such as ``patern``
-    or ``maxLenght``. (All others are annotations, as the specification has it.)"""
+    """Return the keys that JSON Schema does not know and that look like a keyword that asserts something, such as
+    ``patern`` or ``maxLenght``. (All others are annotations, as the specification has it.)"""
     return frozenset(key for key in sorted(unknown)[:MAX_UNKNOWN_KEYS] if _looks_like_a_keyword(key))
 
 

@@ -1,4 +1,4 @@
-"""Where in JSON a text ends: what a grammar's matcher does not say."""
+"""The place in JSON where a text ends, which a grammar's matcher does not tell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["NO_NAMES", "START", "JsonCursor", "Limits", "Names", "Place"]
 
 
 class Place(Enum):
-    """What the next byte belongs to."""
+    """The part of JSON that the next byte belongs to."""
 
     VALUE = auto()
     """A value begins, or an empty array ends."""
@@ -34,22 +34,22 @@ VALUE, SCALAR, STRING, KEY_START, KEY, COLON, AFTER = Place
 
 
 class Limits(NamedTuple):
-    """How JSON has to be written, besides names (`JsonCursor.within`). No escape is a surrogate, and all is UTF-8, so
-    that each character of a string is one escape at most."""
+    """The rules by which JSON has to be written, besides names (`JsonCursor.within`). No escape is a surrogate, and all
+    is UTF-8, so that each character of a string is one escape at most."""
 
     most_blanks: int
     """White space in a row."""
     spaced: bool
-    """Whether one space stands after each comma and colon."""
+    """True if one space stands after each comma and colon."""
 
 
 BETWEEN = re.compile(rb'["\\\xe0\xed\xf0\xf4]')
-"""What a string has to be looked at for."""
+"""The bytes for which a string has to be looked at."""
 
 QUOTE, BACKSLASH, BLANK = b'"\\ '
 SECOND_BYTES = {0xE0: range(0xA0, 0xC0), 0xED: range(0x80, 0xA0), 0xF0: range(0x90, 0xC0), 0xF4: range(0x80, 0x90)}
-"""What may follow in UTF-8 after the first bytes that not every later byte may follow: no surrogate, no character in
-more bytes than it needs, none past the last."""
+"""The bytes that may follow in UTF-8 after the first bytes that not every later byte may follow: no surrogate, no
+character in more bytes than it needs, none past the last."""
 BLANKS = b" \t\n\r"
 
 DUE = -1
@@ -96,25 +96,25 @@ NO_NAMES = Names()
 
 
 class JsonCursor(NamedTuple):
-    """Where a text that began as JSON ends. Of a text that is no JSON it is anything."""
+    """The place where a text that began as JSON ends. Of a text that is no JSON it is anything."""
 
     place: Place = VALUE
     open: tuple[Names | None, ...] = ()
     """The objects and arrays that are not closed: the names an object has so far; None for an array."""
     name: bytes = b""
-    """What has been written of a property's name."""
+    """The bytes of a property's name that have been written."""
     escape: bytes = b""
-    """What has been written of an escape, or of a character that may be none of UTF-8's."""
+    """The bytes that have been written of an escape, or of a character that may be none of UTF-8's."""
     blanks: int = 0
     """White space that came last, outside strings; `DUE` where limits want some."""
 
     @property
     def in_string(self) -> bool:
-        """Whether the text ends inside a string, a property's name included."""
+        """True if the text ends inside a string, a property's name included."""
         return self.place is STRING or self.place is KEY
 
     def after(self, text: bytes) -> JsonCursor:
-        """Where the text ends when `text` follows."""
+        """Return the place where the text ends when `text` follows."""
         found = self.within(text, None)
         assert found is not None
         return found

@@ -1,4 +1,4 @@
-"""What the values of ``format`` mean, where it can be told from a text alone.
+"""The meaning of the values of ``format``, where it can be told from a text alone.
 
 Libraries differ in what they take for a date, and most take 30 February. So these patterns are written from the
 definitions that JSON Schema refers to (2020-12, Validation, section 7.3): strategies compile them in place of the
@@ -116,13 +116,14 @@ _COMPILED = {name: re.compile(pattern) for name, pattern in FORMATS.items()}
 _UNDECIDED = {
     name: re.compile(mark) for name, mark in {"email": r'["\[]', "uri": r"\[", "uri-reference": r"\["}.items()
 }
-"""What all texts have that have the format and do not match."""
+"""A pattern of what all texts share that have the format and do not match."""
 _LEAP_SECOND = re.compile(r"(?:.*[Tt])?([0-9]{2}):([0-9]{2}):(60)(?:\.[0-9]+)?(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))")
 _LONG_LABEL = re.compile("[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
 def has_format(name: str, text: str) -> bool | None:
-    """Whether `text` has the format `name`; None: that is not known here, of most other formats and of rare texts."""
+    """Return whether `text` has the format `name`; None: that is not known here, of most other formats and of rare
+    texts."""
     if name not in FORMATS:
         return None
     if _COMPILED[name].fullmatch(text):

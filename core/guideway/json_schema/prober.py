@@ -35,7 +35,7 @@ HOLDERS = frozenset({"$ref", "allOf", "anyOf", "oneOf:disjoint"})
 """Keywords that only apply other schemas. (``oneOf`` says more: that no two of them hold.)"""
 
 _INDIRECT = frozenset({"$ref:nested-id", "$ref:siblings"})
-"""What shows only through other keywords: where one of these is not enforced, that is named."""
+"""Names that show only through other keywords: where one of these is not enforced, that is named."""
 
 _WORSE: tuple[Status, ...] = ("enforced", "narrow", "unenforced", "refused")
 STOP = 256
@@ -47,8 +47,8 @@ def byte_vocabulary() -> Vocabulary:
 
 
 def probe(strategy: GrammarStrategy) -> Table:
-    """What `strategy`, built for `byte_vocabulary`, does with every keyword and every two side by side, whatever the
-    white space."""
+    """Measure what `strategy`, built for `byte_vocabulary`, does with every keyword and every two side by side,
+    whatever the white space."""
     return _probe(strategy.compile)
 
 
@@ -138,8 +138,8 @@ def _accepts(compiled: CompiledGrammar, text: bytes) -> bool:
 
 
 class SupportTable:
-    """What the installed version of a library enforces, from the file ``support.json`` of a plugin's package: version
-    of the library -> name -> status.
+    """The keywords that the installed version of a library enforces, from the file ``support.json`` of a plugin's
+    package: version of the library -> name -> status.
 
     `distribution` is what pip calls the library, `package` the plugin's, `measure` probes what is installed.
     """
@@ -157,7 +157,7 @@ class SupportTable:
         return f"{self.distribution} {version(self.distribution)}"
 
     def support(self, constraint: JsonSchema | StructuralTag, schemas: Iterable[Schema] | None = None) -> Support:
-        """What the installed version enforces of a schema, or of the `schemas` in a structural tag, parts of
+        """Tell what the installed version enforces of a schema, or of the `schemas` in a structural tag, parts of
         ``constraint.parsed``; a refusal where one is malformed. In a tag nobody keeps a `WritingRule`: ``names`` stands
         for that names may be there twice, or written with escapes."""
         table = self.installed()

@@ -1,4 +1,4 @@
-"""Whether a text is an instance of a JSON Schema, by the library ``jsonschema``.
+"""Judge whether a text is an instance of a JSON Schema, by the library ``jsonschema``.
 
 For hosts: it runs what clients send, patterns that never end among it.
 """
@@ -24,7 +24,7 @@ __all__ = ["is_valid"]
 
 
 def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
-    """Whether `text` is JSON without a key twice in one object, and an instance of a checked schema.
+    """Return whether `text` is JSON without a key twice in one object, and an instance of a checked schema.
 
     None: it is not known, because judging takes what a remote reference refers to, a dialect of ``$schema`` or a
     regular expression that is not known here, or a format that is not known here (`has_format`) and that was not
@@ -52,7 +52,7 @@ def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
 
 
 class _Formats:
-    """What `jsonschema` asks about formats; those that are not known here hold or do not, as `unknown` says."""
+    """The object that `jsonschema` asks about formats; those that are not known here hold or do not, as `unknown` says."""
 
     def __init__(self, unknown: bool) -> None:
         self.met_unknown = False

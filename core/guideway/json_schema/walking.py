@@ -23,7 +23,8 @@ Chain: TypeAlias = "tuple[Chain, str | int] | None"
 """A JSON pointer as pairs of what leads to it and its last part."""
 
 Resource: TypeAlias = "tuple[Chain, Schema]"
-"""What the local references in it are relative to: the whole schema, or a part with an ``$id``; and where that is."""
+"""The schema that the local references in it are relative to: the whole schema, or a part with an ``$id``; and where
+that is."""
 
 
 class Pointer:
@@ -52,7 +53,7 @@ def subschemas(schema: Schema) -> Iterator[tuple[Pointer, Schema]]:
 
 
 def resolve(schema: object, reference: str) -> Any:
-    """What the local reference `reference` (``#`` or ``#/...``) points to in `schema`; None if there is nothing."""
+    """Return what the local reference `reference` (``#`` or ``#/...``) points to in `schema`; None if there is nothing."""
     for part in reference.split("/")[1:]:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(schema, Mapping):
@@ -70,7 +71,7 @@ def _is_index(key: str, length: int) -> bool:
 
 
 def ignores_beside_ref(schema: Schema) -> bool:
-    """Whether a whole schema is of a draft in which nothing counts that stands beside ``$ref``: 7 and before."""
+    """Return whether a whole schema is of a draft in which nothing counts that stands beside ``$ref``: 7 and before."""
     return isinstance(schema, Mapping) and "/draft-0" in str(schema.get("$schema"))
 
 

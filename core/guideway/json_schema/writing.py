@@ -44,7 +44,7 @@ _LIMITS = {
 }
 
 _WITHIN = re.compile(rb'"[^"]*["\\]')
-"""What a token has that may hold a whole name, or the beginning of one with an escape."""
+"""A pattern of the bytes in tokens that may hold a whole name, or the beginning of one with an escape."""
 _NAMES = {
     KEY: re.compile(rb'((?:[^"\\]|\\.)*?")', re.DOTALL),
     KEY_START: re.compile(rb'[ \t\n\r]*"((?:[^"\\]|\\.)*?")', re.DOTALL),
@@ -62,19 +62,20 @@ class _EveryName(Names):
 
 _DEEP = 8
 _OBJECTS, _FULL, _ARRAYS = ((one,) * _DEEP for one in (NO_NAMES, _EveryName(), None))
-"""What a text may stand in: objects in one another, empty or with every name, and arrays."""
+"""The surroundings that a text may stand in: objects in one another, empty or with every name, and arrays."""
 
 _NAMED = ((KEY, b""), (KEY_START, b""))
 
 _Kind: TypeAlias = tuple[Place, bytes, int]
-"""What of a state decides on most tokens: its place, as far as it matters, what of an escape is written, and blanks."""
+"""The part of a state that decides on most tokens: its place, as far as it matters, what of an escape is written, and
+blanks."""
 
 
 class WritingRule:
-    """Which of these tokens may follow, so that white space is as a word says and a property is known by its bytes: its
-    name has no escape of a character that can do without, and stands once in an object. Nor is an escape a surrogate,
-    or a character one that UTF-8 does not have.
-    What is written is JSON from its first byte to its last: a matcher asks its library as well."""
+    """A rule for which of these tokens may follow, so that white space is as a word says and a property is known by its
+    bytes: its name has no escape of a character that can do without, and stands once in an object. Nor is an escape a
+    surrogate, or a character one that UTF-8 does not have. What is written is JSON from its first byte to its last: a
+    matcher asks its library as well."""
 
     start = START
     """The state before the first token."""
@@ -176,8 +177,8 @@ class WritingRule:
 
 
 def _depends_on_what_is_open(state: JsonCursor, token: bytes) -> bool:
-    """Whether `token` may follow under some names, or in an array, and not under others, but for the first name where
-    that is looked up."""
+    """Return whether `token` may follow under some names, or in an array, and not under others, but for the first name
+    where that is looked up."""
     place, escape = state.place, state.escape
     if place is KEY and escape:
         return b'"' in token[1:]

@@ -1,4 +1,4 @@
-"""What all steps of a pipeline share: the device, the transforms by stage, and the bitmasks among them."""
+"""The parts that all steps of a pipeline share: the device, the transforms by stage, and the bitmasks among them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PipelineContext:
         return [[(e, payloads[e.name]) for e in entries if e.name in payloads] for entries in self._by_stage]
 
     def bitmask(self, step: StepInput) -> Payload | None:
-        """What the bitmasks of a step allow together, as `combined_bitmask` has it."""
+        """Return what the bitmasks of a step allow together, as `combined_bitmask` has it."""
         return combined_bitmask(step.payloads, self._bitmasks)
 
     def check_drawable(self, step: StepInput, largest: NDArray[Any], faults: dict[int, Fault]) -> None:
@@ -126,8 +126,9 @@ class PipelineContext:
 
 
 def combined_bitmask(payloads: Mapping[str, Payload], arrays: Mapping[str, str]) -> Payload | None:
-    """What all bitmasks among the `payloads` of a step, on the host, allow, as the array ``bitmask`` of one payload;
-    None if there are none. `arrays` has by modifier name the array that is a bitmask (`LogitTransform.bitmask`)."""
+    """Combine all bitmasks among the `payloads` of a step, on the host, into what they allow together, as the array
+    ``bitmask`` of one payload; None if there are none. `arrays` has by modifier name the array that is a bitmask
+    (`LogitTransform.bitmask`)."""
     masks = [(payloads[name].rows, payloads[name].arrays[key]) for name, key in arrays.items() if name in payloads]
     if len(masks) < 2:
         return Payload(masks[0][0], {"bitmask": masks[0][1]}) if masks else None
@@ -139,6 +140,6 @@ def combined_bitmask(payloads: Mapping[str, Payload], arrays: Mapping[str, str])
 
 
 def failed_output(step: StepInput, fault: Fault) -> StepOutput:
-    """What comes of `step` where every row has the same `fault`."""
+    """Return the output of `step` where every row has the same `fault`."""
     num_rows = step.batch.num_rows
     return StepOutput(np.zeros(num_rows, dtype=np.int32), faults=dict.fromkeys(range(num_rows), fault))

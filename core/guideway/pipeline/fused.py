@@ -35,7 +35,7 @@ class FusedStep:
 
     @property
     def suits(self) -> bool:
-        """Whether nothing but hard bitmasks and temperatures acts, and the device declares the operation."""
+        """True if nothing but hard bitmasks and temperatures acts, and the device declares the operation."""
         step = self.step
         alone = step.warp is None and step.payloads.keys() <= self.context.hard_bitmasks.keys()
         return alone and self.operation in self.device.fused

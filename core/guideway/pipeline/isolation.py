@@ -59,7 +59,7 @@ class TransformRunner:
         return logits
 
     def sample(self, entry: Entry, payload: Payload, logprobs: Array) -> list[tuple[NDArray[np.int32], Array]]:
-        """What the `Sampler` of `entry` draws for its rows, in one part or row by row."""
+        """Draw tokens by the `Sampler` of `entry` for its rows, in one part or row by row."""
         try:
             view = self._view(entry, payload)
             uploaded = self.upload(payload)
@@ -87,7 +87,7 @@ class TransformRunner:
         return self._uploads[id(payload)][1]
 
     def downloads(self) -> dict[str, Array]:
-        """What was emitted, still on the device, by names that `feedback` knows."""
+        """Return what was emitted, still on the device, by names that `feedback` knows."""
         return {
             f"feedback/{name}/{i}/{key}": array
             for name, parts in self._emitted.items()
@@ -160,7 +160,7 @@ class TransformRunner:
 
 
 def describe(value: object) -> str:
-    """What a wrong return value looks like, for an error message."""
+    """Describe a wrong return value, for an error message."""
     shape = getattr(value, "shape", None)
     if shape is None:
         return f"a {type(value).__name__}"
@@ -168,7 +168,7 @@ def describe(value: object) -> str:
 
 
 def is_writable(array: Array) -> bool:
-    """Whether a library that changes arrays in place could change this one; true where none does."""
+    """Return whether a library that changes arrays in place could change this one; true where none does."""
     return bool(getattr(getattr(array, "flags", None), "writeable", True))
 
 

@@ -27,7 +27,7 @@ from guideway.errors import (
 __all__ = ["Mixins"]
 
 LIFECYCLE = frozenset({"on_model_loaded", "before_step", "after_step", "close"})
-"""What the host calls for every mixin in order."""
+"""The methods that the host calls for every mixin in order."""
 
 OF_EVERY_CLASS = frozenset(vars(type("", (), {}))) | LIFECYCLE | {
     "__init__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__firstlineno__",
@@ -78,8 +78,8 @@ class Mixins:
         return blamed
 
     def call(self, address: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What the method ``name.method`` returns. Raises `UnsupportedCapability` if there is none that may be
-        called, and `PluginError` for what it raises, unless that is an error of guideway's own."""
+        """Call the method ``name.method`` and return what it returns. Raises `UnsupportedCapability` if there is none
+        that may be called, and `PluginError` for what it raises, unless that is an error of guideway's own."""
         name, dot, method = address.partition(".") if isinstance(address, str) else ("", "", "")
         if not dot:
             raise UnsupportedCapability(
@@ -182,7 +182,7 @@ def _attributes(cls: type[WorkerMixin]) -> Iterator[tuple[str, type]]:
 
 
 def _methods(cls: type[WorkerMixin]) -> Iterator[str]:
-    """What may be called by name."""
+    """Return the methods that may be called by name."""
     for attribute, _ in _attributes(cls):
         if not attribute.startswith("_") and callable(inspect.getattr_static(cls, attribute, None)):
             yield attribute

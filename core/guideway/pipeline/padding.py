@@ -32,11 +32,11 @@ MOST_LIKELY = 32
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """Of the lists of one step. `num_rows` of the logits are no scratch rows."""
+    """The padding of the lists of one step. `num_rows` of the logits are no scratch rows."""
 
     num_rows: int
     width: int
-    """Of the logits."""
+    """The width of the logits."""
 
     def rows(self, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         """``int32[num_rows]``: `rows`, then scratch rows."""
@@ -79,7 +79,7 @@ class Padding:
         return Filter(rows=self.rows(chosen.rows), num_candidates=self.width, **aligned)
 
     def num_logprobs(self, count: int) -> int:
-        """How many most likely tokens to look up where `count` are wanted."""
+        """Return how many most likely tokens to look up where `count` are wanted."""
         return min(self.width, max(MOST_LIKELY, 1 << (count - 1).bit_length())) if count else 0
 
 

@@ -117,7 +117,7 @@ class StagedStep:
         return logits, StepOutput(no_tokens, self.transforms.feedback(host), self.faults, self._overruled(host))
 
     def _downloaded(self) -> Mapping[str, NDArray[Any]]:
-        """What all of it came to, and with it what failed on the device without anybody waiting."""
+        """Return what all of it came to, and with it what failed on the device without anybody waiting."""
         try:
             return self.device.download(self.downloads | self.transforms.downloads()).result()
         except BaseException as error:
@@ -163,7 +163,7 @@ class StagedStep:
         return (1 / np.where(temperatures > 0, temperatures, 1)).astype(np.float32)
 
     def _in_one_pass(self, tempered: NDArray[np.int32]) -> bool:
-        """Whether `warp_masked` does all there is to do between raw logits and filters, and more than the mask."""
+        """Return whether `warp_masked` does all there is to do between raw logits and filters, and more than the mask."""
         warp = self.step.warp
         added = None if warp is None else warp.added
         return (
@@ -291,7 +291,7 @@ class StagedStep:
 
 
 def _bitmask(context: PipelineContext, step: StepInput, padding: Padding | None) -> Payload | None:
-    """What all bitmasks of the step allow."""
+    """Return what all bitmasks of the step allow."""
     mask = context.bitmask(step)
     if padding is None:
         return mask

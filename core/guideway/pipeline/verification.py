@@ -1,4 +1,4 @@
-"""Which drawn tokens become final when draft tokens were scored beside them."""
+"""Decide which drawn tokens become final when draft tokens were scored beside them."""
 
 from __future__ import annotations
 

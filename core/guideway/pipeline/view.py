@@ -30,7 +30,7 @@ DRAW = purpose_id("guideway", "draw")
 
 @dataclass(slots=True)
 class StepData:
-    """What all views of one step share; device arrays are made on first use."""
+    """The data that all views of one step share; device arrays are made on first use."""
 
     step: StepInput
     ops: ArrayOps

@@ -54,7 +54,7 @@ class Filter:
 
     rows: NDArray[np.int32]
     num_candidates: int
-    """How many of a row's most likely tokens have to be looked at."""
+    """The number of a row's most likely tokens that have to be looked at."""
     top_k: NDArray[np.int32] | None = None
     top_p: NDArray[np.float32] | None = None
     min_p: NDArray[np.float32] | None = None
@@ -67,7 +67,7 @@ USES: dict[str, Callable[[NDArray[Any], int], NDArray[np.bool_]]] = {
     "typical_p": lambda values, _: values < 1,
     "min_p": lambda values, _: values > 0,
 }
-"""Where a filter changes anything, given its values and the width of the logits."""
+"""Functions that tell where a filter changes anything, given its values and the width of the logits."""
 
 
 def filters(warp: Warp, drawn: NDArray[np.bool_], width: int) -> list[Filter]:
@@ -111,7 +111,7 @@ class _Part:
         """The least likely token that stays, ``[rows, 1]``."""
 
     def unlikely(self) -> Array:
-        """What top-k, then top-p, then min-p filter out, as ``bool[rows, width]``."""
+        """Return what top-k, then top-p, then min-p filter out, as ``bool[rows, width]``."""
         ops, chosen = self.ops, self.chosen
         if chosen.top_k is not None:
             self.threshold = ops.gather(self.candidates, self.every, ops.asarray(chosen.top_k[:, None] - 1))
@@ -124,9 +124,9 @@ class _Part:
         return self.x < self.threshold
 
     def untypical(self, mass: NDArray[np.float32]) -> Array:
-        """What typical-p filters out of what `unlikely` left. A token's information differs from the expected one by as
-        much as its logit from the mean logit; what is filtered out already is farther away than the least likely
-        token that is left, and weighs nothing."""
+        """Return what typical-p filters out of what `unlikely` left. A token's information differs from the expected
+        one by as much as its logit from the mean logit; what is filtered out already is farther away than the least
+        likely token that is left, and weighs nothing."""
         ops, weights = self.ops, self._weights()
         mean = (weights * self._below_largest(weights == 0)).sum(axis=1) / weights.sum(axis=1)
         mean = self.largest + mean[:, None]
@@ -136,8 +136,8 @@ class _Part:
         return self._absolute(self.x - mean) > reach
 
     def _weights(self) -> Array:
-        """What each candidate weighs, up to a factor per row. Those at the threshold bear the weight of equals that are
-        no candidates."""
+        """Weigh each candidate, up to a factor per row. Those at the threshold bear the weight of equals that are no
+        candidates."""
         ops, threshold = self.ops, self.threshold
         weights = ops.exp(self._below_largest(self.candidates < threshold))
         weights = ops.where_rows(weights, self.every, self.candidates < threshold, 0.0)
@@ -149,7 +149,7 @@ class _Part:
         return weights + weights * at_border * outside / (inside + (inside == 0))
 
     def _below_largest(self, ignored: Array) -> Array:
-        """How far each candidate is below the largest; 0 where `ignored`."""
+        """Return how far each candidate is below the largest; 0 where `ignored`."""
         return self.ops.where_rows(self.candidates - self.largest, self.every, ignored, 0.0)
 
     def _reaching(self, values: Array, weights: Array, mass: NDArray[np.float32]) -> Array:

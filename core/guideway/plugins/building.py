@@ -84,7 +84,8 @@ def build_strategies(
 
 
 def limits_of(cls: type[GrammarStrategy], options: Options) -> Mapping[str, int]:
-    """What a strategy declares and its operator set, by rule of the admission guard. Raises `InvalidConfiguration`."""
+    """Return the limits that a strategy declares and its operator set, by rule of the admission guard. Raises
+    `InvalidConfiguration`."""
     plugin = f"grammar.{cls.name}"
     limits = options.get(plugin, {}).get("limits", {})
     check_limits(cls.limits, where=f"{cls.__qualname__}.limits")

@@ -35,7 +35,7 @@ def freeze_components(config: Any, kind_of: Mapping[str, str]) -> None:
 
 
 def components(config: Any, kind_of: Mapping[str, str]) -> tuple[str, ...]:
-    """What is used of the kinds that take options, as ``kind.name``, sorted."""
+    """Return the components in use of the kinds that take options, as ``kind.name``, sorted."""
     used = []
     for name, kind in kind_of.items():
         value = getattr(config, name)

@@ -1,4 +1,4 @@
-"""Whether a class is what the contract of its kind asks for."""
+"""Check that a class is what the contract of its kind asks for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 class ContractViolation(TypeError):
-    """What a plugin returned is not what its kind has to be."""
+    """The error for a plugin that returned what its kind must not be."""
 
 
 def check_class(record: PluginRecord, component: Any) -> None:
@@ -109,7 +109,7 @@ def _contract(component: Any) -> Iterator[str]:
 
 
 def _moved(kind: str, component: Any, base: Any) -> Iterator[str]:
-    """What the class has of an earlier contract."""
+    """Return what the class has of an earlier contract."""
     own = {attribute for cls in component.__mro__ if not _is_ours(cls) for attribute in vars(cls)}
     yield from _dropped(kind, component, own, base)
     if kind not in ("modifier", "grammar"):
@@ -126,7 +126,7 @@ def _moved(kind: str, component: Any, base: Any) -> Iterator[str]:
 
 
 def _without_effect(cls: Any, base: Any) -> Iterator[str]:
-    """What is overridden and never asked."""
+    """Return the methods that are overridden and never asked."""
     if base is api.LogitModifier and cls.compile is base.compile and cls.compile_key is not base.compile_key:
         yield (
             f"{cls.__qualname__}.compile_key does nothing without compile\n"
@@ -136,7 +136,7 @@ def _without_effect(cls: Any, base: Any) -> Iterator[str]:
 
 
 def _dropped(kind: str, component: type, own: Container[str], base: type) -> Iterator[str]:
-    """Which of its attributes an earlier contract had, and this one has not."""
+    """Return its attributes that an earlier contract had, and this one has not."""
     for (of_kind, attribute), instead in moved.ATTRIBUTES.items():
         if of_kind == kind and attribute in own and not hasattr(base, attribute):
             yield f"{component.__qualname__}.{attribute} is no part of the contract any more\nhint: {instead}"
@@ -172,7 +172,7 @@ def _signatures(kind: str, component: Any, base: type) -> Iterator[str]:
 
 
 def _methods(base: type) -> dict[str, Any]:
-    """What a plugin may override."""
+    """Return the methods that a plugin may override."""
     found: dict[str, Any] = {}
     for cls in filter(_is_ours, base.__mro__):
         for name, value in vars(cls).items():
@@ -208,7 +208,7 @@ def _misfit(given: list[inspect.Parameter], wanted: list[inspect.Parameter]) -> 
 
 
 def _room(parameters: list[inspect.Parameter]) -> int:
-    """How many arguments can be given by position."""
+    """Return how many arguments can be given by position."""
     if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
         return 1 << 30
     return sum(parameter.kind in POSITIONAL for parameter in parameters)

@@ -16,7 +16,7 @@ from guideway.plugins.sources import find_module, module_files, references
 __all__ = ["Digests", "sha256"]
 
 CONTRACT = ("guideway.api.", "guideway.errors.")
-"""What begins so is of the contract, which is compared by its version."""
+"""The beginning of module names that are of the contract, which is compared by its version."""
 
 
 MISSING = "missing"
@@ -25,7 +25,7 @@ MISSING = "missing"
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What one file holds: a digest, and if it is Python, what its classes derive from and what it imports."""
+    """The content of one file: a digest, and if it is Python, what its classes derive from and what it imports."""
 
     digest: str
     bases: frozenset[str] = frozenset()

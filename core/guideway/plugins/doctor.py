@@ -1,4 +1,4 @@
-"""What is wrong with the installed plugins, by metadata alone. Imports none of them."""
+"""Find what is wrong with the installed plugins, by metadata alone. Imports none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed, from metadata alone. Nothing of a plugin is imported here."""
+"""The index of what is installed, from metadata alone. Nothing of a plugin is imported here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PluginRecord:
     kind: str
     name: str
     value: str
-    """What to import: ``module`` or ``module:object``."""
+    """The object to import: ``module`` or ``module:object``."""
     distribution: str
     """The distribution's name, normalized."""
     version: str
@@ -44,8 +44,8 @@ class PluginRecord:
 
     @property
     def digest(self) -> str:
-        """Of its code, see `guideway.plugins.digest`: computed when it is first asked for, and once for all equal
-        records of a scan."""
+        """The digest of its code, see `guideway.plugins.digest`: computed when it is first asked for, and once for all
+        equal records of a scan."""
         return self._digests.of(self.value, None if self.editable else self.location)
 
     @property

@@ -14,7 +14,7 @@ GROUP = GROUP_PREFIX + CONTRACT.split(".")[0]
 """The entry-point group of this core's contract major."""
 
 NAME = re.compile(r"[a-z][a-z0-9_-]*")
-"""What a component may be called."""
+"""The pattern of a component's name."""
 
 HOOKS = "hooks"
 """The one kind that is enabled by name instead of selected, and returns no class."""
@@ -22,7 +22,7 @@ HOOKS = "hooks"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What one kind of component is reached through and has to be."""
+    """The hook through which one kind of component is reached, and the class it has to be."""
 
     name: str
     hook: str

@@ -1,4 +1,4 @@
-"""What the work of plugins may cost: the ``[limits]`` part of a configuration."""
+"""Limits of what the work of plugins may cost: the ``[limits]`` part of a configuration."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Seconds: TypeAlias = Annotated[float, Range(above=0), math.isfinite, "a number o
 @known_fields_only
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What misses one of these fails the request it was for. Raises `InvalidConfiguration`.
+    """Limits of the work of plugins. Work that misses one of these fails the request it was for. Raises
+    `InvalidConfiguration`.
 
     Where nothing else is said, time is that of a processor, so that a busy machine fails nobody; by the clock, for what
     waits or was stopped, `wall_factor` times as much.
     """
 
     admission_seconds: Seconds = 10.0
-    """How long admitting a request may take by the clock."""
+    """The seconds that admitting a request may take by the clock."""
     compile_seconds: Seconds = 10.0
     """Processor time of compiling a constraint; the same of a modifier's compile."""
     start_seconds: Seconds = 1.0
@@ -35,15 +36,15 @@ class Limits:
     late_seconds: Seconds = 0.05
     """Processor time after which the rows of a sequence are late; it sits steps out."""
     late_fills: Annotated[int, Range(1)] = 20
-    """How often the rows of one sequence may be late; 3 times where others have to wait for them."""
+    """The number of times that the rows of one sequence may be late; 3 times where others have to wait for them."""
     request_seconds: Seconds | None = None
-    """How long a request may take by the clock, from its admission to its end; None: as long as it takes."""
+    """The seconds that a request may take by the clock, from its admission to its end; None: as long as it takes."""
     wall_factor: Annotated[float, Range(1), math.isfinite, "a number of at least 1"] = 10.0
-    """How many times as long each of them may take by the clock."""
+    """The factor by which each of them may take longer by the clock."""
     memory_bytes: Annotated[int, Range(1 << 20)] = 2 << 30
-    """What a grammar or modifier host may allocate beyond what it starts with."""
+    """The bytes that a grammar or modifier host may allocate beyond what it starts with."""
     remembered_seconds: Seconds = 300.0
-    """How long a constraint that missed a limit, or killed a host, is refused at once."""
+    """The seconds for which a constraint that missed a limit, or killed a host, is refused at once."""
 
     def __post_init__(self) -> None:
         check_fields(self, table="limits")

@@ -36,7 +36,7 @@ class Loaded:
     component: Any
     """The class; for the kind ``hooks`` the object that carries the hook implementations."""
     import_seconds: float
-    """How long importing its module took; close to 0 if that had been imported before."""
+    """The seconds that importing its module took; close to 0 if that had been imported before."""
 
 
 _LOCK = threading.RLock()
@@ -61,12 +61,12 @@ def load(record: PluginRecord) -> Loaded:
 
 
 def outcome(record: PluginRecord) -> Loaded | PluginLoadError | None:
-    """What `load` returned or raised for `record` in this process; None if it was not asked."""
+    """Return what `load` returned or raised for `record` in this process; None if it was not asked."""
     return _OUTCOMES.get(record)
 
 
 def record_of(component: Any) -> PluginRecord | None:
-    """What `component` was loaded for in this process; None if no entry point named it."""
+    """Return the record that `component` was loaded for in this process; None if no entry point named it."""
     found = (o for o in _OUTCOMES.values() if isinstance(o, Loaded) and o.component is component)
     return next((loaded.record for loaded in found), None)
 
@@ -159,7 +159,7 @@ def _import_hint(record: PluginRecord, cause: ImportError) -> str:
 
 
 def _moved_name(cause: ImportError) -> str | None:
-    """What a plugin writes instead of a name of guideway's that is not there any more."""
+    """Return what a plugin writes instead of a name of guideway's that is not there any more."""
     name = cause.name or ""
     if missing := re.match(r"ImportError: cannot import name '(\w+)'", text_of(cause)):
         name = f"{name}.{missing[1]}"
@@ -169,14 +169,14 @@ def _moved_name(cause: ImportError) -> str | None:
 
 
 def _moved_keyword(cause: BaseException) -> str | None:
-    """What a plugin writes instead of a keyword that a class of guideway's does not take any more."""
+    """Return what a plugin writes instead of a keyword that a class of guideway's does not take any more."""
     called = re.match(r"TypeError: (\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text_of(cause))
     return moved.KEYWORDS.get((called[1], called[2])) if called else None
 
 
 def missing_extra(record: PluginRecord, cause: BaseException | None) -> str | None:
-    """What pip has to install, ``distribution[extra]``, if `cause` is that a module is missing which only an extra
-    of the plugin's own distribution brings; else None."""
+    """Return what pip has to install, ``distribution[extra]``, if `cause` is that a module is missing which only an
+    extra of the plugin's own distribution brings; else None."""
     if not isinstance(cause, ModuleNotFoundError) or not cause.name:
         return None
     extra = extra_with(record.requires, cause.name)

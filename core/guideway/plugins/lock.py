@@ -20,7 +20,7 @@ __all__ = ["LOCK_FILE", "Certification", "Lock", "Locked", "Verdict", "certifyin
 
 _FORMAT = 1
 LOCK_FILE = "guideway.lock"
-"""Where it lies, if nothing else is said."""
+"""The path of the lock file, if nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Certification:
-    """What the lock file says of an installed plugin."""
+    """The verdict of the lock file on an installed plugin."""
 
     state: Literal["certified", "locked", "stale", "unproven"]
     """``locked``: of a provisional kind, and unchanged since it was locked."""
@@ -46,12 +46,12 @@ class Certification:
 
     @property
     def accepted(self) -> bool:
-        """Whether it may run where ``[plugins] require`` is ``certified``."""
+        """True if it may run where ``[plugins] require`` is ``certified``."""
         return self.state in ("certified", "locked")
 
 
 def certifying_command(record: PluginRecord, path: str = LOCK_FILE) -> str:
-    """What makes `record` acceptable to the lock file at `path`."""
+    """Return the command that makes `record` acceptable to the lock file at `path`."""
     where = "" if path == LOCK_FILE else shlex.quote(path)
     if KINDS[record.kind].provisional:
         return f"guideway plugins lock {record.id}{where and f' --file {where}'}"
@@ -133,8 +133,8 @@ class Lock:
         return Lock({**self.plugins, plugin.id: Locked(plugin, verdict)})
 
     def certification(self, record: PluginRecord) -> Certification:
-        """Whether `record` is certified, as it is installed now. Of a provisional kind, for which there are no checks,
-        no more can be asked than that the files are those that were locked."""
+        """Tell whether `record` is certified, as it is installed now. Of a provisional kind, for which there are no
+        checks, no more can be asked than that the files are those that were locked."""
         locked = self.plugins.get(record.id)
         if KINDS[record.kind].provisional:
             if locked is None:

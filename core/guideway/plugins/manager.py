@@ -27,7 +27,7 @@ State = Literal["discovered", "denied", "incompatible", "conflict", "failed", "l
 
 
 class Plugins:
-    """What is installed, and what of it the operator wants.
+    """The plugins that are installed, and those of them that the operator wants.
 
     `index` defaults to a scan of ``sys.path``. Nothing is imported before `load` or `hooks` asks for it.
     """
@@ -75,7 +75,7 @@ class Plugins:
         return self._hooks
 
     def state(self, record: PluginRecord) -> tuple[State, str]:
-        """Where `record` stands in this process, and why where that is not obvious. Imports nothing."""
+        """Tell where `record` stands in this process, and why where that is not obvious. Imports nothing."""
         if outcome := loading.outcome(record):
             return ("loaded", "") if isinstance(outcome, loading.Loaded) else ("failed", str(outcome))
         if reason := denial(self.settings, record):
@@ -88,7 +88,7 @@ class Plugins:
         return "discovered", ""
 
     def certification(self, record: PluginRecord) -> Certification:
-        """What the lock file says of `record` as it is installed now. Without one, nothing is proven."""
+        """Tell what the lock file says of `record` as it is installed now. Without one, nothing is proven."""
         lock, problem = self._lock_if_any
         return Certification("unproven", problem) if problem else lock.certification(record)
 
@@ -135,8 +135,8 @@ _BOOTSTRAPPED: dict[tuple[int, str], Plugins] = {}
 
 
 def bootstrap_worker(plan: PluginPlan) -> Plugins:
-    """What every worker calls first, however it was started: check that what is installed here is what `plan` says,
-    and return the plugins, limited to those of the plan. Imports none of them.
+    """Check, as every worker does first, however it was started, that what is installed here is what `plan` says, and
+    return the plugins, limited to those of the plan. Imports none of them.
 
     Raises `PluginError` with a row for each difference. Cheap when called again in the same process, or in the one that
     made the plan.

@@ -1,5 +1,5 @@
-"""What the contract was called, or looked like, before 1.0, and what a plugin writes now: for errors, which then say
-what to change."""
+"""The names and forms of the contract before 1.0, and what a plugin writes now: for errors, which then say what to
+change."""
 
 from __future__ import annotations
 

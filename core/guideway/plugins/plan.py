@@ -1,4 +1,4 @@
-"""What the parent process resolved, frozen, so that every worker can prove that it runs the same."""
+"""The plan that the parent process resolved, frozen, so that every worker can prove that it runs the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PlannedPlugin:
     version: str
     value: str
     digest: str
-    """Of its code; see `guideway.plugins.digest`."""
+    """The digest of its code; see `guideway.plugins.digest`."""
 
     @staticmethod
     def of(record: PluginRecord) -> PlannedPlugin:

@@ -1,4 +1,4 @@
-"""What a plugin's metadata says it needs, checked before any of its code runs.
+"""The requirements in a plugin's metadata, checked before any of its code runs.
 
 As pip reads it, but for two things. A development version or release candidate of a distribution satisfies the bounds
 of the release it leads to: ``0.2.0.dev3`` fits ``>=0.2``. And nothing here raises: metadata comes from strangers, and a
@@ -79,7 +79,7 @@ def _parsed(requires: Iterable[str]) -> Iterator[tuple[str, Requirement]]:
 
 
 def _applies(requirement: Requirement, extra: str = "") -> bool:
-    """Whether its environment marker holds here."""
+    """Return whether its environment marker holds here."""
     from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 
     try:

@@ -23,7 +23,7 @@ KINDS_TO_WRITE = {
 """The kinds whose contract is settled, in words."""
 
 EXTRAS = {"worker": "conformance,engine"}
-"""What the tests of a kind need of guideway, where that is not ``conformance`` alone."""
+"""The extras that the tests of a kind need of guideway, where that is not ``conformance`` alone."""
 
 
 def new_package(kind: str, name: str, folder: Path, distribution: str = "") -> list[Path]:

@@ -1,4 +1,4 @@
-"""Which record a name means, and whether the operator lets it run."""
+"""Find the record that a name means, and whether the operator lets it run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the code of a module is and what it refers to, found without running any of it."""
+"""Find where the code of a module is and what it refers to, without running any of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["find_module", "module_files", "references"]
 
 
 def find_module(name: str, path: Sequence[str] | None = None) -> ModuleSpec | None:
-    """What Python would import as `name`, its top-level package on `path` or by default wherever it is; None if there
-    is no such module. Unlike `importlib.util.find_spec` it does not import the packages `name` is in."""
+    """Find what Python would import as `name`, its top-level package on `path` or by default wherever it is; None if
+    there is no such module. Unlike `importlib.util.find_spec` it does not import the packages `name` is in."""
     top, *parts = name.split(".")
     try:
         spec = importlib.util.find_spec(top) if path is None else PathFinder.find_spec(top, path)
@@ -73,7 +73,7 @@ def references(source: bytes, package: str) -> tuple[frozenset[str], frozenset[s
         return frozenset(), frozenset()
     imported: set[str] = set()
     meant: dict[str, str] = {}
-    """What each name in the module stands for."""
+    """The object that each name in the module stands for."""
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:

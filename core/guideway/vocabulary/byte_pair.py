@@ -66,7 +66,7 @@ def from_tiktoken(encoding: Any, logits_width: int, stop_token_ids: frozenset[in
 
 
 def is_tekken(tokenizer: Any) -> bool:
-    """Whether it is a ``Tekkenizer`` of ``mistral_common``, or a wrapper around one."""
+    """Return whether it is a ``Tekkenizer`` of ``mistral_common``, or a wrapper around one."""
     return is_a(_unwrapped(tokenizer), "mistral_common", "Tekkenizer")
 
 
@@ -80,7 +80,8 @@ def from_tekken(tokenizer: Any, logits_width: int, stop_token_ids: frozenset[int
 
 
 def _unwrapped(tokenizer: Any) -> Any:
-    """What is inside transformers' own wrapper around mistral_common, and mistral_common's around the vocabulary."""
+    """Return what is inside transformers' own wrapper around mistral_common, and mistral_common's around the
+    vocabulary."""
     if is_a(tokenizer, "transformers", "MistralCommonBackend"):
         tokenizer = tokenizer.tokenizer
     if is_a(tokenizer, "mistral_common", "MistralTokenizer"):

@@ -27,7 +27,8 @@ def register_family(name: str, owns: Callable[[Any], bool], read: Reader) -> Non
 
 
 def reader_of(tokenizer: Any) -> Reader:
-    """How the family of `tokenizer` reads it. Raises `InvalidConfiguration` if no family owns it."""
+    """Return the function by which the family of `tokenizer` reads it. Raises `InvalidConfiguration` if no family owns
+    it."""
     for owns, read in reversed(_FAMILIES.values()):
         if owns(tokenizer):
             return read
@@ -51,7 +52,7 @@ def check_fits(num_tokens: int, logits_width: int) -> None:
 
 
 def is_a(value: object, library: str, name: str) -> bool:
-    """Whether `value` is an instance of `library`'s class `name`, told without importing the library."""
+    """Return whether `value` is an instance of `library`'s class `name`, told without importing the library."""
     return any(
         cls.__name__ == name and (cls.__module__ == library or cls.__module__.startswith(f"{library}."))
         for cls in type(value).__mro__

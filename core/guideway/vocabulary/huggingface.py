@@ -27,7 +27,7 @@ BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 def is_fast(tokenizer: Any) -> bool:
-    """Whether it is a fast tokenizer of ``transformers``."""
+    """Return whether it is a fast tokenizer of ``transformers``."""
     return is_a(tokenizer, "transformers", "PreTrainedTokenizerBase") and hasattr(tokenizer, "backend_tokenizer")
 
 
@@ -75,8 +75,8 @@ VOCABULARY = re.compile(r'(?<=[{,])"vocab":')
 
 
 def _without_vocabulary(description: str) -> dict[str, Any] | None:
-    """What ``tokenizer.json`` says before the tokens of its model, which come last and take most of the time to read;
-    None if they do not come last."""
+    """Return what ``tokenizer.json`` says before the tokens of its model, which come last and take most of the time to
+    read; None if they do not come last."""
     found = VOCABULARY.search(description)
     try:
         head: dict[str, Any] = json.loads(f'{description[: found.start()]}"vocab":null}}}}') if found else {}

@@ -21,7 +21,7 @@ SAMPLED = 8
 
 
 def can_forbid(logits: Tensor) -> bool:
-    """Whether `forbid` takes these logits: in the host's memory, and each row of them in one piece."""
+    """Return whether `forbid` takes these logits: in the host's memory, and each row of them in one piece."""
     return logits.device.type == "cpu" and logits.stride(1) == 1 and logits.stride(0) >= logits.shape[1]
 
 
