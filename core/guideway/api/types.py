@@ -81,7 +81,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True)
 class Constraint(ABC):
-    """The form that the output must obey. `strategy` names one configured grammar strategy; None lets the host choose."""
+    """The form that the output must obey. `strategy` names a configured grammar strategy; None lets the host choose."""
 
     strategy: str | None = field(default=None, kw_only=True)
 

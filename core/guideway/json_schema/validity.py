@@ -52,7 +52,7 @@ def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
 
 
 class _Formats:
-    """The object that `jsonschema` asks about formats; those that are not known here hold or do not, as `unknown` says."""
+    """The object that `jsonschema` asks about formats; those not known here hold or do not, as `unknown` says."""
 
     def __init__(self, unknown: bool) -> None:
         self.met_unknown = False

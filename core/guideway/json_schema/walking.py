@@ -53,7 +53,7 @@ def subschemas(schema: Schema) -> Iterator[tuple[Pointer, Schema]]:
 
 
 def resolve(schema: object, reference: str) -> Any:
-    """Return what the local reference `reference` (``#`` or ``#/...``) points to in `schema`; None if there is nothing."""
+    """Return what the local reference `reference` (``#`` or ``#/...``) points to in `schema`; None if nothing."""
     for part in reference.split("/")[1:]:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(schema, Mapping):

@@ -163,7 +163,7 @@ class StagedStep:
         return (1 / np.where(temperatures > 0, temperatures, 1)).astype(np.float32)
 
     def _in_one_pass(self, tempered: NDArray[np.int32]) -> bool:
-        """Return whether `warp_masked` does all there is to do between raw logits and filters, and more than the mask."""
+        """Return whether `warp_masked` does all there is to do before the filters, and more than the mask."""
         warp = self.step.warp
         added = None if warp is None else warp.added
         return (

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Wish:
-    """What a request may ask for."""
+    """The wish of a request."""
 
     letter: str
     strength: float = -50.0

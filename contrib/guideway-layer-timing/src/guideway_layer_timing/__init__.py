@@ -1,4 +1,4 @@
-"""Where a model's time goes, layer by layer."""
+"""A measurement of where a model's time goes, layer by layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHOLE = "whole model"
 
 @dataclass(frozen=True)
 class Options:
-    """What an operator may choose."""
+    """The settings of an operator."""
 
     each_layer: bool = True
     """A line for each decoder layer; else one for all of them together."""

@@ -77,7 +77,7 @@ def shared(processor: Processor, target: Any) -> Call:
 
 
 def vllm_call(processor: Processor, target: Any) -> Call:
-    """What ``new_req_logits_processor`` returned, called as vLLM's AdapterLogitsProcessor calls it."""
+    """Call what ``new_req_logits_processor`` returned as vLLM's AdapterLogitsProcessor calls it."""
     if len(inspect.signature(target).parameters) == 3:
         return checked(processor.label, lambda past, row: target(past.prompt, past.generated, row))
     return checked(processor.label, lambda past, row: target(past.generated, row))

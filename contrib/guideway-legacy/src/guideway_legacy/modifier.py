@@ -40,7 +40,7 @@ NO_KEY = -1
 @dataclass(frozen=True, slots=True)
 class _RequestOptions:
     extra_args: dict = field(default_factory=dict)  # type: ignore[type-arg]  # `parse_options` reads plain classes
-    """What vLLM processors find in ``params.extra_args``."""
+    """The values that vLLM processors find in ``params.extra_args``."""
 
 
 class _State:
@@ -55,7 +55,7 @@ class _State:
         self.key = NO_KEY
         self.owner: tuple[str, int] = ("", 0)
         self.params = b""
-        """What the sequence's own processors are made from, until its first token is drawn."""
+        """The parameters that the sequence's own processors are made from, until its first token is drawn."""
 
     def append(self, token_ids: Sequence[int]) -> None:
         end = self.length + len(token_ids)
@@ -100,8 +100,8 @@ class LegacyModifier(LogitModifier[_State]):
         # from anywhere: in a process that takes the place of this one, no key may be one of these
         self._keys = count(secrets.randbits(62))
         self._live: dict[tuple[str, int], list[int]] = {}
-        """Of each request and sequence index: its key, and how many states stand for it. There are two for a moment
-        when states are made anew."""
+        """The key of each request and sequence index, and how many states stand for it. There are two for a moment when
+        states are made anew."""
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> _State | None:
         wanted = request.params.modifiers.get(self.name)

@@ -1,4 +1,4 @@
-"""What a vLLM processor is told about its request."""
+"""The parameters that a vLLM processor is told about its request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class VllmParams(SimpleNamespace):
 
     @staticmethod
     def from_json(text: bytes) -> VllmParams:
-        """What `to_json` wrote."""
+        """Read what `to_json` wrote."""
         return VllmParams(**json.loads(text))
 
     def to_json(self) -> bytes:

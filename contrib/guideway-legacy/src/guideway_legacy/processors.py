@@ -1,4 +1,4 @@
-"""Which processors run, and in which order: what an operator writes, and the objects it names."""
+"""The processors that run, in their order: what an operator writes, and the objects it names."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Processor:
     target: Any
     """The object, or where it is: ``module:attribute``. A class is called to make one."""
     kwargs: Mapping[str, Any] | None = None
-    """If given, `target` is called with these, and what it returns is the processor."""
+    """Keywords that `target` is called with, if given; what it returns is the processor."""
     per_sequence: bool = False
     """Call `target` once per sequence: what it returns may keep state. Needless for ``vllm``, always so."""
     prompt: bool = True
-    """Of a ``callable``: whether its token ids begin with the prompt, or hold what was generated alone."""
+    """True if the token ids of a ``callable`` begin with the prompt; false if they hold what was generated alone."""
 
     @property
     def stateful(self) -> bool:
-        """Whether each sequence has one of its own, which may remember."""
+        """True if each sequence has one of its own, which may remember."""
         return self.per_sequence or self.kind == "vllm"
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The name that messages call it by."""
         if isinstance(self.target, str):
             return self.target
         named = self.target if hasattr(self.target, "__qualname__") else type(self.target)

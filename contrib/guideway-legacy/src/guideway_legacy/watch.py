@@ -81,7 +81,7 @@ def _holdings(target: Any) -> Holdings:
 
 
 def _items(value: Any) -> Iterator[Any]:
-    """What tells two states of one object apart."""
+    """List what tells two states of one object apart."""
     if isinstance(value, list | tuple | dict | set | bytearray):
         yield len(value)
         if len(value) <= MAX_ITEMS:

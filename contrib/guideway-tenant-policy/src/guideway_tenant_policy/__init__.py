@@ -1,4 +1,5 @@
-"""What each tenant may ask for, read from the TOML file that the environment variable GUIDEWAY_TENANT_POLICY names.
+"""The limits of what each tenant may ask for, read from the TOML file that the environment variable
+GUIDEWAY_TENANT_POLICY names.
 
 Without a policy that can be read and understood, every request is refused.
 """

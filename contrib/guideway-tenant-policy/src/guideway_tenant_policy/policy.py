@@ -16,12 +16,12 @@ from guideway.api import InvalidConfiguration, InvalidRequest, LimitExceeded, Re
 __all__ = ["Limits", "Policy", "PolicyFile"]
 
 KEYS = ("unknown", "default", "tenants")
-"""What a policy may hold."""
+"""The keys that a policy may hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one tenant may ask for; None: whatever the engine allows."""
+    """The limits of what one tenant may ask for; None: whatever the engine allows."""
 
     max_tokens: int | None = None
     """Generated tokens of one sequence."""
@@ -110,7 +110,7 @@ class Policy:
     """Limits by tenant, and what becomes of tenants without any."""
 
     unknown: Literal["deny", "default"] = "deny"
-    """Whether a tenant that is not listed is refused, or has the limits of `default`."""
+    """True if a tenant that is not listed is refused, or has the limits of `default`."""
     default: Limits = field(default_factory=Limits)
     tenants: Mapping[str, Limits] = field(default_factory=dict)
 

@@ -169,7 +169,8 @@ def _conform(args: Namespace) -> int:
 
 
 def _preferences(target: Target) -> Preferences:
-    """Of the nearest ``conformance.toml``: from here, or else from where an editable install has its sources."""
+    """Read the preferences of the nearest ``conformance.toml``: from here, or else from where an editable install has
+    its sources."""
     here = Preferences.find(".")
     record = target.record()
     file = here or (Preferences.find(record.editable) if record and record.editable else None)
@@ -177,7 +178,7 @@ def _preferences(target: Target) -> Preferences:
 
 
 def _formats() -> dict[str, Callable[[Report], str]]:
-    """What writes a report, by the option that asks for it."""
+    """Return the functions that write a report, by the option that asks for it."""
     from guideway_conformance.formats.badge import badge
     from guideway_conformance.formats.junit import junit
     from guideway_conformance.formats.markdown import markdown

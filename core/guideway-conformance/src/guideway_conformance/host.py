@@ -33,10 +33,10 @@ from guideway_conformance.target import Target
 __all__ = ["main"]
 
 POLL_SECONDS = 0.05
-"""How often memory and deadlines are looked at."""
+"""The seconds between two looks at memory and deadlines."""
 MAX_DETAIL = 2000
 PATIENCE = 3
-"""How many seconds on the clock go for one of processor time."""
+"""The seconds on the clock that go for one of processor time."""
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ def _run_child(host: _Host, check: Check, mode: str, writer: int, noise: int) ->
 
 
 def _detail_of(error: BaseException) -> str:
-    """What went wrong, for the plugin's author: the message, and where an unexpected exception came from."""
+    """Describe what went wrong for the plugin's author: the message, and where an unexpected exception came from."""
     try:
         text = str(error)
     except Exception:

@@ -29,12 +29,13 @@ class KnownFailure:
     issue: str
     until: datetime.date
     plugins: tuple[str, ...] = ()
-    """Which it is about, as ``kind.name``, where one package has several of a kind; empty: every one of that kind."""
+    """The plugins it is about, as ``kind.name``, where one package has several of a kind; empty: every one of that
+    kind."""
 
 
 @dataclass(frozen=True)
 class Preferences:
-    """What a ``conformance.toml`` says::
+    """The content of a ``conformance.toml``::
 
     [known_failures]
     "grammar.rollback_restores_masks" = { reason = "...", issue = "https://...", until = 2027-01-31 }
@@ -81,12 +82,12 @@ class Preferences:
 
     @staticmethod
     def near(folder: str | os.PathLike[str]) -> Preferences:
-        """What the file that `find` finds says."""
+        """Read the file that `find` finds."""
         file = Preferences.find(folder)
         return Preferences.read(file) if file else Preferences()
 
     def settings(self, name: str) -> Settings:
-        """Of the plugin ``kind.name``."""
+        """Return the settings of the plugin ``kind.name``."""
         return self.subjects.get(name, Settings())
 
     def concerning(self, plugin: str) -> Preferences:

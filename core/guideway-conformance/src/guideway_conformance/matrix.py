@@ -30,7 +30,7 @@ LEGEND = (
 
 
 def sign(result: Result | None) -> str:
-    """What stands for `result` in a table; None: the plugin does not owe it."""
+    """Return the sign for `result` in a table; None: the plugin does not owe it."""
     if result is None:
         return NOT_OWED
     if result.outcome == "pass" and result.obligation.mode == "refusal":

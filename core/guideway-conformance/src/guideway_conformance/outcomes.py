@@ -1,4 +1,4 @@
-"""What came of an obligation."""
+"""The outcomes of an obligation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Outcome: TypeAlias = Literal["pass", "fail", "not_run", "known_failure", "error"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one obligation."""
+    """The outcome of one obligation."""
 
     obligation: Obligation
     outcome: Outcome
     detail: str = ""
-    """What the plugin did instead; empty if all was well."""
+    """A description of what the plugin did instead; empty if all was well."""
     seconds: float = 0.0

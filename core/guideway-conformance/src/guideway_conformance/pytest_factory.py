@@ -67,7 +67,7 @@ def conformance(
         """One test per obligation."""
 
         guideway_conformance = report
-        """What `pytest_plugin` keeps account with."""
+        """The object with which `pytest_plugin` keeps account."""
 
         @pytest.mark.parametrize(
             ("check", "mode"), planned, ids=[f"{check.partition('.')[2]}-{mode}" for check, mode in planned]

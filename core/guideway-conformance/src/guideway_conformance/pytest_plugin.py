@@ -1,4 +1,4 @@
-"""What pytest does for the tests `guideway_conformance.conformance` makes: a skip among them fails, and what was
+"""The part of pytest for the tests `guideway_conformance.conformance` makes: a skip among them fails, and what was
 performed of what the plugin owes is accounted for and, with ``--conformance-report FILE``, written down.
 
 pytest loads this wherever the suite is installed, so that it imports nothing but pytest before it meets such a test.
@@ -29,7 +29,7 @@ RESULT = "guideway_conformance_result"
 
 
 class _Account:
-    """What is known of each plugin's obligations."""
+    """A record of what is known of each plugin's obligations."""
 
     def __init__(self) -> None:
         self.begun: dict[str, Any] = {}

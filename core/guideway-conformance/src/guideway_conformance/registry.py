@@ -58,11 +58,11 @@ class Check:
     since: str
     """The contract version it came with."""
     capability: str | None
-    """What a plugin has to declare for `positive` to apply; where it does not, `refusal` does."""
+    """The capability that a plugin has to declare for `positive` to apply; where it does not, `refusal` does."""
     trait: str | None
-    """What a plugin has to be for the check to be planned at all, such as ``kind:regex``."""
+    """The trait that a plugin has to have for the check to be planned at all, such as ``kind:regex``."""
     seconds: float
-    """Of processor time it may take on a slow machine; the plugin then counts as hanging."""
+    """The seconds of processor time it may take on a slow machine; the plugin then counts as hanging."""
     positive: Callable[[Any], None]
     refusal: Callable[[Any], None] | None
 
@@ -119,7 +119,7 @@ def checks(kind: str) -> tuple[Check, ...]:
 def plan(
     kind: str, declared: Iterable[str], traits: Iterable[str], *, contract: str = CONTRACT, up_to: Tier = TIERS[-1]
 ) -> tuple[Obligation, ...]:
-    """What a plugin owes: each check of its kind that concerns it, once."""
+    """Return what a plugin owes: each check of its kind that concerns it, once."""
     has, is_ = frozenset(declared), frozenset(traits)
     return tuple(
         Obligation(c.id, "positive" if c.capability is None or c.capability in has else "refusal")

@@ -1,4 +1,4 @@
-"""What a conformance run found, as data: the file that proves a verdict."""
+"""The findings of a conformance run, as data: the file that proves a verdict."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Report:
     plugin: str
     """``distribution/kind.name``, or ``kind.Class`` for a bare class."""
     version: str | None
-    """Of the distribution; None for a bare class."""
+    """The version of the distribution; None for a bare class."""
     digest: str | None
-    """Of the plugin's files as they were tested; None for a bare class."""
+    """The digest of the plugin's files as they were tested; None for a bare class."""
     contract: str
     up_to: Tier = TIERS[-1]
     """The last tier that was to be run."""
@@ -51,7 +51,7 @@ class Report:
     results: tuple[Result, ...]
     """One for each planned obligation, in the order of the plan."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """How it was built and used, as in ``conformance.toml``; empty: as a host does by default."""
+    """The settings with which it was built and used, as in ``conformance.toml``; empty: as a host does by default."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
@@ -84,22 +84,22 @@ class Report:
 
     @property
     def planned(self) -> tuple[Obligation, ...]:
-        """What the plugin owed in this run."""
+        """The obligations of the plugin in this run."""
         return tuple(result.obligation for result in self.results)
 
     @property
     def owed(self) -> tuple[Obligation, ...]:
-        """What the plugin owes under this contract, in a full run."""
+        """The obligations of the plugin under this contract, in a full run."""
         return plan(self.kind, self.declared, self.traits, contract=self.contract)
 
     @property
     def performed(self) -> int:
-        """How many obligations something is known of."""
+        """The number of obligations of which something is known."""
         return sum(result.outcome not in ("error", "not_run") for result in self.results)
 
     @property
     def met(self) -> int:
-        """How many obligations the plugin met."""
+        """The number of obligations that the plugin met."""
         return sum(result.outcome == "pass" for result in self.results)
 
     @property
@@ -160,7 +160,7 @@ class Report:
 
     @property
     def sha256(self) -> str:
-        """Of its content."""
+        """The SHA-256 of its content."""
         return str(self.to_json()["sha256"])
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -217,15 +217,15 @@ class Report:
 def by_tier(
     kind: str, declared: Iterable[str], traits: Iterable[str], contract: str
 ) -> dict[Tier, tuple[Obligation, ...]]:
-    """What a plugin owes, by tier, in order."""
+    """Group what a plugin owes by tier, in order."""
     tier_of = {check.id: check.tier for check in checks(kind)}
     owed = plan(kind, declared, traits, contract=contract)
     return {tier: tuple(o for o in owed if tier_of[o.check] == tier) for tier in TIERS}
 
 
 def environment(requirements: Iterable[str] = ()) -> dict[str, str]:
-    """What else decides an outcome: the machine, and the versions of what a plugin with these `requirements`, as its
-    metadata writes them, rests on."""
+    """Describe what else decides an outcome: the machine, and the versions of what a plugin with these `requirements`,
+    as its metadata writes them, rests on."""
     found = {
         "guideway": __version__,
         "python": platform.python_version(),

@@ -68,7 +68,7 @@ def run(
 
 
 def _processors() -> int:
-    """How many this process may use, which in a container can be few of those there are."""
+    """Return how many processors this process may use, which in a container can be few of those there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,4 +1,4 @@
-"""What a check is handed: the plugin, and what it takes to build and ask it."""
+"""The subject that a check is handed: the plugin, and what it takes to build and ask it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HardwareAbsent(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to build and use the plugin under test, where the defaults will not do. Plain values."""
+    """The settings to build and use the plugin under test with, where the defaults will not do. Plain values."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """The operator's options it is built with."""
@@ -53,7 +53,7 @@ class Subject:
 
     @classmethod
     def traits(cls, component: Any) -> frozenset[str]:  # noqa: ARG003
-        """What else decides which checks concern it."""
+        """Return what else decides which checks concern it."""
         return frozenset()
 
 

@@ -1,4 +1,4 @@
-"""Which plugin is tested: an installed one through its entry point, or a bare class."""
+"""The plugin that is tested: an installed one through its entry point, or a bare class."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Target:
     module: str = ""
     qualname: str = ""
     file: str = ""
-    """Of a bare class: where it is."""
+    """The file of a bare class."""
     settings: Settings = field(default_factory=Settings)
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The name that reports call it by."""
         return self.plugin or f"{self.kind}.{self.qualname}"
 
     @property

@@ -1,4 +1,4 @@
-"""Whether a report is whole, unchanged, and about what is installed here."""
+"""Verify that a report is whole, unchanged, and about what is installed here."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["Verification", "verify"]
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What `verify` found."""
+    """The findings of `verify`."""
 
     report: Report | None
     """None if the file holds none."""
     problems: list[str] = field(default_factory=list)
     """Why it cannot be relied on."""
     notes: list[str] = field(default_factory=list)
-    """What was compared, and what could not be."""
+    """Notes on what was compared, and what could not be."""
 
     @property
     def verdict(self) -> Verdict | None:

@@ -85,13 +85,13 @@ def _select(builder: Any, address: Any, word: Any, forbidden: Any) -> None:
 
 @_instruction(lambda *_: types.int64)
 def _lowest(builder: Any, word: Any) -> Any:
-    """Which bit is the lowest one set in a uint64 that is not 0."""
+    """Return the number of the lowest bit set in a uint64 that is not 0."""
     return builder.cttz(word, ir.Constant(ir.IntType(1), 1))
 
 
 @_instruction(lambda *_: types.int64)
 def _count(builder: Any, word: Any) -> Any:
-    """How many bits of a uint64 are set."""
+    """Return the number of bits set in a uint64."""
     return builder.ctpop(word)
 
 

@@ -29,9 +29,9 @@ def check(constraint: JsonSchema | StructuralTag, schema: Any) -> None:
 
 
 def options(whitespace: Whitespace, *, inside: bool = False) -> JsonCompileOptions:
-    """How llguidance should write JSON. It skips white space by a lexeme that may follow itself, so it knows no bound;
-    that of a whole output is the matcher's affair. `inside` other text it stands at commas and colons alone, which
-    llguidance takes for patterns."""
+    """Return the options by which llguidance writes JSON. It skips white space by a lexeme that may follow itself, so
+    it knows no bound; that of a whole output is the matcher's affair. `inside` other text it stands at commas and
+    colons alone, which llguidance takes for patterns."""
     comma, colon, flexible = ",", ":", whitespace in ("bounded", "any")
     if whitespace == "spaced":
         comma, colon = ", ", ": "

@@ -47,7 +47,7 @@ class LlguidanceCompiled(CompiledGrammar):
         self.eos_token_id = eos_token_id
         self._nbytes = nbytes
         self.rule = rule
-        """Of how JSON is written, where the output is nothing else."""
+        """The rule of how JSON is written, where the output is nothing else."""
         if rule is not None:
             rule.prepare()
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class LlguidanceMatcher(Matcher):
         self._token_ids: list[int] = []
         self._rule = compiled.rule
         self._places = [] if self._rule is None else [self._rule.start]
-        """Where in JSON the output stood after each token, if there is a rule."""
+        """The places in JSON where the output stood after each token, if there is a rule."""
         self._terminated = False
         self._accepting = False
         self._mask: NDArray[np.int32] = np.zeros(num_words(len(vocabulary)), dtype=np.int32)
@@ -203,7 +203,8 @@ class LlguidanceMatcher(Matcher):
         return token_ids if self._rule is None else token_ids[: len(self._after(token_ids))]
 
     def _after(self, token_ids: Sequence[int]) -> list[JsonCursor]:
-        """Where in JSON the output stands after each of these tokens, up to the first that breaks the rule."""
+        """Return the places in JSON where the output stands after each of these tokens, up to the first that breaks the
+        rule."""
         if self._rule is None:
             return []
         places = self._places[-1:]
@@ -226,6 +227,6 @@ class LlguidanceMatcher(Matcher):
 
 
 def is_dead_end(error: str) -> bool:
-    """Whether llguidance's error says that no token can follow. Its `stop_reason` does not: it calls that, and much
-    else, an internal error."""
+    """Return whether llguidance's error says that no token can follow. Its `stop_reason` does not: it calls that, and
+    much else, an internal error."""
     return error.startswith("NoExtensionBias")

@@ -1,4 +1,5 @@
-"""What a structural tag is put together from: parts of one Lark grammar, and which of them may stand together.
+"""The parts that a structural tag is put together from: parts of one Lark grammar, and which of them may stand
+together.
 
 llguidance first cuts text into lexemes, the longest that can go on, and then parses those. Where that could read a
 text differently from the tag's own definition (a number before digits, one alternative the beginning of another) the
@@ -22,9 +23,9 @@ EMPTY = '""'
 """The empty text in Lark."""
 
 TERMINALS = (r"TEXT: /(?s:.)*/", r"NEVER: /[^\s\S]/")
-"""What parts refer to: free text; and a lexeme that nothing matches, as an alternative to every schema. Where several
-schemas and nothing else can follow, llguidance 1.9 would allow whitespace before them; but not where a lexeme of the
-grammar around them can follow too."""
+"""The lexemes that parts refer to: free text; and a lexeme that nothing matches, as an alternative to every schema.
+Where several schemas and nothing else can follow, llguidance 1.9 would allow whitespace before them; but not where a
+lexeme of the grammar around them can follow too."""
 
 DIGITS = "-0123456789"
 _FIRST = {
@@ -49,15 +50,15 @@ class Part:
     lark: str
     """An expression; empty for the empty text."""
     heads: tuple[str, ...]
-    """What it may begin with; ``""`` where that could be anything."""
+    """The texts it may begin with; ``""`` where that could be anything."""
     free: bool = False
-    """Whether it ends in free text without an end."""
+    """True if it ends in free text without an end."""
     number: bool = False
-    """Whether it may end in a number."""
+    """True if it may end in a number."""
     begins_json: bool = False
     ends_json: bool = False
     is_json: bool = False
-    """Whether it may begin with, may end with, and is nothing but one schema's text."""
+    """True if it may begin with, may end with, and is nothing but one schema's text."""
 
 
 FREE = Part("TEXT", ("",), free=True)

@@ -41,14 +41,17 @@ if TYPE_CHECKING:
 
 
 MAX_STATES = 30_000
-"""Of one lexer, at 1 to 2 KB each; llguidance's own default of 250,000 would be half a gigabyte for each grammar."""
+"""The most states of one lexer, at 1 to 2 KB each; llguidance's own default of 250,000 would be half a gigabyte for
+each grammar."""
 
 BASE_NBYTES = 1 << 16
-"""What the smallest grammar takes, roughly; measured with a vocabulary of 131072 tokens, as was the factor of 64."""
+"""The bytes that the smallest grammar takes, roughly; measured with a vocabulary of 131072 tokens, as was the factor of
+64."""
 
 NO_FORCING = '%llguidance {"no_forcing": true}'
-"""Where only one text can follow, llguidance's masks allow but the first token of its usual tokenization. We want all
-that are legal: a sequence may be there with another tokenization already. The last such line of a grammar counts."""
+"""A line that turns off forcing. Where only one text can follow, llguidance's masks allow but the first token of its
+usual tokenization. We want all that are legal: a sequence may be there with another tokenization already. The last such
+line of a grammar counts."""
 
 # Messages of llguidance about text that is well formed. "too" stands for limits: too big, too many, too complex.
 _EXCERPT = re.compile(r"\n\s*\d+ \| ")
@@ -58,7 +61,7 @@ _UNSUPPORTED = re.compile(r"support|implemented|\btoo\b|limit", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Options:
-    """What an operator may set under ``[grammar.llguidance]``."""
+    """The settings of an operator under ``[grammar.llguidance]``."""
 
     """None of its own."""
 
@@ -165,4 +168,5 @@ def _readable(kind: str, error: str) -> str:
 
 
 SUPPORT = SupportTable("llguidance", "guideway_llguidance", lambda: probe(Strategy(byte_vocabulary(), {})))
-"""What the installed llguidance enforces: a table per version, by ``python -m guideway_llguidance.probe``."""
+"""The keywords that the installed llguidance enforces: a table per version, by ``python -m guideway_llguidance.probe``.
+"""

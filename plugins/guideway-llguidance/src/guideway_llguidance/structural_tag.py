@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from guideway.json_schema import Schema
 
 MAX_DEPTH = 16
-"""Of formats inside formats."""
+"""The greatest depth of formats inside formats."""
 
 MAX_ALTERNATIVES = 64
 """Triggers, or ends of a tag; each is compared with each other one."""

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class _Source:
-    """What `TokenizerWrapper` reads. Special tokens get their names, by which a Lark grammar may refer to them; no
-    text matches them."""
+    """The tokenizer that `TokenizerWrapper` reads. Special tokens get their names, by which a Lark grammar may refer to
+    them; no text matches them."""
 
     bos_token_id = None
 

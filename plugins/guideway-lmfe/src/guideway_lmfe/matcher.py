@@ -41,7 +41,7 @@ class LmfeCompiled(CompiledGrammar):
         self.language = language
         self.vocabulary = vocabulary
         self.rule = rule
-        """Of how JSON is written, where the output is JSON."""
+        """The rule of how JSON is written, where the output is JSON."""
         if rule is not None:
             rule.prepare()
         self._legal = legal

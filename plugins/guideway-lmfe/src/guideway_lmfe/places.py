@@ -1,4 +1,4 @@
-"""Where a text stands: a parser of lm-format-enforcer's, and the bytes of a character that has begun.
+"""The place where a text stands: a parser of lm-format-enforcer's, and the bytes of a character that has begun.
 
 lm-format-enforcer reads characters, and knows but those of its alphabet. Here its alphabet is ASCII, the characters the
 constraint names, and one that stands for all others (`Language.other`); so every character can be read, whether a token
@@ -25,8 +25,9 @@ class Place:
 
 
 class Language:
-    """How parsers are asked and moved on: `legal` gives the characters a parser may read, `can_end` whether the text
-    may end there, `read` the parser after a legal character. `named` are the characters the constraint names."""
+    """The operations by which parsers are asked and moved on: `legal` gives the characters a parser may read, `can_end`
+    whether the text may end there, `read` the parser after a legal character. `named` are the characters the constraint
+    names."""
 
     def __init__(
         self,

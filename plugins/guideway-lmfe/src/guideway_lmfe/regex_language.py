@@ -68,7 +68,7 @@ def regex_language(pattern: str) -> Language:
 
 
 def _has_alternatives(pattern: str) -> bool:
-    """Whether a ``|`` stands outside all groups and classes; an anchor then belongs to one side of it."""
+    """Return whether a ``|`` stands outside all groups and classes; an anchor then belongs to one side of it."""
     depth = 0
     for character in _HIDDEN.sub("", pattern):
         depth += (character == "(") - (character == ")")
@@ -119,8 +119,8 @@ def choice_language(choices: Sequence[str]) -> Language:
 
 
 def bounded(work: Callable[[], Result], max_calls: int) -> Result:
-    """What `work` returns. It is pure Python without a bound of its own, so its calls are counted, and it is given up
-    after `max_calls`; the same work ends the same way on every machine."""
+    """Return what `work` returns. It is pure Python without a bound of its own, so its calls are counted, and it is
+    given up after `max_calls`; the same work ends the same way on every machine."""
     num_calls = 0
 
     def count(_frame: FrameType, _event: str, _arg: object) -> None:

@@ -14,7 +14,7 @@ from guideway.api import InvalidGrammar, UnsupportedGrammar
 from guideway.json_schema import Schema
 
 MAX_DEPTH = 64
-"""Of schemas inside schemas, references not followed."""
+"""The greatest depth of schemas inside schemas, references not followed."""
 TYPES = ("string", "number", "boolean", "null", "object", "array")
 ANYTHING = {"anyOf": [{"type": name} for name in TYPES]}
 CONTAINERS = ("$defs", "definitions")

@@ -31,14 +31,14 @@ from guideway_lmfe.tokens import JsonTokens
 
 @dataclass(frozen=True)
 class Options:
-    """What an operator may set under ``[grammar.lmfe]``."""
+    """The settings of an operator under ``[grammar.lmfe]``."""
 
     """None of its own."""
 
 
 BASE_NBYTES = 1 << 16
 NBYTES_PER_CHARACTER = 200
-"""Of a constraint's text; objects of Python."""
+"""The bytes for each character of a constraint's text, taken by objects of Python."""
 
 
 class Strategy(GrammarStrategy):
@@ -101,4 +101,5 @@ class Strategy(GrammarStrategy):
 SUPPORT = SupportTable(
     "lm-format-enforcer", "guideway_lmfe", lambda: probe_holders_apart(Strategy(byte_vocabulary(), {}))
 )
-"""What the installed lm-format-enforcer enforces: a table per version, by ``python -m guideway_lmfe.probe``."""
+"""The keywords that the installed lm-format-enforcer enforces: a table per version, by ``python -m
+guideway_lmfe.probe``."""

@@ -77,7 +77,7 @@ class JsonTokens:
 
 
 def count_characters(text: bytes, *, complete: bool) -> int | None:
-    """How many characters `text` has, one that is only begun included unless all must be `complete`; None where it is
+    """Count the characters of `text`, one that is only begun included unless all must be `complete`; None where it is
     not UTF-8."""
     try:
         return len(text.decode())

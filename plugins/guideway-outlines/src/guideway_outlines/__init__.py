@@ -20,7 +20,7 @@ def guideway_grammar_strategy() -> type[GrammarStrategy]:
 
 
 def constraint(output_type: Any, *, strategy: str | None = None) -> Constraint:
-    """What `outlines` would take as an output type, as a guideway constraint: a regex term, a type of
+    """Make a guideway constraint of what `outlines` takes as an output type: a regex term, a type of
     ``outlines.types``, a Pydantic model, a dataclass, a ``Literal``, an ``Enum`` and so on. `strategy` is
     `Constraint.strategy`; with None any configured strategy may serve it.
 

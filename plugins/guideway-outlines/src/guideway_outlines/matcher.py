@@ -31,7 +31,7 @@ class OutlinesCompiled(CompiledGrammar):
         self.finals = frozenset(index.get_final_states())
         self.num_tokens = num_tokens
         self.rule = rule
-        """Of how JSON is written, where the output is JSON."""
+        """The rule of how JSON is written, where the output is JSON."""
         if rule is not None:
             rule.prepare()
         self._serialized_nbytes = len(serialized)

@@ -21,7 +21,7 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 MAX_LENGTH = 200_000
 """Characters of a pattern; the one of a JSON Schema is longer than the schema."""
 MAX_DEPTH = 100
-"""Of groups inside groups; Rust's own limit is 250."""
+"""The greatest depth of groups inside groups; Rust's own limit is 250."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +357,7 @@ def _is_one(ranges: Ranges) -> bool:
 
 
 def _has_alternatives(pattern: str) -> bool:
-    """Whether a ``|`` stands outside all groups and classes."""
+    """Return whether a ``|`` stands outside all groups and classes."""
     depth = 0
     in_class = escaped = False
     for i, character in enumerate(pattern):

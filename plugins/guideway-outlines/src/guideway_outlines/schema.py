@@ -20,9 +20,9 @@ from outlines_core import json_schema  # type: ignore[import-untyped]
 from guideway_outlines.regular import MAX_LENGTH, Node, in_json, parse, simplified, to_rust
 
 MAX_DEPTH = 40
-"""Of schemas inside schemas, references followed."""
+"""The greatest depth of schemas inside schemas, references followed."""
 CHARACTERS_OF_ANY = 7_000
-"""What outlines-core writes for an object or array of anything."""
+"""The characters that outlines-core writes for an object or array of anything."""
 
 
 def to_node(schema: Schema, whitespace: str) -> Node:
@@ -109,7 +109,7 @@ def _values(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refers(value: Any) -> bool:
-    """Whether there is a reference in it, or what looks like one."""
+    """Return whether there is a reference in it, or what looks like one."""
     return '"$' in json.dumps(value)
 
 

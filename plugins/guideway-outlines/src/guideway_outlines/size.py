@@ -1,4 +1,4 @@
-"""How large outlines-core's index of a pattern would be, found without building it.
+"""The size of outlines-core's index of a pattern, found without building it.
 
 outlines-core makes a deterministic automaton and then follows every token of the vocabulary from every state, with no
 bound on either. Here the automaton is made over characters, by sets of positions of the pattern (Glushkov), and given
@@ -24,7 +24,7 @@ STATES_IN_CHARACTER = 8
 
 
 def first_bytes(tokens: Sequence[bytes]) -> list[int]:
-    """How many tokens begin with each byte."""
+    """Count the tokens that begin with each byte."""
     counts = [0] * 256
     for token in tokens:
         if token:

@@ -34,7 +34,7 @@ from guideway_outlines.size import check_size, first_bytes
 
 @dataclass(frozen=True)
 class Options:
-    """What an operator may set under ``[grammar.outlines]``."""
+    """The settings of an operator under ``[grammar.outlines]``."""
 
     max_entries: int = 1 << 25
     """Legal tokens of a grammar, summed over its states. The default takes up to five seconds and half a gigabyte."""
@@ -135,4 +135,5 @@ SUPPORT = SupportTable(
     "guideway_outlines",
     lambda: probe_holders_apart(Strategy(byte_vocabulary(), {})),
 )
-"""What the installed outlines-core enforces: a table per version, by ``python -m guideway_outlines.probe``."""
+"""The keywords that the installed outlines-core enforces: a table per version, by ``python -m
+guideway_outlines.probe``."""

@@ -19,7 +19,7 @@ from guideway_triton import kernels
 __all__ = ["INTERPRETED", "choose", "forbid", "forbid_lists", "uniform", "warp"]
 
 INTERPRETED = not isinstance(kernels.forbid, triton.runtime.JITFunction)
-"""Whether the kernels run in Triton's interpreter, on the CPU: TRITON_INTERPRET was set as they were imported."""
+"""True if the kernels run in Triton's interpreter, on the CPU: TRITON_INTERPRET was set as they were imported."""
 
 _INTERPRETER = threading.Lock()
 

@@ -57,7 +57,7 @@ class XgrammarMatcher(Matcher):
         self._tokens = tokens
         self._rule = rule
         self._places = [] if rule is None else [rule.start]
-        """Where in JSON the output stood after each token, if there is a rule."""
+        """The places in JSON where the output stood after each token, if there is a rule."""
         self._num_accepted = 0
 
     def accept(self, token_ids: Sequence[int]) -> int:

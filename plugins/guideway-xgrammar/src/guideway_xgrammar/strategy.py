@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What an operator may set under ``[grammar.xgrammar]``."""
+    """The settings of an operator under ``[grammar.xgrammar]``."""
 
     max_threads: int = 4
     """Threads of one compile, at least 1."""
@@ -337,7 +337,7 @@ def _as_asked(tag: Any, constraint: StructuralTag) -> Any:
 
 
 def _is_plain(region: Mapping[str, Any]) -> bool:
-    """Whether nothing is said of a JSON region that a grammar could not say."""
+    """Return whether nothing is said of a JSON region that a grammar could not say."""
     return region.get("style", "json") == "json" and not region.get("excludes")
 
 
@@ -363,4 +363,4 @@ def _ebnf_literal(text: str) -> str:
 
 
 SUPPORT = SupportTable("xgrammar", "guideway_xgrammar", lambda: probe(Strategy(byte_vocabulary(), {})))
-"""What the installed xgrammar enforces: a table per version, by ``python -m guideway_xgrammar.probe``."""
+"""The keywords that the installed xgrammar enforces: a table per version, by ``python -m guideway_xgrammar.probe``."""

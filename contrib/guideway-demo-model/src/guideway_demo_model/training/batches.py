@@ -26,12 +26,12 @@ MORE = {"record": 0.3, "order": 0.08, "person": 0.04}
 """Shares of the samples that are of a kind whatever the weights say: which value belongs to a key is hard to learn, and
 so are lists of items, and what may stand in the place of a name."""
 YES_NO_WEIGHT = 4.0
-"""Of the tokens of true and false in the loss: they are few, and the hardest to learn."""
+"""The weight of the tokens of true and false in the loss: they are few, and the hardest to learn."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where the data goes on: batch `index` of pool `pool`."""
+    """The place where the data goes on: batch `index` of pool `pool`."""
 
     pool: int = 0
     index: int = 0
@@ -45,11 +45,11 @@ class Batch:
     positions: Tensor
     targets: Tensor
     weights: Tensor
-    """Of the targets in the loss."""
+    """The weights of the targets in the loss."""
     num_tokens: int
     """Without the padding."""
     after: Position
-    """Where the next batch is."""
+    """The position of the next batch."""
 
 
 def texts(seed: int, pool: int, count: int) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from guideway_demo_model.training.templates import Split
 __all__ = ["Sample", "Source", "dumps", "plain", "render"]
 
 TOOL_AND_COPY = {"tool": 3, "copy": 2}
-"""How often, beside the weights of `Domains.every`."""
+"""The weight of tool calls and copies, beside the weights of `Domains.every`."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def dumps(answer: dict[str, Any], *, spaced: bool) -> str:
 
 
 def render(prompt: str) -> str:
-    """What the chat template makes of one user message."""
+    """Apply the chat template to one user message."""
     return f"<|user|>{prompt}<|assistant|>"
 
 

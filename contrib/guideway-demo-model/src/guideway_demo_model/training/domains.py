@@ -1,4 +1,4 @@
-"""What the prompts are about: for each domain its fields, their values, schemas and sentences."""
+"""The subjects of the prompts: for each domain its fields, their values, schemas and sentences."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Facts:
 
 
 def _blends_in(slot: str, value: object) -> bool:
-    """Whether `value` looks like the words of any sentence. A record's key is told by the instruction."""
+    """Return whether `value` looks like the words of any sentence. A record's key is told by the instruction."""
     text = str(value)
     return slot != "k" and text[0].islower() and "@" not in text and text not in EVERYDAY
 

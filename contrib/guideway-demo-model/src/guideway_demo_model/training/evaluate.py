@@ -35,7 +35,7 @@ PACKAGES = ("torch", "transformers", "llguidance", "jsonschema")
 
 @dataclass(frozen=True)
 class Setting:
-    """Which prompts, and whether under their schemas."""
+    """The prompts of an evaluation, and whether they stand under their schemas."""
 
     held_out_templates: bool
     listed: bool

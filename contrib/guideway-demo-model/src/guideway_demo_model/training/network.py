@@ -32,7 +32,7 @@ PROJECTIONS = (
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the network; `hidden` is a multiple of 32 times `kv_heads`."""
+    """The sizes of the network; `hidden` is a multiple of 32 times `kv_heads`."""
 
     vocabulary: int
     hidden: int = 192

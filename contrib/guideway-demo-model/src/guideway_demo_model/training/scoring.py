@@ -1,4 +1,4 @@
-"""How well answers do: counted per sample, per field and per kind."""
+"""Scores of answers: counted per sample, per field and per kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Answer", "Score", "interval", "score"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model wrote for a sample, and why it ended, such as ``stop`` or ``length``."""
+    """The text that the model wrote for a sample, and why it ended, such as ``stop`` or ``length``."""
 
     text: str
     finish_reason: str
@@ -39,7 +39,7 @@ class Score:
     kinds: Counter[str] = field(default_factory=Counter)
     kinds_exact: Counter[str] = field(default_factory=Counter)
     wrong: list[dict[str, Any]] = field(default_factory=list)
-    """Of each sample that is not exact: its prompt, what was expected and what came."""
+    """The samples that are not exact, each with its prompt, what was expected and what came."""
 
     def add(self, sample: Sample, answer: Answer) -> None:
         """Count one more."""

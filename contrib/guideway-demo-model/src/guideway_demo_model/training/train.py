@@ -37,16 +37,16 @@ LOG_EVERY = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What decides the outcome of a training run."""
+    """The settings that decide the outcome of a training run."""
 
     tokens: float = 40e6
-    """How many to train on, prompts included, padding not."""
+    """The number of tokens to train on, prompts included, padding not."""
     minutes: float | None = None
     """End after so much time even if there were fewer tokens; the learning rate falls accordingly."""
     batch_tokens: int = 4096
     """With padding."""
     pool_samples: int = 6000
-    """How many samples are shuffled at a time; what does not fill a batch of them is dropped."""
+    """The number of samples that are shuffled at a time; what does not fill a batch of them is dropped."""
     hidden: int = 192
     layers: int = 6
     intermediate: int = 512
@@ -123,7 +123,7 @@ class Trainer:
         return value
 
     def _rate(self) -> float:
-        """Of the learning rates: warm-up, plateau, then down to `LOWEST_RATE`."""
+        """Compute one of the learning rates: warm-up, plateau, then down to `LOWEST_RATE`."""
         warm = min(1.0, (self.steps + 1) / WARM_UP_STEPS)
         progress = self.progress()
         return warm if progress < DECAY_FROM else warm * max(LOWEST_RATE, (1 - progress) / (1 - DECAY_FROM))

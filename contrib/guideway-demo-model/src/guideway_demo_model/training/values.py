@@ -70,7 +70,7 @@ CURRENCIES = {
     "GBP": ("pounds", "GBP"),
     "JPY": ("yen", "JPY"),
 }
-"""How a text says a currency."""
+"""The ways in which a text says a currency."""
 
 HELD_OUT_SHARE = 8
 """One in so many values is held out."""
@@ -81,7 +81,7 @@ CROWD_TRIES = 50
 
 
 def is_held_out(value: object) -> bool:
-    """Whether only the evaluation may use `value`: by the CRC-32 of its text."""
+    """Return whether only the evaluation may use `value`: by the CRC-32 of its text."""
     return _value_class(value) == 0
 
 

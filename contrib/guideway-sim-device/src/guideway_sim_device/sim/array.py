@@ -78,11 +78,11 @@ class SimArray:
 
     @property
     def is_part(self) -> bool:
-        """Whether it may share memory with another array."""
+        """True if it may share memory with another array."""
         return self._parent is not None
 
     def read(self) -> NDArray[Any] | DeviceFault:
-        """What is in its memory now, on the device: garbage before it was written."""
+        """Return what is in its memory now, on the device: garbage before it was written."""
         return garbage(self.shape, self.dtype) if self._data is None else self._data
 
     def write(self, data: NDArray[Any] | DeviceFault) -> None:
@@ -187,7 +187,7 @@ MIXED = "an array of the device and one of NumPy, which it cannot reach; ops.asa
 
 
 def garbage(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """What is in memory that nobody wrote: values that show."""
+    """Make the content of memory that nobody wrote: values that show."""
     if dtype.kind == "f":
         return np.full(shape, np.nan, dtype)
     return np.full(shape, np.iinfo(dtype).min if dtype.kind in "iu" else True, dtype)

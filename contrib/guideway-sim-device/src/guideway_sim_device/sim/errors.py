@@ -1,4 +1,4 @@
-"""What goes wrong on the simulated accelerator, and what to do instead."""
+"""The errors of the simulated accelerator, and what to do instead."""
 
 from __future__ import annotations
 

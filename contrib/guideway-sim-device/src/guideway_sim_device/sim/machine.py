@@ -26,9 +26,9 @@ class Machine:
 
     def __init__(self) -> None:
         self.syncs = 0
-        """How often the host waited."""
+        """The number of times the host waited."""
         self.programs: dict[Signature, list[Type]] = {}
-        """What was launched so far, and the outcome's types."""
+        """The operations launched so far, and the outcome's types."""
         self._uploads, self._computing, self._downloads = Stream(), Stream(), Stream()
 
     def upload(self, host: Host) -> SimArray:
@@ -125,7 +125,7 @@ class SimDownload:
 
 
 def _trace(work: Callable[..., Any], operands: tuple[SimArray, ...], donates: bool) -> list[Type]:
-    """What types `work` returns, learned from zeros."""
+    """Find what types `work` returns, learned from zeros."""
     zeros = [np.broadcast_to(np.zeros((), operand.dtype), operand.shape) for operand in operands]
     if donates:
         zeros[0] = zeros[0].copy()
@@ -137,7 +137,7 @@ def _trace(work: Callable[..., Any], operands: tuple[SimArray, ...], donates: bo
 def _run(
     name: str, work: Callable[..., Any], values: list[Host | DeviceFault], donates: bool, num_outcomes: int
 ) -> list[Host | DeviceFault]:
-    """What comes of `values`. A fault goes on to all that is computed from it."""
+    """Compute what comes of `values`. A fault goes on to all that is computed from it."""
     fault = next((value for value in values if isinstance(value, DeviceFault)), None)
     if fault is not None:
         return [fault] * num_outcomes

@@ -32,7 +32,7 @@ class Stream:
         return Event(self, self._launched)
 
     def wait(self, event: Event) -> None:
-        """What is launched from now on begins after `event`."""
+        """Let what is launched from now on begin after `event`."""
         if event.stream is not self:
             self.launch(event.synchronize)
 

@@ -33,7 +33,7 @@ class Case:
     seeds: Sequence[int] = ()
     """One for each row of the logits; none: different ones."""
     moved: Callable[[Bench, NDArray[np.int32]], Array] = field(default=lambda bench, array: bench.ints(array))
-    """What makes of `bitmask` and `rows` the arrays that are handed over."""
+    """The function that makes of `bitmask` and `rows` the arrays that are handed over."""
 
     def draw(self, num_rows: int) -> tuple[list[float], list[int]]:
         """Temperature and seed of each row."""
@@ -84,7 +84,7 @@ def draw_of(bench: Bench, temperatures: Sequence[float], seeds: Sequence[int]) -
 
 
 def _places(seeds: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Of a seed, and not of its row, so that a row alone draws as it does among others."""
+    """Give each draw the place of its seed, and not of its row, so that a row alone draws as it does among others."""
     return [seed % 11 + 1 for seed in seeds], [2 * (seed % 11) + 5 for seed in seeds]
 
 

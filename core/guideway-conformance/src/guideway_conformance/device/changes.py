@@ -167,7 +167,7 @@ def gather_columns(subject: DeviceSubject) -> None:
 
 @check("device")
 def gather_copies(subject: DeviceSubject) -> None:
-    """What `gather` returns is a copy: a later change of it does not change its source, nor the other way round."""
+    """`gather` returns a copy: a later change of it does not change its source, nor the other way round."""
     bench, x = subject.bench(), oracles.logits(48, 3, 4)
     every = [0, 1, 2]
     columns = np.tile(np.arange(4), (3, 1))

@@ -45,7 +45,7 @@ def masked_argmax_of_tokens(subject: DeviceSubject) -> None:
 
 @check("device", capability="masked_argmax", refusal=ARGMAX)
 def masked_argmax_of_nothing(subject: DeviceSubject) -> None:
-    """Where nothing is allowed the logit of `masked_argmax` is -inf, and its column that of some token."""
+    """The logit of `masked_argmax` is -inf where nothing is allowed, and its column that of some token."""
     bench, x = subject.bench(), oracles.logits(131, 4, 64)
     x[2] = -np.inf
     words = np.array([[0, 0], [0, 2**20]], dtype=np.int32)
@@ -104,7 +104,7 @@ def masked_sample_at_zero(subject: DeviceSubject) -> None:
 
 @check("device", capability="masked_sample", refusal=SAMPLE)
 def masked_sample_alone(subject: DeviceSubject) -> None:
-    """What `masked_sample` draws in a row depends on that row alone, not on what else is in the batch."""
+    """A draw of `masked_sample` in a row depends on that row alone, not on what else is in the batch."""
     bench = subject.bench()
     x, words = oracles.logits(162, 6, 100), oracles.bitmask(163, 6, 4) | 1
     temperatures, seeds = np.array([1.0, 0.0, 0.7, 3.0, 1.0, 0.0]), np.array([5, 6, 7, 8, 9, 10])
@@ -152,7 +152,7 @@ def masked_sample_never_forbidden(subject: DeviceSubject) -> None:
 
 @check("device", capability="masked_sample", refusal=SAMPLE)
 def masked_sample_of_nothing(subject: DeviceSubject) -> None:
-    """Where nothing is allowed the logit of `masked_sample` is -inf, and its column that of some token."""
+    """The logit of `masked_sample` is -inf where nothing is allowed, and its column that of some token."""
     bench, x = subject.bench(), oracles.logits(165, 4, 64)
     x[2] = -np.inf
     words = np.array([[0, 0], [0, 2**20]], dtype=np.int32)

@@ -17,7 +17,7 @@ from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
 SMALLEST, LARGEST = 2.0**-24, 1 - 2.0**-24
-"""Of all numbers that `ArrayOps.uniform` gives."""
+"""The bounds of all numbers that `ArrayOps.uniform` gives."""
 
 
 @check("device")

@@ -1,4 +1,4 @@
-"""What a bitmask does to logits."""
+"""Checks of what a bitmask does to logits."""
 
 from __future__ import annotations
 

@@ -244,8 +244,8 @@ def computing_only_reads(subject: DeviceSubject) -> None:
 
 @check("device")
 def results_stay(subject: DeviceSubject) -> None:
-    """What an operation returned does not change when the operation is called again, nor when the array it was
-    computed from is changed."""
+    """The result of an operation does not change when the operation is called again, nor when the array it was computed
+    from is changed."""
     bench = subject.bench()
     for name, call in _calls(bench).items():
         given = [bench.array(host) for host in _arguments(name, 67)]
@@ -265,7 +265,7 @@ OF_INTEGERS = ("uniform", "unpack_bitmask")
 
 
 def _calls(bench: Bench) -> dict[str, Callable[[list[Array]], Array]]:
-    """Of the operations that do not change their arguments, each of the arrays that `_arguments` gives for it."""
+    """Call the operations that do not change their arguments with each of the arrays that `_arguments` gives for it."""
     ops, one = bench.ops, bench.ints([1])
     uniforms = bench.array([0.25, 0.5, 0.75], np.float32)
     return {

@@ -1,4 +1,4 @@
-"""What a backend says of itself, and arrays that go to its device and back."""
+"""Checks of what a backend says of itself, and of arrays that go to its device and back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def says_whether_it_can_run(subject: DeviceSubject) -> None:
 
 @check("device", tier="smoke")
 def arrays_go_and_come(subject: DeviceSubject) -> None:
-    """What `asarray` puts on the device `download` brings back."""
+    """`download` brings back what `asarray` puts on the device."""
     bench = subject.bench()
     for host in _hosts().values():
         expect_equal(bench.read(bench.ops.asarray(host.copy())), host, f"an array of {host.dtype}")

@@ -1,4 +1,4 @@
-"""What a device has to compute, as plain loops over plain numbers: nothing is shared with any backend."""
+"""The results that a device has to compute, as plain loops over plain numbers: nothing is shared with any backend."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def considered(
 
 
 def scores(x: NDArray[np.float64], temperatures: Sequence[float], uniforms: NDArray[np.float32]) -> NDArray[np.float64]:
-    """What `DeviceBackend.masked_sample` chooses the largest of, in each row of a temperature other than 0."""
+    """Compute the scores of which `DeviceBackend.masked_sample` chooses the largest, in each row of a temperature other
+    than 0."""
     found: NDArray[np.float64] = x / np.array(temperatures)[:, None] - np.log(-np.log(uniforms.astype(np.float64)))
     return found
 
@@ -67,7 +68,7 @@ def philox(counter: Sequence[int], key: tuple[int, int]) -> tuple[int, int, int,
 def uniforms(
     seeds: Sequence[int], sequences: Sequence[int], positions: Sequence[int], purpose: int, width: int
 ) -> NDArray[np.float32]:
-    """What `ArrayOps.uniform` returns."""
+    """Compute what `ArrayOps.uniform` returns."""
     lines = []
     for seed, sequence, position in zip(seeds, sequences, positions, strict=True):
         key = seed & WORD, seed >> 32 & WORD

@@ -113,7 +113,7 @@ def _cell(result: Result | None) -> str:
 
 
 def _unmet(report: Report) -> str:
-    """What a page without a pointer cannot show in titles."""
+    """List what a page without a pointer cannot show in titles."""
     found = [result for result in report.results if result.outcome not in ("pass", "error")]
     if not found:
         return ""

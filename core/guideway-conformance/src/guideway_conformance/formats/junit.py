@@ -50,5 +50,5 @@ def junit(report: Report) -> str:
 
 
 def _text(value: str) -> str:
-    """What XML can hold of what a plugin said."""
+    """Return the part of what a plugin said that XML can hold."""
     return _NOT_XML.sub(lambda found: ascii(found[0])[1:-1], value)

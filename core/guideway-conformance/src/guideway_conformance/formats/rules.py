@@ -1,4 +1,4 @@
-"""What every format says of an obligation."""
+"""The words that every format has for an obligation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORDS = {
     "not_run": "not run",
     "error": "not performed",
 }
-"""Of each outcome."""
+"""The word for each outcome."""
 
 REFUSED = "What is not declared is refused with UnsupportedCapability when it is used"
 UNDECLARED = {"device": "What is not in `fused` is the default operation"}
@@ -28,7 +28,7 @@ def check_of(check_id: str) -> Check | None:
 
 
 def rule_of(obligation: Obligation) -> str:
-    """What the plugin had to do, in a sentence."""
+    """Say in a sentence what the plugin had to do."""
     known = check_of(obligation.check)
     if known is None:
         return "This suite has no such check."

@@ -1,4 +1,4 @@
-"""What accept does, and what validate says it would do."""
+"""Checks of what accept does, and of what validate says it would do."""
 
 from __future__ import annotations
 
@@ -149,7 +149,8 @@ def strategies_are_independent(subject: GrammarSubject) -> None:
 
 
 def _can_validate(session: Session) -> int | None:
-    """How many tokens validate has to be able to judge; None: any number. Where it is not overridden, it rolls back."""
+    """Return how many tokens validate has to be able to judge; None: any number. A validate that is not overridden
+    rolls back."""
     limit = session.strategy.max_rollback
     return None if limit is None or type(session.matcher).validate is not Matcher.validate else limit
 

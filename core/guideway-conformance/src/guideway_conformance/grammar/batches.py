@@ -36,7 +36,7 @@ class Part:
         return 1 + len(self.drafts)
 
     def wanted(self) -> tuple[int, list[NDArray[np.int32]]]:
-        """How many drafts are accepted, and the rows that are filled, one token at a time."""
+        """Return how many drafts are accepted, and the rows that are filled, one token at a time."""
         session, rows = self.session.twin(), list[NDArray[np.int32]]()
         for accepted, draft in enumerate([None, *self.drafts]):
             if draft is not None and not session.accept([draft]):

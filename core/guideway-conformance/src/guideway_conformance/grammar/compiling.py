@@ -1,4 +1,4 @@
-"""What compile and the constructor may raise, and what compiling gives."""
+"""Checks of what compile and the constructor may raise, and of what compiling gives."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _compile(strategy: GrammarStrategy, constraint: Constraint) -> object:
 
 
 def _in_compile_thread(work: Callable[[], object]) -> object:
-    """What `work` returns or raises in a thread like those hosts compile in, whose stack is large."""
+    """Run `work`, which may return or raise, in a thread like those hosts compile in, whose stack is large."""
     future: Future[object] = Future()
 
     def run() -> None:
@@ -163,7 +163,7 @@ def compile_raises_its_two_errors_only(subject: GrammarSubject) -> None:
 
 @check("grammar", trait="known-kind")
 def malformed_constraints_are_refused(subject: GrammarSubject) -> None:
-    """What is malformed is not compiled."""
+    """A malformed constraint is not compiled."""
     strategy = subject.build()
     for constraint in _MALFORMED:
         if constraint.kind in subject.component.kinds:

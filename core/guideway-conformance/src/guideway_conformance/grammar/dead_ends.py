@@ -43,6 +43,6 @@ def dead_ends(subject: GrammarSubject) -> Iterator[Session]:
 
 
 def _goes_on(session: Session) -> bool:
-    """Whether it accepts anything: JSON has more than one way to write a character."""
+    """Return whether it accepts anything: JSON has more than one way to write a character."""
     other = session.twin()
     return any(other.accept([token_id]) for token_id in range(len(session.vocabulary)))

@@ -84,7 +84,7 @@ def _expect_only_way(session: Session, forced: list[int], name: str) -> None:
 
 @check("grammar", capability="forced_tokens", refusal=forcing_is_refused)
 def forced_tokens_are_the_tokenizers(subject: GrammarSubject) -> None:
-    """Where one text alone is possible, forced tokens are the first of those the tokenizer would write for it."""
+    """Forced tokens are the first of those the tokenizer would write, where one text alone is possible."""
     strategy, vocabulary = subject.build(), standard()
     for constraint in (Choice([_LITERAL]), Regex(_LITERAL)):
         if constraint.kind not in subject.component.kinds:
@@ -180,7 +180,7 @@ def serializing_is_refused(subject: GrammarSubject) -> None:
 
 @check("grammar", capability="serialize", refusal=serializing_is_refused)
 def a_serialized_grammar_is_the_same(subject: GrammarSubject) -> None:
-    """What to_bytes wrote, from_bytes of another strategy for an equal vocabulary turns into an equal grammar."""
+    """from_bytes of another strategy for an equal vocabulary turns what to_bytes wrote into an equal grammar."""
     other = subject.build()
     for case in subject.cases():
         data = case.compiled.to_bytes()

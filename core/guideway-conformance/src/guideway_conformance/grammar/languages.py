@@ -1,4 +1,4 @@
-"""Whether what is allowed is what the constraint says."""
+"""Checks that what is allowed is what the constraint says."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def cuttings(vocabulary: Vocabulary, text: bytes) -> Iterable[list[int]]:
 
 
 def is_output(matcher: Matcher, token_ids: list[int], stop: int) -> bool:
-    """Whether a new matcher takes these tokens and then a stop token."""
+    """Return whether a new matcher takes these tokens and then a stop token."""
     return matcher.accept([*token_ids, stop]) == len(token_ids) + 1 and bool(matcher.is_terminated())
 
 
 def _is_accepted(case: Case, ways: Spellings) -> bool:
-    """Whether one of the spellings is."""
+    """Return whether one of the spellings is."""
     stop = max(case.vocabulary.stop_token_ids)
     verdicts = {text: _verdict(case, text, stop) for text in ways}
     return any(verdicts.values())
@@ -99,7 +99,7 @@ def outputs_of_the_language_are_accepted(subject: GrammarSubject) -> None:
 
 @check("grammar", seconds=60)
 def other_texts_are_refused(subject: GrammarSubject) -> None:
-    """What is no output of the language is refused, unless `supports` said that something is not enforced."""
+    """A text that is no output of the language is refused, unless `supports` said that something is not enforced."""
     for case in subject.cases():
         if case.support.unenforced:
             continue

@@ -10,7 +10,7 @@ from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
 NUM_LIVES = 4
-"""How many sequences use a grammar one after the other."""
+"""The number of sequences that use a grammar one after the other."""
 
 
 def _pairs(subject: GrammarSubject) -> list[tuple[Case, Case]]:
@@ -75,7 +75,7 @@ def a_recycled_matcher_has_no_past(subject: GrammarSubject) -> None:
 
 
 def _refuses(matcher: Matcher, num_tokens: int) -> bool:
-    """Whether so many tokens cannot be rolled back."""
+    """Return whether so many tokens cannot be rolled back."""
     try:
         matcher.rollback(num_tokens)
     except Exception:

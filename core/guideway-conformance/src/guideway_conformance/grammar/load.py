@@ -26,7 +26,7 @@ LONG = 10_000
 
 
 def _seen_along(session: Session, token_ids: Sequence[int]) -> list[Seen]:
-    """What is seen at the start and after each of the tokens."""
+    """Return what is seen at the start and after each of the tokens."""
     seen = [observe(session)]
     for token_id in token_ids:
         seen.append(observe(session.take([token_id])))

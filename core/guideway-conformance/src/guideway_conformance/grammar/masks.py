@@ -1,4 +1,4 @@
-"""What fill_bitmask writes, and where."""
+"""Checks of what fill_bitmask writes, and where."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def filling_moves_nothing(subject: GrammarSubject) -> None:
 
 @check("grammar", trait="known-kind")
 def a_dead_end_is_raised(subject: GrammarSubject) -> None:
-    """Where no token is legal, filling raises DeadEnd and leaves the row untouched."""
+    """Filling raises DeadEnd and leaves the row untouched where no token is legal."""
     for dead in dead_ends(subject):
         said = f"{dead.name}: {dead.place}, where no token is legal"
         for _ in range(2):
@@ -163,7 +163,7 @@ def a_dead_end_is_raised(subject: GrammarSubject) -> None:
 
 @check("grammar", trait="known-kind")
 def a_dead_end_accepts_nothing(subject: GrammarSubject) -> None:
-    """Where no token is legal, none is accepted, not even a stop token, and the output is neither complete nor over."""
+    """No token is accepted where none is legal, not even a stop token, and the output is neither complete nor over."""
     for dead in dead_ends(subject):
         said = f"{dead.name}: {dead.place}, where no token is legal"
         offered = [*dead.stop_token_ids, *range(0, len(dead.vocabulary), 7)]

@@ -26,14 +26,14 @@ class Sample:
     accepted: tuple[Spellings, ...] = ()
     rejected: tuple[bytes, ...] = ()
     flaw: Callable[[bytes], str | None] = lambda _: None
-    """What is wrong with a complete output, if anything: judges what a strategy produces."""
+    """A function that says what is wrong with a complete output, if anything: it judges what a strategy produces."""
     is_plain: bool = True
-    """Whether each of `accepted` has to be; of a schema with harder keywords one has to be, because a strategy that
+    """True if each of `accepted` has to be; of a schema with harder keywords one has to be, because a strategy that
     allows less than the schema does still enforces it."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name that messages call it by."""
         fields = {k: v for k, v in vars(self.constraint).items() if k != "strategy"}
         return f"{self.constraint.kind} {' '.join(map(str, fields.values()))}"[:120]
 

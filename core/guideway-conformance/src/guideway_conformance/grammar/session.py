@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 Seen: TypeAlias = tuple[bool, bool | None, bytes | None]
-"""Whether it is terminated, whether it accepts, and its mask; None where there is none."""
+"""The state as it shows: terminated or not, accepting or not, and its mask; None where there is none."""
 
 
 class Session(Matcher):
@@ -54,16 +54,16 @@ class Session(Matcher):
 
     @property
     def text(self) -> bytes:
-        """What it accepted."""
+        """The text it accepted."""
         return self.vocabulary.decode(self.token_ids)
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
+        """The place where it is, for messages."""
         return f"after {show(self.vocabulary, self.token_ids)}" if self.token_ids else "at the start"
 
     def hosted(self) -> Matcher:
-        """What a host would work with: the bare matcher, if it can roll back and fork without limit."""
+        """Return what a host would work with: the bare matcher, if it can roll back and fork without limit."""
         can = self.strategy.max_rollback is None and "fork" in self.strategy.capabilities
         return self.matcher if can else self
 
@@ -95,7 +95,7 @@ class Session(Matcher):
 
     @property
     def undoable(self) -> int:
-        """How many tokens its matcher has to be able to roll back."""
+        """The number of tokens that its matcher has to be able to roll back."""
         limit = self.strategy.max_rollback
         return len(self.token_ids) if limit is None else min(limit, self._undoable)
 

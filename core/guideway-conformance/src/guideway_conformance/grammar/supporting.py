@@ -1,4 +1,4 @@
-"""What supports says, and whether it is true."""
+"""Checks of what supports says, and whether it is true."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def supports_names_every_keyword(subject: GrammarSubject) -> None:
 
 @check("grammar", trait="kind:json_schema", seconds=300)
 def enforced_keywords_are_enforced(subject: GrammarSubject) -> None:
-    """Where supports leaves nothing unenforced, no instance that breaks a keyword of the schema is accepted."""
+    """No instance that breaks a keyword of the schema is accepted where supports leaves nothing unenforced."""
     strategy, stop = subject.build(), max(standard().stop_token_ids)
     seen: set[str] = set()
     for name, schema, _, wrong in keyword_cases():

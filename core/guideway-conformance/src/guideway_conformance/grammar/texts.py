@@ -41,7 +41,7 @@ _WRONG: tuple[tuple[dict[str, Any] | bool, tuple[bytes, ...]], ...] = (
 
 @check("grammar", trait="kind:json_schema", seconds=60)
 def texts_are_judged_by_what_they_mean(subject: GrammarSubject) -> None:
-    """Where supports leaves nothing unenforced, what is invalid is refused however it is written: with a name twice in
+    """An invalid text is refused however it is written, where supports leaves nothing unenforced: with a name twice in
     an object, escapes in names, surrogate pairs, and numbers with fractions, exponents and many digits."""
     strategy, stop = subject.build(), max(standard().stop_token_ids)
     for schema, texts in _WRONG:

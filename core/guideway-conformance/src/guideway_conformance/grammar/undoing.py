@@ -191,7 +191,7 @@ def a_fork_is_in_the_same_state(subject: GrammarSubject) -> None:
 
 @check("grammar", capability="fork", refusal=fork_is_refused)
 def a_fork_is_independent(subject: GrammarSubject) -> None:
-    """What a fork accepts does not move its matcher, nor the other way round, nor one fork another one."""
+    """A fork that accepts does not move its matcher, nor the other way round, nor one fork another one."""
     for case in subject.few():
         for seed in range(4):
             session = case.session()

@@ -1,4 +1,4 @@
-"""What observers hear."""
+"""Checks of what observers hear."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from guideway_conformance.subjects import expect
 __all__: list[str] = []
 
 COMMANDS = ("config", "conform", "generate", "help", "plugins")
-"""Of guideway itself."""
+"""The commands of guideway itself."""
 
 
 @check("hooks", trait="request_started")

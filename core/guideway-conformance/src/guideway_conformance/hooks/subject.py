@@ -90,7 +90,7 @@ class HooksSubject(Subject):
                     yield Asked(hook, {argument: given, "context": self.context})
 
     def call(self, hook: str, **arguments: Any) -> list[Any]:
-        """What its implementations of `hook` returned, None apart."""
+        """Return what its implementations of `hook` returned, None apart."""
         found: list[Any] = dict(_callers(self._plugin))[hook](**arguments)
         return found
 

@@ -1,4 +1,4 @@
-"""What may happen when a request comes in."""
+"""Checks of what may happen when a request comes in."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def a_validator_serves_several_threads(subject: HooksSubject) -> None:
 
 @check("hooks", trait="validates")
 def a_validator_returns_nothing(subject: HooksSubject) -> None:
-    """What a validator returns is not used, so it returns None."""
+    """A validator returns None, for what it returns is not used."""
     for asked in subject.validated():
         try:
             returned = subject.call(asked.hook, **asked.arguments)

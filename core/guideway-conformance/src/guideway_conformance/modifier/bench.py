@@ -45,13 +45,13 @@ from guideway_conformance.subjects import expect
 __all__ = ["DRAFTS", "REFUSALS", "Bench", "overwrite", "read_only"]
 
 REFUSALS = (InvalidRequest, InvalidConfiguration)
-"""How `start` says no to a request."""
+"""The errors by which `start` refuses a request."""
 
 COMPILE: Any = object()
 """Stands for what the modifier compiles for the request at that moment."""
 
 DRAFTS: tuple[list[int], ...] = ([], [97, 300], [], [98], [301, 99, 302], [], [100])
-"""Of the sequences of a crowd in turn."""
+"""The numbers of drafts of the sequences of a crowd, in turn."""
 
 
 def read_only(feedback: Feedback | None) -> Feedback | None:
@@ -92,7 +92,7 @@ class Bench:
         self.transform = self.new_transform()
         self.model = Model(self.vocabulary, self.cls.stage)
         self.reuses = reuses
-        """Whether it overwrites what it has given the modifier, as soon as a host may."""
+        """True if it overwrites what it has given the modifier, as soon as a host may."""
         self._companions: dict[str, tuple[Companion, ...]] = {}
 
     def new_transform(self, device: DeviceBackend | None = None) -> LogitTransform:
@@ -255,7 +255,7 @@ class Bench:
         return applied
 
     def peek(self, sequences: Sequence[Running], drafts: Sequence[Sequence[int]] | None = None) -> Applied:
-        """What a step would give, without the tokens."""
+        """Return what a step would give, without the tokens."""
         work = self.work(sequences, drafts)
         return self.apply(work, self.prepare(work))
 
@@ -353,7 +353,7 @@ class Bench:
         )
 
     def step_of(self, work: Work, transform: LogitTransform, num_entries: int) -> OracleStep:
-        """What `transform` sees."""
+        """Make the step that `transform` sees."""
         return OracleStep(work.arrays, self.device.ops, self.cls, transform, num_entries)
 
     def host(self, array: Any) -> NDArray[Any]:
@@ -387,7 +387,7 @@ class Bench:
         return found
 
     def feedback(self, applied: Applied, index: int, num_tokens: int) -> Feedback | None:
-        """What was emitted at the rows that gave the final tokens; None if it was not at all of them."""
+        """Return what was emitted at the rows that gave the final tokens; None if it was not at all of them."""
         if not applied.emitted:
             return None
         first = int(applied.work.batch.row_start[index])

@@ -1,4 +1,4 @@
-"""What the other sequences of a batch, their order, their slots and drafts may change: nothing."""
+"""Checks that the other sequences of a batch, their order, their slots and drafts change nothing."""
 
 from __future__ import annotations
 

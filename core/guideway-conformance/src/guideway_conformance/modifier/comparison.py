@@ -39,7 +39,7 @@ def expect_same_steps(found: Applied, wanted: Applied, what: str) -> None:
 
 
 def bits(array: NDArray[Any]) -> bytes:
-    """What is the same only bit for bit."""
+    """Return a form of a value that is the same only bit for bit."""
     return array.tobytes()
 
 
@@ -50,7 +50,7 @@ def copied(payload: Payload) -> Payload:
 
 
 def _alike(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Whether two results of `Applied.of` say the same."""
+    """Return whether two results of `Applied.of` say the same."""
     if a.shape != b.shape:
         return False
     if a.dtype.kind == "i":

@@ -1,4 +1,4 @@
-"""What a modifier compiles for a request, before its sequences start."""
+"""Checks of what a modifier compiles for a request, before its sequences start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def compile_leaves_the_request_alone(subject: ModifierSubject) -> None:
 
 @check("modifier", trait="compiles")
 def compile_is_a_function_of_the_request(subject: ModifierSubject) -> None:
-    """What `compile` gives is a function of request and options: whatever was compiled before, and wherever."""
+    """The value of `compile` is a function of request and options: whatever was compiled before, and wherever."""
     here, elsewhere = Bench(subject), Bench(subject)
     requests = _requests(here)
     values = [_compiled(elsewhere, request) for request in (*requests, *reversed(requests))]
@@ -63,7 +63,7 @@ def compile_serves_several_threads(subject: ModifierSubject) -> None:
 
 @check("modifier", trait="compiles")
 def equal_keys_mean_equal_values(subject: ModifierSubject) -> None:
-    """Of two requests with equal `compile_key`s, either may be given what was compiled for the other."""
+    """Either of two requests with equal `compile_key`s may be given what was compiled for the other."""
     bench = Bench(subject)
     keyed: list[tuple[Hashable, Request]] = []
     for request in _requests(bench):

@@ -1,4 +1,4 @@
-"""What the class says of itself, and whether it is alive."""
+"""Checks of what the class says of itself, and whether it is alive."""
 
 from __future__ import annotations
 

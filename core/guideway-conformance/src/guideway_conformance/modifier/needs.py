@@ -1,4 +1,4 @@
-"""What a transform needs beyond logits and payload, and what it sends back."""
+"""Checks of what a transform needs beyond logits and payload, and of what it sends back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from guideway_conformance.subjects import expect
 
 @check("modifier")
 def reads_what_it_declares(subject: ModifierSubject) -> None:
-    """Of the step a transform reads nothing but `ops`, `positions` and what its modifier declares in `needs`."""
+    """A transform reads nothing of the step but `ops`, `positions` and what its modifier declares in `needs`."""
     try:
         for bench, work, payload in Bench.stages(subject):
             bench.apply(work, payload)
@@ -53,7 +53,7 @@ def emits_what_it_declares(subject: ModifierSubject) -> None:
 
 @check("modifier", trait="need:feedback")
 def feedback_is_of_its_row(subject: ModifierSubject) -> None:
-    """What is emitted for an entry depends on that entry alone, whatever else is in the call."""
+    """An emitted entry depends on that entry alone, whatever else is in the call."""
     for bench, work, payload in Bench.stages(subject):
         whole = bench.apply(work, payload)
         for parts in ([payload.rows[1::2], payload.rows[::2]], [payload.rows[i : i + 1] for i in range(len(payload))]):

@@ -163,7 +163,7 @@ class OpaqueDevice(DeviceBackend):
         super().__init__(device)
         self.ops = _OpaqueOps(self)
         self.may_wait = True
-        """Whether looking at values is let pass."""
+        """True if looking at values is let pass."""
         self.count = 0
         """Operations so far."""
 

@@ -1,4 +1,4 @@
-"""What `prepare` gives."""
+"""Checks of what `prepare` gives."""
 
 from __future__ import annotations
 

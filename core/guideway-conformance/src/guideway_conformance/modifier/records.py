@@ -28,9 +28,10 @@ class Running:
     journal: list[tuple[list[int], Feedback | None]] = field(default_factory=list)
     outcome: str = "continue"
     example: Example | None = None
-    """What it is one of."""
+    """The example it is one of."""
     started_as: SequenceInfo | None = None
-    """Of a fork: what `start` was told, for its state is a copy of one that was started for another sequence."""
+    """The facts that `start` was told, for a fork those of its origin, because its state is a copy of one that was
+    started for another sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,6 @@ class Applied:
     """In the order of `rows`."""
 
     def of(self, index: int) -> NDArray[Any]:
-        """What came of the rows of the `index`-th sequence: logits, or with a sampler token ids."""
+        """Return what came of the rows of the `index`-th sequence: logits, or with a sampler token ids."""
         values = self.logits if self.token_ids is None else self.token_ids
         return values[self.work.batch.row_start[index] : self.work.batch.row_start[index + 1]]

@@ -91,7 +91,7 @@ class ExtremeStep(OracleStep):
 
 @check("modifier", trait="sampler")
 def draws_the_only_token(subject: ModifierSubject) -> None:
-    """Where one token alone is left it is drawn, be it the first or the last of the vocabulary."""
+    """A token that alone is left is drawn, be it the first or the last of the vocabulary."""
     for bench, work, payload in Bench.stages(subject):
         for token_id in (0, 1, 500, len(bench.vocabulary) - 1):
             logprobs = np.full_like(work.logits, -np.inf)

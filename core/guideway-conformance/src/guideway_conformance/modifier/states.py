@@ -252,7 +252,7 @@ def forks_end_alone(subject: ModifierSubject) -> None:
 
 @check("modifier")
 def keeps_copies(subject: ModifierSubject) -> None:
-    """What it is given is the host's, who may overwrite feedback after `accept` and a batch after its step."""
+    """The host owns what it gives, and may overwrite feedback after `accept` and a batch after its step."""
     reusing, plain = Bench(subject, reuses=True), Bench(subject)
     for number in range(len(plain.examples)):
         pair = reusing.start(number), plain.start(number)

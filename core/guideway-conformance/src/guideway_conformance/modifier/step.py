@@ -1,4 +1,4 @@
-"""What a transform sees of a step: exactly what its modifier declares, nothing more."""
+"""The view a transform has of a step: exactly what its modifier declares, nothing more."""
 
 from __future__ import annotations
 

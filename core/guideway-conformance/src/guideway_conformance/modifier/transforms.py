@@ -1,4 +1,4 @@
-"""What `apply` does to logits, and `sample` leaves of them."""
+"""Checks of what `apply` does to logits, and of what `sample` leaves of them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def forbidden_stays_forbidden(subject: ModifierSubject) -> None:
 
 @check("modifier", trait="logits")
 def numbers_stay_numbers(subject: ModifierSubject) -> None:
-    """What comes out are logits, or log-probabilities: numbers or -inf, no NaN."""
+    """Results are logits, or log-probabilities: numbers or -inf, no NaN."""
     for bench, work, payload in Bench.stages(subject):
         may_be_forbidden = bench.cls.stage is not Stage.PRE_WARP
         for logits in (work.logits, _forbidding(work))[: 1 + may_be_forbidden]:
@@ -98,7 +98,7 @@ def a_bitmask_is_all_it_applies(subject: ModifierSubject) -> None:
 
 @check("modifier", trait="idempotent")
 def applied_again_it_changes_nothing(subject: ModifierSubject) -> None:
-    """Where a transform is `idempotent`, rows it was applied to become, applied to again, what one call gives."""
+    """Rows that an `idempotent` transform is applied to twice become what one call gives."""
     for bench, work, payload in Bench.stages(subject):
         once = bench.apply(work, payload).logits
         for piece in (payload, payload.take(payload.rows[::2])):
@@ -109,7 +109,7 @@ def applied_again_it_changes_nothing(subject: ModifierSubject) -> None:
 
 @check("modifier")
 def transforms_are_pure(subject: ModifierSubject) -> None:
-    """What a transform returns depends on its arguments alone, not on what it was called with before."""
+    """The result of a transform depends on its arguments alone, not on what it was called with before."""
     for bench, work, payload in Bench.stages(subject):
         crowd = [sequence for sequence in work.sequences if sequence.state is not None]
         first = bench.apply(work, payload)

@@ -32,7 +32,7 @@ class Expression:
     kind: str
     parts: tuple[Any, ...]
     has_empty: bool
-    """Whether the empty string belongs to it."""
+    """True if the empty string belongs to it."""
 
 
 _Key: TypeAlias = tuple[str, tuple[Any, ...]]
@@ -105,11 +105,11 @@ class Language:
         return self._node("repeat", (part, low, high), low == 0 or part.has_empty)
 
     def reference(self, name: str) -> Expression:
-        """What ``definitions[name]`` says; it must not have the empty string."""
+        """Refer to what ``definitions[name]`` says; it must not have the empty string."""
         return self._node("reference", (name,), False)
 
     def derive(self, state: Expression, byte: int) -> Expression:
-        """What may follow `byte`; NOTHING if it is not allowed."""
+        """Return what may follow `byte`; NOTHING if it is not allowed."""
         found = self._derivatives.get((state, byte))
         if found is None:
             found = self._derivatives[state, byte] = self._derive(state, byte)

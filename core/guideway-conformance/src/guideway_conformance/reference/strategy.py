@@ -39,7 +39,7 @@ ANY_BLANKS = Limits(sys.maxsize, spaced=False)
 """White space is for the expression to say."""
 
 _BEYOND = frozenset({"$ref:siblings", "$ref:nested-id", "$recursiveRef"})
-"""Of references, what it does not read."""
+"""The forms of references that it does not read."""
 
 NBYTES_PER_ENTRY = 300
 """A node or a remembered derivative takes about this much."""
@@ -141,14 +141,14 @@ def _why_not_pattern(pattern: str) -> str | None:
 
 
 class Rest(NamedTuple):
-    """What may follow; in JSON also the names so far, of which none may come again in its object."""
+    """The expression of what may follow; in JSON also the names so far, of which none may come again in its object."""
 
     expression: Expression
     cursor: JsonCursor | None
 
     @property
     def has_empty(self) -> bool:
-        """Whether the output may end."""
+        """True if the output may end."""
         return self.expression.has_empty
 
 

@@ -54,8 +54,8 @@ def lives_through_a_run(subject: WorkerSubject) -> None:
 
 @check("worker")
 def knows_only_what_the_contract_offers(subject: WorkerSubject) -> None:
-    """Of its worker a mixin uses model, device, rank and num_workers, of a step the three counts and the
-    sequence ids, and nothing else."""
+    """A mixin uses model, device, rank and num_workers of its worker, the three counts and the sequence ids of a step,
+    and nothing else."""
 
     class Strict:
         def __init__(self, known: object) -> None:
@@ -187,7 +187,7 @@ def workers_do_not_share_what_they_see(subject: WorkerSubject) -> None:
 
 @check("worker", tier="extended")
 def results_pickle(subject: WorkerSubject) -> None:
-    """What its public methods return goes to another process, so it pickles."""
+    """Results of its public methods pickle, because they go to another process."""
     mixin, worker = subject.mixin(), subject.worker()
     mixin.on_model_loaded(worker)
     subject.step(mixin, worker)

@@ -37,7 +37,7 @@ class OneStep:
     num_tokens: int = 7
     num_rows: int = 3
     first: int = 0
-    """Where the names of its sequences begin."""
+    """The number at which the names of its sequences begin."""
 
     @property
     def sequence_ids(self) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def _blaming(step: OneStep) -> Iterator[None]:
 
 
 def public_methods(mixin: WorkerMixin) -> list[str]:
-    """What ``engine.call_workers`` reaches beside the life cycle."""
+    """Return the methods that ``engine.call_workers`` reaches beside the life cycle."""
     return sorted(
         name
         for name in dir(type(mixin))

@@ -1,4 +1,4 @@
-"""What compiled functions are made of: to be traced, each as a part of a larger one."""
+"""The pieces that compiled functions are made of: to be traced, each as a part of a larger one."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ Cache: TypeAlias = tuple[jax.Array, jax.Array]
 
 
 class Llama(NamedTuple):
-    """What is fixed of a model's computation. jax compares it in each call, and a tuple without running Python."""
+    """The facts that are fixed in a model's computation. jax compares it in each call, and a tuple without running
+    Python."""
 
     num_layers: int
     num_heads: int
@@ -41,7 +42,7 @@ class Llama(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What is fixed of a step; see `Step`."""
+    """The sizes that are fixed in a step; see `Step`."""
 
     num_tokens: int
     num_rows: int

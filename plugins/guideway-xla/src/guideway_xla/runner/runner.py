@@ -39,12 +39,12 @@ MOST_SHAPES = 8
 MOVED = 256
 """So many cells are moved at once."""
 ONE_TOKEN = Append(Region(0, 1), 0, [0], 1)
-"""What is passed through the model to have it compiled."""
+"""The token that is passed through the model to have it compiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What worker mixins see."""
+    """The model as worker mixins see it."""
 
     config: Llama
     weights: Weights

@@ -84,7 +84,7 @@ def _checked(folder: str, config: Any) -> Llama:
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """What the files of weights hold, by name, on the host."""
+    """Read what the files of weights hold, by name, on the host."""
     from safetensors import SafetensorError, safe_open
 
     index = path / "model.safetensors.index.json"
