@@ -52,7 +52,7 @@ class Command:
                 raise LookupError(f"{self.value} must add a parser named {self.name!r} that sets run to a function")
 
     def summary(self) -> str:
-        """What it does, in the words of its module; empty if that cannot be read."""
+        """Say what it does, in the words of its module; empty if that cannot be read."""
         module = self.value.partition(":")[0].strip()
         try:
             spec: Any = find_module(module)

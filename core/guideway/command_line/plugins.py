@@ -1,4 +1,4 @@
-"""What is installed, and what is wrong with it.
+"""List what is installed, and what is wrong with it.
 
 ``guideway plugins``, with its subcommands. Imports no plugin, but for ``doctor --import``, and that one in a process of
 its own.
@@ -309,7 +309,7 @@ def _conformance(found: Certification) -> str:
 
 
 def _about(record: PluginRecord) -> dict[str, str | None]:
-    """What its distribution says of itself; None for what it leaves out."""
+    """Return what its distribution says of itself; None for what it leaves out."""
     (dist, *_) = importlib_metadata.distributions(name=record.distribution, path=[record.location])
     metadata = dist.metadata
     authors = [text for key in ("Author", "Author-email") for text in metadata.get_all(key, ())]
@@ -331,7 +331,7 @@ def _chosen(index: PluginIndex, addresses: Sequence[str]) -> list[PluginRecord]:
 
 
 def _lines(value: object) -> list[str]:
-    """How a fact is printed; no lines if there is nothing to say."""
+    """Return the lines in which a fact is printed; no lines if there is nothing to say."""
     if isinstance(value, tuple | list):
         return [str(item) for item in value]
     if value is None or value is False:

@@ -54,7 +54,7 @@ class Admission:
     admitted_at: float = field(default_factory=time.monotonic)
 
     def ready(self) -> bool:
-        """Whether it can be started (which may still raise what the compilation raised)."""
+        """Return whether it can be started (which may still raise what the compilation raised)."""
         return self.compilation is None or self.compilation.done()
 
     def wait(self, timeout: float | None = None) -> bool:

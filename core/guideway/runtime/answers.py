@@ -1,4 +1,4 @@
-"""What modifiers answer, read and checked: in the process they work in."""
+"""The answers of modifiers, read and checked: in the process they work in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an output is to do without, whatever its constraint allows."""
+"""The tokens and texts that an output is to do without, whatever its constraint allows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Bans:
     allowed_token_ids: frozenset[int] | None = None
     """All others are banned; None: none are."""
     bad_words: tuple[tuple[int, ...], ...] = ()
-    """Of each, in tokens, the last one is banned where the others come before it."""
+    """The bad words in tokens; of each, the last token is banned where the others come before it."""
     min_tokens: int = 0
     """Stop tokens are banned before so many others have come. Closing does not ask: it ends as late as it may."""
     stop: tuple[bytes, ...] = ()
@@ -31,12 +31,12 @@ class Bans:
 
     @property
     def of_masks(self) -> bool:
-        """Whether there is anything that a mask should be without."""
+        """True if there is anything that a mask should be without."""
         return bool(self.logit_bias or self.allowed_token_ids is not None or self.bad_words or self.min_tokens)
 
     @property
     def of_completion(self) -> bool:
-        """Whether there is anything that a completion should do without."""
+        """True if there is anything that a completion should do without."""
         return bool(self.logit_bias or self.allowed_token_ids is not None or self.bad_words or self.stop)
 
     def unbanned(self, num_tokens: int) -> NDArray[np.bool_]:
@@ -52,7 +52,7 @@ class Bans:
         return [i for i in stops if not self.forbids((), (i,))] or stops
 
     def forbids(self, before: Sequence[int], token_ids: Sequence[int]) -> bool:
-        """Whether any of `token_ids`, which come after `before`, is banned as a token."""
+        """Return whether any of `token_ids`, which come after `before`, is banned as a token."""
         if not self.logit_bias.isdisjoint(token_ids):
             return True
         if self.allowed_token_ids is not None and not self.allowed_token_ids.issuperset(token_ids):
@@ -97,7 +97,7 @@ class MaskBans:
                 self._overruled.append(tuple(name for name, ban in found.items() if (bitmask[row] & ban).any()))
 
     def overruled(self, num_tokens: int) -> tuple[str, ...]:
-        """Which parameters did not hold for the first `num_tokens` tokens of the last step."""
+        """Name the parameters that did not hold for the first `num_tokens` tokens of the last step."""
         return tuple(dict.fromkeys(name for names in self._overruled[:num_tokens] for name in names))
 
     def _after(self, past: Sequence[int]) -> dict[str, NDArray[np.int32]]:

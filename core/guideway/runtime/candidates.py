@@ -1,4 +1,4 @@
-"""Which strategies take a constraint, best first; remembered of constraints that come again."""
+"""The strategies that take a constraint, best first; remembered of constraints that come again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ options and versions need no place in it; the digest is of the source, which kee
 the order of the output), and of the white space."""
 
 MAX_CONSTRAINTS = 4096
-"""Of so many constraints it is remembered which strategies take them."""
+"""The number of constraints of which it is remembered which strategies take them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What the strategies said to a constraint."""
+    """The answers of the strategies to a constraint."""
 
     candidates: list[Candidate]
     """Those that take it, best first."""
@@ -119,8 +119,8 @@ def enforcing_all(chosen: Chosen, constraint: Constraint) -> list[Candidate]:
 
 
 class CandidateCache:
-    """What `choose` said of the last constraints, which come again and again: reading a schema takes longer than many
-    a step. May be asked from several threads at once."""
+    """The answers of `choose` for the last constraints, which come again and again: reading a schema takes longer than
+    many a step. May be asked from several threads at once."""
 
     def __init__(self, strategies: Mapping[str, GrammarStrategy]) -> None:
         self._strategies = strategies
@@ -132,11 +132,11 @@ class CandidateCache:
         check_bytes(constraint, (strategy.limits for strategy in self._strategies.values()))
 
     def __contains__(self, constraint: Constraint) -> bool:
-        """Whether it came before, and was well formed. Raises `InvalidGrammar`."""
+        """Return whether it came before, and was well formed. Raises `InvalidGrammar`."""
         return _key(constraint) in self._known
 
     def chosen(self, constraint: Constraint) -> Chosen:
-        """What `choose` says. Raises what it raises."""
+        """Return what `choose` says. Raises what it raises."""
         key = _key(constraint)
         found = self._known.get(key)
         if found is None:
@@ -150,8 +150,8 @@ class CandidateCache:
 
 
 def _key(constraint: Constraint) -> tuple[str | None, str, bytes]:
-    """What a constraint is known by: its digest, and of JSON text also that of the text as it was given, for whose
-    source it would have to be read. Raises `InvalidGrammar`."""
+    """Return what a constraint is known by: its digest, and of JSON text also that of the text as it was given, for
+    whose source it would have to be read. Raises `InvalidGrammar`."""
     text: object = None
     if isinstance(constraint, JsonSchema):
         text = constraint.schema

@@ -25,14 +25,14 @@ __all__ = ["Checker", "known"]
 log = logging.getLogger(__name__)
 
 NUM_HOSTS = 2
-"""How many texts are judged at once."""
+"""The number of texts that are judged at once."""
 
 ANY_OBJECT = JsonSchema('{"type":"object"}')
 
 
 @dataclass(frozen=True, slots=True)
 class CheckSpec(Spec):
-    """Of hosts that judge texts."""
+    """The specification of hosts that judge texts."""
 
     what = "check"
 
@@ -48,7 +48,7 @@ class CheckSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """What a host answers."""
+    """The answers of a host."""
 
     commands: Mapping[str, Callable[..., Any]]
     beside: Mapping[str, Callable[..., Any]]
@@ -70,8 +70,8 @@ class Checker:
         self._threads = Threads("guideway-check", NUM_HOSTS)
 
     def judge(self, constraint: JsonSchema | JsonObject, text: str, *, enforces_formats: bool) -> Future[bool | None]:
-        """Whether `text` is what the constraint asks for; None if that could not be found out. `enforces_formats`:
-        whether the strategy that served it enforces all formats of the schema."""
+        """Return whether `text` is what the constraint asks for; None if that could not be found out.
+        `enforces_formats`: whether the strategy that served it enforces all formats of the schema."""
         schema = constraint if isinstance(constraint, JsonSchema) else ANY_OBJECT
         try:
             return self._threads.submit(partial(self._judge, schema, text, enforces_formats))

@@ -26,7 +26,7 @@ from guideway.runtime.threads import Threads
 __all__ = ["Compilation", "Compiled", "Compiler", "RequestCompiler"]
 
 MAX_VALUES = 1024
-"""How many values of `LogitModifier.compile` are kept."""
+"""The number of values of `LogitModifier.compile` that are kept."""
 
 Compiled: TypeAlias = Mapping[str, Any]
 """By modifier name what its `start` is given; the grammar mask's is a `Compilation`."""
@@ -39,7 +39,7 @@ class Compilation:
     candidate: Candidate
     grammar: CompiledGrammar
     reserve: Reserve
-    """What its outputs need at their end."""
+    """The reserve that its outputs need at their end."""
 
 
 class Compiler:
@@ -110,8 +110,8 @@ class RequestCompiler:
         self._work: SharedWork[Any] = SharedWork(threads, at_work, MAX_VALUES)
 
     def submit(self, request: Request, constraint: Future[Compilation] | None) -> Future[Compiled] | None:
-        """What each `start` is given; `constraint` is the request's, which is under way. None: nothing has to be
-        compiled. The future fails with what `Compiler.submit` or a modifier's `compile` fails with. Raises
+        """Compile what each `start` is given; `constraint` is the request's, which is under way. None: nothing has to
+        be compiled. The future fails with what `Compiler.submit` or a modifier's `compile` fails with. Raises
         `PluginError` if a `compile_key` fails."""
         compiling = [modifier for modifier in self._compiling if modifier.name in request.params.modifiers]
         if constraint is None and not compiling:
@@ -199,7 +199,7 @@ def _compile(candidate: Candidate, constraint: Constraint) -> tuple[tuple[Compil
 
 
 def _error_of(future: Future[Any]) -> BaseException | None:
-    """What a future that is done failed with."""
+    """Return what a future that is done failed with."""
     return GuidewayError("closed before it was compiled") if future.cancelled() else future.exception()
 
 

@@ -75,30 +75,30 @@ class GrammarState:
     """Holds the matcher."""
     stop_token_ids: frozenset[int]
     reserve: Reserve | None = None
-    """What its output needs at its end; None: it may end anywhere."""
+    """The reserve that its output needs at its end; None: it may end anywhere."""
     bans: Bans = NO_BANS
-    """What a completion of its output does without where it can."""
+    """The tokens and texts that a completion of its output does without where it can."""
     accepted: list[int] = field(default_factory=list)
     """Every token the matcher accepted."""
     num_live_drafts: int = 0
-    """How many of the last step's drafts led to a state with a legal token, or to the end."""
+    """The number of the last step's drafts that led to a state with a legal token, or to the end."""
     num_open_rows: int = 0
-    """How many of the last step's rows came before the constraint was known to begin."""
+    """The number of the last step's rows that came before the constraint was known to begin."""
     terminated: bool = False
     begins_in: int | None = 0
-    """How many tokens are still to come before the constraint begins; None: not known yet."""
+    """The number of tokens that are still to come before the constraint begins; None: not known yet."""
     budget: Budget | None = None
     """Within which its output is to be complete; None: it need not, or it has not begun."""
     closer: Closer | None = None
     """None also where the strategy lives in hosts."""
     least: int | None = None
-    """How many tokens the shortest output takes that was found; None: it was not looked for."""
+    """The number of tokens of the shortest output that was found; None: it was not looked for."""
     first_closed: int | None = None
     """The first of the last step's rows that does not allow all that the constraint does."""
     closed_early: bool = False
-    """Whether a token was drawn from such a row."""
+    """True if a token was drawn from such a row."""
     first_row: int = 0
-    """Of the last step's bitmask; not the job's, which is in the hands of the strategy."""
+    """The first of its rows in the last step's bitmask; not the job's, which is in the hands of the strategy."""
     num_rows: int = 1
 
     @property
@@ -108,7 +108,7 @@ class GrammarState:
 
     @property
     def end(self) -> Record | None:
-        """What is known of the end of its output."""
+        """The knowledge of the end of its output."""
         matcher = self.job.matcher
         if isinstance(matcher, HostedMatcher):
             return matcher.end
@@ -117,8 +117,8 @@ class GrammarState:
 
 @dataclass(slots=True)
 class Block:
-    """What of a step is one strategy's: sequences of the batch, their states, and their rows of the bitmask, which
-    follow one another."""
+    """The part of a step that is one strategy's: sequences of the batch, their states, and their rows of the bitmask,
+    which follow one another."""
 
     sequences: list[int] = field(default_factory=list)
     states: list[GrammarState] = field(default_factory=list)
@@ -150,11 +150,11 @@ class GrammarMask(LogitModifier[GrammarState]):
         self.late: set[GrammarState] = set()
         """Those whose rows were not ready in the last step: they are open, and nothing drawn from them is final."""
         self.is_closing = False
-        """Whether anything is known of an end after the last step, which `record_end` is to keep."""
+        """True if anything is known of an end after the last step, which `record_end` is to keep."""
         self._compiler = compiler
         self._lexicon = Lexicon(context.vocabulary)
         self.words = num_words(context.vocabulary.logits_width)
-        """Of a row."""
+        """The number of words of a row."""
         self._buffers = [self._allocate(0) for _ in range(2)]
         """They grow with the batches: far fewer sequences may run than could. The first row of a buffer is a guard, as
         is the one after those in use."""
@@ -185,7 +185,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids, reserve, bans)
 
     def ban(self, state: GrammarState | None, bans: Bans) -> MaskBans | None:
-        """What a sequence that is about to begin does without, beside the stop strings of its request: completions
+        """Set what a sequence that is about to begin does without, beside the stop strings of its request: completions
         where they can, and its masks, as the host asks by what is returned. None: there is nothing for them."""
         if state is None:
             return None
@@ -239,7 +239,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         )
 
     def fits(self, state: GrammarState | None, room: int) -> bool:
-        """Whether `room` tokens are enough for an output from its beginning, or it need not be complete."""
+        """Return whether `room` tokens are enough for an output from its beginning, or it need not be complete."""
         if state is None or state.reserve is None or room > state.reserve.level + state.reserve.growth:
             return True
         if state.least is None:
@@ -248,7 +248,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         return state.least <= room
 
     def _shortest(self, state: GrammarState) -> int | None:
-        """How many tokens the shortest output has that is found; None if none is. It is the same whoever asks."""
+        """Count the tokens of the shortest output that is found; None if none is. It is the same whoever asks."""
         assert state.reserve is not None
         budget = Budget(self.context.max_model_len, state.reserve, state.bans)
         with blame(f"grammar.{state.candidate.name}", "closing", passing=(InvalidRequest, PluginError)):
@@ -262,7 +262,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         return found
 
     def is_closed(self, state: GrammarState | None) -> bool:
-        """Whether the output of a sequence is complete, or need not be."""
+        """Return whether the output of a sequence is complete, or need not be."""
         return state is None or state.terminated or state.reserve is None
 
     def record_end(self, state: GrammarState | None, journal: Journal) -> None:
@@ -273,11 +273,11 @@ class GrammarMask(LogitModifier[GrammarState]):
             journal.closed_early |= state.closed_early
 
     def is_late(self, state: GrammarState | None) -> bool:
-        """Whether the rows of a sequence were not ready in the last step."""
+        """Return whether the rows of a sequence were not ready in the last step."""
         return state in self.late
 
     def is_ready(self, state: GrammarState | None) -> bool:
-        """Whether rows that were late may come now."""
+        """Return whether rows that were late may come now."""
         matcher = None if state is None else state.job.matcher
         return not isinstance(matcher, HostedMatcher) or matcher.is_ready()
 
@@ -364,8 +364,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         return 0 if state.terminated else num_before + state.job.matcher.validate(token_ids[num_before:])
 
     def completes(self, state: GrammarState | None, journal: Journal, text: str) -> bool:
-        """Whether `text`, which the output begins with, is all that the constraint asks for; True without one. The
-        state does not move. False also where the constraint has not begun, or the strategy fails over it."""
+        """Return whether `text`, which the output begins with, is all that the constraint asks for; True without one.
+        The state does not move. False also where the constraint has not begun, or the strategy fails over it."""
         if state is None or state.terminated:
             return True
         if journal.constraint_start is None:
@@ -393,7 +393,7 @@ class GrammarMask(LogitModifier[GrammarState]):
             return False
 
     def own_text(self, journal: Journal, text: str) -> str:
-        """What of `text`, which the output begins with, is the constraint's: what comes after the reasoning."""
+        """Return what of `text`, which the output begins with, is the constraint's: what comes after the reasoning."""
         return self._own_bytes(journal, text).decode(errors="replace")
 
     def _own_bytes(self, journal: Journal, text: str) -> bytes:
@@ -412,7 +412,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         return copy
 
     def _begins(self, batch: StepBatch, sequence: int, state: GrammarState) -> bool:
-        """Whether the constraint of a sequence, which has not begun yet, begins among its drafts."""
+        """Return whether the constraint of a sequence, which has not begun yet, begins among its drafts."""
         num_rows = int(batch.row_start[sequence + 1] - batch.row_start[sequence])
         state.num_open_rows = num_rows if state.begins_in is None else min(num_rows, state.begins_in)
         return state.num_open_rows < num_rows
@@ -533,7 +533,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         return faults
 
     def _forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
-        """Whether the last step's mask forbade one of these tokens, all that were drawn then."""
+        """Return whether the last step's mask forbade one of these tokens, all that were drawn then."""
         bitmask, masked = self._buffers[0][1:][state.rows], token_ids[state.num_open_rows :]
         pairs = zip(range(len(bitmask)), masked, strict=False)
         return any(not is_allowed(bitmask, row, token_id) for row, token_id in pairs)

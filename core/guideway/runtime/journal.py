@@ -1,4 +1,4 @@
-"""What happened to a sequence: enough to rebuild the state of every modifier anywhere."""
+"""The history of a sequence: enough to rebuild the state of every modifier anywhere."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ class Journal:
     feedback: dict[int, Mapping[str, Feedback]] = field(default_factory=dict)
     """By step, for steps that had any: feedback by modifier name."""
     constraint_start: int | None = 0
-    """How many tokens were generated before the constraint began; None: it has not begun (see `Runtime.start`)."""
+    """The number of tokens that were generated before the constraint began; None: it has not begun (see
+    `Runtime.start`)."""
     overruled: dict[str, None] = field(default_factory=dict)
-    """What a row had to be drawn without, as `unenforced` names it; a dict for its order."""
+    """The names of what a row had to be drawn without, as `unenforced` names it; a dict for its order."""
     ends: list[Record] = field(default_factory=list)
-    """What was found out of the end of a constrained output, the last of it last."""
+    """The findings about the end of a constrained output, the last of it last."""
     closed_early: bool = False
-    """Whether masks left out what could not have been completed."""
+    """True if masks left out what could not have been completed."""
 
     def record(self, token_ids: Sequence[int], feedback: Mapping[str, Feedback] | None) -> None:
         """Add one step."""
@@ -52,7 +53,7 @@ class Journal:
 
     @property
     def end(self) -> Record | None:
-        """What is known of the end of a constrained output; None: nothing."""
+        """The knowledge of the end of a constrained output; None: nothing."""
         return self.ends[-1] if self.ends else None
 
     def steps(self) -> list[tuple[list[int], Mapping[str, Feedback] | None]]:

@@ -18,14 +18,14 @@ GUARD = np.int32(0x6B5A4D3C)
 
 
 class Late(Exception):
-    """What a job's ``error`` is if its rows are still being filled: ask again with the next step."""
+    """The value of a job's ``error`` if its rows are still being filled: ask again with the next step."""
 
 
 def fill_between_guards(
     fill: Callable[[Sequence[FillJob], Bitmask], NDArray[np.int32]], jobs: Sequence[FillJob], bitmask: Bitmask
 ) -> NDArray[np.int32]:
-    """What ``fill(jobs, bitmask)`` returns. Raises `ConformanceError` if it wrote to the first or the last row of
-    `bitmask`, neighbors of the jobs' own; these are restored."""
+    """Call ``fill(jobs, bitmask)`` and return what it returns. Raises `ConformanceError` if it wrote to the first or
+    the last row of `bitmask`, neighbors of the jobs' own; these are restored."""
     before, after = bitmask[0], bitmask[-1]
     kept = before.tobytes(), after.tobytes()
     try:

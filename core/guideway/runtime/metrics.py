@@ -1,4 +1,4 @@
-"""What an operator can measure: metrics of the Prometheus client library, in its default registry.
+"""The metrics for an operator: metrics of the Prometheus client library, in its default registry.
 
 A server that shows this registry, as vLLM's does at ``/metrics``, shows them too. Several processes of one server come
 together where the operator sets ``PROMETHEUS_MULTIPROC_DIR``, as that library wants it.

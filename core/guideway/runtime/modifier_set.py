@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class ActiveSequence:
-    """What the runtime knows of one running sequence."""
+    """The state of one running sequence for the runtime."""
 
     journal: Journal
     compiled: Mapping[str, Any]
@@ -68,16 +68,16 @@ class ActiveSequence:
     stateful: list[tuple[LogitModifier[Any], Any]]
     """Those of them that accept its tokens: all that are not `derived`."""
     unenforced: dict[str, None]
-    """What was asked for and is not enforced; a dict for its order."""
+    """The names of what was asked for and is not enforced; a dict for its order."""
     companions: Sequence[str] = ()
     """For each companion sequence, the modifier that asked for it."""
     ends_at: float = float("inf")
     """When it must have ended, by the monotonic clock."""
     bans: MaskBans | None = None
-    """What its masks have beside its constraint, where the host asked for that."""
+    """The bans that its masks have beside its constraint, where the host asked for that."""
     fault: Fault | None = None
     broken: bool = False
-    """Whether a call over its states raised or was interrupted: they may have been left anywhere."""
+    """True if a call over its states raised or was interrupted: they may have been left anywhere."""
 
 
 MOST_TOGETHER = 3.0
@@ -112,15 +112,15 @@ class ModifierSet:
         self._words = num_words(context.vocabulary.logits_width)
         self._offers = offers
         self._start = Deadline.of_processor(limits.start_seconds, limits)
-        """How long `LogitModifier.start`, for which a step waits, may take."""
+        """The time that `LogitModifier.start`, for which a step waits, may take."""
         self._waiting = waiting
         """The names of those that wait for other processes, which have deadlines of their own."""
         self._step_seconds = limits.step_seconds
         self._stopwatch = stopwatch
-        """Of how long `prepare` and `accept` may take, of one sequence."""
+        """The watch over how long `prepare` and `accept` may take for one sequence."""
 
     def state(self, sequence: ActiveSequence, modifier: LogitModifier[T]) -> T | None:
-        """What `modifier` keeps for a sequence; None if it leaves it alone."""
+        """Return what `modifier` keeps for a sequence; None if it leaves it alone."""
         state: T | None = sequence.states[self.all.index(modifier)]
         return state
 
@@ -150,7 +150,7 @@ class ModifierSet:
             )
 
     def companions(self, request: Request) -> list[tuple[str, Companion]]:
-        """What each modifier wants to run beside each sequence of the request, with the modifier's name."""
+        """Return what each modifier wants to run beside each sequence of the request, with the modifier's name."""
         found: list[tuple[str, Companion]] = []
         for modifier in self.all:
             if Need.COMPANIONS in modifier.needs:
@@ -218,7 +218,7 @@ class ModifierSet:
         )
 
     def _missed(self, modifier: LogitModifier[Any], state: Any, phase: str, taken: float) -> LimitExceeded:
-        """What a sequence fails with whose part of a step took too long."""
+        """Return the error of a sequence whose part of a step took too long."""
         DEADLINES_MISSED.labels(self._plugin(modifier, state), phase).inc()
         return LimitExceeded(
             f"it took {taken:.2f} s for one sequence, and the batch waited; more than {self._step_seconds:g} s of a "
@@ -226,7 +226,7 @@ class ModifierSet:
         )
 
     def may_act(self, modifier: LogitModifier[Any], request: Request, info: SequenceInfo) -> bool:
-        """Whether `modifier` may act on a sequence of a request of which not all is compiled. Raises as `start`."""
+        """Return whether `modifier` may act on a sequence of a request not yet all compiled. Raises as `start`."""
         if modifier.name in request.params.modifiers and class_of(modifier).compile is not LogitModifier.compile:
             return True
         state = None
@@ -332,7 +332,7 @@ class ModifierSet:
 
     @property
     def has_hosted(self) -> bool:
-        """Whether `announce` is of use."""
+        """True if `announce` is of use."""
         return bool(self._hosted)
 
     def announce(
@@ -341,7 +341,8 @@ class ModifierSet:
         token_ids: Sequence[Sequence[int]],
         feedback: Sequence[Mapping[str, Feedback] | None],
     ) -> None:
-        """What `accept` is about to be called with, for each of some sequences: hosts are told with one command."""
+        """Announce what `accept` is about to be called with, for each of some sequences: hosts are told with one
+        command."""
         for i, modifier in self._hosted:
             modifier.take(
                 [
@@ -388,7 +389,7 @@ class ModifierSet:
         return ()
 
     def validate(self, sequence: ActiveSequence, token_ids: Sequence[int]) -> int:
-        """How many of these drafts every modifier of the sequence would let pass."""
+        """Return how many of these drafts every modifier of the sequence would let pass."""
         count = len(token_ids)
         for modifier, state in sequence.acting:
             ids = tuple(token_ids[:count])
@@ -396,7 +397,8 @@ class ModifierSet:
         return count
 
     def reports(self, sequence: ActiveSequence) -> dict[str, Mapping[str, Any]]:
-        """What the modifiers of a sequence that has ended tell its user, by name. One that fails becomes its fault."""
+        """Return what the modifiers of a sequence that has ended tell its user, by name. One that fails becomes its
+        fault."""
         found: dict[str, Mapping[str, Any]] = {}
         for modifier, state in sequence.acting:
             try:

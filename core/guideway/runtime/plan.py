@@ -1,4 +1,5 @@
-"""What a runtime is built from: classes, options and configuration, so that another process can build the same."""
+"""The plan that a runtime is built from: classes, options and configuration, so that another process can build the
+same."""
 
 from __future__ import annotations
 
@@ -38,28 +39,28 @@ class RuntimePlan:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The operator's, by ``kind.name``."""
     offers: frozenset[Need] = frozenset()
-    """What the host's worker can provide to transforms."""
+    """The needs that the host's worker can provide to transforms."""
     model: str = ""
     cache_bytes: int = 512 << 20
-    """Of compiled grammars."""
+    """The bytes for compiled grammars."""
     compile_threads: int = 2
     grammar_host: Literal["process", "inline"] = "process"
-    """Where strategies compile and fill: in hosts, or in this process. One that no entry point names, or that needs
-    objects of this process, is inline."""
+    """The place where strategies compile and fill: in hosts, or in this process. One that no entry point names, or that
+    needs objects of this process, is inline."""
     modifier_host: Literal["process", "inline"] = "inline"
-    """Where modifiers keep their states: in hosts, or in this process. One that no entry point names, or that compiles
-    with grammars which are in this process, is inline."""
+    """The place where modifiers keep their states: in hosts, or in this process. One that no entry point names, or that
+    compiles with grammars which are in this process, is inline."""
     sits_out: bool = False
-    """Whether the host can let a sequence sit a step out (`Runtime.is_late`)."""
+    """True if the host can let a sequence sit a step out (`Runtime.is_late`)."""
     limits: Limits = field(default_factory=Limits)
     whitespace: Whitespace = "bounded"
-    """Of constraints that do not say."""
+    """The white space of constraints that do not say."""
     short_budget: Literal["refuse", "cut"] = "refuse"
-    """What becomes of a constraint no output of which fits into the tokens that a request may have."""
+    """The policy for a constraint no output of which fits into the tokens that a request may have."""
     reasoning: ReasoningConfig = field(default_factory=ReasoningConfig)
     """The marker after which constraints begin."""
     on_unenforced: OnUnenforced = "report"
-    """Of requests that do not say."""
+    """The policy of requests that do not say."""
 
     def build(self, hooks: Hooks | None = None) -> Runtime:
         """The runtime, with the validators of `hooks`. Raises `InvalidConfiguration` and `PluginError`."""

@@ -22,13 +22,13 @@ MAX_STRIKES = 3
 STRIKES_SECONDS = 300.0
 
 QUARANTINE_SECONDS = 60.0
-"""How long it is not asked then. One more miss afterwards, and it is not asked again."""
+"""The seconds for which it is not asked then. One more miss afterwards, and it is not asked again."""
 
 
 class Quarantine:
-    """Which of some plugins missed deadlines: each miss costs a thread that may never come back. Strategies and
-    modifiers are none of them, because whoever sends what they cannot bear would keep them from everybody. Safe to call
-    from several threads."""
+    """The record of which of some plugins missed deadlines: each miss costs a thread that may never come back.
+    Strategies and modifiers are none of them, because whoever sends what they cannot bear would keep them from
+    everybody. Safe to call from several threads."""
 
     def __init__(self, plugins: Iterable[str] = ()) -> None:
         self._lock = Lock()

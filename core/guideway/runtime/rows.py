@@ -156,8 +156,8 @@ def in_row_order(feedback: Mapping[str, Payload]) -> dict[str, Payload]:
 
 
 def feedback_of(feedback: Mapping[str, Payload], first_row: int, num_tokens: int) -> dict[str, Feedback] | None:
-    """What transforms emitted at the rows that gave the `num_tokens` final tokens of a sequence; a transform that did
-    not act on all of them is left out. `feedback` is in row order."""
+    """Return what transforms emitted at the rows that gave the `num_tokens` final tokens of a sequence; a transform
+    that did not act on all of them is left out. `feedback` is in row order."""
     found: dict[str, Feedback] = {}
     for name, payload in feedback.items():
         start, end = np.searchsorted(payload.rows, (first_row, first_row + num_tokens))
@@ -177,8 +177,8 @@ def handed(feedback: Mapping[str, Feedback] | None, name: str) -> Feedback | Non
 
 
 def token_logprobs(logprobs: Logprobs, first_row: int, token_ids: Sequence[int], k: int) -> list[TokenLogprobs]:
-    """What `logprobs` says of `token_ids`, which were drawn (or given) at `first_row` and the rows after it, with the
-    `k` most likely tokens of each."""
+    """Return what `logprobs` says of `token_ids`, which were drawn (or given) at `first_row` and the rows after it,
+    with the `k` most likely tokens of each."""
     start = int(np.searchsorted(logprobs.rows, first_row))
     rows = slice(start, start + len(token_ids))
     top_ids, top = logprobs.top_ids[rows, :k].tolist(), logprobs.top[rows, :k].tolist()

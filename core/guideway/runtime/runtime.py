@@ -91,12 +91,12 @@ class OpenRequest:
     """A request that is not over."""
 
     num_sequences: int
-    """How many of its sequences have not ended, those that have not started included."""
+    """The number of its sequences that have not ended, those that have not started included."""
     compilation: Future[Compiled] | None
     room: int
-    """How many tokens each of its sequences may have."""
+    """The number of tokens that each of its sequences may have."""
     bans: Bans | None = None
-    """What the masks of its sequences are to have beside its constraint."""
+    """The bans that the masks of its sequences are to have beside its constraint."""
 
 
 class Runtime:
@@ -176,7 +176,7 @@ class Runtime:
         self._late: frozenset[int] = frozenset()
         """The slots of sequences that sit the last step out."""
         self._acting: list[bool] | None = None
-        """Whether any running sequence has a state of each modifier; None where that has to be found out anew."""
+        """True if any running sequence has a state of each modifier; None where that has to be found out anew."""
         self._open: dict[str, OpenRequest] = {}
         """Requests of which a sequence has not ended, or not started."""
         self._open_lock = Lock()
@@ -187,7 +187,7 @@ class Runtime:
         self._warping = Warping(context.max_num_sequences, len(vocabulary), vocabulary.stop_token_ids)
 
     def modifier_classes(self) -> list[tuple[type[LogitModifier[Any]], Mapping[str, Any]]]:
-        """What a worker's `Pipeline` is built from: each modifier's class and options. Picklable."""
+        """Return what a worker's `Pipeline` is built from: each modifier's class and options. Picklable."""
         return [(class_of(m), m.options) for m in self._modifiers.all]
 
     def check_health(self) -> None:
@@ -397,7 +397,7 @@ class Runtime:
                 self._sequence_ended(sequence.journal.request)
 
     def journal(self, slot: int) -> Journal:
-        """What happened to the sequence in `slot`; `start` rebuilds it from this, here or in another process."""
+        """Return what happened to the sequence in `slot`; `start` rebuilds it from this, here or in another process."""
         return self._sequence(slot).journal
 
     def strategy(self, slot: int) -> str | None:
@@ -416,7 +416,7 @@ class Runtime:
         return tuple(m.name for m in self._by_name.values() if self._modifiers.may_act(m, request, info))
 
     def unenforced(self, slot: int) -> tuple[str, ...]:
-        """What was asked for the sequence in `slot` and is not enforced, by name."""
+        """Return what was asked for the sequence in `slot` and is not enforced, by name."""
         sequence = self._sequence(slot)
         state = self._modifiers.state(sequence, self._mask)
         journal = sequence.journal
@@ -424,7 +424,7 @@ class Runtime:
         return (*sequence.unenforced, *([CLOSING] if is_full and not self._mask.is_closed(state) else []))
 
     def closed_early(self, slot: int) -> bool:
-        """Whether the output in `slot` was kept from going on as the model would have, so that it is complete."""
+        """Return whether the output in `slot` was kept from going on as the model would, so that it is complete."""
         if CLOSING in self.unenforced(slot):
             return False
         sequence = self._sequence(slot)
@@ -432,14 +432,14 @@ class Runtime:
         return sequence.journal.closed_early or (gate is not None and gate.at.is_over and gate.at.was_cut)
 
     def completes(self, slot: int, text: str) -> bool:
-        """Whether `text`, which the output in `slot` begins with, is all that its constraint asks for; True without
-        one. For a host that may end an output where no stop token stands, as stop strings do."""
+        """Return whether `text`, which the output in `slot` begins with, is all that its constraint asks for; True
+        without one. For a host that may end an output where no stop token stands, as stop strings do."""
         sequence = self._sequence(slot)
         return self._mask.completes(self._modifiers.state(sequence, self._mask), sequence.journal, text)
 
     def judge(self, slot: int, text: str) -> Future[bool | None] | None:
-        """Whether `text`, the whole output in `slot`, is what its constraint asks for; the future holds None where
-        that cannot be found out. None: nobody asked for it. JSON is judged as text, by its schema; of other
+        """Return whether `text`, the whole output in `slot`, is what its constraint asks for; the future holds None
+        where that cannot be found out. None: nobody asked for it. JSON is judged as text, by its schema; of other
         constraints the matcher says it, where its strategy enforces all of them."""
         sequence = self._sequence(slot)
         journal, state = sequence.journal, self._modifiers.state(sequence, self._mask)
@@ -457,8 +457,8 @@ class Runtime:
         return known(None if self._mask.unenforced(state) else True)
 
     def reports(self, slot: int) -> Mapping[str, Mapping[str, Any]]:
-        """What modifiers tell the user of the sequence in `slot`, by name. For a host to ask once, when it has ended
-        and neither failed nor was given up; it may have a `fault` afterwards."""
+        """Return what modifiers tell the user of the sequence in `slot`, by name. For a host to ask once, when it has
+        ended and neither failed nor was given up; it may have a `fault` afterwards."""
         return self._modifiers.reports(self._sequence(slot))
 
     def fault(self, slot: int) -> Fault | None:
@@ -512,7 +512,7 @@ class Runtime:
         return [replace(step, payloads={name: copy.deepcopy(payload) for name, payload in step.payloads.items()})]
 
     def uses(self, need: Need) -> bool:
-        """Whether any running sequence has a modifier that declares `need`."""
+        """Return whether any running sequence has a modifier that declares `need`."""
         pairs = zip(self._modifiers.all, self._acting_modifiers(), strict=True)
         return any(acting and need in modifier.needs for modifier, acting in pairs)
 
@@ -550,13 +550,13 @@ class Runtime:
         )
 
     def is_late(self, slot: int) -> bool:
-        """Whether the sequence in `slot` sits out the step that was prepared last: nothing drawn for it is final, and
-        the next step asks for the same again. False where the host's plan does not say that it can."""
+        """Return whether the sequence in `slot` sits out the step that was prepared last: nothing drawn for it is
+        final, and the next step asks for the same again. False where the host's plan does not say that it can."""
         return slot in self._late
 
     def is_ready(self, slot: int) -> bool:
-        """Whether the rows may come now for which the sequence in `slot` sat steps out: for a host that leaves it out
-        of its steps until then."""
+        """Return whether the rows may come now for which the sequence in `slot` sat steps out: for a host that leaves
+        it out of its steps until then."""
         return self._mask.is_ready(self._modifiers.state(self._sequence(slot), self._mask))
 
     def accept(
@@ -583,13 +583,13 @@ class Runtime:
     def accept_one(
         self, slot: int, first_row: int, token_ids: Sequence[int], output: StepOutput | None = None
     ) -> Outcome:
-        """What `accept` does, for one sequence and its first row of the step's batch: for a host that settles its
+        """Do what `accept` does, for one sequence and its first row of the step's batch: for a host that settles its
         sequences one by one."""
         return self._accept([self._sequence(slot)], [first_row], [token_ids], output)[0]
 
     def announce(self, steps: Sequence[tuple[int, int, Sequence[int], StepOutput | None]]) -> None:
-        """What `accept_one` is about to be called with, for each of some sequences: modifiers in hosts take it in one
-        command for all. What it is not called with after all, or not with these tokens, has no effect."""
+        """Announce what `accept_one` is about to be called with, for each of some sequences: modifiers in hosts take it
+        in one command for all. What it is not called with after all, or not with these tokens, has no effect."""
         sequences = [self._sequence(slot) for slot, *_ in steps]
         feedback = []
         for _, first_row, ids, output in steps:
@@ -599,7 +599,7 @@ class Runtime:
 
     @property
     def has_hosted_modifiers(self) -> bool:
-        """Whether `announce` is of use."""
+        """True if `announce` is of use."""
         return self._modifiers.has_hosted
 
     def forced(self, slot: int, limit: int) -> Sequence[int]:
@@ -607,13 +607,13 @@ class Runtime:
         return self._modifiers.forced(self._sequence(slot), limit)
 
     def validate(self, slot: int, token_ids: Sequence[int]) -> int:
-        """How many of these drafts every modifier of `slot` would let pass. Where the runtime looks for the end of the
-        reasoning, a host has to ask: drafts must not go past it."""
+        """Return how many of these drafts every modifier of `slot` would let pass. Where the runtime looks for the end
+        of the reasoning, a host has to ask: drafts must not go past it."""
         return self._modifiers.validate(self._sequence(slot), token_ids)
 
     def bitmask(self, step: StepInput) -> Payload | None:
-        """What the grammar mask, and whatever else of a step is a bitmask, allows, as the array ``bitmask``; for a host
-        that applies it by itself."""
+        """Return what the grammar mask, and whatever else of a step is a bitmask, allows, as the array ``bitmask``; for
+        a host that applies it by itself."""
         return combined_bitmask(step.payloads, self._modifiers.bitmasks)
 
     # Parts
@@ -664,7 +664,7 @@ class Runtime:
             self._end_reasoning(sequence, len(sequence.journal.token_ids) + count)
 
     def _room(self, request: Request, others: Sequence[Sequence[int]] = ()) -> int:
-        """How many tokens a sequence of a request may have, beside companions with prompts of their own."""
+        """Return how many tokens a sequence of a request may have, beside companions with prompts of their own."""
         left = self.context.max_model_len - max(map(len, [request.prompt_token_ids, *others]))
         return left if request.params.max_tokens is None else min(left, request.params.max_tokens)
 

@@ -22,11 +22,11 @@ MAX_PENALTY = 1e3
 MAX_BIAS = 1e30
 """With all of these together, logits in float32 stay finite."""
 MAX_LOGPROBS = 1000
-"""Of each row; more is a distribution and not a list."""
+"""The most log-probabilities of each row; more is a distribution and not a list."""
 MAX_SEQUENCES = 1024
-"""Of one request."""
+"""The most sequences of one request."""
 MAX_RETRIES = 100
-"""Of one output."""
+"""The most retries of one output."""
 MAX_STOP_STRINGS, MAX_STOP_LENGTH = 64, 1000
 """All are looked for after each token, in the one thread that serves all requests. The length is in characters."""
 
@@ -66,7 +66,7 @@ TYPES: dict[str, Any] = {
     "stop": Annotated[str | tuple[Any, ...] | None, "a string or a list of strings"],
     "logit_bias": Annotated[Mapping[Any, Any] | None, "a mapping of token ids to numbers"],
 }
-"""What each parameter may be that is the same for every model."""
+"""The types of the parameters that are the same for every model."""
 
 
 def validated(params: SamplingParams, vocabulary_size: int) -> SamplingParams:
@@ -89,7 +89,7 @@ def _logprobs_type(vocabulary_size: int) -> Any:
 
 
 def is_text(value: object) -> bool:
-    """Whether `value` is a string that can be written in UTF-8."""
+    """Return whether `value` is a string that can be written in UTF-8."""
     if not isinstance(value, str):
         return False
     try:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class AtWork:
-    """What is in use by threads, by name, so that nothing is closed while it is."""
+    """A record of what is in use by threads, by name, so that nothing is closed while it is."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -74,7 +74,7 @@ class SharedWork(Generic[T]):
 
     def __init__(self, threads: Threads, at_work: AtWork, capacity: int, gauge: Gauge | None = None) -> None:
         self._gauge = gauge
-        """Of the weights of all values kept by all."""
+        """The gauge of the weights of all values kept by all."""
         self._threads = threads
         self._at_work = at_work
         self._capacity = capacity
@@ -82,10 +82,10 @@ class SharedWork(Generic[T]):
         self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
         self._under_way: dict[Hashable, _UnderWay[T]] = {}
         self._late: Expiring[Hashable, LimitExceeded] = Expiring()
-        """What is said of work that missed its deadline, and is not begun again for a while."""
+        """The errors of work that missed its deadline, and is not begun again for a while."""
         self._closed = False
         self.weight = 0
-        """Of all values that are kept."""
+        """The weight of all values that are kept."""
 
     def submit(
         self,

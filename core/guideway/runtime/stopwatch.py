@@ -1,4 +1,4 @@
-"""Which of many short calls took too long."""
+"""A watch for which of many short calls took too long."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Stopwatch:
         return now
 
     def leave_out(self, began: float, *, waited: bool) -> None:
-        """What passed since then does not count as the call's; `waited`: for another process, which takes no time of a
+        """Leave out of the call's time what passed since then; `waited`: for another process, which takes no time of a
         processor here."""
         seconds = time.monotonic() - began
         self._left_out += seconds
         self._worked += 0.0 if waited else seconds
 
     def overrun(self, began: float, share: float = 1.0) -> float:
-        """How many seconds by the clock the call took that `began` then, if that missed the deadline, or `share` times
-        the deadline; else 0."""
+        """Return how many seconds by the clock the call took that `began` then, if that missed the deadline, or `share`
+        times the deadline; else 0."""
         taken = time.monotonic() - began - self._left_out
         if taken <= self._deadline.processor_seconds * share:
             return 0.0

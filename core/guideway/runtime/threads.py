@@ -37,13 +37,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """How long work may take."""
+    """The time that work may take."""
 
     wall_seconds: float
     processor_seconds: float = float("inf")
-    """Of its thread, where the system tells (Linux)."""
+    """The seconds of its thread, where the system tells (Linux)."""
     remembered_seconds: float = 300.0
-    """How long work that missed it is not begun again."""
+    """The seconds for which work that missed it is not begun again."""
 
     @classmethod
     def of_processor(cls, seconds: float, limits: Limits) -> Deadline:
@@ -63,7 +63,7 @@ class _Job:
     processor: float = 0.0
     """Seconds its thread had taken before."""
     excused: bool = False
-    """Whether it was in a call that keeps its own deadlines."""
+    """True if it was in a call that keeps its own deadlines."""
 
 
 class Threads:
@@ -87,18 +87,18 @@ class Threads:
     ) -> None:
         self._name = name
         self._num_free = num_threads
-        """How many work for any owner."""
+        """The number of threads that work for any owner."""
         self._num_threads = num_threads + reserve
         self.deadline = deadline
         self._quarantine = quarantine
         self._threads: set[threading.Thread] = set()
         self._lost = 0
-        """How many threads are at work that nobody waits for."""
+        """The number of threads that are at work that nobody waits for."""
         self._waiting: deque[_Job] = deque()
         self._owners: Counter[str] = Counter()
-        """How much work of each is in a thread."""
+        """The amount of work of each that is in a thread."""
         self._running: dict[Future[Any], _Job] = {}
-        """What has a deadline."""
+        """The jobs that have a deadline."""
         self._watcher: threading.Thread | None = None
         self._watches_nothing = False
         self._lock = threading.Lock()
@@ -109,8 +109,8 @@ class Threads:
         self._closed = False
 
     def submit(self, work: Callable[[], T], late: Callable[[T], object] | None = None, *, owner: str = "") -> Future[T]:
-        """What `work` of this owner returns or raises; what it returns after its deadline goes to `late`. Raises
-        `GuidewayError` once closed, and if the system has no thread for it, or none is left."""
+        """Run `work` of this owner, and hand on what it returns or raises; what it returns after its deadline goes to
+        `late`. Raises `GuidewayError` once closed, and if the system has no thread for it, or none is left."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -148,7 +148,7 @@ class Threads:
             late(value)
 
     def _ended(self, future: Future[Any]) -> bool:
-        """Whether it ended in time."""
+        """Return whether it ended in time."""
         if self.deadline is None:
             return True
         with self._lock:
@@ -189,7 +189,7 @@ class Threads:
             del job  # it holds what it worked on, and the next one may be long in coming
 
     def _next(self) -> _Job | None:
-        """What to do next; None: nothing more."""
+        """Return what to do next; None: nothing more."""
         with self._lock:
             while (job := next((job for job in self._waiting if self._may_begin(job.owner)), None)) is None:
                 if self._closed and not self._waiting:
@@ -208,7 +208,7 @@ class Threads:
         return num_at_work < self._num_free or (num_at_work < self._num_threads and not self._owners[owner])
 
     def _is_lost(self, job: _Job) -> bool:
-        """Whether another thread has taken the place of this one, which then ends."""
+        """Return whether another thread has taken the place of this one, which then ends."""
         with self._lock:
             if threading.current_thread() in self._threads:
                 self._release(job)
@@ -286,7 +286,8 @@ class Threads:
 
     @staticmethod
     def _processor_seconds(job: _Job) -> float:
-        """Of the job's thread, where the system tells. The thread has not ended, and cannot while the lock is held."""
+        """Return the processor seconds of the job's thread, where the system tells. The thread has not ended, and
+        cannot while the lock is held."""
         assert job.thread is not None
         if job.thread.ident is None or not hasattr(time, "pthread_getcpuclockid"):
             return 0.0

@@ -1,4 +1,4 @@
-"""What bias, penalties, bans of stop tokens and filters mean for the rows of one step.
+"""The meaning of bias, penalties, bans of stop tokens and filters for the rows of one step.
 
 All of it is a function of a request and the tokens so far, read from the journal, so that a fork, a rebuilt state and
 an interrupted step cannot differ from a run without.
@@ -27,7 +27,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def banned_by(params: SamplingParams, num_tokens: int) -> set[str]:
-    """Which parameters ban tokens from the row that follows `num_tokens` generated ones."""
+    """Name the parameters that ban tokens from the row that follows `num_tokens` generated ones."""
     names = {"min_tokens"} if num_tokens < params.min_tokens else set()
     return names | {"logit_bias"} if -np.inf in params.logit_bias.values() else names
 
@@ -75,7 +75,7 @@ class Warping:
         self._note_uses()
 
     def warp(self, batch: StepBatch, per_row: NDArray[np.int32]) -> Warp | None:
-        """What the worker needs of it for `batch`, whose rows belong to the slots `per_row`."""
+        """Return what the worker needs of it for `batch`, whose rows belong to the slots `per_row`."""
         if not self._uses_any:
             return None
         repeated, added = self._pairs(batch) if self._tables else (None, None)
@@ -164,7 +164,7 @@ class _Tables:
 
 
 class _Seen:
-    """Which tokens occur in prompt and output, each once."""
+    """A record of which tokens occur in prompt and output, each once."""
 
     def __init__(self, token_ids: Sequence[int], penalty: float) -> None:
         self._set: set[int] = set()
@@ -201,7 +201,7 @@ class _Seen:
 
 
 class _Added:
-    """What is added to single logits: bias, less the penalties for occurring in the output; -inf for stop tokens as
+    """The amounts added to single logits: bias, less the penalties for occurring in the output; -inf for stop tokens as
     long as they are banned. One entry per token that has any of these."""
 
     def __init__(self, params: SamplingParams, stops: frozenset[int]) -> None:

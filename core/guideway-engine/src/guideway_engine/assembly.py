@@ -33,15 +33,15 @@ __all__ = ["Parts", "assemble"]
 log = logging.getLogger("guideway_engine")
 
 OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.COMPANIONS, Need.UNIFORM, Need.FEEDBACK})
-"""What this engine can give to modifiers."""
+"""The needs of modifiers that this engine can meet."""
 
 MAX_DEFAULT_CELLS = 1 << 16
-"""How many tokens the KV cache holds at most if the configuration does not say."""
+"""The most tokens that the KV cache holds if the configuration does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an engine is made of."""
+    """The parts of an engine."""
 
     prompts: PromptReader
     runtime: Runtime
@@ -171,7 +171,7 @@ def _check_pickles(component: str, options: Mapping[str, Any], cls: type | None 
 
 
 def _worker_spec(config: EngineConfig, plugins: Plugins) -> WorkerSpec:
-    """What workers are made from. Resolves their plugins and imports none: workers may live elsewhere."""
+    """Describe what workers are made from. Resolves their plugins and imports none: workers may live elsewhere."""
     for kind, address in (("device", config.device_backend), ("runner", config.runner)):
         name = plugins.resolve(kind, address).name
         if options := _options(config, kind, name):

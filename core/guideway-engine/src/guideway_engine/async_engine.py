@@ -31,7 +31,7 @@ __all__ = ["AsyncEngine", "AsyncGeneration"]
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.02
-"""How long a compilation that has ended may go unnoticed while nothing else is there to do."""
+"""The seconds for which a compilation that has ended may go unnoticed while nothing else is there to do."""
 
 
 class AsyncGeneration:
@@ -77,7 +77,7 @@ class AsyncGeneration:
             raise self.result.error
 
     async def chunks(self) -> AsyncIterator[Chunk]:
-        """What is new of each output, until all have ended, as `Generation.chunks`. Breaking off aborts the
+        """Yield what is new of each output, until all have ended, as `Generation.chunks`. Breaking off aborts the
         request."""
         check_streamable(self.params)
         try:
@@ -105,7 +105,7 @@ class AsyncGeneration:
 
 
 Update: TypeAlias = tuple[AsyncGeneration, list[Chunk], GenerationResult | None]
-"""What is new for a request."""
+"""The news for a request."""
 
 
 class AsyncEngine:
@@ -134,7 +134,7 @@ class AsyncEngine:
 
     @property
     def config(self) -> EngineConfig:
-        """What it was made from."""
+        """The configuration it was made from."""
         return self._engine.config
 
     @property

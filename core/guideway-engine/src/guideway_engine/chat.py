@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["ChatTemplate", "Plain"]
 
 MARKS = range(0xA000, 0xA48D)
-"""Of these syllables (Yi, which no `upper` or `repr` of a template changes) one that nobody wrote stands around a
+"""The syllables (Yi, which no `upper` or `repr` of a template changes) of which one that nobody wrote stands around a
 number in place of a special token."""
 
 

@@ -49,7 +49,7 @@ class EngineConfig(EngineSettings):
         return Configuration.of(layers).build(cls)
 
     def components(self) -> tuple[str, ...]:
-        """What is used of the kinds that take options, as ``kind.name``, sorted."""
+        """Return the components in use of the kinds that take options, as ``kind.name``, sorted."""
         return components(self, KIND_OF)
 
 

@@ -40,7 +40,7 @@ KEYS: dict[Key, Field] = {
     **{(name,): field for name, field in fields_of(EngineSettings).items() if name not in ("options", *TABLES)},
     **{(table, name): field for table, cls in TABLES.items() for name, field in fields_of(cls).items()},
 }
-"""What can be set, besides options of components."""
+"""The keys that can be set, besides options of components."""
 
 VARIABLES = {PREFIX + "_".join(key).upper(): key for key in KEYS}
 
@@ -55,15 +55,15 @@ class Setting:
 
 
 Layer: TypeAlias = dict[Key, Setting]
-"""What one source sets."""
+"""The settings of one source."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """What the sources say together."""
+    """The settings of all sources together."""
 
     settings: Mapping[Key, Setting]
-    """What is set; the rest has its default."""
+    """The values that are set; the rest has its default."""
     unused: Mapping[Key, Setting]
     """Options of components that a source of higher precedence replaced by others."""
 
@@ -111,7 +111,7 @@ class Configuration:
         return self._sourced(lambda: TABLES[table](**values))
 
     def source_of(self, field: str) -> str | None:
-        """Where the value of `field` comes from, as errors name fields; None for a default."""
+        """Return the source of the value of `field`, as errors name fields; None for a default."""
         for key, setting in self.settings.items():
             name = ".".join(key)
             if field in (name, name.removeprefix("options.")) or name.startswith(f"{field}."):
@@ -139,7 +139,7 @@ def read_layers(path: str | os.PathLike[str] | None, environ: Mapping[str, str],
 
 
 def from_arguments(values: Mapping[str, Any]) -> Layer:
-    """What keyword arguments set: fields of `EngineConfig`."""
+    """Return the layer that keyword arguments set: fields of `EngineConfig`."""
     layer: Layer = {}
     for name, value in values.items():
         source = f"argument {name}"

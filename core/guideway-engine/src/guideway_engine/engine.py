@@ -317,20 +317,20 @@ class Engine:
 
     @_by_one_thread
     def has_room(self, params: SamplingParams | None = None, beside: Mapping[int, int] | None = None) -> bool:
-        """Whether a request with these parameters may wait now; if not, `submit` raises `QueueFull`. True for one
-        that has more sequences than ever may, which is refused at once. `beside`: how many sequences of each priority
-        are about to be let in."""
+        """Return whether a request with these parameters may wait now; if not, `submit` raises `QueueFull`. True for
+        one that has more sequences than ever may, which is refused at once. `beside`: how many sequences of each
+        priority are about to be let in."""
         priority, num_sequences = demand(params)
         num_others = sum(n for theirs, n in (beside or {}).items() if theirs <= priority)
         most = self.config.max_waiting
         return num_sequences > most or self._scheduler.num_waiting_at(priority) + num_others + num_sequences <= most
 
     def has_work(self) -> bool:
-        """Whether any request has not ended."""
+        """Return whether any request has not ended."""
         return self._scheduler.has_work()
 
     def is_waiting(self) -> bool:
-        """Whether nothing can go on before a constraint is compiled or a text judged."""
+        """Return whether nothing can go on before a constraint is compiled or a text judged."""
         return bool(self._scheduler.awaited())
 
     @_by_one_thread

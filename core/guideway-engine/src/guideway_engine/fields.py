@@ -35,7 +35,7 @@ class Field:
     help: str
     """Its docstring, in one line."""
     expected: str
-    """What its values are, in words."""
+    """A description of its values, in words."""
 
     def parse(self, text: str) -> Any:
         """The value that `text` stands for. Items of a list are separated by commas; ``none`` is None where that is a

@@ -1,4 +1,4 @@
-"""What a caller holds of a request that is under way."""
+"""The objects that a caller holds of a request that is under way."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Chunk", "ChunkReader", "Generation", "check_streamable"]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What is new of one output."""
+    """The news of one output."""
 
     index: int
-    """Which output, from 0."""
+    """The number of the output, from 0."""
     text: str
     """New text, in whole characters; nothing that a stop string may still take back."""
     token_ids: tuple[int, ...]
@@ -57,7 +57,7 @@ class ChunkReader:
         """By index: characters and tokens read, and whether the end was."""
 
     def read(self) -> list[Chunk]:
-        """What has come since the last call, at most one chunk per output."""
+        """Return what has come since the last call, at most one chunk per output."""
         chunks = []
         for sequence in self._group.sequences:
             num_characters, num_tokens, done = self._seen.get(sequence.index, (0, 0, False))
@@ -79,7 +79,7 @@ class ChunkReader:
 
 
 class Driver(Protocol):
-    """What a `Generation` asks of its engine."""
+    """The calls that a `Generation` makes to its engine."""
 
     def step(self) -> None: ...
 
@@ -113,7 +113,7 @@ class Generation:
             raise self.result.error
 
     def chunks(self) -> Iterator[Chunk]:
-        """What is new of each output, until all have ended. Raises `UnsupportedCapability` with ``best_of`` and
+        """Yield what is new of each output, until all have ended. Raises `UnsupportedCapability` with ``best_of`` and
         ``max_retries``."""
         reader = self.reader()
         while True:
@@ -124,7 +124,7 @@ class Generation:
             self._engine.step()
 
     def reader(self) -> ChunkReader:
-        """What reads the outputs and drives nothing, for a program that steps the engine itself. Raises
+        """Make a reader of the outputs that drives nothing, for a program that steps the engine itself. Raises
         `UnsupportedCapability` with ``best_of`` and ``max_retries``."""
         check_streamable(self._group.request.params)
         return ChunkReader(self._group)

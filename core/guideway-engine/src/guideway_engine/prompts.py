@@ -51,7 +51,7 @@ class PromptReader:
         tokenizer("")
 
     def read(self, prompt: Prompt) -> Read:
-        """What kind of prompt it is. Raises `InvalidRequest` if it is none."""
+        """Find what kind of prompt it is. Raises `InvalidRequest` if it is none."""
         with _as_invalid("read"):
             return _read(prompt)
 

@@ -1,4 +1,4 @@
-"""What an operator chooses: the fields of the configuration, and what each may be."""
+"""The choices of an operator: the fields of the configuration, and what each may be."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ KIND_OF = {
 """The fields that choose components which take options, and the kind of each."""
 
 MAX_NUM_SEQS = 65_536
-"""What is kept for each sequence that may run is made at the start, and this is beyond what one step can compute."""
+"""The most sequences that may run. What is kept for each is made at the start, and this is beyond what one step can
+compute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,54 +52,54 @@ class EngineSettings:
     device_backend: Name = "torch"
     """The device component that applies masks and draws."""
     device: Name = "cpu"
-    """Where the model runs, in the words of the device's library."""
+    """The device that the model runs on, in the words of the device's library."""
     dtype: Name = "float32"
     """Type of the weights; ``auto``: as stored."""
     runner: Name = "transformers"
     """The component that runs the model."""
     executor: Name = "local"
-    """Where the workers run: ``local``, in this process, or ``process``, in processes of their own."""
+    """The place where the workers run: ``local``, in this process, or ``process``, in processes of their own."""
     max_num_seqs: Positive = 32
-    """How many sequences run at once."""
+    """The number of sequences that run at once."""
     max_model_len: Annotated[int, Range(2)] | None = None
     """The most tokens of a prompt and its continuation together; None: the model's own context."""
     kv_cache_tokens: Annotated[int, Range(2)] | None = None
-    """How many tokens the KV cache holds; None: all that `max_num_seqs` sequences can need, but at most 65,536, or
-    one sequence's need where that is more."""
+    """The number of tokens that the KV cache holds; None: all that `max_num_seqs` sequences can need, but at most
+    65,536, or one sequence's need where that is more."""
     max_num_batched_tokens: Positive = 2048
-    """How many tokens pass through the model in one step, at most; long prompts are computed in pieces of this size."""
+    """The most tokens that pass through the model in one step; long prompts are computed in pieces of this size."""
     enable_prefix_caching: bool = True
-    """Whether prompts that begin alike share what was computed; changes speed, never tokens."""
+    """True if prompts that begin alike share what was computed; changes speed, never tokens."""
     max_waiting: Positive = 1024
-    """How many sequences may wait before more of the same or a worse priority are turned away."""
+    """The number of sequences that may wait before more of the same or a lower priority are turned away."""
     num_speculative_tokens: Annotated[int, Range(0)] = 0
-    """How many tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
+    """The number of tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
     split_special_tokens: bool = True
-    """Whether special tokens written out in chat messages are text; False: ``<|im_end|>`` in a message is the token, so
+    """True if special tokens written out in chat messages are text; False: ``<|im_end|>`` in a message is the token, so
     that who writes a message can end it and speak in another role. In a prompt that is text it is the token always."""
     grammar_host: Literal["process", "inline"] = "process"
-    """Where grammar strategies run: ``process``, in grammar hosts, or ``inline``, in this process."""
+    """The place where grammar strategies run: ``process``, in grammar hosts, or ``inline``, in this process."""
     modifier_host: Literal["process", "inline"] = "inline"
-    """Where modifiers keep their states: ``process``, in modifier hosts, or ``inline``, here."""
+    """The place where modifiers keep their states: ``process``, in modifier hosts, or ``inline``, here."""
     compile_threads: Positive = 2
-    """How many constraints compile at once."""
+    """The number of constraints that compile at once."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20
-    """How much memory finished grammars may keep for reuse."""
+    """The bytes of memory that finished grammars may keep for reuse."""
     whitespace: Whitespace = "bounded"
     """White space between JSON tokens where a request does not say."""
     short_budget: Literal["refuse", "cut"] = "refuse"
-    """Where no output fits into a request's tokens: refuse it, or have it ``cut``."""
+    """The policy where no output fits into a request's tokens: ``refuse`` it, or have it ``cut``."""
     reasoning: ReasoningConfig = field(default_factory=ReasoningConfig)
-    """How the reasoning of the model ends."""
+    """The settings of how the reasoning of the model ends."""
     on_unenforced: OnUnenforced = "report"
-    """What becomes of a constraint that cannot be enforced in full, where a request does not say."""
+    """The policy for a constraint that cannot be enforced in full, where a request does not say."""
     limits: Limits = field(default_factory=Limits)
-    """What the work of plugins may cost."""
+    """Limits of what the work of plugins may cost."""
     # not in the hash: the values may be of any type, and equal configurations have equal hashes without them
     options: Options = field(default_factory=dict, hash=False)
     """Options of components by ``kind.name``, such as ``{"grammar.llguidance": {...}}``."""
     plugins: PluginSettings = field(default_factory=PluginSettings)
-    """Which plugins may run, and which hooks do."""
+    """The plugins that may run, and the hooks that do."""
 
     def __post_init__(self) -> None:
         if isinstance(self.model, os.PathLike):

@@ -25,7 +25,7 @@ __all__ = ["Worker", "WorkerOutput", "WorkerSettings", "WorkerSpec"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What a worker needs to start, known once the model is loaded."""
+    """The settings that a worker needs to start, known once the model is loaded."""
 
     modifiers: Sequence[tuple[type[LogitModifier[Any]], Mapping[str, Any]]]
     """Classes and options, the grammar mask first: what `Pipeline` takes."""
@@ -37,12 +37,12 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOutput:
-    """What a step brought."""
+    """The output of a step."""
 
     step: StepOutput | None
     """None if nothing was sampled."""
     prompt: Logprobs | None
-    """Of the given tokens that `ForwardStep.score` asked about."""
+    """The scores of the given tokens that `ForwardStep.score` asked about."""
     faults: Mapping[str, Fault] = field(default_factory=dict)
     """By sequence, why a mixin says that it cannot go on."""
 
@@ -80,7 +80,7 @@ class Worker:
         self.device = spec.device
         self._spec = spec
         self._parts: list[tuple[str, Callable[[], object]]] = []
-        """What has to be closed, the last one first."""
+        """The parts that have to be closed, the last one first."""
         try:
             self._make_parts(spec, plugins)
         except BaseException:
@@ -104,7 +104,7 @@ class Worker:
 
     @property
     def model(self) -> Any:
-        """What the runner loaded."""
+        """The model that the runner loaded."""
         return self._runner.model
 
     def load(self) -> ModelInfo:
@@ -164,7 +164,7 @@ class Worker:
         return replace(sampled, faults=faults) if faults else sampled
 
     def call(self, address: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What the mixins' method ``name.method`` returns; see `Mixins.call`."""
+        """Call the mixins' method ``name.method``; see `Mixins.call`."""
         return self._mixins.call(address, args, kwargs)
 
     def close(self) -> None:

@@ -27,25 +27,25 @@ FEW = 32
 FEW_MASKS = 8
 """And so many masks are filled."""
 SAME = (Place.STRING, Place.SCALAR, Place.AFTER)
-"""Where what completed the text before may complete it still."""
+"""The sign that what completed the text before may complete it still."""
 NO_BANS = Bans()
 AGAIN = 2
-"""Where no completion was found, it is looked for anew after this part of the budget that is left."""
+"""The part of the budget that is left after which a completion is looked for anew, where none was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many tokens an output may have, its stop token included, and what is kept of them for its end."""
+    """The number of tokens that an output may have, its stop token included, and what is kept of them for its end."""
 
     num_tokens: int
     reserve: Reserve
     bans: Bans = NO_BANS
-    """What a completion does without if it can."""
+    """The tokens and texts that a completion does without if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of the end of one output. With its tokens it decides all that follows: who rebuilds a matcher hands
+    """The knowledge of the end of one output. With its tokens it decides all that follows: who rebuilds a matcher hands
     it on."""
 
     free_until: int = 0
@@ -55,10 +55,10 @@ class Record:
     path: tuple[int, ...] = ()
     """Completes those tokens; empty: nothing is known that does."""
     lifts_bans: bool = False
-    """Whether the path has what is banned, because no other was found."""
+    """True if the path has what is banned, because no other was found."""
 
     def rest(self, accepted: Sequence[int]) -> tuple[int, ...]:
-        """What of the path is left after these tokens; empty if they left it."""
+        """Return what of the path is left after these tokens; empty if they left it."""
         done = len(accepted) - self.at
         return self.path[done:] if done >= 0 and tuple(accepted[self.at :]) == self.path[:done] else ()
 
@@ -139,7 +139,7 @@ class Closer:
         return first
 
     def _is_far(self, record: Record, num_tokens: int = 0) -> bool:
-        """Whether nothing has to be found out for this state, and those after so many more tokens."""
+        """Return whether nothing has to be found out for this state, and those after so many more tokens."""
         reserve, num_accepted = self._budget.reserve, len(self._accepted) + num_tokens
         num_open = 1 + num_tokens + (len(self._cursors[-1].open) if reserve.is_json else 0)
         left = self._budget.num_tokens - num_accepted
@@ -148,7 +148,7 @@ class Closer:
     def _decide(
         self, matcher: Matcher, record: Record, row: NDArray[np.int32]
     ) -> tuple[Record, NDArray[np.int32] | None]:
-        """What is known of the state, and the tokens its mask may keep; None: all."""
+        """Return what is known of the state, and the tokens its mask may keep; None: all."""
         if self._is_far(record):
             return record, None
         reserve, num_accepted = self._budget.reserve, len(self._accepted)
@@ -176,13 +176,13 @@ class Closer:
         return record, words
 
     def _same(self, matcher: Matcher, record: Record, left: int, cursor: JsonCursor | None) -> Sequence[int] | None:
-        """What completed the text before, if it does still; None if it does not."""
+        """Return what completed the text before, if it does still; None if it does not."""
         if not record.path or cursor is None or cursor.place not in SAME or len(record.path) > left:
             return None
         return record.path if matcher.validate(record.path) == len(record.path) else None
 
     def shortest(self, matcher: Matcher) -> int | None:
-        """How many tokens the shortest completion has that is found, however few are left; None if none is."""
+        """Count the tokens of the shortest completion that is found, however few are left; None if none is."""
         found = self._find(matcher, limit=LONGEST, most_tried=MAX_TRIED // 4, most_masks=64)
         return None if found is None else len(found[0])
 
@@ -195,7 +195,7 @@ class Closer:
         most_tried: int = MAX_TRIED,
         most_masks: int = MAX_MASKS,
     ) -> tuple[Sequence[int], bool] | None:
-        """What completes the output in `limit` tokens, or in what is left, without what is banned; else, where it
+        """Find what completes the output in `limit` tokens, or in what is left, without what is banned; else, where it
         `may_lift` that, with it; and whether it did."""
         if limit is None:
             if self._budget.num_tokens < self._budget.reserve.fewest:
@@ -225,7 +225,7 @@ class Closer:
         return None
 
     def _told(self, matcher: Matcher, limit: int) -> Sequence[int] | None:
-        """What the matcher itself says completes the output; empty if nothing does, None if it does not tell."""
+        """Return what the matcher itself says completes the output; empty if nothing does, None if it does not tell."""
         try:
             found = matcher.shortest_completion(limit)
         except UnsupportedCapability:
@@ -236,7 +236,7 @@ class Closer:
         return found if proved else None
 
     def _is_free(self, token_ids: Sequence[int]) -> bool:
-        """Whether a completion does without what is banned, but for its stop token where all of them are."""
+        """Return whether a completion does without what is banned, but for its stop token where all of them are."""
         bans = self._budget.bans
         if not token_ids or not bans.of_completion:
             return True

@@ -1,4 +1,4 @@
-"""How few tokens an output may have: a bound that is proved, from the constraint and the vocabulary alone."""
+"""The fewest tokens that an output may have: a bound that is proved, from the constraint and the vocabulary alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fewest_tokens(constraint: Constraint, spelling: Spelling) -> int:
 
 
 class Spelling:
-    """How few tokens spell a text."""
+    """A count of how few tokens spell a text."""
 
     def __init__(self, tokens: tuple[bytes, ...]) -> None:
         self._tokens = frozenset(token for token in tokens if token)
@@ -75,7 +75,7 @@ class Spelling:
         return max(0, -(-(length - before) // self._longest))
 
     def _spelt(self, text: bytes, best: list[int]) -> list[int]:
-        """How few tokens bring a text as far as each of its bytes, `best` being what is known so far."""
+        """Count how few tokens bring a text as far as each of its bytes, `best` being what is known so far."""
         for end in range(1, len(text) + 1):
             starts = (i for i in range(max(0, end - self._longest), end) if text[i:end] in self._tokens)
             best[end] = min([best[end], *(1 + best[i] for i in starts)])
@@ -99,13 +99,13 @@ class Spelling:
 
 
 def _goes_on(tokens: list[bytes], text: bytes) -> bool:
-    """Whether one of some sorted tokens begins with `text` and is longer."""
+    """Return whether one of some sorted tokens begins with `text` and is longer."""
     at = bisect_right(tokens, text)
     return at < len(tokens) and tokens[at].startswith(text)
 
 
 class _Schemas:
-    """Of a schema and its parts."""
+    """The fewest tokens of a schema and its parts."""
 
     def __init__(self, root: Schema, spelling: Spelling) -> None:
         self._root = root
@@ -153,7 +153,7 @@ class _Schemas:
 
     @cached_property
     def _is_one(self) -> bool:
-        """Whether all references within it are from its root."""
+        """True if all references within it are from its root."""
         inner = (each for _, each in subschemas(self._root) if isinstance(each, Mapping) and each is not self._root)
         return not any(each.keys() & {"$id", "id"} for each in inner)
 
@@ -168,7 +168,8 @@ class _Schemas:
         return self._spelling.any_of(least, straddled=True)
 
     def _value(self, value: Any) -> int:
-        """Of a value that is spelt out. Numbers have many forms, and so has what is escaped or not ASCII."""
+        """Count the fewest tokens of a value that is spelt out. Numbers have many forms, and so has what is escaped or
+        not ASCII."""
         match value:
             case str() if self._num_texts < MOST_TEXTS and (text := json.dumps(value)) == f'"{value}"':
                 self._num_texts += 1

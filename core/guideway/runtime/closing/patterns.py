@@ -1,4 +1,4 @@
-"""What a regular expression asks for at the least: how much, and examples of it.
+"""The least that a regular expression asks for: how much, and examples of it.
 
 Read by the parser of Python's ``re``, whose syntax is close to that of JSON Schema's patterns. What it cannot read has
 examples; whether an example is one is the matcher's affair, which each of them is tried on.
@@ -24,7 +24,7 @@ MOST_EXAMPLES = 8
 NESTED = re.compile(r"(?<!\\)\[\^?\]?[^\]\\\[]*(?:\\.[^\]\\\[]*)*\[", re.DOTALL)
 """A class of characters in a class: Python reads it otherwise, and does not always warn."""
 PREFERRED = "a0A-_ .:/@"
-"""What stands for a class of characters, the first of these that is in it."""
+"""The characters that stand for a class of characters, the first of these that is in it."""
 
 
 @dataclass(frozen=True, slots=True)

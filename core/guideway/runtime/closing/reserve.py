@@ -1,4 +1,4 @@
-"""How much longer the shortest ending of an output may become with one token: when closing has to begin."""
+"""The most by which the shortest ending of an output may grow with one token: when closing has to begin."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ FORMATS = {
 FORMAT = 40
 """Tokens of a string of any other format."""
 MOST = 1 << 20
-"""Of anything."""
+"""The upper bound of any size."""
 MOST_WITNESSES = 32
 SCHEMAS = ("json_schema", "schema")
-"""What a structural tag calls the schemas of its regions, in its newer form and the older one."""
+"""The names that a structural tag has for the schemas of its regions, in its newer form and the older one."""
 ENDLESS = MOST // 2
-"""What has more is in itself without an end."""
+"""The size past which a schema is in itself without an end."""
 PASSES = 8
 """Over a schema that is met in itself: each is told what the one before found."""
 DEEPEST = 100
@@ -63,7 +63,7 @@ DEEPEST = 100
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """What is known of the ends of its outputs, in tokens, from the constraint alone. What estimates miss makes an
+    """The knowledge of the ends of its outputs, in tokens, from the constraint alone. What estimates miss makes an
     output end at its limit, not complete; it is never wrong for it."""
 
     growth: int
@@ -132,16 +132,16 @@ def _schemas_in(tag: Any) -> list[Schema]:
 
 
 def _marks_in(tag: Any) -> list[str]:
-    """What begins and ends its regions."""
+    """Return what begins and ends its regions."""
     return [node[key] for node in _nodes_in(tag) for key in ("begin", "end") if isinstance(node.get(key), str)]
 
 
 _spelling = lru_cache(maxsize=1)(Spelling)
-"""Of the vocabulary in use: it takes a while to make."""
+"""The spelling of the vocabulary in use: it takes a while to make."""
 
 
 def _sizes(vocabulary: Vocabulary) -> Callable[[str], int]:
-    """How many tokens a text has."""
+    """Count the tokens of a text."""
 
     def size(text: str) -> int:
         data = text.encode(errors="replace")
@@ -152,14 +152,14 @@ def _sizes(vocabulary: Vocabulary) -> Callable[[str], int]:
 
 
 class _Sizes:
-    """Of the shortest instances of a schema and its parts."""
+    """The sizes of the shortest instances of a schema and its parts."""
 
     def __init__(self, schema: Schema, size: Callable[[str], int]) -> None:
         self._root = schema
         self._size = size
         self._known: dict[int, int] = {}
         self._before: dict[int, int] = {}
-        """What the pass before found: of a schema that is met in itself again, it is as good as known."""
+        """The sizes that the pass before found: of a schema that is met in itself again, it is as good as known."""
         self._has_recursion = False
         self._doing: set[int] = set()
         self.witnesses: dict[str, None] = {}

@@ -29,8 +29,8 @@ MAX_TRIED = 5_000
 MOST_OF_ENDS = 4096
 """So many bytes of ends of witnesses are tried for one string at most."""
 DEEPER = (1, 2, 3, 4)
-"""Where nothing is found, recursion may have led astray: then so many more levels are tried, with a part of the work
-each."""
+"""The number of further levels. Where nothing is found, recursion may have led astray: then so many more levels are
+tried, with a part of the work each."""
 RECENT = 12
 """Tokens looked back upon for what repeats itself."""
 LONGEST = 32
@@ -39,7 +39,7 @@ AT_MOST = 24
 """Tokens of one bitmask that are tried."""
 
 QUOTES = (b'"}}', b'"]}', b'"}', b'"]', b'"')
-"""What ends a string, the longest first."""
+"""The tokens that end a string, the longest first."""
 CLOSERS = (b"}}", b"]}", b"}", b"]")
 VALUES = (b"0", b'""', b"null", b"[]", b"{}", b"true", b"false", b"1", b'"', b"{", b"[", b"-")
 """The shortest values, and what begins the others."""
@@ -53,7 +53,7 @@ PLAIN = re.compile(rb"[A-Za-z0-9]+")
 
 
 class Lexicon:
-    """What closing knows of a vocabulary's tokens."""
+    """The knowledge that closing has of a vocabulary's tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokens = vocabulary.tokens
@@ -95,7 +95,7 @@ class Lexicon:
         return self.of((b"a", b"q", b"Z"))
 
     def has_letters(self, row: NDArray[np.int32]) -> bool:
-        """Whether a row of a bitmask allows them all."""
+        """Return whether a row of a bitmask allows them all."""
         return all(is_allowed(row[np.newaxis], 0, token_id) for token_id in self.letters)
 
     @cached_property
@@ -213,7 +213,7 @@ def find_completion(
 
 
 def brings_about(bans: Bans, past: Sequence[int], token_ids: Sequence[int], lexicon: Lexicon) -> bool:
-    """Whether tokens after others have, or complete, what is banned."""
+    """Return whether tokens after others have, or complete, what is banned."""
     if not bans.of_completion:
         return False
     if bans.forbids(past, token_ids):
@@ -235,7 +235,7 @@ class _Search:
     limit: int
     past: list[int]
     cursors: list[JsonCursor | None]
-    """Where the text ends before each step, and after the last."""
+    """The places where the text ends before each step, and after the last."""
     witnesses: Sequence[str]
     bans: Bans
     most_tried: int
@@ -248,7 +248,7 @@ class _Search:
     seen: dict[bytes, int] = field(default_factory=dict)
     """The fewest tokens of each text that the path has been, from where it begins."""
     num_failed: Counter[int] = field(default_factory=Counter)
-    """How often a step that began with a token was taken back."""
+    """The number of times that a step that began with a token was taken back."""
     num_masks: int = 0
     num_tried: int = 0
     rows: Bitmask = field(init=False)
@@ -272,7 +272,7 @@ class _Search:
             self.matcher.rollback(len(self.path))
 
     def _run(self) -> bool:
-        """Whether the path completes the output. It is as far as the matcher went."""
+        """Return whether the path completes the output. It is as far as the matcher went."""
         tries: list[Iterator[Sequence[int]]] = []
         while not self.matcher.is_accepting():
             tries.append(self._tries())
@@ -291,8 +291,8 @@ class _Search:
         return len(self.path) < self.limit
 
     def _blamed(self) -> int:
-        """How many steps are taken back where there is no way on: one, but where levels are limited, none that chose
-        a number or a word is blamed for what comes after it."""
+        """Return how many steps are taken back where there is no way on: one, but where levels are limited, none that
+        chose a number or a word is blamed for what comes after it."""
         cursor = self.cursors[-1]
         if self.most_open is None or cursor is None or cursor.place is Place.SCALAR:
             return 1
@@ -337,7 +337,7 @@ class _Search:
         return False
 
     def _tries(self) -> Iterator[Sequence[int]]:
-        """What may come next, in the order in which it is tried."""
+        """Yield what may come next, in the order in which it is tried."""
         if len(self.path) + 1 >= self.limit:
             return
         quick: Sequence[int] = ()
@@ -370,7 +370,7 @@ class _Search:
         yield from ((token_id,) for token_id in self._of_mask() if token_id not in tried)
 
     def _is_in_new(self) -> bool:
-        """Whether the text ends in a string, or in what is no JSON, that the path has not gone on with yet."""
+        """Return whether the text ends in a string, or in what is no JSON, that the path has not gone on with yet."""
         cursor = self.cursors[-1]
         if cursor is None or not self.lengths:
             return not self.lengths and (cursor is None or cursor.in_string)
@@ -378,8 +378,8 @@ class _Search:
         return cursor.in_string and before is not None and not before.in_string
 
     def _ends(self) -> Iterator[Sequence[int]]:
-        """How witnesses go on from where the text stands in them, to where the string or the output may end: whole ones
-        in a string that the path has opened, else the shortest of their ends first."""
+        """Yield how witnesses go on from where the text stands in them, to where the string or the output may end:
+        whole ones in a string that the path has opened, else the shortest of their ends first."""
         quote, left = self.lexicon.of([b'"']), MOST_OF_ENDS
         is_json, is_whole = self.cursors[-1] is not None, bool(self.lengths)
         texts = [json.dumps(each, ensure_ascii=False)[1:-1] if is_json else each for each in self.witnesses]

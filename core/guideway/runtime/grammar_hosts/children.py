@@ -61,7 +61,7 @@ class Child:
             os.waitpid(self.pid, os.WNOHANG)
 
     def has_ended(self, within: float) -> bool:
-        """Whether it ends within so many seconds; only where the system tells."""
+        """Return whether it ends within so many seconds; only where the system tells."""
         if self._handle is None:
             return False
         poll = select.poll()
@@ -78,7 +78,7 @@ class Child:
         return poll
 
     def processor_seconds(self) -> float:
-        """What it has taken of a processor; 0 where the system does not tell."""
+        """Return the seconds it has taken of a processor; 0 where the system does not tell."""
         try:
             return time.clock_gettime((~self.pid << 3) | 2)  # the process's clock, as Linux numbers it
         except OSError:
@@ -94,7 +94,7 @@ class Child:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether somebody stopped a process, by what Linux knows."""
+    """Return whether somebody stopped a process, by what Linux knows."""
     try:
         with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - a path for each look costs more
             return file.read().rpartition(")")[2].split()[0] in "Tt"
@@ -103,8 +103,8 @@ def is_stopped(pid: int) -> bool:
 
 
 def answer_of(frames: Frames, pid: int, seconds: float) -> Any:
-    """What a process answers within so many seconds. Raises TimeoutError if it does not, EOFError if it ended or was
-    stopped, and ValueError for what is no answer."""
+    """Return what a process answers within so many seconds. Raises TimeoutError if it does not, EOFError if it ended or
+    was stopped, and ValueError for what is no answer."""
     poll = select.poll()
     poll.register(frames.socket, select.POLLIN)
     end = time.monotonic() + seconds

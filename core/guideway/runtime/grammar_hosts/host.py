@@ -30,8 +30,8 @@ STOPPED_FOR = 0.5
 """Seconds between two looks at whether somebody stopped a host; twice in turn is enough."""
 
 CLOSING_SECONDS = 5.0
-"""Of a processor that the search for the end of an output may take besides. It is bounded in work; this is for what
-hangs in it."""
+"""The seconds of a processor that the search for the end of an output may take besides. It is bounded in work; this is
+for what hangs in it."""
 
 WEIGHS_EVERY = 1.0
 """Seconds between two looks at how much memory a host has."""
@@ -47,7 +47,7 @@ class HostDied(GuidewayError):
         self.working_on = working_on
 
     def error(self) -> GuidewayError:
-        """What the request it worked for fails with."""
+        """Return what the request it worked for fails with."""
         return LimitExceeded(str(self), field="constraint") if self.broke else self
 
 
@@ -56,14 +56,14 @@ class Patience:
     """For how many seconds of a processor an answer is waited for."""
 
     alone: float
-    """Of work on one matcher; by the clock, for all of it, as many times as many as the limits say."""
+    """The seconds for work on one matcher; by the clock, for all of it, as many times as many as the limits say."""
     together: float
-    """Of work on several at once."""
+    """The seconds for work on several at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """How many seconds of a processor a call may take, beyond which its host is killed."""
+    """The seconds of a processor that a call may take, beyond which its host is killed."""
 
     alone: float
     """From its beginning, or from when the host last began with another matcher."""
@@ -78,17 +78,17 @@ class _Watch:
     """Since when a call is watched."""
 
     on: int
-    """What it worked on then."""
+    """The work it did then."""
     taken: float
     """The host's processor time then."""
     began: float = field(default_factory=time.monotonic)
     looked: float = 0.0
     """Seconds after that when it was last looked whether somebody had stopped the host."""
     stopped: bool = False
-    """Whether somebody had."""
+    """True if somebody had."""
 
     def is_stopped(self, pid: int, waited: float) -> bool:
-        """Whether it is, and was at the last look."""
+        """Return whether it is, and was at the last look."""
         before, self.looked, self.stopped = self.stopped, waited, is_stopped(pid)
         return before and self.stopped
 
@@ -107,7 +107,7 @@ class Host:
     ) -> None:
         self._child = child
         self._reap = reap
-        """How it ended, asked once after it was killed: its exit status, or the negative number of a signal."""
+        """The way it ended, asked once after it was killed: its exit status, or the negative number of a signal."""
         self._owner = os.getpid()
         self._frames = {False: commands, True: beside}
         self._talking = {False: threading.RLock(), True: threading.RLock()}
@@ -115,7 +115,7 @@ class Host:
         self._busy = {False: False, True: False}
         self._watch = {beside: _Watch(IDLE, 0.0) for beside in (False, True)}
         self._amid_both = False
-        """Whether calls over both were under way when it ended."""
+        """True if calls over both were under way when it ended."""
         self._killed: tuple[bool, str] | None = None
         """The call it was killed for, and the limit that broke; empty for none."""
         self._limits = limits
@@ -123,7 +123,7 @@ class Host:
         self._lock = threading.Lock()
         self.alive = True
         self.given_up = False
-        """Whether it was ended because nobody waits for what it does."""
+        """True if it was ended because nobody waits for what it does."""
         self._bytes = 0
         """As the metric has them."""
         self._weighed_at = 0.0
@@ -137,8 +137,8 @@ class Host:
         return self._child.pid
 
     def call(self, name: str, *arguments: Any, seconds: float, beside: bool = False) -> tuple[Any, bytes | None]:
-        """What the host answers, and the bytes with it. `seconds`: `Allowed.alone`. Raises what the strategy raised,
-        and `HostDied`."""
+        """Return what the host answers, and the bytes with it. `seconds`: `Allowed.alone`. Raises what the strategy
+        raised, and `HostDied`."""
         with self._talking[beside]:
             self.send(name, *arguments, beside=beside)
             answer = self.answer(Allowed(seconds), beside=beside)
@@ -197,7 +197,7 @@ class Host:
             self._child.kill()
 
     def is_gone(self) -> bool:
-        """Whether it ended while nobody called."""
+        """Return whether it ended while nobody called."""
         return not self.alive or self._frames[False].has_news()
 
     def close(self) -> None:
@@ -281,4 +281,5 @@ class Host:
 
 
 INNOCENT = (-signal.SIGKILL, -signal.SIGTERM, 0, 70)
-"""How a host ends for no reason of its work: killed, told to end, its socket closed, or it could not begin."""
+"""The ways in which a host ends for no reason of its work: killed, told to end, its socket closed, or it could not
+begin."""

@@ -84,7 +84,7 @@ class GrammarHosts:
         return self._zygote.failure
 
     def matcher_host(self, strategy: str) -> MatcherHost:
-        """Where the matchers of a strategy live."""
+        """Return the host where the matchers of a strategy live."""
         return self._matchers[strategy]
 
     def supports(self, strategy: str, constraint: Constraint) -> Support:
@@ -140,8 +140,8 @@ class GrammarHosts:
 
 
 def _can_be_built(classes: Sequence[type[GrammarStrategy]], options: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether strategies can be built over a small vocabulary: that tells what is wrong with their options, and takes
-    no process."""
+    """Return whether strategies can be built over a small vocabulary: that tells what is wrong with their options, and
+    takes no process."""
     try:
         built = build_strategies(classes, SMALL, options)
     except BaseException as error:

@@ -34,7 +34,7 @@ NONE = Patience(0.0, 0.0)
 T = TypeVar("T")
 
 _NUMBERS = itertools.count()
-"""Of hosts, in all lanes of this process."""
+"""The numbers of hosts, in all lanes of this process."""
 
 
 class Died(Exception):
@@ -53,14 +53,14 @@ class Died(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What became of one job of a command."""
+    """The result of one job of a command."""
 
     command: Job
     count: int
     """Drafts accepted; -1: it failed."""
     error: GuidewayError | None
     slow: bool
-    """Whether it took longer than rows should."""
+    """True if it took longer than rows should."""
     grammar: int
     """The number of the matcher's."""
     masks: NDArray[np.int32]
@@ -78,7 +78,7 @@ class _Pending:
     commands: list[Job]
     matchers: list[weakref.ref[HostedMatcher]]
     grammars: list[HostedGrammar]
-    """Of the matchers, in the same order."""
+    """The grammars of the matchers, in the same order."""
     wanted: set[int]
     """The numbers of matchers that somebody still has."""
 
@@ -102,7 +102,7 @@ class Lane:
         self._limits = limits
         self.host: Host | None = None
         self.number = -1
-        """Of the host: matchers are born in one, and rebuilt in another."""
+        """The number of the host: matchers are born in one, and rebuilt in another."""
         self.loaded: set[int] = set()
         self._ended: deque[tuple[int, bool]] = deque()
         self._unloaded: deque[int] = deque()
@@ -110,18 +110,18 @@ class Lane:
         self.starting: Future[Host] | None = None
         """The host that is being started."""
         self.together = True
-        """Whether commands are for several matchers: not after one of several ended the host and nobody knows which."""
+        """True if commands are for several matchers: not after one of several ended the host and nobody knows which."""
         self.num_commands = 0
         """The masks of one are overwritten by the next."""
 
     @property
     def is_pending(self) -> bool:
-        """Whether a command is not answered yet."""
+        """True if a command is not answered yet."""
         return self._pending is not None
 
     @property
     def is_starting(self) -> bool:
-        """Whether a host is being started."""
+        """True if a host is being started."""
         return self.starting is not None and not self.starting.done()
 
     def alive(self) -> Host:
@@ -131,8 +131,8 @@ class Lane:
         return self.host
 
     def is_up(self, seconds: float | None) -> bool:
-        """Whether the host is there, or comes within so many seconds: it is started beside what else is done. None:
-        wait for it. Raises `HostDied` if there can be none."""
+        """Return whether the host is there, or comes within so many seconds: it is started beside what else is done.
+        None: wait for it. Raises `HostDied` if there can be none."""
         if self.host is not None and self.host.alive:
             return True
         if self.starting is None:
@@ -208,8 +208,8 @@ class Lane:
             raise
 
     def end(self, patience: Patience | None) -> dict[int, Filled] | None:
-        """What became of the command that was begun, by the number of the matcher; None if it is not known before
-        `patience` ends. What it says of matchers is noted there. Raises `Died`."""
+        """Return what became of the command that was begun, by the number of the matcher; None if it is not known
+        before `patience` ends. What it says of matchers is noted there. Raises `Died`."""
         pending = self._pending
         assert pending is not None and self.host is not None
         commands = pending.commands
@@ -244,7 +244,7 @@ class Lane:
         return filled
 
     def is_answered(self) -> bool:
-        """Whether `end` need not wait. Raises `Died`."""
+        """Return whether `end` need not wait. Raises `Died`."""
         pending = self._pending
         assert pending is not None and self.host is not None
         try:
@@ -254,7 +254,7 @@ class Lane:
             raise pending.died(error) from error
 
     def ask(self, matcher: HostedMatcher, method: str, arguments: Sequence[Any]) -> Any:
-        """What a method of a matcher returns. Raises what it raises there, and `HostDied`."""
+        """Return what a method of a matcher returns. Raises what it raises there, and `HostDied`."""
         host = self.alive()
         self.ensure_loaded(host, matcher.grammar)
         if matcher.born_in not in (-1, self.number):
@@ -300,7 +300,7 @@ class Lane:
         return unloaded
 
     def _allowed(self, commands: Sequence[Job]) -> Allowed:
-        """How long a command for these may take."""
+        """Return how long a command for these may take."""
         seconds, more = self._limits.fill_seconds, self._more_seconds(commands)
         return Allowed(seconds, seconds * (1 + len(commands)) + sum(more.values()), more)
 
@@ -340,7 +340,7 @@ def _close(started: Future[Host]) -> None:
 
 
 def _taken(items: deque[T]) -> list[T]:
-    """What is in it now, and no more from then on; others may add to it meanwhile."""
+    """Take what is in it now, and no more from then on; others may add to it meanwhile."""
     return [items.popleft() for _ in range(len(items))]
 
 
@@ -355,7 +355,7 @@ def matcher_of(job: FillJob) -> HostedMatcher:
 def _read(
     answer: Any, commands: Sequence[Job], grammars: Sequence[HostedGrammar], rows: NDArray[np.int32]
 ) -> list[Filled]:
-    """What a host says of a step, checked: it is not trusted to stay within what it was asked."""
+    """Read what a host says of a step, and check it: it is not trusted to stay within what it was asked."""
     counts, errors, slow = list(answer["counts"]), dict(answer["errors"]), set(answer["slow"])
     closing = dict(answer["closing"])
     found = []

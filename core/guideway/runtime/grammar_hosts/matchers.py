@@ -37,7 +37,7 @@ HURRIED = Patience(2e-4, 2e-4)
 
 
 class MatcherHost:
-    """Where the matchers of one strategy live. A host is started with the first grammar, and anew when it is lost:
+    """The home of the matchers of one strategy. A host is started with the first grammar, and anew when it is lost:
     matchers are rebuilt from what they accepted. What it was working on when it broke a limit, or crashed, fails.
 
     Where the host of the runtime can let a sequence sit a step out, one whose rows are late does: the next steps ask
@@ -108,7 +108,7 @@ class MatcherHost:
         return accepted
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any:
-        """What a method of a matcher returns. Raises what it raises there, and `LimitExceeded`."""
+        """Return what a method of a matcher returns. Raises what it raises there, and `LimitExceeded`."""
         with self._lock:
             deaths = 0
             lane = self._lanes[self._lane_of(matcher)]
@@ -139,7 +139,7 @@ class MatcherHost:
                 lane.close()
 
     def is_ready(self, matcher: HostedMatcher) -> bool:
-        """Whether asking again for rows that were late may bring them: what they waited for has ended."""
+        """Return whether asking again for rows that were late may bring them: what they waited for has ended."""
         with self._lock:
             lane = self._lanes[self._lane_of(matcher)]
             try:
@@ -155,7 +155,8 @@ class MatcherHost:
                 return True
 
     def is_slow(self, grammar: int) -> bool:
-        """Whether the sequences of a grammar are in the other lane, where nothing should be asked beside the masks."""
+        """Return whether the sequences of a grammar are in the other lane, where nothing should be asked beside the
+        masks."""
         return self._sits_out and grammar in self._slow
 
     # Called by the collector of garbage, at any moment: they take no lock
@@ -231,7 +232,7 @@ class MatcherHost:
         lane.together = True
 
     def _is_up(self, lane: Lane, jobs: Sequence[FillJob], left: list[int], patience: Patience | None) -> bool:
-        """Whether the lane has a host. One is started while the steps go on, where they need not wait."""
+        """Return whether the lane has a host. One is started while the steps go on, where they need not wait."""
         try:
             return lane.is_up(None if patience is None else 0.0 if lane.is_starting else STARTS_WITHIN)
         except HostDied as error:
@@ -283,7 +284,7 @@ class MatcherHost:
                 self._kept[number] = replace(outcome, masks=outcome.masks.copy())
 
     def _ends(self, died: Died, matcher: int) -> bool:
-        """Whether a sequence fails for the death of a host at work on it."""
+        """Return whether a sequence fails for the death of a host at work on it."""
         self._deaths[matcher] = self._deaths.get(matcher, 0) + 1
         return died.cause.by_itself or self._deaths[matcher] >= MAX_DEATHS
 

@@ -1,4 +1,4 @@
-"""How the serving process and a grammar host talk: frames over a socket.
+"""The messages between the serving process and a grammar host: frames over a socket.
 
 A host is sent pickles, and answers in JSON, perhaps with one frame of bytes after it: the serving process reads no
 pickle from a process that runs what clients send.
@@ -42,13 +42,13 @@ MAX_FRAME = 1 << 28
 MAX_GRAMMAR = 64 << 20
 """Bytes of a grammar that is handed over; a larger one is compiled again."""
 MAX_ROWS = 4096
-"""Of a host's block of masks. Memory of rows that are not used is never touched."""
+"""The most rows of a host's block of masks. Memory of rows that are not used is never touched."""
 IDLE = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """What a matcher is made from, at the first use in a host."""
+    """The facts that a matcher is made from, at the first use in a host."""
 
     grammar: int
     stop_token_ids: frozenset[int]
@@ -56,11 +56,11 @@ class Birth:
     """Accepted before."""
     strategy: str = ""
     given: Constraint | bytes | None = None
-    """What its strategy makes the grammar from; None: the host has it."""
+    """The constraint or bytes that its strategy makes the grammar from; None: the host has it."""
     budget: Budget | None = None
     """Within which its output is to be complete; None: it need not."""
     end: Record | None = None
-    """What was known of its end."""
+    """The knowledge of its end so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Frames:
         self.send_bytes(pickle.dumps(value, protocol=5))
 
     def receive(self) -> Any:
-        """What `send` sent. Of our own process only."""
+        """Receive what `send` sent. Of our own process only."""
         return pickle.loads(self.receive_bytes())
 
     def answer(self, value: Any) -> None:
@@ -96,7 +96,7 @@ class Frames:
         self.send_bytes(json.dumps(value, separators=(",", ":")).encode())
 
     def receive_answer(self) -> Any:
-        """What `answer` sent."""
+        """Receive what `answer` sent."""
         return json.loads(self.receive_bytes())
 
     def send_bytes(self, data: bytes) -> None:
@@ -112,7 +112,7 @@ class Frames:
         return self._exactly(size)
 
     def has_news(self) -> bool:
-        """Whether there is something to receive, or the other end is gone."""
+        """Return whether there is something to receive, or the other end is gone."""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(0))
@@ -158,7 +158,7 @@ class SharedMasks:
 
     @property
     def is_closing(self) -> bool:
-        """Whether it looks for the end of an output."""
+        """True if it looks for the end of an output."""
         return bool(self._work[1])
 
     @is_closing.setter
@@ -187,7 +187,7 @@ def error_of(words: dict[str, Any]) -> GuidewayError:
 
 
 BROKEN = (EOFError, KeyError, TypeError, ValueError)
-"""What reading an answer raises, where the other end is gone or no answer is one."""
+"""The errors that reading an answer raises, where the other end is gone or no answer is one."""
 
 PASSING: tuple[type[GuidewayError], ...] = (
     DeadEnd,
@@ -198,7 +198,7 @@ PASSING: tuple[type[GuidewayError], ...] = (
     UnsupportedCapability,
     UnsupportedGrammar,
 )
-"""What a plugin may raise; of a class that derives from one of them, the nearest."""
+"""The errors that a plugin may raise; of a class that derives from one of them, the nearest."""
 
 
 def _anonymous_file(size: int) -> int:

@@ -24,7 +24,7 @@ ANSWER_SECONDS = 10.0
 
 
 def module_path() -> tuple[str, ...]:
-    """Where modules are found here."""
+    """Return where modules are found here."""
     return tuple(entry for entry in sys.path if isinstance(entry, str))
 
 
@@ -105,7 +105,7 @@ class Nursery:
             self._ask(("reap", self._ended.pop()), ANSWER_SECONDS)
 
     def _ask(self, command: Any, seconds: float, end: socket.socket | None = None) -> Any:
-        """What the process answers. Ends it where there is none: the answer would be taken for that of the next."""
+        """Return what the process answers. Ends it where there is none: a late one would be taken for the next."""
         assert self._control is not None and self._process is not None
         try:
             self._control.send(command)

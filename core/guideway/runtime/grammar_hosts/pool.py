@@ -21,7 +21,7 @@ class Pool:
         self._free = threading.Semaphore(num_hosts)
         self._idle: list[Host] = []
         self._busy: dict[Host, tuple[Any, ...]] = {}
-        """What each is at work on."""
+        """The work that each is at."""
         self._lock = threading.Lock()
         self._closed = False
 

@@ -1,5 +1,5 @@
-"""What runs in the processes of grammar hosts: the nursery, which imports strategies and forks zygotes; zygotes, which
-build them and fork hosts; and hosts.
+"""The programs of grammar hosts: the nursery, which imports strategies and forks zygotes; zygotes, which build them and
+fork hosts; and hosts.
 
 Nursery and zygote have one thread and have compiled nothing, so that a fork of them is whole. A host has two: one for
 commands, one for what takes long beside them; both with stacks that native recursion does not overflow at once.
@@ -43,19 +43,19 @@ APART = 8
 
 
 class Answers(Protocol):
-    """What a host answers, by the name of a command."""
+    """The answers of a host, by the name of a command."""
 
     @property
     def commands(self) -> Mapping[str, Callable[..., Any]]: ...
 
     @property
     def beside(self) -> Mapping[str, Callable[..., Any]]:
-        """What takes long, and is done beside the commands."""
+        """The commands that take long, and are done beside the others."""
         ...
 
 
 class Built(Protocol):
-    """What a zygote holds, and its hosts a copy of."""
+    """The objects that a zygote holds, and its hosts a copy of."""
 
     def answers(self, shared: SharedMasks, late_seconds: float) -> Answers:
         """Those of a host."""
@@ -66,16 +66,16 @@ class Built(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Spec(ABC):
-    """What a zygote is made from."""
+    """The facts that a zygote is made from."""
 
     what: ClassVar[str]
-    """Of which hosts."""
+    """The kind of its hosts."""
     path: tuple[str, ...]
-    """Where modules are found, as in the serving process."""
+    """The path where modules are found, as in the serving process."""
     records: tuple[PluginRecord, ...]
-    """What its hosts run."""
+    """The components that its hosts run."""
     words: int
-    """Of a mask."""
+    """The number of words of a mask."""
 
     @abstractmethod
     def build(self) -> Built:
@@ -84,7 +84,7 @@ class Spec(ABC):
 
 @dataclass(frozen=True, slots=True)
 class StrategySpec(Spec):
-    """Of grammar strategies."""
+    """The specification of hosts of grammar strategies."""
 
     what = "grammar"
     vocabulary: Vocabulary
@@ -281,7 +281,7 @@ class _Host:
         self._apart = 0
         """For how many steps jobs are filled one by one, to find out which is slow."""
         self._usual_seconds = late_seconds
-        """What a batch may take before it is looked at one by one: more, once nobody in it was slow."""
+        """The seconds that a batch may take before it is looked at one by one: more, once nobody in it was slow."""
         self._grammars: dict[int, tuple[GrammarStrategy, CompiledGrammar]] = {}
         self._matchers: dict[int, _Living] = {}
         self._lexicon: Lexicon | None = None
@@ -306,7 +306,7 @@ class _Host:
         }
 
     def _compile(self, strategy: str, constraint: Constraint) -> tuple[dict[str, Any], bytes | None]:
-        """How many bytes the grammar holds, its `Reserve`, and itself if it can be handed over."""
+        """Return how many bytes the grammar holds, its `Reserve`, and itself if it can be handed over."""
         owner = self._strategies[strategy]
         grammar = owner.compile(constraint)
         check_returned(grammar, CompiledGrammar)
@@ -413,7 +413,7 @@ class _Host:
         return [list(ready)] if batches and not self._apart else [[i] for i in ready]
 
     def _ask(self, job: Job, method: str, arguments: Sequence[Any], ended: Sequence[tuple[int, bool]]) -> Any:
-        """What a matcher's method returns."""
+        """Return what a matcher's method returns."""
         self._forget(ended, ())
         self._masks.working_on = job.matcher
         try:

@@ -32,14 +32,14 @@ class Spare:
             raise
 
     def is_lost(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         poll = select.poll()
         poll.register(self._control.socket, 0)  # it has said its number, which nobody has read yet
         return bool(poll.poll(0))
 
     def take_over(self, seconds: float) -> tuple[Child, Frames]:
-        """What is a zygote from now on; its socket waits for so long. Raises OSError, EOFError and ValueError where it
-        is lost, and does not answer."""
+        """Take over the process that is a zygote from now on; its socket waits for so long. Raises OSError, EOFError
+        and ValueError where it is lost, and does not answer."""
         child = None
         try:
             child = self._child()

@@ -21,17 +21,17 @@ from guideway.runtime.mask_block import Late
 __all__ = ["HostedGrammar", "HostedMatcher", "HostedStrategy"]
 
 _NUMBERS = itertools.count()
-"""Of grammars and matchers, in all hosts of this process."""
+"""The numbers of grammars and matchers, in all hosts of this process."""
 
 
 class Source(Protocol):
-    """Where masks come from: `Lane`."""
+    """The source of masks: `Lane`."""
 
     num_commands: int
 
 
 class Home(Protocol):
-    """Where the matchers of one strategy live: `MatcherHost`."""
+    """The home of the matchers of one strategy: `MatcherHost`."""
 
     def load(self, grammar: HostedGrammar) -> None: ...
 
@@ -51,7 +51,7 @@ class Home(Protocol):
 
 
 class Hosts(Protocol):
-    """Where constraints compile: `GrammarHosts`."""
+    """The hosts where constraints compile: `GrammarHosts`."""
 
     def matcher_host(self, strategy: str) -> Home: ...
 
@@ -122,7 +122,7 @@ class HostedGrammar(CompiledGrammar):
         self.constraint = constraint
         self.data = data
         self.reserve = reserve
-        """What its outputs need at their end."""
+        """The reserve that its outputs need at their end."""
         self._home = home
         self._nbytes = nbytes
         self._check = check
@@ -134,7 +134,7 @@ class HostedGrammar(CompiledGrammar):
 
     @property
     def given(self) -> Constraint | bytes:
-        """What its strategy makes it from."""
+        """The constraint or bytes that its strategy makes it from."""
         return self.constraint if self.data is None else self.data
 
     @property
@@ -158,11 +158,11 @@ class HostedMatcher(Matcher):
         self.grammar = grammar
         self.number = next(_NUMBERS)
         self.recycled = False
-        """Whether the strategy may use it again."""
+        """True if the strategy may use it again."""
         self.budget: Budget | None = None
         """Within which its output is to be complete; None: it need not. Set before its masks are asked for."""
         self.end: Record | None = None
-        """What is known of its end."""
+        """The knowledge of its end."""
         self.ends: Sequence[Record] = ()
         """The same once a token was drawn from a row of the last fill; empty: no more than before."""
         self.first_closed: int | None = None
@@ -173,12 +173,12 @@ class HostedMatcher(Matcher):
         """The number of the host that has it."""
         self._to_roll_back = 0
         self._to_accept: list[int] = []
-        """What the host does not know yet: it rolls back first."""
+        """The changes that the host does not know yet: it rolls back first."""
         self._rows: NDArray[np.int32] | None = None
-        """Of the last fill: of its state and of those after its drafts."""
+        """The masks of the last fill: of its state and of those after its drafts."""
         self._drafts: Sequence[int] = ()
         self._at: int | None = None
-        """Which of the masks is that of the state now; None: none is."""
+        """The number of the mask of the state now; None: none is."""
         self._filled_by: Source | None = None
         self._filled_in = -1
 
@@ -232,11 +232,11 @@ class HostedMatcher(Matcher):
         return child
 
     def is_slow(self) -> bool:
-        """Whether what is asked of it beside its masks would keep others waiting."""
+        """Return whether what is asked of it beside its masks would keep others waiting."""
         return self._home.is_slow(self.grammar.number)
 
     def is_ready(self) -> bool:
-        """Whether asking again for masks that were late may bring them."""
+        """Return whether asking again for masks that were late may bring them."""
         return self._home.is_ready(self)
 
     # What is asked
@@ -259,14 +259,14 @@ class HostedMatcher(Matcher):
         return None if found is None else tuple(found)
 
     def shortest(self) -> int | None:
-        """How many tokens the shortest completion has that is found, whatever its budget; None if none is."""
+        """Count the tokens of the shortest completion that is found, whatever its budget; None if none is."""
         found = self._home.ask(self, "shortest")
         return None if found is None else int(found)
 
     # For its home
 
     def job(self, host: int, draft_token_ids: Sequence[int] = (), first_row: int = 0) -> Job:
-        """What the host has to do for it."""
+        """Make the job that the host has to do for it."""
         if self.born_in == host:
             birth, rollback, news = None, self._to_roll_back, tuple(self._to_accept)
         else:
@@ -284,7 +284,7 @@ class HostedMatcher(Matcher):
         self._to_accept.clear()
 
     def lost(self) -> None:
-        """What the host has of it is not to be used any more."""
+        """Note that what the host has of it is not to be used any more."""
         self.moves()
         self._rows = self._at = None
 
@@ -294,7 +294,7 @@ class HostedMatcher(Matcher):
         self._filled_by, self._filled_in = lane, 0 if lane is None else lane.num_commands
 
     def has_news(self) -> bool:
-        """Whether something happened to it that the host does not know."""
+        """Return whether something happened to it that the host does not know."""
         return bool(self._to_accept or self._to_roll_back)
 
     def moves(self) -> None:
@@ -304,7 +304,7 @@ class HostedMatcher(Matcher):
         self.born_in = -1
 
     def num_filled(self, count: int, draft_token_ids: Sequence[int]) -> int:
-        """How many of its rows a fill that accepted `count` drafts has written: none after the end."""
+        """Return how many of its rows a fill that accepted `count` drafts has written: none after the end."""
         return count if count and draft_token_ids[count - 1] in self._stop_token_ids else count + 1
 
     def _row(self) -> NDArray[np.int32] | None:

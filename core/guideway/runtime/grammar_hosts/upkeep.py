@@ -1,4 +1,4 @@
-"""What a process of hosts does for itself: its name in lists, its end, its memory."""
+"""The care of a process of hosts for itself: its name in lists, its end, its memory."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ LOOKS_EVERY = 0.02
 """Seconds between two looks at that, each of which takes as long as a short answer; to grow so much takes longer."""
 
 PDEATHSIG = 1
-"""Of Linux's ``prctl``: which signal a process has when its parent ends."""
+"""The option of Linux's ``prctl`` for which signal a process has when its parent ends."""
 
 
 class Heap:
-    """What C allocates. glibc keeps what a large grammar had once that is freed, and so does every thread's heap."""
+    """The memory that C allocates. glibc keeps what a large grammar had once that is freed, and so does every thread's
+    heap."""
 
     def __init__(self) -> None:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -70,7 +71,8 @@ def limit_memory(num_bytes: int) -> None:
 
 
 def _pages(which: int) -> int:
-    """Of this process: 0: all it may use; 1: those that are in memory. 0 where the system does not tell."""
+    """Count the pages of this process: 0: all it may use; 1: those that are in memory. 0 where the system does not
+    tell."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - a path for each look costs more
             return int(file.read(256).split()[which])

@@ -33,7 +33,7 @@ RESTS = 5.0
 """Seconds between two attempts to start a zygote that cannot build the strategies."""
 
 LOST = (OSError, EOFError, ValueError)
-"""What talking to a zygote or its nursery raises, where it is gone or what it says is no answer."""
+"""The errors that talking to a zygote or its nursery raises, where it is gone or what it says is no answer."""
 
 
 class Zygote:
@@ -50,7 +50,7 @@ class Zygote:
         self._control: Frames | None = None
         self._spare: Spare | None = None
         self._is_orphan = False
-        """Whether it was the spare."""
+        """True if it was the spare."""
         self._owner = os.getpid()
         self._closed = False
         self._rests_until = 0.0
@@ -111,8 +111,8 @@ class Zygote:
         raise AssertionError
 
     def reap(self, child: Child, control: Frames) -> int | None:
-        """How a host that is ending ended, which was forked over `control`: its exit status, or the negative number of
-        a signal; None: nobody knows."""
+        """Return how a host that is ending ended, which was forked over `control`: its exit status, or the negative
+        number of a signal; None: nobody knows."""
         child.close()
         with self._lock:
             if self._control is not control or self._process is None or os.getpid() != self._owner:
@@ -148,7 +148,7 @@ class Zygote:
                 self._spare = Spare(self._control)
 
     def _took_over(self) -> bool:
-        """Whether the spare is the zygote now."""
+        """Return whether the spare is the zygote now."""
         self._end()
         spare, self._spare = self._spare, None
         if spare is None:
@@ -225,7 +225,7 @@ class Zygote:
             os.close(masks.descriptor)
 
     def _is_gone(self) -> bool:
-        """Whether there is none, or it has ended."""
+        """Return whether there is none, or it has ended."""
         return self._control is None or self._control.has_news()  # it says nothing unasked
 
     def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""What a constraint may cost, found before any library reads it.
+"""The measures of what a constraint may cost, taken before any library reads it.
 
 Native code that is given a hostile constraint may crash, hang or take all memory, and takes the whole process with
 it. So each constraint is counted first, by Python, without recursion, in time linear in its size. A strategy that

@@ -1,4 +1,4 @@
-"""What is counted of a grammar, in one pass over its tokens. Whether it is one is a strategy's affair."""
+"""The counts of a grammar, taken in one pass over its tokens. Whether it is one is a strategy's affair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted of a JSON Schema: one walk, without recursion, in time linear in its size."""
+"""The counts of a JSON Schema: one walk, without recursion, in time linear in its size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ITEMS: Final = ("minItems", "maxItems", "minContains", "maxContains")
 MEMBERS: Final = ("minProperties", "maxProperties")
 NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 FORMAT: Final = 8
-"""What a ``format`` counts for as a string: libraries have patterns of their own for them."""
+"""The length that a ``format`` counts for as a string: libraries have patterns of their own for them."""
 BOUNDS: Final = frozenset((*LENGTHS, *ITEMS, *MEMBERS))
 INTERESTING: Final = frozenset(
     {*ONE_SCHEMA, *SCHEMA_LISTS, *SCHEMA_MAPS, *NUMBERS, "$ref", "pattern", "multipleOf", "enum", "const", "format"}
@@ -221,7 +221,7 @@ class _Walk:
         self.measures.at("multiple_of", totals["multiple_of"], place)
 
     def follow(self) -> None:
-        """What references lead to."""
+        """Follow references to what they lead to."""
         targets: dict[str, int | None] = {}
         for block, reference, text, _ in self.references:
             if text not in targets:
@@ -263,7 +263,7 @@ def _count(value: Any) -> int:
 
 
 def _digits(value: Any) -> int:
-    """How long a number is, written out without an exponent."""
+    """Return how long a number is, written out without an exponent."""
     if isinstance(value, int):
         return value.bit_length() * 3 // 10 + 1
     if not isinstance(value, float):

@@ -1,4 +1,4 @@
-"""What was counted of a constraint, and where most of it is."""
+"""The counts of a constraint, and where most of it is."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TypeAlias
 __all__ = ["CAP", "Measures", "Place", "TooLarge"]
 
 CAP = 1 << 62
-"""What a product is cut to: numbers stay small however long a chain of repetitions is."""
+"""The number that a product is cut to: numbers stay small however long a chain of repetitions is."""
 
 MOST_OF_A_STRING = 256
-"""What a string counts for at most: longer ones cost libraries hardly more."""
+"""The most that a string counts for: longer ones cost libraries hardly more."""
 
 Place: TypeAlias = Callable[[], str]
 """Says where something is, once somebody asks."""
@@ -33,7 +33,7 @@ class Measures:
         self.strings: set[object] = set()
         """Lengths and patterns that were seen."""
         self.totals = {"literals": 0, "multiple_of": 1, "strings": 0}
-        """Of what counts for the constraint as a whole."""
+        """The totals of what counts for the constraint as a whole."""
 
     def at(self, rule: str, value: int, place: Place | str) -> None:
         """`rule` has `value` at `place`."""

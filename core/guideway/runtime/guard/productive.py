@@ -1,4 +1,4 @@
-"""Whether any value can satisfy a schema whose references go round in a circle."""
+"""True if any value can satisfy a schema whose references go round in a circle."""
 
 from __future__ import annotations
 

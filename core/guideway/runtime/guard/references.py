@@ -1,4 +1,4 @@
-"""What follows from references: of rules and of schemas to one another, in time linear in their number."""
+"""The consequences of references: of rules and of schemas to one another, in time linear in their number."""
 
 from __future__ import annotations
 

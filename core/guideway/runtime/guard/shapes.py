@@ -10,11 +10,11 @@ __all__ = ["Shape"]
 
 
 class Unit(NamedTuple):
-    """What a repetition would repeat."""
+    """The unit that a repetition would repeat."""
 
     size: int = 0
     product: int = 1
-    """Of the bounds that stand in one another."""
+    """The product of the bounds that stand in one another."""
     stars: int = 0
     """Parts that may be left out or go on without end."""
     star_depth: int = 0
@@ -36,7 +36,7 @@ class Shape:
         self.whole = NOTHING
         self._open: list[tuple[Unit, int]] = []
         self._group = NOTHING
-        """What is in the group that is open, without its last unit."""
+        """The content of the group that is open, without its last unit."""
         self._branches = 1
         self._last = NOTHING
 
@@ -65,7 +65,7 @@ class Shape:
             self._group, self._branches = self._open.pop()
 
     def repeat(self, most: int | None, least: int = 0) -> None:
-        """What came last, up to `most` times; None: without end."""
+        """Repeat what came last, up to `most` times; None: without end."""
         size, product, stars, depth, shortest = self._last
         times = min(CAP, max(1, least if most is None else most))
         self.repetition = max(self.repetition, times if times > 1 else 0)

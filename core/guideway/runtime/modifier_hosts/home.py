@@ -1,4 +1,4 @@
-"""Where the states of one modifier live: a host, started when it is needed and anew where it was lost."""
+"""The home of the states of one modifier: a host, started when it is needed and anew where it was lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_DEATHS = 3
 T = TypeVar("T")
 
 _NUMBERS = itertools.count()
-"""Of hosts, of all modifiers of this process."""
+"""The numbers of hosts, of all modifiers of this process."""
 
 
 class Died(Exception):
@@ -51,9 +51,9 @@ class Home:
         self._lock = threading.RLock()
         self._host: Host | None = None
         self.number = -1
-        """Of the host; states are born in one, and made anew in another."""
+        """The number of the host; states are born in one, and made anew in another."""
         self._told: deque[tuple[int, str, int]] = deque()
-        """What the host does not know yet, with the host's number."""
+        """The messages that the host does not know yet, with the host's number."""
         self._closed = False
 
     def ask(
@@ -65,7 +65,7 @@ class Home:
         seconds: float,
         together: float = 0.0,
     ) -> T:
-        """What `read` makes of the answer to a command about these states, which may take so many seconds of a
+        """Return what `read` makes of the answer to a command about these states, which may take so many seconds of a
         processor for each, and for all `together`. Raises `Died`, and what the plugin raised."""
         with self._lock:
             try:

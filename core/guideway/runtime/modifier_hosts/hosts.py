@@ -69,11 +69,12 @@ class ModifierHosts:
         return self._zygote.failure
 
     def home(self, name: str) -> Home:
-        """Where the states of a modifier live."""
+        """Return where the states of a modifier live."""
         return self._homes[name]
 
     def look(self, method: str, name: str, *arguments: Any) -> Any:
-        """What a modifier says of a request, in a host that holds nothing. Raises what it raises, and `HostDied`."""
+        """Return what a modifier says of a request, in a host that holds nothing. Raises what it raises, and
+        `HostDied`."""
         if method == "compile":
             pool, seconds = self._compilers, self._limits.compile_seconds
         else:  # by the clock as long as an admission

@@ -1,4 +1,4 @@
-"""What the serving process and a modifier host say to each other beside what any host is told."""
+"""The messages between the serving process and a modifier host beside what any host is told."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Step: TypeAlias = tuple[tuple[int, ...], Mapping[str, NDArray[Any]] | None]
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a grammar is made from."""
+    """The facts that a grammar is made from."""
 
     strategy: str
     source: Constraint | bytes
@@ -31,7 +31,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a value of `LogitModifier.compile` is made from, where the host does not have it."""
+    """The facts that a value of `LogitModifier.compile` is made from, where the host does not have it."""
 
     number: int
     request: bytes
@@ -41,7 +41,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """What a state is made from, at its first use in a host."""
+    """The facts that a state is made from, at its first use in a host."""
 
     request: bytes
     """Pickled."""
@@ -59,17 +59,17 @@ class Job:
 
     state: int
     birth: Birth | None
-    """Where the command makes it."""
+    """The birth of a state that the command makes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What every command to the host of a modifier's states begins with."""
+    """The beginning of every command to the host of a modifier's states."""
 
     modifier: str
     jobs: Sequence[Job]
     told: Sequence[tuple[str, int]]
-    """What happened since the last one, in order: ``release``, ``forget`` or ``unload`` and a number."""
+    """The events since the last one, in order: ``release``, ``forget`` or ``unload`` and a number."""
 
 
 def packed(payload: Payload) -> tuple[dict[str, Any], bytes]:
@@ -98,7 +98,7 @@ def packed(payload: Payload) -> tuple[dict[str, Any], bytes]:
 
 
 def unpacked(words: Mapping[str, Any], data: bytes) -> Payload:
-    """What `packed` packed, in arrays of its own. Raises KeyError, TypeError and ValueError for what is none."""
+    """Return what `packed` packed, in arrays of its own. Raises KeyError, TypeError and ValueError for what is none."""
     at = 0
 
     def read(described: Sequence[Any]) -> NDArray[Any]:

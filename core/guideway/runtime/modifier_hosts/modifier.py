@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Hosts(Protocol):
-    """Where requests are looked at that have no state yet: `ModifierHosts`."""
+    """The hosts that look at requests without a state: `ModifierHosts`."""
 
     def home(self, name: str) -> Home: ...
 
@@ -234,7 +234,7 @@ class HostedModifier(LogitModifier[HostedState]):
     # Parts
 
     def _has(self, method: str) -> bool:
-        """Whether the plugin has its own; else the contract says what happens."""
+        """Return whether the plugin has its own; else the contract says what happens."""
         return getattr(self.cls, method) is not getattr(LogitModifier, method)
 
     def _sent(self, request: Request) -> bytes:
@@ -280,7 +280,7 @@ class HostedModifier(LogitModifier[HostedState]):
         return self._ask("ask", state, method, method, argument, read=lambda said, _: said["found"], seconds=seconds)
 
     def _error(self, died: HostDied, phase: str) -> GuidewayError:
-        """What a call raises over which the host died: one that broke a limit is a refusal, which names itself."""
+        """Return the error of a call over which the host died: one that broke a limit is a refusal."""
         if not died.broke:
             return died
         return LimitExceeded(f"modifier.{self.name} failed in {phase}: {died}", field=f"modifiers.{self.name}")

@@ -1,4 +1,4 @@
-"""What runs in the processes of modifier hosts."""
+"""The program of the processes of modifier hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLAIN = (bool, int, float, str, bytes, type(None))
 
 @dataclass(frozen=True, slots=True)
 class ModifierSpec(Spec):
-    """Of modifiers, and of the strategies whose grammars they compile with."""
+    """The specification of modifiers, and of the strategies whose grammars they compile with."""
 
     what = "modifier"
     context: ModifierContext
@@ -105,7 +105,7 @@ class _Host:
         self._compiled[recipe.number] = self._value(self._plugins.modifiers[name], recipe)
 
     def _start(self, command: Command) -> dict[str, Any]:
-        """Whether the modifier acts on a new sequence, and what it says of that."""
+        """Return whether the modifier acts on a new sequence, and what it says of that."""
         modifier, said = self._begin(command)
         (job,) = command.jobs
         assert job.birth is not None
@@ -166,7 +166,7 @@ class _Host:
         return {"payload": words, "errors": errors, "said": said}, data
 
     def _accept(self, command: Command, steps: Sequence[Any]) -> dict[str, Any]:
-        """What is to become of each sequence after its final tokens and feedback."""
+        """Return what is to become of each sequence after its final tokens and feedback."""
         modifier, said = self._begin(command)
         errors: dict[int, Any] = {}
         outcomes: list[Any] = []
@@ -183,7 +183,7 @@ class _Host:
         return {"outcomes": outcomes, "errors": errors, "said": said}
 
     def _ask(self, command: Command, method: str, argument: Any) -> dict[str, Any]:
-        """What another method says of a state."""
+        """Return what another method says of a state."""
         modifier, said = self._begin(command)
         (job,) = command.jobs
         found: Any = None

@@ -1,4 +1,4 @@
-"""What the serving process has of the states in a host, and of what was compiled there."""
+"""The view that the serving process has of the states in a host, and of what was compiled there."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from guideway.runtime.modifier_hosts.messages import Birth, Given, Recipe, Step
 __all__ = ["HostedCompiled", "HostedState"]
 
 _NUMBERS = itertools.count()
-"""Of states and compiled values, in all hosts of this process."""
+"""The numbers of states and compiled values, in all hosts of this process."""
 
 
 class Home(Protocol):
-    """Where they live: `guideway.runtime.modifier_hosts.home.Home`."""
+    """The home where they live: `guideway.runtime.modifier_hosts.home.Home`."""
 
     def tell(self, what: str, number: int, host: int) -> None: ...
 
@@ -53,14 +53,14 @@ class HostedState:
         self.sequence = sequence
         self.compiled = compiled
         self.steps = steps
-        """What it accepted."""
+        """The steps it accepted."""
         self.forks = forks
         self.born_in = -1
         """The number of the host that has it."""
         self.plugin = ""
         self.unenforced: Sequence[str] | GuidewayError = ()
         self.answered: tuple[tuple[int, ...], Outcome | BaseException] | None = None
-        """What came of tokens that were announced, until they are accepted."""
+        """The results of tokens that were announced, until they are accepted."""
         self._home = home
 
     def birth(self) -> Birth:
@@ -73,7 +73,7 @@ class HostedState:
         self.answered = step[0], came
 
     def take_back(self) -> None:
-        """What was announced did not become final: it is made anew without."""
+        """Take back what was announced and did not become final: the state is made anew without."""
         if self.answered is not None:
             self.answered = None
             self.steps.pop()

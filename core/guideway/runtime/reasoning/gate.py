@@ -20,7 +20,7 @@ __all__ = ["GateState", "ReasoningGate", "check_reasoning"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an output is: a function of its tokens and of what its request asks for."""
+    """The progress of an output: a function of its tokens and of what its request asks for."""
 
     num_tokens: int = 0
     matched: int = 0
@@ -28,9 +28,9 @@ class Progress:
     forced: tuple[int, ...] = ()
     """The tokens that must come next; empty: the model is free."""
     was_cut: bool = False
-    """Whether its limit, and not its budget, is why they must."""
+    """True if its limit, and not its budget, is why they must."""
     is_over: bool = False
-    """Whether the marker has ended."""
+    """True if the marker has ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,14 +38,15 @@ class GateState:
     """The reasoning of one sequence."""
 
     budget: int | None
-    """How many tokens may come before the marker."""
+    """The number of tokens that may come before the marker."""
     stop_token_ids: frozenset[int]
     room: int = 0
-    """How many tokens the whole output may have."""
+    """The number of tokens that the whole output may have."""
     constraint: GrammarState | None = None
-    """What begins after it; None: nothing. Of a fork its parent's, of which only what never changes is asked."""
+    """The constraint that begins after it; None: nothing. A fork has its parent's, of which only what never changes is
+    asked."""
     at: Progress = Progress()
-    """Where it stands."""
+    """The place where it stands."""
 
 
 class ReasoningGate(LogitModifier[GateState]):
@@ -114,7 +115,7 @@ class ReasoningGate(LogitModifier[GateState]):
         return CONTINUE
 
     def validate(self, state: GateState, token_ids: Sequence[int]) -> int:
-        """What ends the reasoning is left to be drawn: the constraint begins with the step after."""
+        """Count the drafts; what ends the reasoning is left to be drawn: the constraint begins with the step after."""
         at = state.at
         for count, token_id in enumerate(token_ids):
             if at.is_over:
@@ -130,7 +131,7 @@ class ReasoningGate(LogitModifier[GateState]):
         return replace(state)
 
     def plugin_of(self, state: GateState | None) -> str:
-        """What can fail here is the search for the end of what the constraint asks for."""
+        """Name the plugin that can fail here: the search for the end of what the constraint asks for."""
         constraint = None if state is None else state.constraint
         return super().plugin_of(state) if constraint is None else self._mask.plugin_of(constraint)
 

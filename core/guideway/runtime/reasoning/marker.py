@@ -36,11 +36,11 @@ class Marker:
             _check_ids(token_ids, vocabulary)
             self.endings = tuple(token_ids[matched:] for matched in range(len(token_ids)))
         self.longest = max(map(len, self.endings))
-        """How many tokens its end takes at most, from wherever an output stands."""
+        """The most tokens that its end takes, from wherever an output stands."""
 
     def advance(self, matched: int, token_id: int) -> tuple[int, int]:
-        """How many parts of the marker an output ends with after one more token, if it ended with so many before; all
-        of them where the marker has ended. And how many parts of that token came after its end."""
+        """Return how many parts of the marker an output ends with after one more token, if it ended with so many
+        before; all of them where the marker has ended. And how many parts of that token came after its end."""
         parts = self._tokens[token_id] if self._is_text else (token_id,)
         if matched == 0 and self._parts[0] not in parts:  # as for most tokens
             return 0, 0
@@ -53,11 +53,11 @@ class Marker:
         return matched, 0
 
     def is_whole(self, matched: int) -> bool:
-        """Whether an output that ends with so many parts has the marker."""
+        """Return whether an output that ends with so many parts has the marker."""
         return matched == len(self._parts)
 
     def used(self, token_ids: Sequence[int]) -> list[int]:
-        """Which of these tokens it is made of."""
+        """Return which of these tokens it is made of."""
         return [token_id for token_id in token_ids if any(token_id in ending for ending in self.endings)]
 
     def straddling(self, matched: int) -> list[int]:
@@ -65,7 +65,7 @@ class Marker:
         return [token_id for token_id in self._candidates if self.advance(matched, token_id)[1]]
 
     def ends(self, token_ids: Sequence[int]) -> bool:
-        """Whether these tokens end with the marker, white space aside."""
+        """Return whether these tokens end with the marker, white space aside."""
         last = len(token_ids)
         while last and (token := self._tokens[token_ids[last - 1]]) and not token.strip():
             last -= 1
@@ -109,7 +109,7 @@ class Marker:
         return tuple(endings)
 
     def _is_ending(self, matched: int, token_ids: Sequence[int]) -> bool:
-        """Whether the marker ends exactly where these tokens do."""
+        """Return whether the marker ends exactly where these tokens do."""
         for i, token_id in enumerate(token_ids, 1):
             matched, beyond = self.advance(matched, token_id)
             if self.is_whole(matched):

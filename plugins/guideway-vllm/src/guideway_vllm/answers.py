@@ -1,4 +1,4 @@
-"""What goes with finished outputs in the front end: whether they are valid, and in streams what guideway tells."""
+"""The facts that go with finished outputs in the front end: their validity, and in streams what guideway tells."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Noted:
 
 
 def _told(output: Any) -> dict[str, Any]:
-    """What guideway tells of an output that has ended."""
+    """Return what guideway tells of an output that has ended."""
     told: dict[str, Any] = (output.kv_transfer_params or {}).get(ATTRIBUTE, {})
     return told
 

@@ -1,4 +1,5 @@
-"""What a constrained request bans by vLLM's parameters: guideway's masks have it, so that no row is empty for it."""
+"""The tokens that a constrained request bans by vLLM's parameters: guideway's masks have it, so that no row is empty
+for it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ BAN = -100.0
 
 
 def bans_of(params: Any) -> Bans:
-    """What vLLM's sampling parameters ban. Raises `InvalidRequest` for a bias that no row can be drawn with."""
+    """Return what vLLM's sampling parameters ban. Raises `InvalidRequest` for a bias that no row can be drawn with."""
     bias = params.logit_bias or {}
     for token_id, value in bias.items():
         if math.isnan(value) or value == math.inf:

@@ -1,4 +1,5 @@
-"""What the operator chose: ``additional_config["guideway"]`` of vLLM, with the keys of guideway's own configuration."""
+"""The choices of the operator: ``additional_config["guideway"]`` of vLLM, with the keys of guideway's own
+configuration."""
 
 from __future__ import annotations
 
@@ -40,34 +41,34 @@ class GuestConfig:
     device_backend: str | None = None
     """The device component that applies masks and modifiers; None: ``cpu`` on a CPU, else ``torch``."""
     grammar_host: Literal["inline", "process"] = "process"
-    """Where grammar strategies compile and fill: in grammar hosts, or in vLLM's own processes, where those of vLLM
-    itself always are."""
+    """The place where grammar strategies compile and fill: in grammar hosts, or in vLLM's own processes, where those of
+    vLLM itself always are."""
     modifier_host: Literal["inline", "process"] = "inline"
-    """Where modifiers keep their states: in modifier hosts, or in vLLM's own processes."""
+    """The place where modifiers keep their states: in modifier hosts, or in vLLM's own processes."""
     compile_threads: Annotated[int, Range(1)] = 2
-    """How many constraints compile at once, in the front end and in the engine core each."""
+    """The number of constraints that compile at once, in the front end and in the engine core each."""
     grammar_cache_bytes: Annotated[int, Range(0)] = 512 << 20
-    """How much memory finished grammars may keep for reuse, in either."""
+    """The bytes of memory that finished grammars may keep for reuse, in either."""
     whitespace: Whitespace | None = None
     """White space between JSON tokens where a request does not say; None: ``compact`` in a server with
     ``disable_any_whitespace``, else ``bounded``."""
     short_budget: Literal["refuse", "cut"] = "cut"
-    """Where no output of a constraint fits into a request's tokens: ``refuse`` it, or have it ``cut``, which names
-    `closing` as not enforced: completions that do not say have 16 in vLLM."""
+    """The policy where no output of a constraint fits into a request's tokens: ``refuse`` it, or have it ``cut``, which
+    names `closing` as not enforced: completions that do not say have 16 in vLLM."""
     on_unenforced: OnUnenforced = "report"
-    """What becomes of a constraint that cannot be enforced in full, where a request does not say."""
+    """The policy for a constraint that cannot be enforced in full, where a request does not say."""
     strict_refuses: bool = False
-    """Whether ``strict: true`` of a request's ``response_format`` is ``on_unenforced="refuse"``, where the request does
+    """True if ``strict: true`` of a request's ``response_format`` is ``on_unenforced="refuse"``, where the request does
     not say that itself."""
     refuse_within: Annotated[float, Range(0), math.isfinite, "a number of seconds of at least 0"] = 2.0
     """For how many seconds at most the front end waits for a constraint to compile, so that a wrong one is refused
     with status 400; one that takes longer goes on to the engine, where only its own request can fail."""
     limits: Limits = field(default_factory=Limits)
-    """What the work of plugins may cost."""
+    """Limits of what the work of plugins may cost."""
     options: Options = field(default_factory=dict, hash=False)
     """Options of components by ``kind.name``."""
     plugins: PluginSettings = field(default_factory=PluginSettings)
-    """Which plugins may run, and which hooks do."""
+    """The plugins that may run, and the hooks that do."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -105,7 +106,7 @@ class GuestConfig:
         return config
 
     def plan(self, plugins: Plugins) -> PluginPlan:
-        """What every process of the server has to agree on."""
+        """Make the plan that every process of the server has to agree on."""
         selection = [("device", str(self.device_backend))]
         selection += [("grammar", address) for address in self.grammar]
         selection += [("modifier", address) for address in self.modifiers]

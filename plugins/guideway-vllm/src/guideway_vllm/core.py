@@ -38,24 +38,24 @@ log = logging.getLogger("vllm.guideway")
 
 @dataclass(slots=True)
 class RequestState:
-    """What the guest knows of one of vLLM's requests, each of which is one sequence."""
+    """The state of one of vLLM's requests for the guest, each of which is one sequence."""
 
     admission: Admission
     slot: int | None = None
     journal: Journal | None = None
-    """Where it has begun and has no slot."""
+    """The journal of a request that has begun and has no slot."""
     fault: Fault | None = None
     """Why it must end, where the runtime does not know it."""
     refusal: str | None = None
     """Why it is not served, where vLLM ends it by itself."""
     draws: bool = False
-    """Whether guideway draws its tokens."""
+    """True if guideway draws its tokens."""
     shaped: bool = False
-    """Whether modifiers act on it."""
+    """True if modifiers act on it."""
     in_flight: int = 0
-    """How many of its steps are computed whose output has not come yet."""
+    """The number of its steps that are computed and whose output has not come yet."""
     sits_out: bool = False
-    """Whether it takes part in no step, because its masks were late."""
+    """True if it takes part in no step, because its masks were late."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,8 @@ class Core:
         self._fingerprint = fingerprint(config, plugins)
         self.runtime: Runtime = build_runtime(config, plugins, vllm_config, front_end=False)
         self._entering: dict[str, Future[RequestState]] = {}
-        """What `admit` has returned, of requests whose admission has not ended and that were not released."""
+        """The values that `admit` has returned, of requests whose admission has not ended and that were not released.
+        """
         self._lock = Lock()
         """Held while a request leaves `_entering`."""
         self._stepping = get_ident()
@@ -185,8 +186,8 @@ class Core:
     def prepare(
         self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]], gate: Any
     ) -> tuple[NDArray[np.int32], GuestStep, Pending]:
-        """What the workers need for a step: the masks as vLLM lays them out, a row for each draft and one more, and
-        all of it as guideway's worker takes it. `gate` says of a request whether it is reasoning still."""
+        """Prepare what the workers need for a step: the masks as vLLM lays them out, a row for each draft and one more,
+        and all of it as guideway's worker takes it. `gate` says of a request whether it is reasoning still."""
         states = [self._states[request_id] for request_id in request_ids]
         for request_id, state in zip(request_ids, states, strict=True):
             if state.slot is None and state.fault is None:
@@ -238,7 +239,7 @@ class Core:
         return laid_out, guest, pending
 
     def take_output(self, pending: Pending, output: GuestOutput | None) -> None:
-        """What the workers made of a step, before its tokens are accepted."""
+        """Take what the workers made of a step, before its tokens are accepted."""
         self._outputs = {}
         for request_id in pending.request_ids:
             if (state := self._states.get(request_id)) is not None:
@@ -265,8 +266,8 @@ class Core:
             self.sitting_out.add(request_id)
 
     def may_run(self, request_id: str) -> bool | None:
-        """Whether a request that sits out may be scheduled again: its masks may be ready, and no step is under way
-        that it was in. None: it does not sit out."""
+        """Return whether a request that sits out may be scheduled again: its masks may be ready, and no step is under
+        way that it was in. None: it does not sit out."""
         state = self._states.get(request_id)
         if state is None or not state.sits_out:
             return None
@@ -277,8 +278,8 @@ class Core:
         return not state.sits_out
 
     def announce(self, token_ids: Mapping[str, Sequence[int]]) -> None:
-        """What `accept` is about to be called with, as far as vLLM does not cut it: modifiers in hosts take it in one
-        command for all requests."""
+        """Announce what `accept` is about to be called with, as far as vLLM does not cut it: modifiers in hosts take it
+        in one command for all requests."""
         if not self.runtime.has_hosted_modifiers:
             return
         steps = []
@@ -308,7 +309,7 @@ class Core:
         return outcome.action != "fail"
 
     def validate(self, request_id: str, token_ids: Sequence[int]) -> int:
-        """How many of these drafts every modifier of a request would let pass."""
+        """Return how many of these drafts every modifier of a request would let pass."""
         state = self._states.get(request_id)
         if state is None or state.slot is None or state.sits_out:
             return 0
@@ -320,7 +321,7 @@ class Core:
             state.fault = state.fault or fault
 
     def is_reasoning(self, request_id: str) -> bool:
-        """Whether a request has begun and its constraint not."""
+        """Return whether a request has begun and its constraint not."""
         state = self._states.get(request_id)
         if state is None or state.slot is None:
             return False

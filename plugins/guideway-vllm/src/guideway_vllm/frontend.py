@@ -99,7 +99,7 @@ class FrontEnd:
         return bare
 
     def judges(self, params: Any) -> bool:
-        """Whether a request with these parameters is tried at all."""
+        """Return whether a request with these parameters is tried at all."""
         return hasattr(params, "structured_outputs") and (self._judges_all or is_ours(params))
 
     def admit(self, request: Any, text: str | None = None) -> None:
@@ -179,7 +179,7 @@ class FrontEnd:
             params.structured_outputs._backend = f"{PREFIX}{self._fingerprint}"
 
     def judge(self, params: Any) -> Judge | None:
-        """What checks the outputs of a request with these parameters; None: nobody asked for it."""
+        """Return what checks the outputs of a request with these parameters; None: nobody asked for it."""
         if not hasattr(params, "structured_outputs"):
             return None
         constraint = judged(params, self._config.on_unenforced)
@@ -271,8 +271,8 @@ def _why_unchecked(vllm_config: Any) -> str:
 
 @contextmanager
 def _told_as_vllm_does(*, over_network: str = "") -> Iterator[None]:
-    """What is wrong with a request, as an error that vLLM's server has an answer for. `over_network`, to who sent the
-    request of this id: what a plugin's exception says is for the operator's log alone."""
+    """Raise what is wrong with a request as an error that vLLM's server has an answer for. `over_network`, to who sent
+    the request of this id: what a plugin's exception says is for the operator's log alone."""
     from vllm.exceptions import VLLMValidationError
 
     try:

@@ -1,4 +1,4 @@
-"""What engine cores say of themselves, for a probe of the server's."""
+"""The reports of engine cores on themselves, for a probe of the server's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["METHOD", "CoreHealth", "unhealthy"]
 log = logging.getLogger("vllm.guideway")
 
 METHOD = "guideway_unhealthy"
-"""Of vLLM's engine core, which answers between two steps."""
+"""The name of a method of vLLM's engine core, which answers between two steps."""
 
 WITHIN = 0.02
 """Seconds a probe waits for an answer. After that it has what was said the last time, so that no long step keeps it."""

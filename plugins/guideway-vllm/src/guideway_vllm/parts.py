@@ -1,4 +1,4 @@
-"""What front end and engine core are built from: plugins, vocabulary and the runtime over them."""
+"""The parts that front end and engine core are built from: plugins, vocabulary and the runtime over them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from guideway_vllm.stock.strategy import StockStrategy
 __all__ = ["OFFERS", "build_runtime", "check_server", "fingerprint", "vocabulary_of", "whitespace_of"]
 
 OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.UNIFORM, Need.FEEDBACK})
-"""What a modifier can have here. vLLM runs no sequence beside another one's, and the draw ends in its worker."""
+"""The needs of a modifier that can be met here. vLLM runs no sequence beside another one's, and the draw ends in its
+worker."""
 
 _VOCABULARIES: weakref.WeakKeyDictionary[Any, Vocabulary] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
@@ -75,8 +76,9 @@ def build_runtime(config: GuestConfig, plugins: Plugins, vllm_config: Any, *, fr
 
 
 def can_sit_out(vllm_config: Any) -> bool:
-    """Whether the scheduler can leave a sequence out until its masks are ready: it preempts it and drops what is drawn
-    meanwhile, which vLLM can since 0.32, and without its prefix cache would compute the whole of it anew each time."""
+    """Return whether the scheduler can leave a sequence out until its masks are ready: it preempts it and drops what is
+    drawn meanwhile, which vLLM can since 0.32, and without its prefix cache would compute the whole of it anew each
+    time."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
     preempt = getattr(Scheduler, "_preempt_request", None)
@@ -105,7 +107,7 @@ def whitespace_of(config: GuestConfig, structured_outputs: Any) -> Whitespace:
 
 
 def fingerprint(config: GuestConfig, plugins: Plugins) -> str:
-    """Of the plugins, their files, their options and everything that decides how they behave."""
+    """Hash the plugins, their files, their options and everything that decides how they behave."""
     return config.plan(plugins).fingerprint
 
 

@@ -62,10 +62,10 @@ LONGEST = 40
 """Characters of a key that may be a slip; comparing takes time, and what it found is remembered."""
 
 ALIKE = 0.8
-"""How much of a key's first word, by `difflib`, is as in ``guideway``, for it to be a slip."""
+"""The share of a key's first word that, by `difflib`, is as in ``guideway``, for it to be a slip."""
 
 CARRIER = "guideway.carrier."
-"""What `_backend` begins with in a request that has modifiers and no constraint. vLLM waits for the tokens of
+"""The text that `_backend` begins with in a request that has modifiers and no constraint. vLLM waits for the tokens of
 structured requests, and only these have a carrier for a payload, so it travels as one that allows all."""
 
 GREEDY_BELOW = 1e-5
@@ -73,13 +73,13 @@ GREEDY_BELOW = 1e-5
 
 
 def carries_only(params: Any) -> bool:
-    """Whether vLLM's sampling parameters have no constraint but the carrier."""
+    """Return whether vLLM's sampling parameters have no constraint but the carrier."""
     outputs = params.structured_outputs
     return outputs is None or str(outputs._backend).startswith(CARRIER)
 
 
 def is_bearable(outputs: Any, limits: Mapping[str, int]) -> bool:
-    """Whether ``structured_outputs`` are a constraint that a library with these limits may be asked about."""
+    """Return whether ``structured_outputs`` are a constraint that a library with these limits may be asked about."""
     try:
         constraint = _constraint(outputs, {})
         check_bytes(constraint, [limits])
@@ -89,7 +89,7 @@ def is_bearable(outputs: Any, limits: Mapping[str, int]) -> bool:
 
 
 def is_ours(params: Any) -> bool:
-    """Whether the request asks for anything guideway serves."""
+    """Return whether the request asks for anything guideway serves."""
     return params.structured_outputs is not None or any(map(_is_meant, params.extra_args or ()))
 
 
@@ -125,8 +125,8 @@ def request_of(
 
 
 def judged(params: Any, default: OnUnenforced) -> JsonSchema | JsonObject | None:
-    """What the outputs of a request are to be checked against, where it says so, or the operator's `default` does.
-    None: nothing; also of a request that will be refused."""
+    """Return what the outputs of a request are to be checked against, where it says so, or the operator's `default`
+    does. None: nothing; also of a request that will be refused."""
     wanted = (params.extra_args or {}).get(ON_UNENFORCED_KEY, default)
     if wanted != "check" or carries_only(params):
         return None
@@ -138,7 +138,7 @@ def judged(params: Any, default: OnUnenforced) -> JsonSchema | JsonObject | None
 
 
 def is_strict(request: Any) -> bool:
-    """Whether an OpenAI request says ``strict: true`` of its ``response_format``, or of ``text.format``."""
+    """Return whether an OpenAI request says ``strict: true`` of its ``response_format``, or of ``text.format``."""
     if (response_format := getattr(request, "response_format", None)) is not None:
         said = getattr(response_format, "json_schema", None)
     else:
@@ -197,7 +197,7 @@ def _extra(extra_args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_meant(key: object) -> bool:
-    """Whether a key is one of ours, or is nearly."""
+    """Return whether a key is one of ours, or is nearly."""
     return isinstance(key, str) and (key.startswith(PREFIX) or (len(key) <= LONGEST and _is_misspelt(key)))
 
 
@@ -266,7 +266,7 @@ def _whitespace(outputs: Any, extra: Mapping[str, Any]) -> Any:
 
 
 def _dialect(grammar: Any) -> str:
-    """What vLLM takes it for: its field says nothing of a dialect, and holds either."""
+    """Tell what vLLM takes it for: its field says nothing of a dialect, and holds either."""
     from vllm.v1.structured_output.utils import grammar_is_likely_lark
 
     return "lark" if grammar_is_likely_lark(grammar) else "ebnf"

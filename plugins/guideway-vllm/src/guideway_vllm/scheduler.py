@@ -35,7 +35,8 @@ class GuestScheduler:
     _final_reports: dict[str, dict[str, Any]]
     """The reports of the requests that ended in this step, which go with their last outputs."""
     _prompt_logprobs: dict[str, Any]
-    """Of requests whose first token was drawn without a mask: they come once, and go with the first that counts."""
+    """Log-probabilities of the prompts of requests whose first token was drawn without a mask: they come once, and go
+    with the first that counts."""
 
     def __init__(self, vllm_config: Any, *args: Any, structured_output_manager: Any, **kwargs: Any) -> None:
         config = GuestConfig.of(vllm_config)
@@ -95,7 +96,7 @@ class GuestScheduler:
         return outputs
 
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
-        """Whether a request that waits may be scheduled."""
+        """Return whether a request that waits may be scheduled."""
         may_run = bool(super()._handle_blocked_waiting_request(request))  # type: ignore[misc]
         if not may_run or self.guest is None:
             return may_run
@@ -209,7 +210,7 @@ class GuestManager:
         return bitmask
 
     def take_step(self) -> tuple[Any, Any]:
-        """What goes down to the workers, and what is kept until its tokens come."""
+        """Take what goes down to the workers, and what is kept until its tokens come."""
         step = self._step
         del self._step
         return step
@@ -244,7 +245,7 @@ class GuestManager:
         super().clear_backend()  # type: ignore[misc]
 
     def _reasons(self, request: Any) -> bool:
-        """Whether the model still reasons, so that its constraint has to wait."""
+        """Return whether the model still reasons, so that its constraint has to wait."""
         return self._bounds(request, ())[1] > 0
 
     def _bounds(self, request: Any, token_ids: Sequence[int], *, committed: bool = False) -> tuple[int, int]:
@@ -260,9 +261,9 @@ class GuestManager:
 def constraint_bounds(
     manager: Any, request: Any, token_ids: Sequence[int], *, committed: bool = False
 ) -> tuple[int, int]:
-    """Where in these tokens, which are drafts or `committed`, the reasoning ends, as vLLM's manager knows it: the first
-    token the grammar accepts, and the first row it masks. Past their end: it has not ended. vLLM before 0.32 has one
-    number for both."""
+    """Find where in these tokens, which are drafts or `committed`, the reasoning ends, as vLLM's manager knows it: the
+    first token the grammar accepts, and the first row it masks. Past their end: it has not ended. vLLM before 0.32 has
+    one number for both."""
     if hasattr(manager, "_get_constraint_bounds"):
         start, masked = manager._get_constraint_bounds(request, token_ids, spec_tokens_committed=committed)
     else:

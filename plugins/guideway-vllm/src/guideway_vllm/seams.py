@@ -72,12 +72,12 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.worker.worker_base:WorkerWrapperBase.init_device": (),
     "vllm.v1.worker.worker_base:WorkerBase.shutdown": (),
 }
-"""Where the guest hangs, and the parameters it relies on."""
+"""The places where the guest hangs, and the parameters it relies on."""
 
 BEFORE = {
     "vllm.v1.structured_output:StructuredOutputManager._get_constraint_bounds": "_get_constraint_start",
 }
-"""What a seam was called in vLLM before 0.32; it takes the same parameters."""
+"""The names of seams in vLLM before 0.32; it takes the same parameters."""
 
 
 def install() -> None:
@@ -105,12 +105,12 @@ def install() -> None:
 
 
 def missing_seams() -> list[str]:
-    """What this vLLM has not got, one line each."""
+    """List what this vLLM has not got, one line each."""
     return [why for path, parameters in NEEDED.items() if (why := _lacks(path, parameters)) is not None]
 
 
 def _lacks(path: str, parameters: tuple[str, ...]) -> str | None:
-    """What this vLLM has not got of a seam; None: nothing."""
+    """Return what this vLLM has not got of a seam; None: nothing."""
     function = _known(path)
     if function is None:
         return f"it has no {path}"
@@ -173,7 +173,7 @@ _SERVING: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _change_server(strict_refuses: bool) -> None:
-    """What only a server over HTTP has, and not in every version: what is lost without it is logged. Raises
+    """Change what only a server over HTTP has, and not in every version: what is lost without it is logged. Raises
     `InvalidConfiguration` where that was asked for."""
     import vllm
 
@@ -244,7 +244,7 @@ def _around_validate_params(validate_params: Callable[..., Any]) -> Callable[...
 
 
 _ADMIT: ContextVar[Callable[[Any], None] | None] = ContextVar("_ADMIT", default=None)
-"""What `process_inputs` does with a request, where that is not to try it."""
+"""The function that `process_inputs` calls with a request, where that is not to try it."""
 
 
 def _around_process_inputs(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
@@ -413,5 +413,5 @@ IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
         UNTOLD,
     ),
 }
-"""What is changed of the server over HTTP, where vLLM has it: the parameters that are relied on, and what is lost
-without it. It drops ``strict``, and streams have no field for what guideway tells."""
+"""The places that are changed of the server over HTTP, where vLLM has it: the parameters that are relied on, and what
+is lost without it. It drops ``strict``, and streams have no field for what guideway tells."""

@@ -1,4 +1,5 @@
-"""What travels between vLLM's engine core and its workers once per step, as an attribute of vLLM's own messages."""
+"""The messages that travel between vLLM's engine core and its workers once per step, as an attribute of vLLM's own
+messages."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 __all__ = ["ATTRIBUTE", "GuestOutput", "GuestStep", "Part", "select"]
 
 ATTRIBUTE = "guideway"
-"""Of ``GrammarOutput`` going down and of ``ModelRunnerOutput`` coming up: dataclasses, pickled with what they hold."""
+"""The attribute of ``GrammarOutput`` going down and of ``ModelRunnerOutput`` coming up: dataclasses, pickled with what
+they hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Part:
     rows: NDArray[np.int32]
     """``int32[step.batch.num_rows]``: the row of the whole step each of its rows is."""
     draws: bool
-    """Whether guideway draws the tokens, because a modifier acts on the final distribution; else vLLM does."""
+    """True if guideway draws the tokens, because a modifier acts on the final distribution; else vLLM does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,11 @@ class GuestStep:
 
     fingerprint: str
     stop_token_id: int
-    """What a row is left with whose token will not be final."""
+    """The token that a row is left with whose token will not be final."""
     request_ids: Sequence[str]
     """The step's sequences, in order."""
     num_rows: Sequence[int]
-    """Of each: one, and one for each of its drafts."""
+    """The number of rows of each: one, and one for each of its drafts."""
     masked: NDArray[np.int32]
     """``int32[m]``: the rows `bitmask` speaks of."""
     bitmask: NDArray[np.int32]

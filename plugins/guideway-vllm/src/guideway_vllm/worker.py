@@ -72,13 +72,13 @@ class WorkerExtension:
     guideway_guest: GuestWorker
 
     def guideway(self, address: str, *args: Any, **kwargs: Any) -> Any:
-        """What the mixins' method ``name.method`` returns: ``llm.collective_rpc("guideway", args=(address, ...))``.
-        Raises `UnsupportedCapability` if there is none."""
+        """Call the mixins' method ``name.method``: ``llm.collective_rpc("guideway", args=(address, ...))``. Raises
+        `UnsupportedCapability` if there is none."""
         return self.guideway_guest.mixins.call(address, args, kwargs)
 
 
 class _Model:
-    """What mixins may know of a worker: a `guideway.api.Worker`."""
+    """The facts that mixins may know of a worker: a `guideway.api.Worker`."""
 
     def __init__(self, worker: Any) -> None:
         self.model = worker.model_runner.get_model()
@@ -88,7 +88,7 @@ class _Model:
 
 
 class _Step:
-    """What mixins may know of a step: a `guideway.api.WorkerStep`."""
+    """The facts that mixins may know of a step: a `guideway.api.WorkerStep`."""
 
     def __init__(self, scheduled: Any) -> None:
         self.sequence_ids = tuple(scheduled.num_scheduled_tokens)
@@ -106,7 +106,7 @@ class GuestWorker:
         self._worker = worker
         self._fingerprint = fingerprint(config, plugins)
         self._parts: list[tuple[str, Callable[[], object]]] = []
-        """What has to be closed, the last one first."""
+        """The parts that have to be closed, the last one first."""
         try:
             self._make_parts(config, plugins, vllm_config)
         except BaseException:

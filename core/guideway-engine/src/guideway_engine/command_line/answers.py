@@ -1,4 +1,4 @@
-"""How ``guideway generate`` shows what came of prompts: JSON lines, a table, and what went wrong on standard error."""
+"""Show what came of prompts, for ``guideway generate``: JSON lines, a table, and what went wrong on standard error."""
 # ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations

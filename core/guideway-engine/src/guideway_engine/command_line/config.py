@@ -90,7 +90,7 @@ def sources(args: Namespace) -> list[Layer]:
 
 
 def configuration(args: Namespace, layers: list[Layer], defaults: Layer | None = None) -> Configuration:
-    """What `layers` say together, and beneath them `defaults`; `args` add modifiers and enabled plugins to it."""
+    """Combine `layers`, and beneath them `defaults`; `args` add modifiers and enabled plugins to it."""
     layers = [defaults or {}, *layers]
     said = Configuration.of(layers).settings
     more: Layer = {}

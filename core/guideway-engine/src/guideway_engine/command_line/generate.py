@@ -99,7 +99,7 @@ def _generate(args: Namespace) -> int:
 
 
 def _configuration(args: Namespace, jobs: list[Job]) -> Configuration:
-    """What the sources say; where they say nothing, strategies and modifiers are what the jobs need."""
+    """Combine what the sources say; where they say nothing, strategies and modifiers are what the jobs need."""
     sources = config.sources(args)
     plugins = config.configuration(args, sources).plugin_settings()
     modifiers = {name for job in jobs if isinstance(job.params.modifiers, dict) for name in job.params.modifiers}
@@ -146,7 +146,7 @@ def _installed_strategies(settings: PluginSettings) -> tuple[str, ...]:
 
 
 def _can_run(plugins: Plugins, record: PluginRecord) -> bool:
-    """Whether a strategy can be built here. One that is broken counts: its error is to be seen."""
+    """Return whether a strategy can be built here. One that is broken counts: its error is to be seen."""
     try:
         return plugins.load("grammar", f"{record.distribution}/{record.name}").available() is None
     except PluginError:

@@ -33,7 +33,7 @@ CONSTRAINTS = ("schema", "regex", "choice", "grammar")
 """The constraints that a line of input may have, one of them."""
 
 LINE_KEYS = ("prompt", "id", *CONSTRAINTS, "tenant", "modifiers", "on_unenforced", *SAMPLING)
-"""What a line of ``--input`` may hold."""
+"""The keys that a line of ``--input`` may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class Job:
     params: SamplingParams
     tenant: str = ""
     from_line: bool = False
-    """Whether a line of input says what it is to be."""
+    """True if a line of input says what it is to be."""
     error: InvalidRequest | None = None
-    """What is wrong with its line, if there is something; the others are answered all the same."""
+    """The error in its line, if there is something; the others are answered all the same."""
 
 
 def in_flags(text: str, job: Job) -> str:

@@ -1,1 +1,1 @@
-"""Where workers run: a package for each executor."""
+"""The places where workers run: a package for each executor."""

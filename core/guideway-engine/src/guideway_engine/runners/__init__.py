@@ -1,1 +1,1 @@
-"""What runs a model on a worker: a package for each runner."""
+"""The runners of models on workers: a package for each runner."""

@@ -1,1 +1,1 @@
-"""Which sequences run, what each step computes for them, and where their tokens live."""
+"""The decisions which sequences run, what each step computes for them, and where their tokens live."""

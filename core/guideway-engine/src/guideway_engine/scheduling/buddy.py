@@ -11,7 +11,7 @@ def power_of_two(number: int) -> int:
 
 
 class BuddyAllocator:
-    """Which of `num_cells` cells are free.
+    """A record of which of `num_cells` cells are free.
 
     Two free halves of a block become that block at once, so a block is free as a whole whenever all its cells are.
     """
@@ -32,12 +32,12 @@ class BuddyAllocator:
         return other
 
     def num_free(self) -> int:
-        """How many cells are free."""
+        """Return the number of free cells."""
         return sum(size * len(starts) for size, starts in self._free.items())
 
     def take(self, size: int, preferred: int | None = None) -> int | None:
-        """Where a block of `size` starts that was free and now is not: at `preferred` if that can be, else at the
-        beginning of the smallest free block that is large enough, of several the first. None if there is none."""
+        """Take a free block of `size` and return where it starts: at `preferred` if that can be, else at the beginning
+        of the smallest free block that is large enough, of several the first. None if there is none."""
         if preferred is not None and preferred % size == 0:
             for whole in self._free:
                 if whole >= size and (first := preferred & -whole) in self._free[whole]:

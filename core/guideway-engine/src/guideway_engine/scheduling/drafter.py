@@ -21,7 +21,7 @@ class PromptLookup:
         self._tokens = list(prompt)
         self._prompt_length = len(prompt)
         self._after: dict[tuple[int, ...], int] = {}
-        """Where the tokens begin that followed the latest occurrence of these."""
+        """The places where the tokens begin that followed the latest occurrence of these."""
         self._indexed = SHORTEST
         """Below it is where all that is indexed ends."""
 

@@ -1,4 +1,5 @@
-"""Which cells of the KV cache belong to which sequence: accounting only, for the tensors live in the workers.
+"""The account of which cells of the KV cache belong to which sequence: accounting only, for the tensors live in the
+workers.
 
 A sequence owns one slot from `KVCache.allocate` to `KVCache.release`, and in it at most one region of cells, whose
 size is a power of two. One that outgrows its region gets a larger one, if possible around the old. What that means
@@ -48,7 +49,7 @@ class _Holder:
     token_ids: list[int]
     region: Region | None
     written: int
-    """How many of the region's cells may hold something, those of tokens cut or never counted included."""
+    """The number of the region's cells that may hold something, those of tokens cut or never counted included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,9 @@ class KVCache:
                 field="num_cells",
             )
         self.num_slots = num_slots
-        """How many sequences fit at once."""
+        """The number of sequences that fit at once."""
         self.num_cells = num_cells
-        """How many tokens fit at once, of all sequences and kept regions."""
+        """The number of tokens that fit at once, of all sequences and kept regions."""
         self.max_length = max_length
         """The most tokens one sequence can hold."""
         self._enable_prefix_caching = enable_prefix_caching
@@ -98,7 +99,7 @@ class KVCache:
         self._pending: tuple[int, tuple[Move, ...]] = (0, ())
 
     def capacity(self) -> int:
-        """How many slots are free."""
+        """Return the number of free slots."""
         return self.num_slots - len(self._slots)
 
     def allocate(self, token_ids: Sequence[int] = (), siblings: Sequence[int] = ()) -> int:
@@ -137,7 +138,7 @@ class KVCache:
         return slot
 
     def length(self, slot: int) -> int:
-        """How many tokens of `slot` are computed."""
+        """Return the number of computed tokens of `slot`."""
         return len(self._holder(slot).token_ids)
 
     def token_ids(self, slot: int) -> list[int]:
@@ -152,8 +153,8 @@ class KVCache:
         return region
 
     def append(self, slot: int, token_ids: Sequence[int], num_rows: int) -> Append:
-        """What a worker needs to know of `token_ids` that it is to compute in reserved room, with `num_rows` rows of
-        logits. Raises `KVCacheError` if no room was reserved."""
+        """Return what a worker needs to know of `token_ids` that it is to compute in reserved room, with `num_rows`
+        rows of logits. Raises `KVCacheError` if no room was reserved."""
         return Append(self.region(slot), self.length(slot), token_ids, num_rows)
 
     def reserve(self, slot: int, num_tokens: int) -> None:
@@ -318,7 +319,7 @@ class KVCache:
 
 
 def _longest_prefix(holders: Sequence[_Holder], token_ids: list[int]) -> tuple[_Holder | None, int]:
-    """Which of `holders` has the longest prefix of `token_ids` that is worth it, and how long that is."""
+    """Find which of `holders` has the longest prefix of `token_ids` that is worth it, and how long that is."""
     limit = len(token_ids) - 1
     best, length = None, MIN_PREFIX - 1
     for holder in holders:
@@ -328,7 +329,7 @@ def _longest_prefix(holders: Sequence[_Holder], token_ids: list[int]) -> tuple[_
 
 
 def _common(a: list[int], b: list[int], start: int, limit: int) -> int:
-    """How many tokens `a` and `b` have in common, at most `limit`, if the first `start` are known to be."""
+    """Count the tokens that `a` and `b` have in common, at most `limit`, if the first `start` are known to be."""
     end = min(len(a), limit)
     while start + 64 <= end and a[start : start + 64] == b[start : start + 64]:
         start += 64

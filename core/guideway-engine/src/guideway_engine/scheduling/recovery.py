@@ -17,7 +17,7 @@ class Recovery:
         self._restart = restart
         self._suspects: list[SequenceState] = []
         self.workers_lost = False
-        """Whether the workers are gone and not all of the way back."""
+        """True if the workers are gone and not all of the way back."""
 
     def record_loss(self, sequences: Sequence[SequenceState]) -> SequenceState | None:
         """The workers are lost in a step of `sequences`. Returns the one it happened with once more."""
@@ -33,7 +33,8 @@ class Recovery:
         self.workers_lost = False
 
     def next_suspect(self) -> SequenceState | None:
-        """Which sequence has to take the next step alone. A suspect that has no room now keeps no other one waiting."""
+        """Return the sequence that has to take the next step alone. A suspect that has no room now keeps no other one
+        waiting."""
         return next((s for s in self._suspects if s.active), None)
 
     def clear(self, sequences: Iterable[SequenceState]) -> None:

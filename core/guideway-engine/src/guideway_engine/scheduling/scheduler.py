@@ -72,11 +72,11 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """How many sequences have not started."""
+        """The number of sequences that have not started."""
         return len(self._table.waiting)
 
     def num_waiting_at(self, priority: int) -> int:
-        """How many of them have this priority or a better one."""
+        """Return how many of them have this priority or a higher one."""
         return self._table.waiting.count(priority)
 
     def add(self, group: SequenceGroup) -> None:
@@ -84,7 +84,7 @@ class Scheduler:
         self._table.add(group)
 
     def has_work(self) -> bool:
-        """Whether any request has not ended."""
+        """Return whether any request has not ended."""
         return bool(self._table.waiting or self._running or self._table.is_judging)
 
     def fork(self, sequence: SequenceState) -> SequenceState:
@@ -138,8 +138,8 @@ class Scheduler:
             self._restart_workers()
 
     def awaited(self) -> list[Future[Any]]:
-        """What has to be waited for before a step can bring anything, compilations and verdicts; empty if nothing
-        has."""
+        """Return what has to be waited for before a step can bring anything, compilations and verdicts; empty if
+        nothing has."""
         if self._running:
             return []
         compilations = [s.group.admission.compilation for s in self._table.waiting]
@@ -149,8 +149,8 @@ class Scheduler:
     # Which sequences run
 
     def _candidate(self) -> SequenceState | None:
-        """Which joins next: by priority; of equals those that were preempted first. One that waits for slots gives way
-        to those that were preempted, for it is their end that frees slots."""
+        """Choose which sequence joins next: by priority; of equals those that were preempted first. One that waits for
+        slots gives way to those that were preempted, for it is their end that frees slots."""
         preempted = min((s for s in self._running if not s.active), key=BY_RANK, default=None)
         waiting = self._table.next_waiting()
         if waiting is not None and self._cache.capacity() < len(waiting.group.prompts):
@@ -248,7 +248,7 @@ class Scheduler:
                 self._cache.truncate(slot, sequence.length(which) - 1)
 
     def _plan(self) -> list[Work]:
-        """What each active sequence computes: those that decode first, then as much of prompts as fits."""
+        """Plan what each active sequence computes: those that decode first, then as much of prompts as fits."""
         decoding: list[SequenceState] = []
         computing: list[SequenceState] = []
         suspect = self._recovery.next_suspect()

@@ -27,14 +27,14 @@ class SequenceGroup:
     arrival: int
     """Its number among the requests of the engine."""
     max_tokens: int
-    """How many tokens each sequence generates at most: what the caller asked for, cut to the context."""
+    """The most tokens that each sequence generates: what the caller asked for, cut to the context."""
     stop_token_ids: frozenset[int]
     inbox: list[GenerationResult]
-    """Where its result is put as well."""
+    """A list into which its result is put as well."""
     parse: Callable[[str], Any] | None = None
     """Makes the object of a complete answer."""
     prompt_text: str = ""
-    """What its texts begin with."""
+    """The text that its texts begin with."""
     prompts: tuple[tuple[int, ...], ...] = ()
     """Its own prompt and its companions'."""
     sequences: list[SequenceState] = field(default_factory=list)
@@ -57,11 +57,11 @@ class SequenceGroup:
         return self.admission.request
 
     def has_ended(self) -> bool:
-        """Whether every sequence has."""
+        """Return whether every sequence has ended."""
         return all(sequence.completion is not None for sequence in self.sequences)
 
     def verdicts(self) -> list[Future[bool | None]]:
-        """What is still to come of the texts that are judged."""
+        """Return what is still to come of the texts that are judged."""
         found = [sequence.verdict for sequence in self.sequences]
         return [verdict for verdict in found if verdict is not None and not verdict.done()]
 
@@ -106,15 +106,15 @@ class SequenceState:
     index: int
     output: list[int] = field(default_factory=list)
     attempt: int = 0
-    """How often its output was drawn before, and not valid."""
+    """The number of times that its output was drawn before, and not valid."""
     text: str = ""
-    """What is final of the text of `output`; see `TextStream`."""
+    """The final part of the text of `output`; see `TextStream`."""
     logprobs: list[TokenLogprobs] | None = None
-    """Of each token of `output`, if asked for."""
+    """The log-probabilities of each token of `output`, if asked for."""
     slots: list[int] = field(default_factory=list)
     """From its start to its end its own slot and then its companions'."""
     active: bool = False
-    """Whether its slots have room for keys and values; False before it joins and while it is preempted."""
+    """True if its slots have room for keys and values; False before it joins and while it is preempted."""
     in_step: bool = False
     """True from the beginning of a step until `append`: if the step is interrupted, cache and states may be ahead
     of `output`."""
@@ -125,16 +125,16 @@ class SequenceState:
     completion: Completion | None = None
     """Set once, when it ends."""
     verdict: Future[bool | None] | None = None
-    """What `Completion.valid` will be, where its text is judged."""
+    """The value that `Completion.valid` will have, where its text is judged."""
     may_retry: bool = False
-    """Whether the runtime expects another attempt, should its output not be valid."""
+    """True if the runtime expects another attempt, should its output not be valid."""
     abandoned: bool = False
-    """Whether it ended before it started, and the runtime knows."""
+    """True if it ended before it started, and the runtime knows."""
     stream: TextStream = field(default_factory=TextStream)
     lookup: PromptLookup | None = None
-    """Where its drafts come from; made with the first."""
+    """The source of its drafts; made with the first."""
     id: str = field(init=False)
-    """What workers call it, and what they run beside it."""
+    """The name by which workers call it, and what they run beside it."""
     request: Request = field(init=False)
     tenant: str = field(init=False)
     priority: int = field(init=False)
@@ -152,15 +152,15 @@ class SequenceState:
             self.logprobs = []
 
     def ready(self) -> bool:
-        """Whether it may start: its constraint is compiled, and the prompt it shares is computed."""
+        """Return whether it may start: its constraint is compiled, and the prompt it shares is computed."""
         return self.group.admission.ready() and (self.index == 0 or self.group.sequences[0].past_prompt())
 
     def past_prompt(self) -> bool:
-        """Whether others can begin with its prompt's keys and values, or never will."""
+        """Return whether others can begin with its prompt's keys and values, or never will."""
         return bool(self.output) or self.completion is not None
 
     def is_over(self) -> bool:
-        """Whether its request is: the result was filed, and nothing is to be asked of the group."""
+        """Return whether its request is over: the result was filed, and nothing is to be asked of the group."""
         return not hasattr(self, "group")
 
     def fork(self, index: int) -> SequenceState:
@@ -183,7 +183,7 @@ class SequenceState:
         return self.output[-1] if self.output else self.group.prompts[which][-1]
 
     def length(self, which: int) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return len(self.group.prompts[which]) + len(self.output)
 
     def cut(self, token_ids: tuple[int, ...], vocabulary: Vocabulary) -> tuple[int, ...]:
@@ -277,18 +277,18 @@ class SequenceState:
         return completion
 
     def judged(self) -> Completion:
-        """What it has become, with the verdict, which is there, in it."""
+        """Return what it has become, with the verdict, which is there, in it."""
         assert self.completion is not None
         return self.completion if self.verdict is None else replace(self.completion, valid=self.verdict.result())
 
     def _looks(self, i: int) -> bool:
-        """Whether a stop string that the i-th token from now completes ends the sequence."""
+        """Return whether a stop string that the i-th token from now completes ends the sequence."""
         return len(self.output) + i + 1 > self.request.params.min_tokens
 
 
 def _quality(completion: Completion) -> float:
-    """What the best of several is chosen by: the mean raw log-probability of its tokens, as OpenAI's API has it; one
-    that failed comes last."""
+    """Compute what the best of several is chosen by: the mean raw log-probability of its tokens, as OpenAI's API has
+    it; one that failed comes last."""
     logprobs = [entry.logprob for entry in completion.logprobs or ()]
     failed = completion.error is not None or not logprobs
     return -math.inf if failed else sum(logprobs) / len(logprobs)
@@ -301,5 +301,5 @@ def refusal(request_id: str, error: GuidewayError) -> GenerationResult:
 
 
 def reason_of(error: GuidewayError) -> FinishReason:
-    """What a request that ends with `error` ended by."""
+    """Return the finish reason of a request that ends with `error`."""
     return FinishReason.REFUSED if isinstance(error, InvalidRequest) else FinishReason.INTERNAL_ERROR

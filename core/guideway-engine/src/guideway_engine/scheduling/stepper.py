@@ -26,14 +26,14 @@ RESTS = 0.005
 
 @dataclass(slots=True)
 class Work:
-    """What one sequence computes in a step."""
+    """The work of one sequence in a step."""
 
     sequence: SequenceState
     appends: list[list[int]]
     """For each of its slots the tokens that pass through the model, drafts included; some may be empty."""
     drafts: list[int]
     samples: bool
-    """Whether its next token is drawn: then every append ends where the sequence and its drafts end."""
+    """True if its next token is drawn: then every append ends where the sequence and its drafts end."""
     num_scored: int
     """For how many of its own append's last tokens the one after it is scored, being known: a prompt's."""
 
@@ -44,7 +44,7 @@ class Work:
 
 @dataclass(slots=True)
 class SequenceOutput:
-    """What a step brought one sequence."""
+    """The output of a step for one sequence."""
 
     sequence: SequenceState
     token_ids: tuple[int, ...]
@@ -52,7 +52,7 @@ class SequenceOutput:
     logprobs: list[TokenLogprobs]
     """One for each of them, if asked for; else empty."""
     outcome: Outcome
-    """What its modifiers say to them."""
+    """The answer of its modifiers to them."""
 
 
 class Stepper:
@@ -64,7 +64,7 @@ class Stepper:
         self._cache = cache
 
     def pending(self, sequence: SequenceState) -> int:
-        """How many tokens have to be computed before the next one can be drawn, besides the last of each slot."""
+        """Count the tokens to be computed before the next one can be drawn, besides the last of each slot."""
         pending = 0
         for which, slot in enumerate(sequence.slots):
             pending += sequence.length(which) - 1 - self._cache.length(slot)
@@ -153,7 +153,7 @@ class Stepper:
         return found
 
     def _scores(self, sequence: SequenceState) -> bool:
-        """Whether tokens of its prompt are still to be scored."""
+        """Return whether tokens of its prompt are still to be scored."""
         scored = sequence.group.prompt_logprobs
         return sequence.index == 0 and scored is not None and len(scored) < len(sequence.group.prompts[0])
 

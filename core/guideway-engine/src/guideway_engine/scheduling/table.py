@@ -36,7 +36,7 @@ class SequenceTable:
         self._judging: dict[SequenceGroup, None] = {}
         """Requests whose sequences have ended, and of which a text is still judged; a dict because any may be done."""
         self._changing = False
-        """Whether a start, a fork or an end has begun and is not done: if none is going on, one failed or was
+        """True if a start, a fork or an end has begun and is not done: if none is going on, one failed or was
         interrupted."""
         self._ended: list[SequenceGroup] = []
         """Requests that have ended and that `on_finish` has not been called with yet."""
@@ -173,11 +173,11 @@ class SequenceTable:
 
     @property
     def is_judging(self) -> bool:
-        """Whether a request waits for nothing but what becomes of a text that is judged."""
+        """True if a request waits for nothing but what becomes of a text that is judged."""
         return bool(self._judging)
 
     def verdicts(self) -> list[Future[bool | None]]:
-        """What these requests wait for."""
+        """Return what these requests wait for."""
         return [verdict for group in self._judging for verdict in group.verdicts()]
 
     def _allocate(self, sequence: SequenceState, which: int) -> int:

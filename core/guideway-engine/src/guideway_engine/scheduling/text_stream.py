@@ -12,7 +12,7 @@ __all__ = ["Piece", "TextStream"]
 
 @dataclass(frozen=True, slots=True)
 class TextStream:
-    """What has been decoded and not shown yet. A value: `extended` returns the next one."""
+    """The text that has been decoded and not shown yet. A value: `extended` returns the next one."""
 
     undecoded: bytes = b""
     """The first bytes of a character whose others are still to come."""
@@ -37,7 +37,7 @@ class TextStream:
         return Piece(text[:shown], None, TextStream(rest, text[shown:]))
 
     def end(self) -> str:
-        """What was withheld, now that nothing follows; a half character as U+FFFD."""
+        """Return what was withheld, now that nothing follows; a half character as U+FFFD."""
         return self.held + self.undecoded.decode(errors="replace")
 
 
@@ -51,7 +51,7 @@ class Piece(NamedTuple):
 
 
 def _beginning(text: str, stop: Sequence[str]) -> int:
-    """How many of the last characters of `text` a stop string begins with, at most."""
+    """Count how many of the last characters of `text` a stop string begins with, at most."""
     longest = min(len(text), max(map(len, stop)) - 1)
     for length in range(longest, 0, -1):
         ending = text[-length:]

@@ -1,4 +1,4 @@
-"""What waits for its turn: by priority, fair among tenants, then by arrival."""
+"""The queue of what waits for its turn: by priority, fair among tenants, then by arrival."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ServedTokens", "WaitingQueue"]
 
 
 class Queued(Protocol):
-    """What can wait in a `WaitingQueue`; it can be hashed, and these do not change."""
+    """An entry that can wait in a `WaitingQueue`; it can be hashed, and these do not change."""
 
     priority: int
     """Lower goes first."""
@@ -64,7 +64,7 @@ class WaitingQueue(Generic[T]):
                 del self._queues[item.priority]
 
     def count(self, priority: int) -> int:
-        """How many have this priority or a better one."""
+        """Count those that have this priority or a higher one."""
         return sum(len(q) for theirs, tenants in self._queues.items() if theirs <= priority for q in tenants.values())
 
     def best_priority(self) -> int:
@@ -86,7 +86,7 @@ class WaitingQueue(Generic[T]):
 
 
 class ServedTokens:
-    """How much each tenant has been served, in tokens through the model, prompts and generated ones alike.
+    """The amount that each tenant has been served, in tokens through the model, prompts and generated ones alike.
 
     A tenant that comes back after a pause has at least as much as the least served of the busy ones, so none saves up
     by waiting, and none is forgiven by going away. When none is busy, all counts are dropped. (Virtual token
@@ -95,7 +95,7 @@ class ServedTokens:
 
     def __init__(self) -> None:
         self._served: dict[str, float] = {}
-        """Of tenants that are busy, and of those that would come back with a debt."""
+        """The debts of tenants that are busy, and of those that would come back with a debt."""
         self._busy: dict[str, set[SequenceState]] = {}
         """The sequences of each tenant, waiting and running."""
 

@@ -21,18 +21,18 @@ __all__ = ["Rows", "StockCompiled", "StockMatcher"]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """How a backend's masks are laid out, and what is taken of them."""
+    """The layout of a backend's masks, and what is taken of them."""
 
     possible: NDArray[np.int32]
     """``int32[words]``, as wide as the backend's own: the tokens that can be legal at all."""
     eos_token_id: int
     """The token by which the backend says that the output is complete."""
     rule: WritingRule | None = None
-    """Of how JSON is written, where the output is JSON."""
+    """The rule of how JSON is written, where the output is JSON."""
 
 
 class Backend(Protocol):
-    """What a matcher asks of its strategy; see `StockStrategy`."""
+    """The calls that a matcher makes to its strategy; see `StockStrategy`."""
 
     name: ClassVar[str]
     capabilities: ClassVar[frozenset[str]]
@@ -84,7 +84,7 @@ class StockMatcher(Matcher):
         self._accepting = False
         rule = compiled.rows.rule
         self._places = [] if rule is None else [rule.start]
-        """Where in JSON the output stood after each token, if there is a rule."""
+        """The places in JSON where the output stood after each token, if there is a rule."""
         self._mask = np.zeros((1, compiled.rows.possible.size), dtype=np.int32)
         self._tensor = torch.from_numpy(self._mask)
         # a bit at a time is got from this several times as fast as from the array

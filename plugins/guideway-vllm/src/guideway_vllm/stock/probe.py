@@ -1,4 +1,5 @@
-"""What vLLM's backends enforce, a table for each version of their libraries: ``python -m guideway_vllm.stock``.
+"""The keywords that vLLM's backends enforce, a table for each version of their libraries: ``python -m
+guideway_vllm.stock``.
 
 They are judged as vLLM uses them, on a tokenizer of single bytes.
 """
@@ -41,8 +42,8 @@ def stand_in(vocabulary: Any) -> Server:
 
 @cache
 def support_table(strategy: Any) -> SupportTable:
-    """What the library of a `StockStrategy` enforces, as the file beside the strategy says or as it shows here. The
-    other libraries would take minutes for some of the schemas this is found out with."""
+    """Return what the library of a `StockStrategy` enforces, as the file beside the strategy says or as it shows here.
+    The other libraries would take minutes for some of the schemas this is found out with."""
 
     def measure() -> Table:
         vocabulary = byte_vocabulary()

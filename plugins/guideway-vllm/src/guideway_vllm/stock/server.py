@@ -20,7 +20,7 @@ __all__ = ["Server", "missing_server", "server_for", "serving"]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What vLLM gives its backends."""
+    """The objects that vLLM gives its backends."""
 
     vllm_config: Any
     tokenizer: Any

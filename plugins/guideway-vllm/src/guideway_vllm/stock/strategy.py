@@ -1,4 +1,4 @@
-"""What vLLM's backends have in common as grammar strategies."""
+"""The common part of vLLM's backends as grammar strategies."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ WITH_SPECIALS = ("grammar:", "structural_tag")
 
 MAX_MESSAGE = 300
 BASE_NBYTES = 1 << 16
-"""What a grammar takes at least, roughly, for backends that do not say."""
+"""The bytes that a grammar takes at least, roughly, for backends that do not say."""
 
 # Messages about text that is well formed.
 _UNSUPPORTED = re.compile(r"support|implemented|exceed|limit|\btoo\b|timed out|universal start state", re.IGNORECASE)
@@ -74,11 +74,11 @@ class StockStrategy(GrammarStrategy):
     backend: ClassVar[str]
     """As ``--structured-outputs-config`` names it."""
     library: ClassVar[str | None] = None
-    """What pip calls its library, if ``support.json`` beside the strategy says what that enforces."""
+    """The name by which pip knows its library, if ``support.json`` beside the strategy says what that enforces."""
     enforced: ClassVar[frozenset[str]] = frozenset()
     """Keywords of JSON schemas known to be enforced by a backend that has no table of what it does."""
     whitespace: ClassVar[Sequence[Whitespace]] = ("bounded", "compact", "spaced", "any")
-    """What white space its JSON can be kept to. In structural tags it is any."""
+    """The kinds of white space its JSON can be kept to. In structural tags it is any."""
 
     def __init__(self, vocabulary: Vocabulary, options: Mapping[str, Any]) -> None:
         super().__init__(vocabulary, options)
@@ -120,11 +120,11 @@ class StockStrategy(GrammarStrategy):
         return None
 
     def failure(self, native: Any) -> str | None:
-        """What went wrong inside a grammar that goes on as if nothing had."""
+        """Return what went wrong inside a grammar that goes on as if nothing had."""
         return None
 
     def is_dead_end(self, failure: str) -> bool:
-        """Whether a `failure` only says that no token can follow."""
+        """Return whether a `failure` only says that no token can follow."""
         return False
 
     def nbytes(self, native: Any, spec: str) -> int:

@@ -98,7 +98,7 @@ class BlockReader:
 
 
 def _layout(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where each part begins in a block, and the block's length."""
+    """Compute where each part begins in a block, and the block's length."""
     places = []
     end = 8 * (len(sizes) + 1)
     for size in sizes:

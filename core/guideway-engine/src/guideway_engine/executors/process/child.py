@@ -30,7 +30,7 @@ REPLY = struct.Struct("4q")
 """Number of the command, 1 if it went well and 0 if it raised, and where in the replies' memory the block is."""
 
 GRACE_SECONDS = 5.0
-"""How long a worker may take to end after its parent has gone."""
+"""The seconds that a worker may take to end after its parent has gone."""
 
 
 @dataclass(frozen=True, slots=True)

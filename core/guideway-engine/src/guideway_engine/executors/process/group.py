@@ -38,16 +38,17 @@ main(Files{files}, {rank}, {num_workers})
 """
 
 CHECK_SECONDS = 1.0
-"""How often to check whether a process whose pipe is open still runs: a child of its own may have inherited it."""
+"""The seconds between two checks whether a process whose pipe is open still runs: a child of its own may have inherited
+it."""
 
 STRAGGLER_SECONDS = 10.0
-"""How long the other workers may take once one has failed; they may be waiting for that one for ever."""
+"""The seconds that the other workers may take once one has failed; they may be waiting for that one for ever."""
 
 CLOSE_SECONDS = 10.0
-"""How long workers may take to close."""
+"""The seconds that workers may take to close."""
 
 END_SECONDS = 2.0
-"""How long a process may take to end after SIGTERM, or after it has closed its pipe."""
+"""The seconds that a process may take to end after SIGTERM, or after it has closed its pipe."""
 
 
 class PendingCall:
@@ -228,7 +229,7 @@ class _Process:
         return f"worker {self.rank} (process {self.popen.pid})"
 
     def exit_reason(self) -> str:
-        """How it ended."""
+        """Describe how it ended."""
         status = self.popen.poll()
         if status is None:
             return f"{self} hung up"
@@ -263,7 +264,7 @@ def _wait(processes: list[_Process], seconds: float) -> None:
 
 
 def _environment(num_workers: int) -> dict[str, str]:
-    """What the workers' processes inherit, beside a rank for each."""
+    """Return the environment that the workers' processes inherit, beside a rank for each."""
     environment = dict(os.environ)
     if num_workers > 1:
         with socket.socket() as free:

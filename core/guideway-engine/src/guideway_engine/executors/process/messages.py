@@ -1,4 +1,5 @@
-"""What goes to workers and comes back, as the parts of a block; arrays are parts of their own, without a copy."""
+"""The messages that go to workers and come back, as the parts of a block; arrays are parts of their own, without a
+copy."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def pack(value: Any) -> list[memoryview]:
 
 
 def unpack(parts: Sequence[memoryview]) -> Any:
-    """What was packed; its arrays lie in the memory of `parts`."""
+    """Return what was packed; its arrays lie in the memory of `parts`."""
     return pickle.loads(parts[0], buffers=parts[1:])
 
 

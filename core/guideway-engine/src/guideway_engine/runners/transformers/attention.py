@@ -38,7 +38,7 @@ MAX_WASTE = 65536
 
 
 class AttentionStep(Protocol):
-    """What answers one forward pass's attention calls, layer by layer."""
+    """The object that answers one forward pass's attention calls, layer by layer."""
 
     def attend(
         self, layer: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
@@ -60,7 +60,7 @@ def attention(
     guideway_step: AttentionStep | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """What `transformers` calls for every layer; the step answers."""
+    """Answer the call that `transformers` makes for every layer; the step answers."""
     if guideway_step is None:
         raise InvalidConfiguration(
             f"{type(module).__name__} was called without a step: its model does not hand keywords on to its attention, "
@@ -92,11 +92,11 @@ class _Rectangle:
     """One attention call: ``regions x queries`` against the first `num_keys` keys of each region."""
 
     places: slice
-    """Which of the step's places are its ``regions x queries``."""
+    """The numbers of the step's places that are its ``regions x queries``."""
     start: int
     """The first cell of the first region."""
     size: int
-    """How many cells each region has."""
+    """The number of cells of each region."""
     num_regions: int
     num_queries: int
     num_keys: int
@@ -105,18 +105,18 @@ class _Rectangle:
     first_position: int
     """The lowest of its tokens' positions."""
     same_length: bool
-    """Whether all places have a token, and all regions the same length."""
+    """True if all places have a token, and all regions the same length."""
     spans: dict[int | None, _Span] = field(default_factory=dict)
     """By window, what has been needed so far."""
 
     @property
     def folds_heads(self) -> bool:
-        """Whether the query heads that share a kv head become queries of it: for few queries that is 1.5x (float32)
-        to 7x (bfloat16) faster on a CPU than enable_gqa, which reads the keys once per query head."""
+        """True if the query heads that share a kv head become queries of it: for few queries that is 1.5x (float32) to
+        7x (bfloat16) faster on a CPU than enable_gqa, which reads the keys once per query head."""
         return self.num_queries <= MAX_SHARED_QUERIES
 
     def span(self, window: int | None, store: KVStore, masks: Masks, group: int) -> _Span:
-        """What is visible where each query sees `window` keys, its own included; None: all up to its own."""
+        """Mark what is visible where each query sees `window` keys, its own included; None: all up to its own."""
         span = self.spans.get(window)
         if span is None:
             span = self.spans[window] = self._span(window, store, masks, group)

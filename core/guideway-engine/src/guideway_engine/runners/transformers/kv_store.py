@@ -15,7 +15,7 @@ __all__ = ["KVShape", "KVStore"]
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """What one token costs: every layer has `num_heads` key heads of `key_dim` and value heads of `value_dim`."""
+    """The cost of one token: every layer has `num_heads` key heads of `key_dim` and value heads of `value_dim`."""
 
     num_layers: int
     num_heads: int
@@ -46,7 +46,7 @@ class KVStore:
             ) from error
         self._layers = list(zip(self.keys.unbind(), self.values.unbind(), strict=True))
         self.num_moves = 0
-        """How many moves have been done."""
+        """The number of moves that have been done."""
 
     @torch.inference_mode()
     def move(self, moves: Sequence[Move], first_move: int) -> None:

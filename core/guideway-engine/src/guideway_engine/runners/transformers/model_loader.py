@@ -46,7 +46,7 @@ def load_model(path: str | PathLike[str], dtype: str | torch.dtype, device: str 
 
 
 def model_info(model: PreTrainedModel) -> ModelInfo:
-    """What an engine has to know about `model` before it can make room for it."""
+    """Collect what an engine has to know about `model` before it can make room for it."""
     config: Any = model.config.get_text_config()
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     stops = getattr(model.generation_config, "eos_token_id", None)

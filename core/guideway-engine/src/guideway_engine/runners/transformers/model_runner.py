@@ -143,8 +143,8 @@ def _padded(output: ForwardOutput) -> ForwardOutput:
 
 @contextmanager
 def _inputs_of(module: torch.nn.Module, *, wanted: bool) -> Iterator[list[Tensor]]:
-    """What `module` is called with meanwhile, if `wanted`. For the output embeddings this is the last hidden states
-    after the final norm, already cut down to the rows of logits; asking the model would return every layer's."""
+    """Record what `module` is called with meanwhile, if `wanted`. For the output embeddings this is the last hidden
+    states after the final norm, already cut down to the rows of logits; asking the model would return every layer's."""
     inputs: list[Tensor] = []
     if not wanted:
         yield inputs

@@ -1,4 +1,4 @@
-"""Whether a model can be run faithfully by the engine's own attention, and what that attention has to do.
+"""Find whether a model can be run faithfully by the engine's own attention, and what that attention has to do.
 
 What cannot is refused before the first request, with the reason: attention that looks at anything but a stretch of
 tokens that ends with its own, adds something to the scores, or depends on more than queries, keys and values.
@@ -45,7 +45,7 @@ class _MaskUsed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """What a layer gets for its mask, only to hand it on."""
+    """The object that a layer gets for its mask, only to hand it on."""
 
     sees: MaskFunction
 
@@ -63,14 +63,14 @@ AttentionMaskInterface.register(PROBE_NAME, _remember)
 
 @dataclass(frozen=True, slots=True)
 class AttentionProfile:
-    """What one token sent through a model showed."""
+    """The facts that one token sent through a model showed."""
 
     model: str
     """The class of the model."""
     kv_shape: KVShape
-    """Of this worker's part of the model, where several share it."""
+    """The shape of this worker's part of the model, where several share it."""
     num_query_heads: int
-    """Of this worker's part as well."""
+    """The number of query heads of this worker's part."""
     logits_width: int
     masks: tuple[_Mask | None, ...]
     """By layer; None: all up to the token itself."""

@@ -90,7 +90,7 @@ def _check_heads(model: PreTrainedModel, num_workers: int) -> None:
 
 @torch.inference_mode()
 def _trial(model: PreTrainedModel) -> torch.Tensor:
-    """What the model says to a few tokens."""
+    """Return what the model says to a few tokens."""
     token_ids = torch.arange(TRIAL_TOKENS)[None] % model.config.get_text_config().vocab_size
     logits: torch.Tensor = model(input_ids=token_ids, use_cache=False).logits
     return logits.float()

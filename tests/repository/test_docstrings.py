@@ -1,0 +1,60 @@
+"""A docstring begins with a verb or the noun it defines, and not with a question that it never asks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.repository.sources import ROOT, source_files
+
+QUESTIONS = re.compile(r"(What|How|Whether|Of|Which|Where|If)\b")
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """``(line, text)`` of each docstring in `source`: of modules, classes and functions, and of what a text follows."""
+    for node in ast.walk(ast.parse(source)):
+        for statement in getattr(node, "body", None) or [] if not isinstance(node, ast.Lambda | ast.IfExp) else []:
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield statement.lineno, text
+
+
+def questions(source: str) -> list[tuple[int, str]]:
+    return [(line, text[:60]) for line, text in docstrings(source) if QUESTIONS.match(text.lstrip())]
+
+
+@pytest.mark.parametrize("top", ["core", "plugins", "contrib"])
+def test_docstrings_begin_with_a_verb_or_a_noun(top: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for path in source_files()
+        if path.suffix == ".py" and path.is_relative_to(ROOT / top)
+        for line, text in questions(path.read_text("utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""What it is."""',
+        'class A:\n    """Where it is."""',
+        'def f():\n    """\n    Whether it is."""',
+        'async def f():\n    """How it is."""',
+        'class A:\n    x: int\n    """Of the rows."""',
+        'X = 1\n"""Which one."""',
+        'def f(self):\n    self.x = 1\n    """If it is."""',
+    ],
+)
+def test_a_question_is_found(source: str) -> None:
+    assert len(questions(source)) == 1
+
+
+@pytest.mark.parametrize(
+    "source", ['"""Whatever comes."""', 'X = "What is this?"', '"""Return what it is."""', "f = lambda: 1"]
+)
+def test_other_texts_are_none(source: str) -> None:
+    assert not questions(source)
