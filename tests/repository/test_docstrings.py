@@ -14,12 +14,12 @@ QUESTIONS = re.compile(r"(What|How|Whether|Of|Which|Where|If)\b")
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """``(line, text)`` of each docstring in `source`: of modules, classes and functions, and of what a text follows."""
+    """``(line, text)`` of each text in `source` that stands by itself: in modules, classes and functions, and after
+    what it describes."""
     for node in ast.walk(ast.parse(source)):
-        for statement in getattr(node, "body", None) or [] if not isinstance(node, ast.Lambda | ast.IfExp) else []:
-            match statement:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    yield statement.lineno, text
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, text
 
 
 def questions(source: str) -> list[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""What the plugin promises."""
+"""The promises of the plugin."""
 
 import json
 import subprocess

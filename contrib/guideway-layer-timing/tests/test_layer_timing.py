@@ -18,11 +18,11 @@ from transformers import AutoModelForCausalLM
 
 README = Path(__file__).parents[1] / "README.md"
 NUM_LAYERS = 6
-"""Of the demo model."""
+"""The number of layers of the demo model."""
 
 
 class TheWorker:
-    """What a mixin may know of its worker."""
+    """The facts that a mixin may know of its worker."""
 
     def __init__(self, model: Any, device: str = "cpu") -> None:
         self.model = model

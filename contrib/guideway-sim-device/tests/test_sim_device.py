@@ -1,4 +1,4 @@
-"""What the simulated accelerator punishes. What it computes is checked by the conformance suite."""
+"""Mistakes that the simulated accelerator punishes. Its results are checked by the conformance suite."""
 
 from __future__ import annotations
 

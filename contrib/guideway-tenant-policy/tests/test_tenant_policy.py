@@ -1,4 +1,4 @@
-"""What the validator promises."""
+"""The promises of the validator."""
 
 from __future__ import annotations
 

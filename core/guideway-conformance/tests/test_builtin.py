@@ -1,4 +1,5 @@
-"""What ships with guideway keeps the contracts: what certification needs, of each built-in of a kind with checks."""
+"""Components that ship with guideway keep the contracts: what certification needs, of each built-in of a kind with
+checks."""
 
 from __future__ import annotations
 

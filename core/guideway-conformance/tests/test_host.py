@@ -19,7 +19,7 @@ CHECK = Obligation("device.zero_bits_forbid")
 
 
 class Crashes(NumpyDevice):
-    """Of one mask."""
+    """Crashes over one mask."""
 
     def apply_bitmask(self, logits, bitmask, rows):  # type: ignore[no-untyped-def]
         if bitmask.size and bitmask[0, 0] == 5:

@@ -24,7 +24,7 @@ class Bug:
     correct: str
     wrong: str
     status: int
-    """What `guideway conform` returns."""
+    """The exit status of `guideway conform`."""
     caught: str | None
     """One check that has to fail."""
 

@@ -23,7 +23,7 @@ def reports(core_report: Report) -> list[Report]:
 
 
 class Page(HTMLParser):
-    """What a page is made of."""
+    """The parts of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the suite makes of plugins that are correct but for one changed place; see `suite_support.mutants`.
+"""The verdicts of the suite on plugins that are correct but for one changed place; see `suite_support.mutants`.
 
 Run as a program in this folder, ``python -m test_mutants [SHARE]``, this file tries a share of all of them and prints
 those that survive.
@@ -21,9 +21,9 @@ from guideway_conformance.target import Target
 from suite_support.mutants import Mutant, mutants
 
 SECONDS = 10.0
-"""Of processor time for each check: a mutant may never end."""
+"""The seconds of processor time for each check: a mutant may never end."""
 AT_LEAST = 0.95
-"""Of the mutants have to be caught."""
+"""The share of the mutants that have to be caught."""
 
 
 @dataclass(frozen=True)

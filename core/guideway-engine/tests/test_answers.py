@@ -1,4 +1,4 @@
-"""What ``guideway generate`` prints of results: lines of JSON, a table, remarks on standard error."""
+"""The output of ``guideway generate`` for results: lines of JSON, a table, remarks on standard error."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ def test_requests_may_come_from_several_event_loops_in_turn() -> None:
 
 @dataclass(eq=False)
 class Waiting:
-    """What a `WaitingQueue` looks at of a request."""
+    """The part of a request that a `WaitingQueue` looks at."""
 
     priority: int
     tenant: str

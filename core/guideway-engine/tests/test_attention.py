@@ -1,4 +1,4 @@
-"""How a step is cut into attention calls. That the calls compute the right thing is `test_model_runner`'s matter."""
+"""Cutting a step into attention calls. That the calls compute the right thing is `test_model_runner`'s matter."""
 
 from __future__ import annotations
 

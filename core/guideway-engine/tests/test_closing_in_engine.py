@@ -129,7 +129,7 @@ ENDLESS = {
 def test_beside_other_parameters_an_answer_is_closed(
     engine: Engine, beside: dict[str, Any], unenforced: tuple[str, ...]
 ) -> None:
-    """What is banned is given as text here."""
+    """Bans are given as text here."""
     if "logit_bias" in beside:
         tokens = engine._runtime.context.vocabulary.tokens
         texts = {text.encode(): bias for text, bias in beside["logit_bias"].items()}

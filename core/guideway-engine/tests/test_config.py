@@ -1,4 +1,4 @@
-"""What an `EngineConfig` refuses, and how it says so."""
+"""The refusals of an `EngineConfig`, and how it words them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ tokens = st.lists(st.integers(0, 2), max_size=25)
 
 
 def searched(token_ids: list[int], num_tokens: int) -> list[int]:
-    """What followed the latest earlier occurrence of the last three tokens, or else of the last two."""
+    """Return what followed the latest earlier occurrence of the last three tokens, or else of the last two."""
     for length in (3, 2):
         for start in range(len(token_ids) - length - 1, -1, -1):
             if token_ids[start : start + length] == token_ids[-length:]:

@@ -1,4 +1,4 @@
-"""What an engine is made from, and what it refuses to be made from."""
+"""The settings that an engine is made from, and those that it refuses."""
 
 from __future__ import annotations
 

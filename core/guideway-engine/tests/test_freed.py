@@ -1,4 +1,4 @@
-"""What a request had is free when it has ended: nothing waits for a collection of garbage."""
+"""Everything a request had is free when it has ended: nothing waits for a collection of garbage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REQUESTS = {
 
 @pytest.fixture(autouse=True)
 def before() -> Iterator[list[Any]]:
-    """What other tests hold."""
+    """Return what other tests hold."""
     gc.collect()
     gc.disable()
     yield [each for each in gc.get_objects() if type(each) in OF_A_REQUEST]

@@ -160,7 +160,7 @@ def test_a_terminal_is_shown_what_it_can_show(tmp_path: Path) -> None:
 
 
 def read_all(master: int) -> str:
-    """What a program wrote to the terminal until it closed it."""
+    """Read what a program wrote to the terminal until it closed it."""
     shown = b""
     while True:
         try:

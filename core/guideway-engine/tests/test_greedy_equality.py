@@ -66,8 +66,8 @@ def decode_with_joins_and_leaves(driver: Driver, sequences: list[Sequence], rng:
 
 
 def tokens_and_leads(model: PreTrainedModel, prompts: list[list[int]], num_tokens: int) -> tuple[Tensor, Tensor]:
-    """What ``generate`` continues prompts of one length with, and by how much each token's logit led the next best:
-    both ``[prompts, num_tokens]``."""
+    """Return what ``generate`` continues prompts of one length with, and by how much each token's logit led the next
+    best: both ``[prompts, num_tokens]``."""
     token_ids = torch.tensor(prompts)
     output = model.generate(  # type: ignore[operator]
         token_ids,

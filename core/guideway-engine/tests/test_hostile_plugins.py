@@ -143,10 +143,10 @@ PHASES = {
     "hooks.hostile": ("validate_request", "request_started", "request_finished"),
 }
 QUIET = {("modifier.hostile", "release"), ("hooks.hostile", "request_started"), ("hooks.hostile", "request_finished")}
-"""What is logged, and costs the request nothing."""
+"""Failures that are logged, and cost the request nothing."""
 CASES = [(plugin, phase) for plugin, phases in PHASES.items() for phase in phases]
 ELSEWHERE = {("grammar.hostile", "compile")}
-"""What another thread runs than the engine's."""
+"""Calls that another thread runs than the engine's."""
 
 
 @pytest.fixture(scope="module", params=["local"])

@@ -54,7 +54,7 @@ class CacheMachine(RuleBasedStateMachine):
         return sorted(self.held)[number % len(self.held)]
 
     def work(self) -> None:
-        """What a worker does before a pass."""
+        """Do what a worker does before a pass."""
         first, moves = self.cache.moves()
         assert first <= self.done <= first + len(moves)
         for move in moves[self.done - first :]:
@@ -78,7 +78,7 @@ class CacheMachine(RuleBasedStateMachine):
         return cells
 
     def room(self, slot: int | None, num_tokens: int) -> bool:
-        """Whether a region of so many tokens would fit beside the other slots', if nothing were kept."""
+        """Return whether a region of so many tokens would fit beside the other slots', if nothing were kept."""
         size = max(64, power_of_two(num_tokens))
         taken = self.others(slot)
         starts = range(0, len(self.cells) - size + 1, size)

@@ -70,7 +70,7 @@ def test_each_move_is_done_once(store: KVStore) -> None:
 
 
 class Interrupted:
-    """What raises a KeyboardInterrupt in place of the values."""
+    """An object that raises a KeyboardInterrupt in place of the values."""
 
     def narrow(self, *_: object) -> Tensor:
         raise KeyboardInterrupt

@@ -15,7 +15,7 @@ ENTRIES = ("grammar.lived", "device.lived", "modifier.lived", "modifier.second",
 
 
 class Life:
-    """What the parts wrote down."""
+    """The notes that the parts wrote down."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -73,7 +73,7 @@ class Walk:
             self.seen["fork"] += bool(texts[copy])
 
     def batch(self) -> list[tuple[int, list[int]]]:
-        """What the next step appends, for which room is reserved; a slot that was preempted begins anew."""
+        """Return what the next step appends, for which room is reserved; a slot that was preempted begins anew."""
         cache, rng, texts = self.driver.cache, self.rng, self.texts
         batch: list[tuple[int, list[int]]] = []
         for slot in rng.sample(list(texts), len(texts)):

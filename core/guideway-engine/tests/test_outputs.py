@@ -1,4 +1,4 @@
-"""What a request gets back: several outputs, the best of several, stop strings, log-probabilities, the prompt again.
+"""The results of a request: several outputs, the best of several, stop strings, log-probabilities, the prompt again.
 
 What parameters do to logits is tested without an engine (`tests/constraints/test_warping.py`); here it is whether they
 get there, against `transformers`.

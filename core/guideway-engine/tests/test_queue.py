@@ -1,4 +1,4 @@
-"""How many requests may wait."""
+"""Limits of how many requests may wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong during a step, from outside and inside: interrupts, failures, aborts, closing."""
+"""Failures during a step, from outside and inside: interrupts, failures, aborts, closing."""
 
 from __future__ import annotations
 
@@ -367,7 +367,7 @@ def test_an_observer_may_abort_another_request_during_a_step(engine: Engine) -> 
 
 
 def in_another_thread(use: Callable[[], object]) -> BaseException | None:
-    """What `use` raises there."""
+    """Return what `use` raises there."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(use).exception()
 

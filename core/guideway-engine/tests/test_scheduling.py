@@ -1,4 +1,5 @@
-"""Which sequences run when: chunked prompts, priorities, preemption, shared beginnings, fair shares, bounded queues."""
+"""The order in which sequences run: chunked prompts, priorities, preemption, shared beginnings, fair shares, bounded
+queues."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def roomy() -> Iterator[Engine]:
 
 
 def forwards(built: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens pass through the model in each step from now on."""
+    """Record how many tokens pass through the model in each step from now on."""
     seen: list[int] = []
     submit = built._executor.submit
 

@@ -32,7 +32,7 @@ BEGINNINGS = [[7 + i] * 30 for i in range(3)]
 
 @dataclass
 class Plan:
-    """What happens to one request."""
+    """The events of one request."""
 
     prompt: list[int]
     params: SamplingParams
@@ -41,7 +41,7 @@ class Plan:
     fork_at: int | None = None
     generation: Generation | None = None
     forked_at: list[int] = field(default_factory=list)
-    """How long the first output was when it was forked."""
+    """The length of the first output when it was forked."""
 
     def act(self) -> None:
         """Fork or abort when the time has come."""

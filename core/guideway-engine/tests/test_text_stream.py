@@ -11,7 +11,7 @@ stops = st.lists(st.text(alphabet="ab\n<|é日", min_size=1, max_size=4), max_si
 
 
 def streamed(pieces: list[bytes], stop: list[str]) -> tuple[list[str], str | None]:
-    """What was shown piece by piece, and the stop string that ended it."""
+    """Return what was shown piece by piece, and the stop string that ended it."""
     stream = TextStream()
     shown = []
     for data in pieces:

@@ -80,7 +80,7 @@ def in_process() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def expected() -> list[Any]:
-    """What an engine in this process says to the prompts."""
+    """Return what an engine in this process says to the prompts."""
     with engine("local") as made:
         results = made.generate(PROMPTS, PARAMS)
     assert len(logprobs(results[3])) == 3 + 9

@@ -136,7 +136,8 @@ def batch(
 
 
 def outcomes(num_threads: int) -> list[Tensor]:
-    """Of both operations on all dtypes. torch itself uses one thread: its own would hang in a forked process."""
+    """Return the outcomes of both operations on all dtypes. torch itself uses one thread: its own would hang in a
+    forked process."""
     device, found = CpuDevice(), []
     guideway_cpu.device.WORTH_A_THREAD = 1 << 20  # so that this little is shared
     for dtype, integers in DTYPES.items():
@@ -370,7 +371,7 @@ def test_several_processes_compile_at_once(tmp_path: Path) -> None:
 
 
 def _run(script: str, folder: Path = Path(__file__).parent, **environment: str) -> str:
-    """What a new interpreter prints, which finds the modules of `folder` first."""
+    """Return what a new interpreter prints, which finds the modules of `folder` first."""
     return subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]), **environment},

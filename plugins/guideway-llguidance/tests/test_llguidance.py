@@ -1,4 +1,4 @@
-"""What is peculiar to llguidance: the support tables, options in schemas, forced tokens, its lasting errors."""
+"""Peculiarities of llguidance: the support tables, options in schemas, forced tokens, its lasting errors."""
 
 from __future__ import annotations
 

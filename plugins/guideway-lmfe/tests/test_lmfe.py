@@ -1,4 +1,4 @@
-"""What is peculiar to lm-format-enforcer: the support table, repairs of its JSON parser, characters in parts, sizes."""
+"""Peculiarities of lm-format-enforcer: the support table, repairs of its JSON parser, characters in parts, sizes."""
 
 from __future__ import annotations
 

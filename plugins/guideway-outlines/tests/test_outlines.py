@@ -1,4 +1,4 @@
-"""What is peculiar to outlines: the support table, repairs of what outlines-core gets wrong, sizes, types and terms."""
+"""Peculiarities of outlines: the support table, repairs of what outlines-core gets wrong, sizes, types and terms."""
 
 from __future__ import annotations
 

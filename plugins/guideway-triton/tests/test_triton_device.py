@@ -1,4 +1,4 @@
-"""What the kernels compute, against loops in NumPy; on a GPU, or without one in Triton's interpreter."""
+"""The results of the kernels, against loops in NumPy; on a GPU, or without one in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_draws_are_the_gumbel_maximum(device: TritonDevice) -> None:
 
 
 def test_choosing_and_warping_of_views(device: TritonDevice) -> None:
-    """Of every other column, with masks of fewer words than the logits have, and rows that lie apart."""
+    """Views of every other column, with masks of fewer words than the logits have, and rows that lie apart."""
     base = random_logits(4, 2 * WIDTH)
     x, bitmask, rows = base[:, ::2], random_masks(3, 32 * 40), [3, 1, 0]
     logits, there = put(base)[:, ::2], (put(bitmask), put(np.repeat(rows, 2))[::2])

@@ -35,7 +35,7 @@ SETTINGS = {
 
 
 def serve(guideway: bool) -> dict[str, Any]:
-    """What an engine in this process makes of the two requests, one after the other."""
+    """Return what an engine in this process makes of the two requests, one after the other."""
     import vllm
     from guideway_demo_model import DemoModel
     from vllm import LLM, SamplingParams
@@ -75,7 +75,7 @@ def served(guideway: bool) -> dict[str, Any]:
 
 
 def verdict(text: str) -> tuple[bool, str]:
-    """Whether a text keeps the second schema's ``maxLength``, and how to say so."""
+    """Tell whether a text keeps the second schema's ``maxLength``, and how to say so."""
     try:
         length = len(json.loads(text)["name"])
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the operator writes under ``additional_config["guideway"]``, and what of it is refused."""
+"""The settings under ``additional_config["guideway"]``, and those that are refused."""
 
 from __future__ import annotations
 

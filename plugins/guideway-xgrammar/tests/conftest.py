@@ -1,4 +1,4 @@
-"""What the tests of this plugin share: a tiny awkward vocabulary, the strategy, and its masks as sets."""
+"""Things that the tests of this plugin share: a tiny awkward vocabulary, the strategy, and its masks as sets."""
 
 from __future__ import annotations
 

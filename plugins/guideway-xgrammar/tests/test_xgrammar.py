@@ -1,4 +1,4 @@
-"""What is peculiar to xgrammar: the support table, its silences, serialization, structural tags."""
+"""Peculiarities of xgrammar: the support table, its silences, serialization, structural tags."""
 
 from __future__ import annotations
 

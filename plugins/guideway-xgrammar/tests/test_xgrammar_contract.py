@@ -153,7 +153,7 @@ def test_options_are_checked(make: Callable[..., GrammarStrategy], vocabulary: V
 
 PAD, LONG = " " * 64, " " * 65
 ONE = [[int(i == j) for j in range(5)] for i in range(5)]
-"""Of five places one at a time."""
+"""Five lists of five numbers, in each of which one is 1 and the others are 0."""
 
 
 @pytest.mark.parametrize(

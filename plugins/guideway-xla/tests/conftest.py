@@ -1,4 +1,4 @@
-"""What both halves of the plugin are tested with."""
+"""Things that both halves of the plugin are tested with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the conformance suite cannot know of a device: what is compiled, whose memory is used, and devices' names."""
+"""Facts of a device that the conformance suite cannot know: compilation, ownership of memory, devices' names.
 
 from __future__ import annotations
 

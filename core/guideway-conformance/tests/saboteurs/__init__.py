@@ -33,7 +33,7 @@ class Saboteur:
 
     @property
     def name(self) -> str:
-        """Of its class."""
+        """The name of its class."""
         component = self.component
         return component.__name__ if isinstance(component, type) else type(component).__name__
 

@@ -24,7 +24,7 @@ class _Correct(WorkerMixin):
         self._steps += 1
 
     def count(self) -> Any:
-        """How many steps there were."""
+        """Return how many steps there were."""
         return self._steps
 
 

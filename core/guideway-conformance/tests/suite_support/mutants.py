@@ -96,7 +96,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _edits(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
-    """What `node` may become; None: it is left out."""
+    """Yield what `node` may become; None: it is left out."""
     new = copy.deepcopy(node)
     if isinstance(new, ast.Compare) and type(new.ops[0]) in COMPARISONS:
         old = type(new.ops[0])

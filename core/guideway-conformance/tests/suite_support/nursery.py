@@ -38,7 +38,7 @@ class Nursery:
         )
 
     def perform(self, target: Target, obligation: Obligation) -> Result:
-        """What comes of `obligation`, which `target` must owe."""
+        """Return what comes of `obligation`, which `target` must owe."""
         opening = {"target": target.to_json(), "path": sys.path, "memory": MEMORY}
         command = {"number": 0, "check": obligation.check, "mode": obligation.mode, "seconds": None}
         assert self._process.stdin is not None
@@ -61,7 +61,7 @@ class Nursery:
 
 
 def _in_a_fork(opening: dict[str, Any], command: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a process of `guideway_conformance.host` answers to its first two messages."""
+    """Return what a process of `guideway_conformance.host` answers to its first two messages."""
     here, there = socket.socketpair()
     pid = os.fork()
     if pid == 0:

@@ -1,5 +1,5 @@
-"""Which checks are the only ones to catch some saboteur: ``python -m suite_support.sole_killers [KIND ...]`` in the
-folder above this one.
+"""Find the checks that are the only ones to catch some saboteur: ``python -m suite_support.sole_killers [KIND ...]`` in
+the folder above this one.
 
 A check that never is may be redundant, or its saboteur may have more than one bug; neither is a failure. The table goes
 to ``results/sole_killers.md`` there. It takes some seconds per saboteur.

@@ -85,10 +85,10 @@ class _Watch:
     looked: float = 0.0
     """Seconds after that when it was last looked whether somebody had stopped the host."""
     stopped: bool = False
-    """True if somebody had."""
+    """True if somebody had stopped the host then."""
 
     def is_stopped(self, pid: int, waited: float) -> bool:
-        """Return whether it is, and was at the last look."""
+        """Return whether somebody has stopped the host, and had at the last look."""
         before, self.looked, self.stopped = self.stopped, waited, is_stopped(pid)
         return before and self.stopped
 

@@ -74,7 +74,7 @@ def is_output(matcher: Matcher, token_ids: list[int], stop: int) -> bool:
 
 
 def _is_accepted(case: Case, ways: Spellings) -> bool:
-    """Return whether one of the spellings is."""
+    """Return whether one of the spellings is accepted."""
     stop = max(case.vocabulary.stop_token_ids)
     verdicts = {text: _verdict(case, text, stop) for text in ways}
     return any(verdicts.values())

@@ -53,7 +53,7 @@ class Fused(Sabotaged):
 
 
 def allowed_tokens(bitmask: Array, width: int) -> NDArray[np.bool_]:
-    """What `ArrayOps.unpack_bitmask` has to return."""
+    """Return what `ArrayOps.unpack_bitmask` has to return."""
     tokens = np.arange(width)
     words = np.pad(bitmask, ((0, 0), (0, max(0, width // 32 + 1 - bitmask.shape[1]))))
     allowed: NDArray[np.bool_] = (words[:, tokens // 32] >> (tokens % 32) & 1).astype(np.bool_)

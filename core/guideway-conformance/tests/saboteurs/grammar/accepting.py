@@ -101,7 +101,7 @@ class ListsOnly(Sane):
 
 @saboteur("grammar.token_ids_come_in_tuples")
 class TakesThemOut(Sane):
-    """What was accepted is taken out of the list it came in."""
+    """Accepted tokens are taken out of the list it came in."""
 
     class State(Place):
         def accept(self, token_ids: Any) -> int:

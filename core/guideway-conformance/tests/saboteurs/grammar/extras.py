@@ -44,7 +44,7 @@ class ForcingMoves(Full):
 
 @saboteur("grammar.forced_tokens_are_the_only_way")
 class ForcesTheFirst(Full):
-    """Where several texts may follow, one of them is forced."""
+    """Forces one text where several may follow."""
 
     class State(FullPlace):
         def forced_tokens(self) -> Sequence[int]:

@@ -131,7 +131,7 @@ class RowsOneAfterAnother(Sane):
 
 @saboteur("grammar.jobs_are_updated_from_step_to_step")
 class RemembersJobs(Sane):
-    """What a job said the first time is taken to be what it says."""
+    """Takes what a job said the first time for what it says."""
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> Result:
         known: dict[int, FillJob] = self.__dict__.setdefault("known", {})

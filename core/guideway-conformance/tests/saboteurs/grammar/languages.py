@@ -1,4 +1,4 @@
-"""What is allowed, what compiles, and what supports says of it."""
+"""Saboteurs of what is allowed, what compiles, and what supports says of it."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class DeclaresTooMuch(Sane):
 
 @saboteur("grammar.a_valid_constraint_is_not_called_invalid")
 class CallsItInvalid(Sane):
-    """What it does not support is called invalid."""
+    """Calls invalid what it does not support."""
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         if "anyOf" in constraint.source():
@@ -212,7 +212,7 @@ class CompilesNothing(Sane):
 
 @saboteur("grammar.compiling_twice_gives_the_same")
 class CompilesOnce(Sane):
-    """What was compiled before is compiled without its last token."""
+    """Compiles without its last token what was compiled before."""
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         known: set[str] = self.__dict__.setdefault("known", set())
@@ -224,7 +224,7 @@ class CompilesOnce(Sane):
 
 @saboteur("grammar.equal_texts_of_two_kinds_are_two_constraints")
 class CachesBySource(Sane):
-    """What was compiled is found by its text alone."""
+    """Finds what was compiled by its text alone."""
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         known: dict[str, CompiledGrammar] = self.__dict__.setdefault("known", {})
@@ -235,7 +235,7 @@ class CachesBySource(Sane):
 
 @saboteur("grammar.a_regex_allows_exactly_its_matches")
 class TokensOf32Bytes(Sane):
-    """Of a token it looks at the first 32 bytes."""
+    """Looks at the first 32 bytes of a token."""
 
     class State(Place):
         def after(self, token_id: int) -> Rest:

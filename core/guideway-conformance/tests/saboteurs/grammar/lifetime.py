@@ -72,7 +72,7 @@ class PoolsWithItsPast(Sane):
 
 @saboteur("grammar.recycled_matchers_are_independent")
 class PoolsForAll(Sane):
-    """What came back stays in the pool, for the next one too."""
+    """Keeps what came back: it stays in the pool, for the next one too."""
 
     class Grammar(_Pool):
         def cleared(self, pool: list[Place], stop_token_ids: frozenset[int]) -> Place:

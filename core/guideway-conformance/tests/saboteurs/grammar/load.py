@@ -18,7 +18,7 @@ A_MOMENT = 0.002
 
 @saboteur("grammar.compile_is_thread_safe")
 class CompilesOneAtATime(Sane):
-    """What it is compiling stands in an attribute."""
+    """Keeps what it is compiling in an attribute."""
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         self.current = constraint
@@ -90,7 +90,7 @@ class RemembersAThousand(Sane):
 
 @saboteur("grammar.large_vocabularies_work")
 class TokenIdsOf16Bits(Sane):
-    """Of a token id it looks at the lower 16 bits."""
+    """Looks at the lower 16 bits of a token id."""
 
     class State(Place):
         def is_legal(self, token_id: int) -> bool:

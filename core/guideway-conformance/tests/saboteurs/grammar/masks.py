@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @saboteur("grammar.bits_are_what_accept_takes")
 class OneIdPerText(Sane):
-    """Of tokens with equal bytes the mask has the first alone."""
+    """Masks hold the first alone of tokens with equal bytes."""
 
     class State(Place):
         def legal(self) -> list[int]:
@@ -87,7 +87,7 @@ class TiresOfFilling(Sane):
 
 @saboteur("grammar.a_dead_end_is_raised")
 class EmptyMasks(Sane):
-    """Where no token is legal, the row is empty and nothing is said."""
+    """Leaves the row empty where no token is legal, and says nothing."""
 
     class State(Place):
         def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
@@ -96,7 +96,7 @@ class EmptyMasks(Sane):
 
 @saboteur("grammar.a_dead_end_is_raised")
 class StopsAtADeadEnd(Sane):
-    """Where no token is legal, the mask has the stop tokens, as if the output were complete."""
+    """Masks have the stop tokens where no token is legal, as if the output were complete."""
 
     class State(Place):
         def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
@@ -115,7 +115,7 @@ class ClearsBeforeItRaises(Sane):
 
 @saboteur("grammar.a_dead_end_accepts_nothing")
 class StopsAnywhereDead(Sane):
-    """Where no token is legal, a stop token is accepted."""
+    """Accepts a stop token where no token is legal."""
 
     class State(Place):
         def accept(self, token_ids: Sequence[int]) -> int:

@@ -28,7 +28,7 @@ class IgnoresRollbacks(Sane):
 
 @saboteur("grammar.rollback_restores_masks")
 class RollsBackOneTooFew(Sane):
-    """Of several tokens one stays."""
+    """Leaves one of several tokens."""
 
     class State(Place):
         def rollback(self, num_tokens: int) -> None:

@@ -28,7 +28,7 @@ class WritesInPlace(Watermark):
     """Assigns to rows, which arrays of some libraries refuse."""
 
     class Transform(WatermarkTransform):
-        """Where arrays can be changed."""
+        """The transform where arrays can be changed."""
 
         def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
             logits[payload.rows] = step.ops.gather(logits, payload.rows) + 1
@@ -42,7 +42,7 @@ class IgnoresWhatIsReturned(Watermark):
     """Takes it that operations change their argument, and goes on with that."""
 
     class Transform(WatermarkTransform):
-        """Where they do."""
+        """The transform where they can."""
 
         def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
             super().apply(logits, payload, step)
