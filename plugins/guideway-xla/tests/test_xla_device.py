@@ -1,4 +1,4 @@
-"""Facts of a device that the conformance suite cannot know: compilation, ownership of memory, devices' names.
+"""Facts of a device that the conformance suite cannot know: compilation, ownership of memory, devices' names."""
 
 from __future__ import annotations
 
