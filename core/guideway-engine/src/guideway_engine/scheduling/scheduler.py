@@ -2,8 +2,8 @@
 
 A sequence waits, starts (it gets slots, and its modifiers' states begin), is computed chunk by chunk, decodes and ends.
 Between start and end it may be preempted: the keys and values of its tokens are dropped and computed again later, while
-its slots and states stay. A sequence is never preempted for a less important one (`SequenceState.rank`: priority, then
-arrival), so the most important one always comes forward, and in the end each.
+its slots and states stay. A sequence is never preempted for a lower-ranked one (`SequenceState.rank`: priority, then
+arrival), so the highest-ranked sequence always makes progress and the engine cannot livelock.
 
 A step that does not end, because a KeyboardInterrupt came between, has not happened: the next one rewinds what had
 moved on and does it again. That draws the same tokens, for random numbers depend on the position alone.
