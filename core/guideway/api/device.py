@@ -48,8 +48,8 @@ class Download(Protocol):
 class ArrayOps(ABC):
     """The operations a transform may use to run on every device. x is ``float[rows, width]`` unless said otherwise.
 
-    Rows and columns are counted from 0; what an index outside does is not said, and a device may notice it late, at the
-    expense of the whole step: a modifier checks on the host what it looks up. An operation that raises leaves its
+    Rows and columns are counted from 0. The effect of an index outside is undefined, and a device may notice it late, at the
+    expense of the whole step. So a modifier checks on the host what it looks up. An operation that raises leaves its
     arguments as they were. `gather`, `scatter` and `where_rows` take x of integers or bools as well. Beside these
     operations ``+ - * /``, unary ``-``, comparisons, ``.reshape(...)``, ``.sum(axis=...)`` and indexing by arrays,
     slices and None mean the same in every array library.
@@ -179,8 +179,8 @@ class DeviceBackend(ABC):
         return None
 
     def scope(self) -> AbstractContextManager[object]:
-        """Return the context that a host enters around all that it does with arrays of this device in one step, such as
-        a library's switch for inference: a new one for each step, in the thread of that step."""
+        """Return the context that a host enters around its work with this device's arrays in one step, such as a
+        library's switch for inference. Each step has a new one, entered in the thread of that step."""
         return nullcontext()
 
     @abstractmethod

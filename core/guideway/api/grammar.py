@@ -110,7 +110,7 @@ class Matcher(ABC):
             raise UnsupportedCapability(f"{type(self).__name__} cannot roll back", field="rollback")
 
     def fork(self) -> Matcher:
-        """An independent matcher in the same state, which may be used in another thread while this one and other
+        """Make an independent matcher in the same state, which may be used in another thread while this one and other
         forks move. A strategy that overrides this lists ``fork`` in its capabilities; for others the host replays
         instead."""
         raise UnsupportedCapability(f"{type(self).__name__} cannot fork", field="fork")

@@ -153,7 +153,7 @@ class Sampler(LogitTransform):
         and the longest prefix in which draft equals draw is kept, so drafts never change the distribution."""
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
-        """A sampler leaves the logits alone."""
+        """Return the logits as they are: a sampler leaves them alone."""
         return logits
 
 

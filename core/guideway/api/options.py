@@ -63,8 +63,8 @@ class Range:
 
 def fits(value: object, hint: Any) -> bool:
     """Return whether `value` is of the type `hint`: bool, int, float (an int is one too), str, a Literal, a tuple of
-    one type (a list is one too), a mapping, a class, a union of these; or one of them ``Annotated`` with a `Range`,
-    other functions of the value that say whether it is right, and the words for what is expected."""
+    one type (a list is one too), a mapping, a class, a union of these; or one of these ``Annotated``: with a
+    `Range`, with other functions that judge the value, and with the words for what is expected."""
     return _test(hint)(value)
 
 

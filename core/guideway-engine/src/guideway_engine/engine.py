@@ -58,8 +58,8 @@ class EngineClosed(GuidewayError):
 
 
 class QueueFull(GuidewayError):
-    """As many sequences of the same or a better priority wait as may (`EngineConfig.max_waiting`); try again when some
-    have started."""
+    """The queue has no room: `EngineConfig.max_waiting` sequences of the same or a higher priority wait. Try again when
+    some have started."""
 
 
 def _by_one_thread(method: Callable[Concatenate[Engine, P], R]) -> Callable[Concatenate[Engine, P], R]:
@@ -132,14 +132,13 @@ class Engine:
         tenants: str | Sequence[str] = "",
         on_result: Callable[[int, GenerationResult], None] | None = None,
     ) -> list[GenerationResult]:
-        """One result per prompt, in order, whatever happens to some of them: a refused prompt has
-        `FinishReason.REFUSED`, a failed one `FinishReason.INTERNAL_ERROR`, both with their error.
+        """Generate one result per prompt, in order. A refused prompt has `FinishReason.REFUSED`, a failed one
+        `FinishReason.INTERNAL_ERROR`, both with their error; the others are not affected.
 
         `params` and `tenants` are one for all or one per prompt. `on_result` is called with the index and result of
-        each prompt as it ends. What is wrong with one prompt, or its own item of `params` or `tenants`, is in its
-        result. Raises `InvalidRequest` where an argument is wrong as such, for all prompts:
-        `prompts` that are no list, `params` that are neither `SamplingParams` nor a list, `tenants` that are neither
-        a string nor a list, a list of another length. Raises `EngineClosed` and `EngineBusy` too.
+        each prompt as it ends. If one prompt is wrong, or its own item of `params` or `tenants`, its result says so.
+        Raises `InvalidRequest` if an argument is wrong for all prompts: `prompts` are no list, `params` are neither
+        `SamplingParams` nor a list, `tenants` are neither a string nor a list, or a list has another length. Raises `EngineClosed` and `EngineBusy` too.
         """
         self._check_open()
         many: Sequence[Any] = [prompts] if isinstance(prompts, str) else prompts
