@@ -112,8 +112,8 @@ class AsyncEngine:
     """An `Engine` for asyncio, driven by a thread of its own. Makes the engine, which takes as long as loading the
     model, and raises what that raises; the arguments are the same.
 
-    Submitting waits while `EngineConfig.max_waiting` sequences of the same or a higher priority are waiting: that is the
-    back-pressure.
+    Submitting waits while `EngineConfig.max_waiting` sequences of the same or a higher priority are waiting. That is
+    the back-pressure.
     """
 
     def __init__(self, model: str | os.PathLike[str] | EngineConfig, **settings: Unpack[EngineArguments]) -> None:

@@ -138,7 +138,8 @@ class Engine:
         `params` and `tenants` are one for all or one per prompt. `on_result` is called with the index and result of
         each prompt as it ends. If one prompt is wrong, or its own item of `params` or `tenants`, its result says so.
         Raises `InvalidRequest` if an argument is wrong for all prompts: `prompts` are no list, `params` are neither
-        `SamplingParams` nor a list, `tenants` are neither a string nor a list, or a list has another length. Raises `EngineClosed` and `EngineBusy` too.
+        `SamplingParams` nor a list, `tenants` are neither a string nor a list, or a list has another length. Raises
+        `EngineClosed` and `EngineBusy` too.
         """
         self._check_open()
         many: Sequence[Any] = [prompts] if isinstance(prompts, str) else prompts
