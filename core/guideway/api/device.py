@@ -49,8 +49,8 @@ class ArrayOps(ABC):
     """The operations a transform may use to run on every device. x is ``float[rows, width]`` unless said otherwise.
 
     Rows and columns are counted from 0. The effect of an index outside is undefined. A device may notice it late, at
-    the expense of the whole step, so a modifier checks on the host what it looks up. An operation that raises leaves its
-    arguments as they were. `gather`, `scatter` and `where_rows` take x of integers or bools as well. Beside these
+    the expense of the whole step, so a modifier checks on the host what it looks up. An operation that raises leaves
+    its arguments as they were. `gather`, `scatter` and `where_rows` take x of integers or bools as well. Beside these
     operations ``+ - * /``, unary ``-``, comparisons, ``.reshape(...)``, ``.sum(axis=...)`` and indexing by arrays,
     slices and None mean the same in every array library.
     The NumPy implementation is the reference the others are checked against.
