@@ -37,6 +37,17 @@ def test_docstrings_begin_with_a_verb_or_a_noun(top: str) -> None:
     assert not found, "\n".join(found)
 
 
+def test_those_of_templates_and_pages_too() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in source_files()
+        if path.name.endswith((".py.txt", ".md"))
+        for line in path.read_text("utf-8").splitlines()
+        if QUESTIONS.match(line.strip().removeprefix('"""')) and line.strip().startswith('"""')
+    ]
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize(
     "source",
     [
