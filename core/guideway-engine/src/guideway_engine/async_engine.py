@@ -21,7 +21,7 @@ from guideway.errors import GuidewayError, text_of
 from guideway_engine.admission import demand
 from guideway_engine.config import EngineArguments, EngineConfig
 from guideway_engine.engine import Engine, EngineClosed
-from guideway_engine.generation import Chunk, ChunkReader, Generation, check_streamable
+from guideway_engine.generation import Answers, Chunk, ChunkReader, Generation, check_streamable
 from guideway_engine.prompts import Prompt
 from guideway_engine.scheduling.sequence import SequenceGroup, refusal
 from guideway_engine.scheduling.waiting import WaitingQueue
@@ -58,11 +58,13 @@ class AsyncGeneration:
         self.admitted: asyncio.Future[None] = self.loop.create_future()
         self._engine = engine
         self._chunks: deque[Chunk] = deque()
+        self._answers = Answers()
         self._changed = asyncio.Event()
 
     def deliver(self, chunks: list[Chunk], result: GenerationResult | None) -> None:
         """Called in the event loop with what is new."""
         self._chunks += chunks
+        self._answers.add(chunks)
         self.result = result
         self._changed.set()
 
@@ -91,6 +93,11 @@ class AsyncGeneration:
         finally:
             if self.result is None:
                 self.abort()
+
+    def partial(self, index: int = 0, *, growing_strings: bool = False) -> Any:
+        """The object so far, as `Generation.partial`. It may be ahead of the text that has been read."""
+        check_streamable(self.params)
+        return self._answers.partial(self.params, self.result, index, growing_strings=growing_strings)
 
     async def wait(self) -> GenerationResult:
         """Wait for the result."""
@@ -311,7 +318,8 @@ class AsyncEngine:
         except Exception as error:
             self._call_in(waiting.loop, _set_admitted, waiting.admitted, error)
             return
-        self._admitted[waiting] = (generation, generation.reader() if waiting.params.best_of is None else None)
+        reader = None if waiting.params.best_of is not None or waiting.params.max_retries else generation.reader()
+        self._admitted[waiting] = (generation, reader)
         self._call_in(waiting.loop, _set_admitted, waiting.admitted, None)
 
     def _publish(self) -> None:

@@ -35,7 +35,7 @@ from guideway_engine.config import EngineArguments, EngineConfig, config_of
 from guideway_engine.generation import Generation
 from guideway_engine.prompts import BYTES, Message, Prompt, conversations
 from guideway_engine.scheduling.scheduler import Scheduler
-from guideway_engine.scheduling.sequence import SequenceGroup, reason_of, refusal
+from guideway_engine.scheduling.sequence import SequenceGroup, SequenceState, reason_of, refusal
 from guideway_engine.scheduling.stepper import Stepper
 
 __all__ = ["Engine", "EngineBusy", "EngineClosed", "QueueFull"]
@@ -348,6 +348,13 @@ class Engine:
             if sequence.index == index:
                 return self._scheduler.fork(sequence).index
         raise InvalidRequest(f"there is no output {index!r} to fork", field="index")
+
+    def answer_start(self, sequence: SequenceState) -> int | None:
+        """Where the answer begins in the text of a sequence, for `Chunk.answer_start`."""
+        if sequence.completion is not None:
+            return sequence.completion.answer_start
+        start = self._runtime.journal(sequence.slots[0]).constraint_start if sequence.slots else None
+        return None if start is None else sequence.answer_start(self.vocabulary.decode(sequence.output[:start]))
 
     @_by_one_thread
     def call_workers(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
