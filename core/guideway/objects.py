@@ -14,7 +14,7 @@ from guideway.api.types import Choice, Constraint, JsonObject, JsonSchema, Regex
 from guideway.errors import GuidewayError, InvalidAnswer, InvalidRequest, text_of
 from guideway.json_schema import subschemas
 
-__all__ = ["constraint_of", "parse", "parse_partial"]
+__all__ = ["constraint_of", "is_type", "parse", "parse_partial"]
 
 FIELD = "constraint"
 FLAGS = re.compile("").flags
@@ -47,7 +47,7 @@ def constraint_of(given: Any) -> Constraint:
             return Regex(given.pattern)
         case list() | tuple() if all(isinstance(choice, str) for choice in given):
             return Choice(list(given))
-    if _is_type(given):
+    if is_type(given):
         return JsonSchema(_adapted(given)[0])
     raise InvalidRequest(
         "constraint must be a JsonSchema, JsonObject, Regex, Choice, Grammar or StructuralTag, or stand for one: a "
@@ -62,15 +62,14 @@ def parse(given: Any, answer: str) -> Any:
     its schema says."""
     if not _is_json(given):
         return answer
-    is_type = _is_type(given)
-    read: Callable[[str], Any] = _adapted(given)[1] if is_type else json.loads
+    read: Callable[[str], Any] = _adapted(given)[1] if is_type(given) else json.loads
     try:
         return read(answer)
     except GuidewayError:
         raise
     except Exception as error:
         name = getattr(given, "__name__", None) or short_repr(given)
-        raise InvalidAnswer(f"the answer is no {name if is_type else 'JSON'}: {text_of(error)}") from error
+        raise InvalidAnswer(f"the answer is no {name if is_type(given) else 'JSON'}: {_said(error)}") from error
 
 
 def parse_partial(given: Any, answer: str, *, whole: bool, growing_strings: bool) -> Any:
@@ -125,10 +124,10 @@ def _finished(text: str, growing_strings: bool) -> str:
 
 def _is_json(given: Any) -> bool:
     """Whether what was given for a constraint has JSON for an answer."""
-    return _is_type(given) or isinstance(given, Mapping | JsonSchema | JsonObject)
+    return is_type(given) or isinstance(given, Mapping | JsonSchema | JsonObject)
 
 
-def _is_type(given: Any) -> bool:
+def is_type(given: Any) -> bool:
     """Whether `given` is a type, or a form of one such as ``list[int]``; a constraint's instance is none."""
     return isinstance(given, type) or get_origin(given) is not None
 
@@ -153,8 +152,12 @@ def _adapt(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
         adapter = TypeAdapter(given)
         return _closed(adapter.json_schema()), adapter.validate_json
     except Exception as error:  # whatever a stranger's type raises
-        said = text_of(error).partition("\n\nFor further information")[0]  # an address follows
-        raise InvalidRequest(f"there is no JSON Schema of {short_repr(given)}: {said}", field=FIELD) from error
+        raise InvalidRequest(f"there is no JSON Schema of {short_repr(given)}: {_said(error)}", field=FIELD) from error
+
+
+def _said(error: Exception) -> str:
+    """What pydantic says, without the addresses it adds."""
+    return re.sub(r"\s*For further information visit \S+", "", text_of(error))
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:

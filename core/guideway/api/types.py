@@ -432,6 +432,8 @@ class Submission:
     prompt_token_ids: tuple[int, ...] | None = None
     """Where the host knows them already."""
     tenant: str = ""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """What the chat template tells the model of beside the messages, in the form of OpenAI's API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

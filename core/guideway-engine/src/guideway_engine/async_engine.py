@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -22,7 +22,7 @@ from guideway_engine.admission import demand
 from guideway_engine.config import EngineArguments, EngineConfig
 from guideway_engine.engine import Engine, EngineClosed
 from guideway_engine.generation import Answers, Chunk, ChunkReader, Generation, check_streamable
-from guideway_engine.prompts import Prompt
+from guideway_engine.prompts import Prompt, Tool
 from guideway_engine.scheduling.sequence import SequenceGroup, refusal
 from guideway_engine.scheduling.waiting import WaitingQueue
 
@@ -44,11 +44,12 @@ class AsyncGeneration:
         arrival: int,
         prompt: Prompt,
         params: SamplingParams | None,
+        tools: Sequence[Tool] | None,
         tenant: str,
     ) -> None:
         self.request_id = request_id
         self.params = SamplingParams() if params is None else params
-        self.arguments = (prompt, self.params, tenant)
+        self.arguments = (prompt, self.params, tools, tenant)
         self.priority, _ = demand(self.params)
         self.tenant = tenant if isinstance(tenant, str) else ""  # admission refuses another one
         self.arrival = arrival
@@ -150,20 +151,30 @@ class AsyncEngine:
         return self._engine.vocabulary
 
     async def submit(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, tenant: str = ""
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+        tenant: str = "",
     ) -> AsyncGeneration:
         """Start one request. Raises `InvalidRequest` if admission refuses it, `PluginError` if a plugin failed over
         it, and `EngineClosed`; what only compiling its constraint finds out comes with the result."""
-        generation = self._new_generation(prompt, params, tenant)
+        generation = self._new_generation(prompt, params, tools, tenant)
         await self._begin(generation)
         return generation
 
     async def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, tenant: str = ""
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+        tenant: str = "",
     ) -> GenerationResult:
         """The result of one request, whatever becomes of it, as `Engine.generate`; cancelling aborts it. Raises
         `EngineClosed`."""
-        generation = self._new_generation(prompt, params, tenant)
+        generation = self._new_generation(prompt, params, tools, tenant)
         try:
             await self._begin(generation)
         except EngineClosed:
@@ -201,9 +212,11 @@ class AsyncEngine:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _new_generation(self, prompt: Prompt, params: SamplingParams | None, tenant: str) -> AsyncGeneration:
+    def _new_generation(
+        self, prompt: Prompt, params: SamplingParams | None, tools: Sequence[Tool] | None, tenant: str
+    ) -> AsyncGeneration:
         request_id, arrival = f"request-{next(self._ids)}", self._engine.new_arrival()
-        return AsyncGeneration(self, request_id, arrival, prompt, params, tenant)
+        return AsyncGeneration(self, request_id, arrival, prompt, params, tools, tenant)
 
     async def _begin(self, generation: AsyncGeneration) -> None:
         """Wait until it is admitted. Raises what `submit` raises."""
@@ -275,11 +288,12 @@ class AsyncEngine:
             self._backlog.discard(waiting)
             self._entering[waiting] = demand(waiting.params)[1]
             under_way[waiting.tenant] += 1
-            prompt, params, tenant = waiting.arguments
+            prompt, params, tools, tenant = waiting.arguments
             admit = partial(
                 self._engine.admit,
                 prompt,
                 params,
+                tools=tools,
                 tenant=tenant,
                 request_id=waiting.request_id,
                 arrival=waiting.arrival,
