@@ -582,6 +582,15 @@ _LABELLED: list[Case] = [
     ("pattern:backreference", {"type": "string", "pattern": r"^([ab])\1$"}, ["aa", "bb"], ["ab", "a"]),
     ("pattern:boundary", {"type": "string", "pattern": r"^a\b.*$"}, ["a", "a b"], ["ab", "b"]),
     *(
+        ("pattern:anchor", _string(pattern=pattern), right, wrong)
+        for pattern, right, wrong in (
+            ("^(b|a$b|^c)$", ["b", "c"], ["ab", "bc"]),
+            ("^(b|(a$)?)b$", ["bb", "b"], ["ab"]),
+            ("^(b|x*^a)$", ["b", "a"], ["xa", "xxa"]),
+            ("^(^a|b)*$", ["", "b", "ab"], ["aa", "ba"]),
+        )
+    ),
+    *(
         ("pattern:repetition", _string(pattern=pattern), right, wrong)
         for pattern, right, wrong in (
             ("^(a*b)?$", ["", "b", "aab"], ["a", "aa", "ba"]),
