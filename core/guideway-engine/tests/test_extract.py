@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, assert_type
 
 import guideway
 import pytest
-from annotated_types import MaxLen
+from annotated_types import MaxLen, MinLen
 from guideway import (
     AsyncEngine,
     Engine,
@@ -160,3 +160,22 @@ def test_a_closed_engine_says_so() -> None:
     engine.close()
     with pytest.raises(EngineClosed):
         extract(Person, TEXT, engine)
+
+
+def test_an_engine_that_ends_meanwhile_says_so() -> None:
+    class Names(BaseModel):
+        names: Annotated[list[str], MinLen(100)]
+
+    async def run() -> None:
+        async with AsyncEngine("demo", grammar=("llguidance",)) as engine:
+            asked = asyncio.ensure_future(extract(Names, TEXT, engine))
+            later = await engine.submit([5, 6], SamplingParams(max_tokens=500, ignore_eos=True))
+            async for _ in later.chunks():
+                break
+            while not any(group.params.constraint for group in engine._admitted):
+                await asyncio.sleep(0.01)
+            await engine.close()
+            with pytest.raises(InvalidAnswer, match="the request was aborted after"):
+                await asked
+
+    asyncio.run(asyncio.wait_for(run(), 60))

@@ -69,43 +69,39 @@ def extract(
     params: SamplingParams | None = None,
     **settings: Unpack[EngineArguments],
 ) -> Any:
-    """An instance of the type `target` (a pydantic model, a dataclass, ``list[int]``, ...), which the model makes of
-    `text`; of an `AsyncEngine` a coroutine that returns it.
+    """Return an instance of the type `target` (a pydantic model, a dataclass, ``list[int]``, ...), which the model makes
+    of `text`; of an `AsyncEngine` a coroutine that returns it.
 
     `engine` is an engine, which stays open. Or it is a model, or a whole `EngineConfig`: an engine is made of it with
     `settings`, as ``Engine(model, **settings)``, for this call alone, and loads the model.
 
-    The model reads one chat message: the `instruction`, a space, and the text. None: ``Extract name, age.``, with the
-    names of the type's properties, each with what its ``description`` says in parentheses; nothing if it has none. An
-    empty one is left out. `params` are those of the request, without a constraint.
+    The model reads one chat message: the `instruction`, a space, and the text. An `instruction` that is None is
+    ``Extract name, age.``, with the names of the type's properties, each with what its ``description`` says in
+    parentheses, and empty for a type without properties. An empty one is left out. `params` are those of the request,
+    without a constraint.
 
     Raises `InvalidAnswer` if a limit, a stop string or the end of the engine cut the answer or brought it to an early
     end, and if the type refuses it; `InvalidRequest` if the request is refused, `LimitExceeded` if the text is longer
     than the context; what else ended the request; and what making an engine raises.
     """
-    if isinstance(engine, AsyncEngine | Engine):
-        if settings:
-            raise InvalidConfiguration(
-                f"{next(iter(settings))} is a setting of an engine that is made for this call, and an engine is given; "
-                "write it where that one is made",
-                field=next(iter(settings)),
-            )
-        if isinstance(engine, AsyncEngine):
-            return _extract_async(target, text, engine, instruction, params)
-        return _extract(target, text, engine, instruction, params)
-    asked = _ask(target, text, instruction, params)  # what is wrong is said before a model is loaded
+    if settings and isinstance(engine, AsyncEngine | Engine):
+        name = next(iter(settings))
+        raise InvalidConfiguration(
+            f"{name} is a setting of an engine that is made for this call, and an engine is given; write it where that "
+            "one is made",
+            field=name,
+        )
+    messages, asked = _ask(target, text, instruction, params)  # what is wrong is said before a model is loaded
+    if isinstance(engine, AsyncEngine):
+        return _extract_async(engine, messages, asked)
+    if isinstance(engine, Engine):
+        return _object_of(engine.chat(messages, asked)[0])
     with Engine(engine, **settings) as own:
-        return _object_of(own.chat(*asked)[0])
+        return _object_of(own.chat(messages, asked)[0])
 
 
-def _extract(target: Any, text: str, engine: Engine, instruction: str | None, params: SamplingParams | None) -> Any:
-    return _object_of(engine.chat(*_ask(target, text, instruction, params))[0])
-
-
-async def _extract_async(
-    target: Any, text: str, engine: AsyncEngine, instruction: str | None, params: SamplingParams | None
-) -> Any:
-    return _object_of(await engine.generate(*_ask(target, text, instruction, params)))
+async def _extract_async(engine: AsyncEngine, messages: list[Message], asked: SamplingParams) -> Any:
+    return _object_of(await engine.generate(messages, asked))
 
 
 def _ask(

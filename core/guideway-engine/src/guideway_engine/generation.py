@@ -170,7 +170,7 @@ class Generation:
         return ChunkReader(self._group, self._engine.answer_start)
 
     def partial(self, index: int = 0, *, growing_strings: bool = False) -> Any:
-        """The object so far of output `index`, from what there is of its answer; drives nothing.
+        """Return the object so far of output `index`, from what there is of its answer; drives nothing.
 
         It is plain data, no instance of a type: dicts, lists and values as JSON has them, so that properties which are
         still to come are missing. Only finished values are in it, or with `growing_strings` also the string that is
