@@ -69,8 +69,8 @@ def extract(
     params: SamplingParams | None = None,
     **settings: Unpack[EngineArguments],
 ) -> Any:
-    """Return an instance of the type `target` (a pydantic model, a dataclass, ``list[int]``, ...), which the model makes
-    of `text`; of an `AsyncEngine` a coroutine that returns it.
+    """Return an instance of the type `target`, such as a pydantic model, a dataclass or ``list[int]``, which the model
+    makes of `text`; of an `AsyncEngine` a coroutine that returns it.
 
     `engine` is an engine, which stays open. Or it is a model, or a whole `EngineConfig`: an engine is made of it with
     `settings`, as ``Engine(model, **settings)``, for this call alone, and loads the model.
