@@ -75,7 +75,6 @@ class FrontEnd:
         model = vllm_config.model_config
         self._diffusion = bool(getattr(model, "is_diffusion", False))
         self._processors = bool(model.logits_processors or entry_points(group="vllm.logits_processors"))
-        self._runner = "V2" if getattr(vllm_config, "use_v2_model_runner", False) else "V1"
         self.strict_refuses = config.strict_refuses
         self._numbers = itertools.count()
         self._slot = threading.Lock()
@@ -160,12 +159,6 @@ class FrontEnd:
         )
         acting = yield from self._tried(ours, None if ours.params.constraint is None else bans_of(params))
         late = [name for name in acting if self._modifiers[name].stage in (Stage.POST_WARP, Stage.SAMPLE)]
-        if acting and self._runner != "V1":
-            raise UnsupportedCapability(
-                f"modifier {acting[0]!r} cannot act here: vLLM's {self._runner} model runner has no seam for it; start "
-                "the server with VLLM_USE_V2_MODEL_RUNNER=0",
-                field="modifiers",
-            )
         if acting and request.prompt_embeds is not None:
             raise UnsupportedCapability(
                 f"modifier {acting[0]!r} needs the tokens of the prompt, which came as embeddings", field="modifiers"
