@@ -70,7 +70,9 @@ class FrontEnd:
         self._runtime = build_runtime(config, plugins, vllm_config, front_end=True)
         self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
         self._drafts_on_cpu = (
-            vllm_config.speculative_config is not None and vllm_config.device_config.device_type == "cpu"
+            vllm_config.speculative_config is not None
+            and vllm_config.device_config.device_type == "cpu"
+            and not getattr(vllm_config, "use_v2_model_runner", False)
         )
         model = vllm_config.model_config
         self._diffusion = bool(getattr(model, "is_diffusion", False))
