@@ -20,8 +20,13 @@ from tests.support.triton_interpreter import use
 
 HERE = Path(__file__).parent
 
+USES_V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
+"""Whether these tests run in vLLM's V2 model runner, its kernels in Triton's interpreter."""
+
 if find_spec("vllm") is None:  # the everyday environment: `make test-vllm` has one with vLLM, and checks that it has
     collect_ignore_glob = ["test_*.py"]
+elif not USES_V2:
+    collect_ignore = ["test_v2_runner.py"]
 
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -33,9 +38,6 @@ SETTINGS = {
     "OMP_NUM_THREADS": "1",
 }
 os.environ.update(SETTINGS)
-
-USES_V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
-"""Whether these tests run in vLLM's V2 model runner, its kernels in Triton's interpreter."""
 
 if USES_V2:
     FOLDER = tempfile.TemporaryDirectory()
@@ -81,7 +83,9 @@ def start(demo_model: str) -> Iterator[Callable[..., Any]]:
         additional = {} if guideway is None else {"additional_config": {"guideway": guideway}}
         llm = LLM(**(defaults | additional | options))
         runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
-        assert isinstance(runner, _runner_class()) == USES_V2, f"not the model runner that was asked for: {type(runner)}"
+        assert isinstance(runner, _runner_class()) == USES_V2, (
+            f"not the model runner that was asked for: {type(runner)}"
+        )
         _keep_kernels()
         running.append((wanted, llm))
         return llm

@@ -1,7 +1,7 @@
 """A Triton backend named ``cpu`` that compiles nothing, with which vLLM's V2 model runner runs where there is no GPU.
 
-vLLM asks for such a backend, and no index has one. Every kernel then runs in Triton's own interpreter, which is slow and
-computes the same. `use` prepares this process and those it starts; it has to come before anything imports Triton.
+vLLM asks for such a backend, and no index has one. Every kernel then runs in Triton's own interpreter, which is slow
+and computes the same. `use` prepares this process and those it starts; it comes before anything imports Triton.
 """
 
 from __future__ import annotations
@@ -35,15 +35,34 @@ def use(folder: Path) -> None:
 
 
 def repair() -> None:
-    """What vLLM's kernels ask of Triton and its interpreter (3.9) cannot do; vLLM calls this in each of its processes."""
+    """Change what Triton 3.9 and vLLM's CPU platform keep from running here. vLLM calls this in each process."""
     import vllm.v1.sample.ops.topk_topp_sampler as sampler
     from triton.runtime.interpreter import InterpreterBuilder
+    from vllm.platforms.cpu import CpuPlatform
 
     sampler.HAS_TRITON = False  # its kernel for top-k and top-p calls `.to` on an int; torch does it instead
     for method, place in (("create_masked_load", 1), ("create_masked_store", 2)):
-        original = getattr(InterpreterBuilder, method)
-        if not hasattr(original, "__wrapped__"):
-            setattr(InterpreterBuilder, method, _with_bool_mask(original, place))
+        _wrap(InterpreterBuilder, method, lambda original, place=place: _with_bool_mask(original, place))
+    _wrap(CpuPlatform, "check_and_update_config", _with_asynchronous_scheduling)
+
+
+def _wrap(holder: Any, name: str, around: Callable[[Callable[..., Any]], Any]) -> None:
+    original = getattr(holder, name)
+    if not hasattr(original, "__wrapped__"):
+        setattr(holder, name, around(original))
+
+
+def _with_asynchronous_scheduling(check_and_update_config: Callable[..., Any]) -> Any:
+    """The platform switches it off, because V1 has it on a GPU only."""
+
+    @wraps(check_and_update_config)
+    def wrapped(vllm_config: Any) -> None:
+        scheduler = vllm_config.scheduler_config
+        resolved = scheduler.async_scheduling
+        check_and_update_config(vllm_config)
+        scheduler.async_scheduling = resolved
+
+    return staticmethod(wrapped)
 
 
 def _with_bool_mask(method: Callable[..., Any], place: int) -> Callable[..., Any]:

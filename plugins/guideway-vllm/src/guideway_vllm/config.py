@@ -136,7 +136,7 @@ def _check_drafts(vllm_config: Any) -> None:
     elif getattr(vllm_config, "use_v2_model_runner", False):
         if getattr(speculative, "enable_adaptive_verification", False):
             why = (
-                "with enable_adaptive_verification vLLM chooses on the device which drafts it verifies, where guideway's "
+                "with enable_adaptive_verification vLLM chooses on the device which drafts it verifies, and guideway's "
                 "masks cannot follow; leave it out"
             )
     elif vllm_config.scheduler_config.async_scheduling:

@@ -77,6 +77,7 @@ class FrontEnd:
         model = vllm_config.model_config
         self._diffusion = bool(getattr(model, "is_diffusion", False))
         self._processors = bool(model.logits_processors or entry_points(group="vllm.logits_processors"))
+        self._watermark = getattr(vllm_config, "watermark_config", None) is not None
         self.strict_refuses = config.strict_refuses
         self._numbers = itertools.count()
         self._slot = threading.Lock()
@@ -230,12 +231,13 @@ class FrontEnd:
                 "start the server without speculative decoding",
                 field="modifiers",
             )
-        if self._processors:
-            raise UnsupportedCapability(
-                f"modifier {modifier!r} acts on the final distribution, so guideway draws the tokens of this request, "
-                "and the logits processors this server loads would act in vain; start it without them",
-                field="modifiers",
-            )
+        for in_vain, loaded in (("logits processors", self._processors), ("watermark", self._watermark)):
+            if loaded:
+                raise UnsupportedCapability(
+                    f"modifier {modifier!r} acts on the final distribution, so guideway draws the tokens of this "
+                    f"request, and the {in_vain} of this server would act in vain; start it without",
+                    field="modifiers",
+                )
         given = [name for name in NOT_BESIDE_DRAWS if getattr(params, name, None)]
         if getattr(params, "logprobs", None) == 0:
             given.append("logprobs")

@@ -11,9 +11,7 @@ from guideway_vllm.steps import ATTRIBUTE, GuestOutput, GuestStep
 
 __all__ = ["Act", "Seams", "V1Seams", "V2Seams"]
 
-Act: TypeAlias = Callable[
-    [GuestStep, Any, Callable[[Any], Any], Mapping[str, int]], tuple[Any, GuestOutput | None]
-]
+Act: TypeAlias = Callable[[GuestStep, Any, Callable[[Any], Any], Mapping[str, int]], tuple[Any, GuestOutput | None]]
 """`guideway_vllm.worker.GuestWorker.act`."""
 
 
@@ -73,9 +71,9 @@ class V1Seams(Seams):
 
 
 class V2Seams(Seams):
-    """It computes logits in ``sample``, and has its ``structured_outputs_worker`` mask them in place before its sampler,
-    which draws by a function of seed and position, or its verification of drafts. For a step of guideway's, guideway
-    stands in that place, and each rank of several draws all rows."""
+    """It computes logits in ``sample`` and has its ``structured_outputs_worker`` mask them in place, before its sampler
+    draws or its rejection sampler verifies drafts. For a step with guideway in it, guideway stands in that place, and
+    of several ranks each draws all rows. Draws need no rewinding: they are functions of seed and position."""
 
     needed: ClassVar = {
         "batch_sharder": (),
