@@ -21,7 +21,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 VLLM_VENV ?= .venv-vllm
-V2_TESTS := $(addprefix tests/vllm/test_,v2_runner.py modifiers_in_vllm.py exact_state.py mixins_in_vllm.py)
+V2_TESTS := $(addprefix tests/vllm/test_,v2_runner.py modifiers_in_vllm.py exact_state.py)
+V2_SLOW_TESTS := $(addprefix tests/vllm/test_,constraints.py mixins_in_vllm.py failures.py)
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
 PROJECTS := $(wildcard core/*/pyproject.toml plugins/*/pyproject.toml contrib/*/pyproject.toml)
@@ -83,6 +84,7 @@ test-vllm: setup-vllm
 # what takes longer in the V2 model runner, whose kernels an interpreter runs
 test-vllm-slow: setup-vllm
 	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_TESTS) -m slow -W default
+	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_SLOW_TESTS) -m vllm -W default
 
 demo-vllm: setup-vllm
 	$(VLLM_BIN)/python plugins/guideway-vllm/examples/max_length.py

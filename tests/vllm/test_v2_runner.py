@@ -33,8 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def llm(start: Callable[..., Any], folder: Path) -> Any:
-    """As a server on a GPU runs: V2, with asynchronous scheduling."""
-    return start(GUIDEWAY)
+    """As a server on a GPU runs: V2, with asynchronous scheduling; and with a worker mixin."""
+    mixin = {"worker_mixins": ["layer_timing"]}
+    return start({**GUIDEWAY, **mixin}, worker_extension_cls="guideway_vllm.worker.WorkerExtension")
 
 
 def generated(llm: Any, jobs: list[Job]) -> list[list[int]]:
@@ -90,6 +91,14 @@ def test_tokens_are_those_of_guideways_own_engine(llm: Any) -> None:
     assert generated(llm, JOBS) == [list(result.token_ids) for result in results]
 
 
+def test_a_worker_mixin_hears_of_each_step(llm: Any) -> None:
+    llm.collective_rpc("guideway", args=("layer_timing.reset",))
+    given = {"max_tokens": 5, "ignore_eos": True}
+    llm.generate([{"prompt_token_ids": prompt(i)} for i in range(3)], params({"chain": {}}, **given), use_tqdm=False)
+    (report,) = llm.collective_rpc("guideway", args=("layer_timing.report",))
+    assert report.startswith(f"5 steps, {sum(len(prompt(i)) for i in range(3)) + 3 * 4} tokens")
+
+
 def test_each_of_several_ranks_draws_all_rows(llm: Any) -> None:
     """Ranks that share a model would each draw some, and what comes up is the output of one."""
     runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
@@ -127,7 +136,7 @@ PATTERN = "(no|yes){2}"
 def drawn(llm: Any) -> Counter[str]:
     """How often vLLM drew which text, under a mask and an early modifier."""
     sampled = [
-        params({"chain": {"strength": 1.0}}, regex=PATTERN, temperature=4.0, seed=seed) for seed in range(NUM_DRAWN)
+        params({"chain": {"strength": 1.0}}, regex=PATTERN, temperature=2.0, seed=seed) for seed in range(NUM_DRAWN)
     ]
     prompts = [{"prompt": "yesno nono yesyes noyes no"}] * NUM_DRAWN
     return Counter(output.outputs[0].text for output in llm.generate(prompts, sampled, use_tqdm=False))
