@@ -6,11 +6,9 @@ What else is promised of it the other modules here say: `make test-vllm` runs so
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -125,46 +123,4 @@ def test_requests_end_if_vllm_no_longer_asks_for_masks(llm: Any, monkeypatch: py
     assert "without asking for its masks" in failed.kv_transfer_params["guideway"]["error"]
     assert healthy.outputs[0].finish_reason in ("error", "length", "stop")
     assert llm.generate([{"prompt_token_ids": prompt(0)}], params(json=SCHEMA), use_tqdm=False)[0].finished
-    check_nothing_left(llm)
-
-
-DRAFTS = {"method": "ngram_gpu", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-NUM_DRAWN = 150
-PATTERN = "(no|yes){2}"
-
-
-def drawn(llm: Any) -> Counter[str]:
-    """How often vLLM drew which text, under a mask and an early modifier."""
-    sampled = [
-        params({"chain": {"strength": 1.0}}, regex=PATTERN, temperature=2.0, seed=seed) for seed in range(NUM_DRAWN)
-    ]
-    prompts = [{"prompt": "yesno nono yesyes noyes no"}] * NUM_DRAWN
-    return Counter(output.outputs[0].text for output in llm.generate(prompts, sampled, use_tqdm=False))
-
-
-def chi_square(one: Counter[str], other: Counter[str]) -> tuple[float, float]:
-    """Of two samples of one size, over the texts both have ten of together and all others as one; and what it stays
-    below 999 times of 1,000 if nothing differs, by Wilson and Hilferty."""
-    texts = {text if (one + other)[text] >= 10 else "" for text in one | other}
-    pairs = [
-        [sum(found[text] for text in found if (text if text in texts else "") == kind) for found in (one, other)]
-        for kind in texts
-    ]
-    degrees = len(pairs) - 1
-    found = sum((a - b) ** 2 / (a + b) for a, b in pairs)
-    return found, degrees * (1 - 2 / (9 * degrees) + 3.09 * math.sqrt(2 / (9 * degrees))) ** 3
-
-
-@pytest.mark.slow
-def test_drafts_do_not_change_what_is_drawn(start: Callable[..., Any], folder: Path) -> None:
-    """Above temperature 0 vLLM verifies drafts with other random numbers."""
-    alone = drawn(start(GUIDEWAY))
-    llm = start(GUIDEWAY, speculative_config=DRAFTS, disable_log_stats=False)
-    with_drafts = drawn(llm)
-    accepted = sum(m.value for m in llm.get_metrics() if m.name == "vllm:spec_decode_num_accepted_tokens")
-    assert accepted > NUM_DRAWN / 10
-    assert len(alone) >= 4
-    found, most = chi_square(alone, with_drafts)
-    print(found, most, alone, with_drafts)
-    assert found < most, (alone, with_drafts)
     check_nothing_left(llm)
