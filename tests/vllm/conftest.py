@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,10 +16,17 @@ from typing import Any
 
 import pytest
 
+from tests.support.triton_interpreter import use
+
 HERE = Path(__file__).parent
+
+USES_V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
+"""Whether these tests run in vLLM's V2 model runner, its kernels in Triton's interpreter."""
 
 if find_spec("vllm") is None:  # the everyday environment: `make test-vllm` has one with vLLM, and checks that it has
     collect_ignore_glob = ["test_*.py"]
+elif not USES_V2:
+    collect_ignore = ["test_v2_runner.py"]
 
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -30,6 +38,10 @@ SETTINGS = {
     "OMP_NUM_THREADS": "1",
 }
 os.environ.update(SETTINGS)
+
+if USES_V2:
+    FOLDER = tempfile.TemporaryDirectory()
+    use(Path(FOLDER.name))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -70,12 +82,23 @@ def start(demo_model: str) -> Iterator[Callable[..., Any]]:
         }
         additional = {} if guideway is None else {"additional_config": {"guideway": guideway}}
         llm = LLM(**(defaults | additional | options))
+        runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+        assert isinstance(runner, _runner_class()) == USES_V2, (
+            f"not the model runner that was asked for: {type(runner)}"
+        )
         _keep_kernels()
         running.append((wanted, llm))
         return llm
 
     yield started
     _end(running)
+
+
+def _runner_class() -> type[Any]:
+    """Of vLLM's V2 model runners."""
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+    return GPUModelRunner
 
 
 def _let_vllm_look_around() -> None:

@@ -26,7 +26,6 @@ FAILING = 1
 STOPS_ONLY, LEGAL, NOTHING = "only stop tokens", "a legal token", "nothing"
 OWNER = "modifier.faulty_sample"
 """It owns the draw, so there has to be one."""
-MAX_NUM_SEQS = 16
 KNOWN: dict[tuple[int, str, int], list[tuple[int, ...]]] = {}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
 
@@ -158,7 +157,7 @@ def llm(start: Callable[..., Any], guideway: dict[str, Any]) -> Any:
 
 def options() -> dict[str, Any]:
     return {
-        "max_num_seqs": MAX_NUM_SEQS,
+        "max_num_seqs": 16,
         "enable_prefix_caching": False,  # would make the first batch of two alike another one
         "worker_extension_cls": "guideway_vllm.worker.WorkerExtension",
     }
@@ -226,7 +225,7 @@ def assert_nothing_is_left(llm: Any) -> None:
     """No slot or state of a request, in front end or engine core; and the engine serves."""
     core = llm.llm_engine.engine_core.engine_core.scheduler.guest
     assert core._states == {}
-    assert len(core._free) == MAX_NUM_SEQS
+    assert sorted(core._free) == list(range(core.runtime.context.max_num_sequences))
     assert (core._outputs, core.finished) == ({}, {})
     for runtime in (core.runtime, llm.llm_engine.input_processor.guideway._runtime):
         assert not any(runtime._sequences)

@@ -29,6 +29,7 @@ from guideway.api import (
 from guideway.devices.numpy.device import NumpyDevice
 
 from tests.support.distributions import install
+from tests.vllm import probes_in_vllm as probes
 
 SCHEMA = {
     "type": "object",
@@ -151,59 +152,82 @@ def test_one_line_is_logged_at_the_start_and_certification_is_not_mentioned(
 def test_what_only_a_worker_can_know_is_refused_there(configured: Callable[..., Any]) -> None:
     from guideway_vllm.worker import attach
 
-    runner = SimpleNamespace(sample_tokens=print, execute_model=print, load_model=print, execute_model_state=None)
-    worker = SimpleNamespace(model_runner=runner, device="cpu", shutdown=print)
+    def worker() -> Any:
+        return SimpleNamespace(model_runner=runner_with(v2=configured({}).use_v2_model_runner), device="cpu")
+
     with pytest.raises(PluginUnavailable, match="there is no such chip; choose device 'cpu'"):
-        attach(worker, configured({"device_backend": "absent"}))
+        attach(worker(), configured({"device_backend": "absent"}))
     extension = "guideway_vllm.worker.WorkerExtension"
     with pytest.raises(PluginConflict, match=r"mine.*theirs"):
-        attach(worker, configured({"worker_mixins": ["idle"]}, extension))
-    del runner.sample_tokens
-    with pytest.raises(PluginUnavailable, match=r"SimpleNamespace has no sample_tokens"):
-        attach(worker, configured({}))
+        attach(worker(), configured({"worker_mixins": ["idle"]}, extension))
 
 
-def test_the_second_model_runner_has_no_seam_for_modifiers(
-    configured: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("in_vain", ["watermark", "logits processors"])
+def test_what_would_act_in_vain_beside_a_late_modifier_is_named(
+    configured: Callable[..., Any], tmp_path: Path, in_vain: str
 ) -> None:
     from guideway_vllm.frontend import FrontEnd
-    from guideway_vllm.worker import attach
     from vllm import SamplingParams
     from vllm.exceptions import VLLMValidationError
-    from vllm.sampling_params import StructuredOutputsParams
 
-    def request(**params: Any) -> Any:
-        sampling = SamplingParams(temperature=0, max_tokens=4, **params)
+    def request(modifier: str, **options: Any) -> Any:
         return SimpleNamespace(
             request_id="r",
             prompt_token_ids=[5],
             prompt_embeds=None,
-            sampling_params=sampling,
+            sampling_params=SamplingParams(max_tokens=4, extra_args={"guideway.modifiers": {modifier: options}}),
             priority=0,
             resumable=False,
         )
 
-    asks = {"extra_args": {"guideway.modifiers": {"hello": {"letter": "e"}}}}
-    # the variable that chooses is read once in a process that has had an engine
-    monkeypatch.setattr("vllm.config.VllmConfig.use_v2_model_runner", True)
-    config = configured({"grammar": ["xgrammar"], "modifiers": ["hello"]})
-    front_end = FrontEnd.of(config)
-    assert front_end is not None
-    with pytest.raises(VLLMValidationError, match=r"modifier 'hello' cannot act here.*VLLM_USE_V2_MODEL_RUNNER=0"):
-        front_end.admit(request(**asks))
-    front_end.admit(request(structured_outputs=StructuredOutputsParams(regex="[a-z]")))
-    front_end.close()
-    with pytest.raises(PluginUnavailable, match=r"worker mixins have no seam.*VLLM_USE_V2_MODEL_RUNNER=0"):
-        attach(
-            SimpleNamespace(model_runner=None),
-            configured({"worker_mixins": ["layer_timing"]}, "guideway_vllm.worker.WorkerExtension"),
-        )
+    with probes.installed(tmp_path):
+        config = configured(probes.GUIDEWAY)
+        if in_vain == "watermark":
+            config.watermark_config = SimpleNamespace()
+        else:
+            config.model_config = copy.copy(config.model_config)
+            config.model_config.logits_processors = ["some.Processor"]
+        front_end = FrontEnd.of(config)
+        assert front_end is not None
+        try:
+            with pytest.raises(VLLMValidationError, match=f"'gumbel'.*the {in_vain} of this server would act in vain"):
+                front_end.admit(request("gumbel"))
+            front_end.admit(request("hello", letter="e"))
+        finally:
+            front_end.close()
 
-    monkeypatch.setattr("vllm.config.VllmConfig.use_v2_model_runner", False)
-    front_end = FrontEnd.of(configured({"grammar": ["xgrammar"], "modifiers": ["hello"]}))
-    assert front_end is not None
-    front_end.admit(request(**asks))
-    front_end.close()
+
+def runner_with(*, v2: bool) -> Any:
+    """A model runner that has what the guest needs of one, and no more."""
+    from guideway_vllm.runners import V1Seams, V2Seams
+
+    runner = SimpleNamespace()
+    for name, parameters in (V2Seams if v2 else V1Seams).needed.items():
+        call = eval(f"lambda {', '.join(parameters)}: None")
+        setattr(runner, name, call if parameters else None)
+    return runner
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_each_missing_seam_of_a_model_runner_is_named(
+    configured: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, v2: bool
+) -> None:
+    from guideway_vllm.runners import V1Seams, V2Seams
+    from guideway_vllm.worker import attach
+
+    # the variable that chooses is read once in a process that has had an engine
+    monkeypatch.setattr("vllm.config.VllmConfig.use_v2_model_runner", v2)
+    for name, parameters in (V2Seams if v2 else V1Seams).needed.items():
+        without = runner_with(v2=v2)
+        delattr(without, name)
+        changed = runner_with(v2=v2)
+        setattr(changed, name, lambda: None)
+        for runner in (without, changed) if parameters else (without,):
+            before = dict(vars(runner))
+            said = re.escape(f"SimpleNamespace has no {name}") + rf"\({', '.join(parameters)}\)" * bool(parameters)
+            with pytest.raises(PluginUnavailable, match=said):
+                attach(SimpleNamespace(model_runner=runner, device="cpu"), configured({}))
+            assert vars(runner) == before
 
 
 def test_each_missing_seam_is_named_and_nothing_is_changed_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +353,7 @@ def test_where_nobody_asks_for_guideway_everything_is_vllms_own(start: Callable[
     assert llm.llm_engine.input_processor.guideway is None
     worker = core.model_executor.driver_worker.worker
     assert not hasattr(worker, "guideway_guest")
-    patched = {"sample_tokens", "execute_model", "load_model"} & vars(worker.model_runner).keys()
+    patched = {"sample", "sample_tokens", "execute_model", "load_model"} & vars(worker.model_runner).keys()
     assert not patched
     assert "shutdown" not in vars(worker)
     found = outputs(llm)

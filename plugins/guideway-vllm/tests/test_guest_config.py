@@ -124,11 +124,24 @@ def test_a_configuration_does_not_change_with_what_it_was_made_from() -> None:
     assert config.options["grammar.a"]["words"] == ["x"]
 
 
-@pytest.mark.parametrize(("v2", "said"), [(True, "VLLM_USE_V2_MODEL_RUNNER=0"), (False, "--no-async-scheduling")])
-def test_drafts_are_refused_where_they_are_cut_otherwise(v2: bool, said: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=said):
-        GuestConfig.of(vllm_config({"guideway": {}}, drafts=object(), v2=v2))
+@pytest.mark.parametrize(
+    ("v2", "drafts", "said"),
+    [
+        (False, {}, "--no-async-scheduling"),
+        (True, {"enable_adaptive_verification": True}, "enable_adaptive_verification"),
+        (True, {"rejection_sample_method": "synthetic"}, "rejection_sample_method 'synthetic'"),
+        (False, {"rejection_sample_method": "synthetic"}, "rejection_sample_method 'synthetic'"),
+    ],
+)
+def test_drafts_are_refused_where_others_are_taken_than_guideway_judged(
+    v2: bool, drafts: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidConfiguration, match=said) as caught:
+        GuestConfig.of(vllm_config({"guideway": {}}, drafts=SimpleNamespace(**drafts), v2=v2))
+    assert caught.value.field == "speculative_config"
     assert GuestConfig.of(vllm_config({"guideway": {}}, v2=v2)) is not None
+    usual = SimpleNamespace(rejection_sample_method="standard", enable_adaptive_verification=False)
+    assert GuestConfig.of(vllm_config({"guideway": {}}, drafts=usual, v2=True)) is not None
 
 
 @pytest.mark.parametrize("key", ["guidway", "Guideway", "guide_way", "guideways"])

@@ -128,18 +128,22 @@ class GuestConfig:
 
 
 def _check_drafts(vllm_config: Any) -> None:
-    """Refuse what cuts drafts other than this guest expects."""
-    if vllm_config.speculative_config is None:
+    """Refuse what takes other drafts than those guideway has judged."""
+    speculative, why = vllm_config.speculative_config, ""
+    if speculative is None:
         return
-    if getattr(vllm_config, "use_v2_model_runner", False):
-        raise InvalidConfiguration(
-            "guideway is not tested with speculative decoding in vLLM's V2 model runner, whose masks have other rows "
-            "in some versions; start the server with VLLM_USE_V2_MODEL_RUNNER=0, or without speculative decoding",
-            field="speculative_config",
-        )
-    if vllm_config.scheduler_config.async_scheduling:
-        raise InvalidConfiguration(
+    if getattr(speculative, "rejection_sample_method", None) == "synthetic":
+        why = "with rejection_sample_method 'synthetic' vLLM takes drafts whatever they are; choose another method"
+    elif getattr(vllm_config, "use_v2_model_runner", False):
+        if getattr(speculative, "enable_adaptive_verification", False):
+            why = (
+                "with enable_adaptive_verification vLLM chooses on the device which drafts it verifies, and guideway's "
+                "masks cannot follow; leave it out"
+            )
+    elif vllm_config.scheduler_config.async_scheduling:
+        why = (
             "with asynchronous scheduling vLLM's V1 model runner verifies drafts that guideway has cut; start the "
-            "server with --no-async-scheduling, or without speculative decoding",
-            field="speculative_config",
+            "server with --no-async-scheduling, or without speculative decoding"
         )
+    if why:
+        raise InvalidConfiguration(why, field="speculative_config")

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 from guideway.api import Fault, GuidewayError, PluginError, Stage, StepBatch
-from guideway.api.bitmask import FULL, allow_only, num_words
+from guideway.api.bitmask import allow_only, num_words
 from guideway.errors import passable, text_of
 from guideway.plugins import Plugins
 from guideway.runtime import Admission, Journal, Runtime
@@ -98,7 +98,6 @@ class Core:
         vocabulary = self.runtime.context.vocabulary
         self._words = num_words(vocabulary.logits_width)
         self._stop_token_id = min(vocabulary.stop_token_ids)
-        self._for_v2 = bool(getattr(vllm_config, "use_v2_model_runner", False))
         self._closed: dict[frozenset[int], NDArray[np.int32]] = {}
         self._refused: dict[str, str] = {}
         """Why requests that were not admitted were refused."""
@@ -185,9 +184,8 @@ class Core:
 
     def prepare(
         self, requests: Mapping[str, Any], request_ids: list[str], drafts: Mapping[str, list[int]], gate: Any
-    ) -> tuple[NDArray[np.int32], GuestStep, Pending]:
-        """Prepare what the workers need for a step: the masks as vLLM lays them out, a row for each draft and one more,
-        and all of it as guideway's worker takes it. `gate` says of a request whether it is reasoning still."""
+    ) -> tuple[GuestStep, Pending]:
+        """Prepare what the workers need for a step. `gate` says of a request whether it is reasoning still."""
         states = [self._states[request_id] for request_id in request_ids]
         for request_id, state in zip(request_ids, states, strict=True):
             if state.slot is None and state.fault is None:
@@ -234,9 +232,7 @@ class Core:
             parts,
             [request_ids[i] for i in void],
         )
-        # guideway's own worker needs no mask for rows that are open
-        laid_out = _laid_out(rows, bitmask, int(starts[-1])) if self._for_v2 else bitmask[:0]
-        return laid_out, guest, pending
+        return guest, pending
 
     def take_output(self, pending: Pending, output: GuestOutput | None) -> None:
         """Take what the workers made of a step, before its tokens are accepted."""
@@ -479,12 +475,3 @@ def _outside(
     """The masks of rows no part speaks of."""
     kept = ~np.isin(rows, np.concatenate([part.rows for part in parts]))
     return rows[kept], bitmask[kept]
-
-
-def _laid_out(rows: NDArray[np.int32], bitmask: NDArray[np.int32], num_rows: int) -> NDArray[np.int32]:
-    """A mask for each row of the step, as vLLM's own workers expect them."""
-    if len(rows) == num_rows and (rows[:-1] < rows[1:]).all():
-        return bitmask
-    laid_out = np.full((num_rows, bitmask.shape[1]), FULL, dtype=np.int32)
-    laid_out[rows] = bitmask
-    return laid_out

@@ -70,12 +70,14 @@ class FrontEnd:
         self._runtime = build_runtime(config, plugins, vllm_config, front_end=True)
         self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
         self._drafts_on_cpu = (
-            vllm_config.speculative_config is not None and vllm_config.device_config.device_type == "cpu"
+            vllm_config.speculative_config is not None
+            and vllm_config.device_config.device_type == "cpu"
+            and not getattr(vllm_config, "use_v2_model_runner", False)
         )
         model = vllm_config.model_config
         self._diffusion = bool(getattr(model, "is_diffusion", False))
         self._processors = bool(model.logits_processors or entry_points(group="vllm.logits_processors"))
-        self._runner = "V2" if getattr(vllm_config, "use_v2_model_runner", False) else "V1"
+        self._watermark = getattr(vllm_config, "watermark_config", None) is not None
         self.strict_refuses = config.strict_refuses
         self._numbers = itertools.count()
         self._slot = threading.Lock()
@@ -160,12 +162,6 @@ class FrontEnd:
         )
         acting = yield from self._tried(ours, None if ours.params.constraint is None else bans_of(params))
         late = [name for name in acting if self._modifiers[name].stage in (Stage.POST_WARP, Stage.SAMPLE)]
-        if acting and self._runner != "V1":
-            raise UnsupportedCapability(
-                f"modifier {acting[0]!r} cannot act here: vLLM's {self._runner} model runner has no seam for it; start "
-                "the server with VLLM_USE_V2_MODEL_RUNNER=0",
-                field="modifiers",
-            )
         if acting and request.prompt_embeds is not None:
             raise UnsupportedCapability(
                 f"modifier {acting[0]!r} needs the tokens of the prompt, which came as embeddings", field="modifiers"
@@ -235,12 +231,13 @@ class FrontEnd:
                 "start the server without speculative decoding",
                 field="modifiers",
             )
-        if self._processors:
-            raise UnsupportedCapability(
-                f"modifier {modifier!r} acts on the final distribution, so guideway draws the tokens of this request, "
-                "and the logits processors this server loads would act in vain; start it without them",
-                field="modifiers",
-            )
+        for in_vain, loaded in (("logits processors", self._processors), ("watermark", self._watermark)):
+            if loaded:
+                raise UnsupportedCapability(
+                    f"modifier {modifier!r} acts on the final distribution, so guideway draws the tokens of this "
+                    f"request, and the {in_vain} of this server would act in vain; start it without",
+                    field="modifiers",
+                )
         given = [name for name in NOT_BESIDE_DRAWS if getattr(params, name, None)]
         if getattr(params, "logprobs", None) == 0:
             given.append("logprobs")

@@ -8,6 +8,7 @@ from concurrent.futures import wait
 from functools import cache
 from typing import Any
 
+import numpy as np
 from guideway.api import Fault
 from guideway.errors import contain
 
@@ -16,6 +17,9 @@ from guideway_vllm.core import Core, Pending
 from guideway_vllm.steps import ATTRIBUTE
 
 __all__ = ["with_guest"]
+
+NO_MASKS = np.empty((0, 0), dtype=np.int32)
+"""What vLLM sends down with a step, which guideway's worker takes in its place."""
 
 
 @cache
@@ -200,14 +204,13 @@ class GuestManager:
         structured_output_request_ids: list[str],
         scheduled_spec_decode_tokens: Mapping[str, list[int]],
     ) -> Any:
-        """The masks of a step; the rest of it waits for `take_step`."""
+        """None of vLLM's own: what the workers need waits for `take_step`."""
         if not structured_output_request_ids:
             return None
-        bitmask, step, pending = self.guest.prepare(
+        self._step = self.guest.prepare(
             requests, structured_output_request_ids, scheduled_spec_decode_tokens, self._reasons
         )
-        self._step = step, pending
-        return bitmask
+        return NO_MASKS
 
     def take_step(self) -> tuple[Any, Any]:
         """Take what goes down to the workers, and what is kept until its tokens come."""

@@ -1,18 +1,17 @@
-"""The worker: masks and modifiers applied to the logits of vLLM's V1 model runner, before and instead of its draw.
+"""The worker: masks and modifiers applied to the logits of vLLM's model runner, before and instead of its draw.
 
-The runner computes logits in ``execute_model`` and draws in ``sample_tokens``; between the two they lie in its
-``execute_model_state``, hidden states beside them. There guideway changes them. Rows guideway draws itself, because a
-modifier acts on their final distribution, are left with one token: whatever vLLM does with a row after that, and
-whichever way it verifies drafts, that is the token it takes.
+Where the logits lie, `guideway_vllm.runners` knows. Rows guideway draws itself, because a modifier acts on their final
+distribution, are left with one token: whatever vLLM does with a row after that, and whichever way it verifies drafts,
+that is the token it takes.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.parts import fingerprint, vocabulary_of
+from guideway_vllm.runners import Seams, V1Seams, V2Seams
 from guideway_vllm.steps import ATTRIBUTE, GuestOutput, GuestStep, Part
 
 __all__ = ["GuestWorker", "WorkerExtension", "attach"]
@@ -42,22 +42,14 @@ def attach(worker: Any, vllm_config: Any) -> None:
     if config is None:
         return
     runner = worker.model_runner
-    if getattr(vllm_config, "use_v2_model_runner", False):
-        if config.worker_mixins:
-            raise PluginUnavailable(
-                "worker mixins have no seam in vLLM's V2 model runner; start the server with "
-                "VLLM_USE_V2_MODEL_RUNNER=0",
-                plugin="host.vllm",
-            )
-        return  # it applies vLLM's own bitmask, which holds all that is offered there
-    missing = [name for name in ("sample_tokens", "execute_model", "load_model") if not hasattr(runner, name)]
-    if missing or not hasattr(runner, "execute_model_state"):
+    seams: type[Seams] = V2Seams if getattr(vllm_config, "use_v2_model_runner", False) else V1Seams
+    if missing := seams.missing(runner):
         raise PluginUnavailable(
-            f"vLLM's model runner {type(runner).__module__}.{type(runner).__qualname__} has no "
-            f"{', '.join([*missing, 'execute_model_state'])}, where guideway would act",
+            f"vLLM's model runner {type(runner).__module__}.{type(runner).__qualname__} has no {', '.join(missing)}, "
+            "where guideway would act; use a version of vLLM that docs/hosts/vllm-compatibility.md lists",
             plugin="host.vllm",
         )
-    guest = GuestWorker(config, worker, vllm_config)
+    guest = GuestWorker(config, worker, vllm_config, seams)
     worker.guideway_guest = guest
     runner.sample_tokens = guest.around_sample_tokens(runner.sample_tokens)
     worker.shutdown = guest.around_shutdown(worker.shutdown)
@@ -101,9 +93,10 @@ class _Step:
 class GuestWorker:
     """guideway's part of one worker."""
 
-    def __init__(self, config: GuestConfig, worker: Any, vllm_config: Any) -> None:
+    def __init__(self, config: GuestConfig, worker: Any, vllm_config: Any, seams: type[Seams]) -> None:
         plugins = Plugins(settings=config.plugins)
         self._worker = worker
+        self._seams = seams(worker.model_runner, self.act)
         self._fingerprint = fingerprint(config, plugins)
         self._parts: list[tuple[str, Callable[[], object]]] = []
         """The parts that have to be closed, the last one first."""
@@ -178,16 +171,7 @@ class GuestWorker:
     def around_sample_tokens(self, sample_tokens: Any) -> Any:
         @wraps(sample_tokens)
         def wrapped(grammar_output: Any, *args: Any, **kwargs: Any) -> Any:
-            runner = self._worker.model_runner
-            step = getattr(grammar_output, ATTRIBUTE, None)
-            output, rewound = None, []
-            if step is not None and runner.execute_model_state is not None:
-                output = self._act(step, runner)
-                rewound = _generators(runner, step.late)
-                grammar_output = None
-            result = sample_tokens(grammar_output, *args, **kwargs)
-            for generator, state in rewound:  # what was drawn counts for nothing, and is drawn again
-                generator.set_state(state)
+            result, output = self._seams.sample(partial(sample_tokens, *args, **kwargs), grammar_output)
             if self._step is not None:
                 self._note(self.mixins.after_step)
             if self._failure is not None:
@@ -195,7 +179,7 @@ class GuestWorker:
             elif self._blamed:
                 output, self._blamed = replace(output or GuestOutput(), blamed=self._blamed), {}
             if output is not None:
-                inner = getattr(result, "_model_runner_output", None)
+                inner = getattr(result, self._seams.inner, None)
                 if inner is None:  # vLLM keeps one empty output for all that have nothing to say
                     inner = result = copy.copy(result)
                 setattr(inner, ATTRIBUTE, output)
@@ -215,16 +199,17 @@ class GuestWorker:
     # The step
 
     @torch.inference_mode()
-    def _act(self, step: GuestStep, runner: Any) -> GuestOutput | None:
-        """Change the logits the runner is about to draw from."""
+    def act(
+        self, step: GuestStep, logits: Any, hidden: Callable[[Any], Any], first_row: Mapping[str, int]
+    ) -> tuple[Any, GuestOutput | None]:
+        """The logits the runner is to draw from, in place where the device changes arrays, and what came of it.
+        `hidden` gives the hidden states of rows, and `first_row` says where the rows of a request begin."""
         if step.fingerprint != self._fingerprint:
-            return GuestOutput(
+            return logits, GuestOutput(
                 failure="engine core and worker do not run the same guideway plugins: their files, versions or options "
                 "differ; install the same packages everywhere and start the server anew"
             )
-        state = runner.execute_model_state
-        target = self._rows(step, state.scheduler_output, runner.input_batch.req_ids)
-        logits = state.logits
+        target = _rows(step, first_row)
         faults: dict[int, Fault] = {}
         if len(step.masked):
             logits = self._masked(logits, step.bitmask, step.masked, target, faults)
@@ -232,36 +217,16 @@ class GuestWorker:
         outputs: list[StepOutput] = []
         for part in step.parts:
             rows = torch.from_numpy(target[part.rows].astype(np.int64)).to(logits.device)
-            hidden = state.sample_hidden_states[rows]
             act = self._drawn if part.draws else self._shaped
-            outputs.append(output := act(logits, rows, part, hidden))
+            outputs.append(output := act(logits, rows, part, hidden(rows)))
             self._close(logits, target[part.rows[list(output.faults)]], step.stop_token_id)
-        if logits is not state.logits:
-            runner.execute_model_state = state._replace(logits=logits)
-        return GuestOutput(tuple(outputs), faults) if outputs or faults else None
+        return logits, GuestOutput(tuple(outputs), faults) if outputs or faults else None
 
     def _close(self, logits: Any, rows: NDArray[np.int32], stop_token_id: int) -> None:
         """Leave rows whose draw will not be final nothing but an end."""
         for row in rows.tolist():
             logits[row] = -torch.inf
             logits[row, stop_token_id] = 0.0
-
-    def _rows(self, step: GuestStep, scheduled: Any, in_batch: Sequence[str]) -> NDArray[np.int32]:
-        """The row of vLLM's logits each of the step's rows is."""
-        drafts = scheduled.scheduled_spec_decode_tokens
-        first: dict[str, int] = {}
-        row = 0
-        for request_id in in_batch:
-            first[request_id] = row
-            row += 1 + len(drafts.get(request_id, ()))
-        if not drafts:
-            return np.array([first[r] for r in step.request_ids], dtype=np.int32)
-        return np.concatenate(
-            [
-                np.arange(first[r], first[r] + n, dtype=np.int32)
-                for r, n in zip(step.request_ids, step.num_rows, strict=True)
-            ]
-        )
 
     def _masked(
         self,
@@ -300,7 +265,10 @@ class GuestWorker:
         return output
 
 
-def _generators(runner: Any, request_ids: Sequence[str]) -> list[tuple[Any, Any]]:
-    """The generators of requests that have a seed, each with its state now."""
-    found = [request.generator for name in request_ids if (request := runner.requests.get(name)) is not None]
-    return [(generator, generator.get_state()) for generator in found if generator is not None]
+def _rows(step: GuestStep, first_row: Mapping[str, int]) -> NDArray[np.int32]:
+    """The row of vLLM's logits each of the step's rows is."""
+    first = np.array([first_row[r] for r in step.request_ids], dtype=np.int32)
+    num_rows = np.array(step.num_rows, dtype=np.int32)
+    ends = np.cumsum(num_rows, dtype=np.int32)
+    within = np.arange(ends[-1], dtype=np.int32) - np.repeat(ends - num_rows, num_rows)
+    return np.repeat(first, num_rows) + within

@@ -1,0 +1,144 @@
+"""Where the logits of vLLM's two model runners lie between the forward pass and the draw."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+from guideway_vllm.steps import ATTRIBUTE, GuestOutput, GuestStep
+
+__all__ = ["Act", "Seams", "V1Seams", "V2Seams"]
+
+Act: TypeAlias = Callable[[GuestStep, Any, Callable[[Any], Any], Mapping[str, int]], tuple[Any, GuestOutput | None]]
+"""`guideway_vllm.worker.GuestWorker.act`."""
+
+
+class Seams(ABC):
+    """Those of one model runner: around its draw, `act` is called with the logits."""
+
+    needed: ClassVar[Mapping[str, Sequence[str]]]
+    """What the runner must have; of a method, the parameters that are relied on."""
+    inner: ClassVar[str]
+    """What an output that is still to come calls the message it will be."""
+
+    def __init__(self, runner: Any, act: Act) -> None:
+        self._runner = runner
+        self._act = act
+
+    @classmethod
+    def missing(cls, runner: Any) -> list[str]:
+        """What it has not got, by name."""
+        return [_named(name, given) for name, given in cls.needed.items() if not _has(runner, name, given)]
+
+    @abstractmethod
+    def sample(self, sample_tokens: Callable[[Any], Any], grammar_output: Any) -> tuple[Any, GuestOutput | None]:
+        """What vLLM makes of the step, and what guideway does."""
+
+
+class V1Seams(Seams):
+    """It computes logits in ``execute_model`` and draws in ``sample_tokens``; between the two they lie in its
+    ``execute_model_state``, hidden states beside them."""
+
+    needed: ClassVar = {
+        "execute_model": ("scheduler_output",),
+        "execute_model_state": (),
+        "load_model": (),
+        "sample_tokens": ("grammar_output",),
+    }
+    inner = "_model_runner_output"
+
+    def sample(self, sample_tokens: Callable[[Any], Any], grammar_output: Any) -> tuple[Any, GuestOutput | None]:
+        runner, step = self._runner, getattr(grammar_output, ATTRIBUTE, None)
+        state = runner.execute_model_state
+        if step is None or state is None:
+            return sample_tokens(grammar_output), None
+        drafts = state.scheduler_output.scheduled_spec_decode_tokens
+        first: dict[str, int] = {}
+        row = 0
+        for request_id in runner.input_batch.req_ids:
+            first[request_id] = row
+            row += 1 + len(drafts.get(request_id, ()))
+        logits, output = self._act(step, state.logits, lambda rows: state.sample_hidden_states[rows], first)
+        if logits is not state.logits:
+            runner.execute_model_state = state._replace(logits=logits)
+        rewound = _generators(runner, step.late)
+        result = sample_tokens(None)
+        for generator, before in rewound:  # what was drawn counts for nothing, and is drawn again
+            generator.set_state(before)
+        return result, output
+
+
+class V2Seams(Seams):
+    """It computes logits in ``sample`` and has its ``structured_outputs_worker`` mask them in place, before its sampler
+    draws or its rejection sampler verifies drafts. For a step with guideway in it, guideway stands in that place, and
+    of several ranks each draws all rows. Draws need no rewinding: they are functions of seed and position."""
+
+    needed: ClassVar = {
+        "batch_sharder": (),
+        "execute_model": ("scheduler_output",),
+        "load_model": (),
+        "sample": ("hidden_states", "input_batch", "grammar_output"),
+        "sample_tokens": ("grammar_output",),
+        "structured_outputs_worker": (),
+    }
+    inner = "model_runner_output"
+
+    def __init__(self, runner: Any, act: Act) -> None:
+        super().__init__(runner, act)
+        self._output: GuestOutput | None = None
+        self._sample = runner.sample
+        runner.sample = self._sample_with_guest
+
+    def sample(self, sample_tokens: Callable[[Any], Any], grammar_output: Any) -> tuple[Any, GuestOutput | None]:
+        self._output = None
+        return sample_tokens(grammar_output), self._output
+
+    def _sample_with_guest(self, hidden_states: Any, input_batch: Any, grammar_output: Any) -> Any:
+        step = getattr(grammar_output, ATTRIBUTE, None)
+        if step is None:
+            return self._sample(hidden_states, input_batch, grammar_output)
+        self._output = GuestOutput(failure="vLLM drew the tokens of a step without asking for its masks")
+        runner = self._runner
+        replaced = runner.structured_outputs_worker, runner.batch_sharder
+        runner.structured_outputs_worker, runner.batch_sharder = _Masking(self, step, hidden_states), None
+        try:
+            return self._sample(hidden_states, input_batch, grammar_output)
+        finally:
+            runner.structured_outputs_worker, runner.batch_sharder = replaced
+
+    def mask(self, step: GuestStep, hidden_states: Any, logits: Any, input_batch: Any) -> None:
+        """Change `logits`, in place."""
+        first = dict(zip(input_batch.req_ids, input_batch.cu_num_logits_np.tolist(), strict=False))
+        shaped, self._output = self._act(
+            step, logits, lambda rows: hidden_states[input_batch.logits_indices[rows]], first
+        )
+        if shaped is not logits:
+            logits.copy_(shaped)
+
+
+class _Masking:
+    """Stands in for vLLM's ``StructuredOutputsWorker`` in one step."""
+
+    def __init__(self, seams: V2Seams, step: GuestStep, hidden_states: Any) -> None:
+        self._seams, self._step, self._hidden_states = seams, step, hidden_states
+
+    def apply_grammar_bitmask(self, logits: Any, input_batch: Any, request_ids: Any, bitmask: Any) -> None:
+        self._seams.mask(self._step, self._hidden_states, logits, input_batch)
+
+
+def _has(runner: Any, name: str, parameters: Sequence[str]) -> bool:
+    if not hasattr(runner, name):
+        return False
+    return not parameters or set(parameters) <= inspect.signature(getattr(runner, name)).parameters.keys()
+
+
+def _named(name: str, parameters: Sequence[str]) -> str:
+    return f"{name}({', '.join(parameters)})" if parameters else name
+
+
+def _generators(runner: Any, request_ids: Sequence[str]) -> list[tuple[Any, Any]]:
+    """The generators of requests that have a seed, each with its state now."""
+    found = [request.generator for name in request_ids if (request := runner.requests.get(name)) is not None]
+    return [(generator, generator.get_state()) for generator in found if generator is not None]

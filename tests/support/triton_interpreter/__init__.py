@@ -1,0 +1,77 @@
+"""A Triton backend named ``cpu`` that compiles nothing, with which vLLM's V2 model runner runs where there is no GPU.
+
+vLLM asks for such a backend, and no index has one. Every kernel then runs in Triton's own interpreter, which is slow
+and computes the same. `use` prepares this process and those it starts; it comes before anything imports Triton.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from tests.support.distributions import install
+
+ROOT = Path(__file__).parents[3]
+
+
+def use(folder: Path) -> None:
+    """Have vLLM take its V2 model runner: the backend as an installed distribution in `folder`, which is on the path of
+    this process and of those it starts."""
+    install(folder, "triton-interpreter", {"cpu": __name__}, group="triton.backends")
+    install(folder, "triton-repairs", {"triton_interpreter": f"{__name__}:repair"}, group="vllm.general_plugins")
+    before = filter(None, [os.environ.get("PYTHONPATH")])
+    os.environ |= {
+        "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT), *before]),
+        "TRITON_INTERPRET": "1",
+        "TRITON_DEFAULT_BACKEND": "cpu",
+        "VLLM_USE_V2_MODEL_RUNNER": "1",
+    }
+    sys.path.insert(0, str(folder))
+
+
+def repair() -> None:
+    """Change what Triton 3.9 and vLLM's CPU platform keep from running here. vLLM calls this in each process."""
+    import vllm.v1.sample.ops.topk_topp_sampler as sampler
+    from triton.runtime.interpreter import InterpreterBuilder
+    from vllm.platforms.cpu import CpuPlatform
+
+    sampler.HAS_TRITON = False  # its kernel for top-k and top-p calls `.to` on an int; torch does it instead
+    for method, place in (("create_masked_load", 1), ("create_masked_store", 2)):
+        _wrap(InterpreterBuilder, method, lambda original, place=place: _with_bool_mask(original, place))
+    _wrap(CpuPlatform, "check_and_update_config", _with_asynchronous_scheduling)
+
+
+def _wrap(holder: Any, name: str, around: Callable[[Callable[..., Any]], Any]) -> None:
+    original = getattr(holder, name)
+    if not hasattr(original, "__wrapped__"):
+        setattr(holder, name, around(original))
+
+
+def _with_asynchronous_scheduling(check_and_update_config: Callable[..., Any]) -> Any:
+    """The platform switches it off, because V1 has it on a GPU only."""
+
+    @wraps(check_and_update_config)
+    def wrapped(vllm_config: Any) -> None:
+        scheduler = vllm_config.scheduler_config
+        resolved = scheduler.async_scheduling
+        check_and_update_config(vllm_config)
+        scheduler.async_scheduling = resolved
+
+    return staticmethod(wrapped)
+
+
+def _with_bool_mask(method: Callable[..., Any], place: int) -> Callable[..., Any]:
+    """The kernel for bitmasks has masks of integers, as compiled Triton takes them."""
+
+    @wraps(method)
+    def wrapped(self: Any, *args: Any) -> Any:
+        mask = copy.copy(args[place])
+        mask.data = mask.data.astype(bool)
+        return method(self, *args[:place], mask, *args[place + 1 :])
+
+    return wrapped
