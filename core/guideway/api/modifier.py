@@ -229,8 +229,9 @@ class LogitModifier(ABC, Generic[State]):
         return CONTINUE
 
     def forced(self, state: State, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that must come next; the state does not move. Provisional: no host does forced tokens
-        yet, so a request that would use a modifier that overrides this is refused."""
+        """At most `limit` tokens that must come next, for its transform leaves no other; the state does not move. A host
+        may compute several of them in one step, as drafts which the draw confirms: what is forced is up to the
+        transform, and a host that does not ask computes the same output."""
         return ()
 
     def validate(self, state: State, token_ids: Sequence[int]) -> int:

@@ -40,6 +40,7 @@ from guideway.runtime.bans import Bans, MaskBans
 from guideway.runtime.candidates import Candidate, CandidateCache, enforcing_all
 from guideway.runtime.closing import Budget, Closer, Lexicon, Record, Reserve
 from guideway.runtime.compiler import Compilation, Compiler
+from guideway.runtime.forced import Forcing
 from guideway.runtime.grammar_hosts.strategy import HostedMatcher, HostedStrategy
 from guideway.runtime.journal import Journal
 from guideway.runtime.mask_block import GUARD, Late, fill_between_guards
@@ -155,6 +156,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         self._lexicon = Lexicon(context.vocabulary)
         self.words = num_words(context.vocabulary.logits_width)
         """Of a row."""
+        self._forcing = Forcing(context.vocabulary.tokens, self.words)
         self._buffers = [self._allocate(0) for _ in range(2)]
         """They grow with the batches: far fewer sequences may run than could. The first row of a buffer is a guard, as
         is the one after those in use."""
@@ -352,8 +354,23 @@ class GrammarMask(LogitModifier[GrammarState]):
         return CONTINUE
 
     def forced(self, state: GrammarState, limit: int) -> Sequence[int]:
-        begun = state.begins_in == 0 and not state.terminated
-        return state.job.matcher.forced_tokens()[:limit] if begun else []
+        if state.begins_in != 0 or state.terminated:
+            return ()
+        matcher = state.job.matcher
+        if isinstance(matcher, HostedMatcher):
+            return (matcher.forced or ())[:limit]
+        return self._forcing.run(matcher, state.stop_token_ids, limit)
+
+    def ask_forced(self, states: Sequence[GrammarState | None], limit: int) -> None:
+        """Let hosts say what is forced for these sequences, with one command for all: `forced` asks none."""
+        asked: dict[str, list[GrammarState]] = {}
+        for state in states:
+            if state is not None and state.begins_in == 0 and not state.terminated:
+                asked.setdefault(state.candidate.name, []).append(state)
+        for some in asked.values():
+            strategy = some[0].candidate.strategy
+            if isinstance(strategy, HostedStrategy):
+                strategy.ask_forced([state.job.matcher for state in some], limit)
 
     def validate(self, state: GrammarState, token_ids: Sequence[int]) -> int:
         if isinstance(state.job.matcher, HostedMatcher) and state.job.matcher.is_slow():

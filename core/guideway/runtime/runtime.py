@@ -602,9 +602,21 @@ class Runtime:
         """Whether `announce` is of use."""
         return self._modifiers.has_hosted
 
-    def forced(self, slot: int, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that must come next in `slot`, as all its modifiers agree."""
-        return self._modifiers.forced(self._sequence(slot), limit)
+    def forced(self, limits: Mapping[int, int]) -> dict[int, Sequence[int]]:
+        """By slot at most so many tokens that must come next, as all its modifiers agree: drafts that the draw confirms,
+        or replaces where it cuts the same text into other tokens."""
+        sequences = {slot: self._sequence(slot) for slot in limits}
+        states = [self._modifiers.state(sequence, self._mask) for sequence in sequences.values()]
+        self._mask.ask_forced(states, max(limits.values(), default=0))
+        return {slot: self._modifiers.forced(sequence, limits[slot]) for slot, sequence in sequences.items()}
+
+    def may_end_unseen(self, slot: int) -> bool:
+        """Whether nobody is told anything of the row that the next token of `slot` is drawn from but that token, if a
+        stop token is all that may come: no modifier beside the constraint, and no parameter that bans stop tokens."""
+        sequence = self._sequence(slot)
+        journal = sequence.journal
+        is_plain = all(modifier is self._mask or modifier is self._gate for modifier, _ in sequence.acting)
+        return is_plain and sequence.bans is None and not banned_by(journal.request.params, len(journal.token_ids))
 
     def validate(self, slot: int, token_ids: Sequence[int]) -> int:
         """How many of these drafts every modifier of `slot` would let pass. Where the runtime looks for the end of the

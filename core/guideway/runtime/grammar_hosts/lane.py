@@ -265,6 +265,33 @@ class Lane:
         matcher.done(self.number)
         return answer
 
+    def known(self, matchers: Sequence[HostedMatcher]) -> list[HostedMatcher]:
+        """Those that the host has, or whose grammar it has."""
+        return [m for m in matchers if m.born_in == self.number or m.grammar.number in self.loaded]
+
+    def ask_forced(self, matchers: Sequence[HostedMatcher], limit: int) -> dict[int, GuidewayError]:
+        """Set what is forced for these, which are `known`, at most `limit` tokens; by the number of a matcher why that failed. Raises
+        `HostDied`."""
+        host = self.alive()
+        for matcher in matchers:
+            if matcher.born_in not in (-1, self.number):
+                matcher.moves()
+        jobs = [matcher.job(self.number) for matcher in matchers]
+        allowed = self._allowed(jobs)
+        failed = {}
+        try:
+            answer, _ = host.call("forced", jobs, limit, _taken(self._ended), seconds=allowed.together)
+            for matcher, found in zip(matchers, answer, strict=True):
+                if isinstance(found, dict):
+                    failed[matcher.number] = error_of(found)
+                    matcher.lost()
+                else:
+                    matcher.done(self.number)
+                    matcher.forced = tuple(map(int, found))
+        except (KeyError, TypeError, ValueError) as error:
+            raise HostDied(f"what it answered is no answer: {error}") from error
+        return failed
+
     def ensure_loaded(self, host: Host, grammar: HostedGrammar) -> None:
         if grammar.number not in self.loaded:
             self.load(host, grammar)

@@ -131,6 +131,25 @@ class MatcherHost:
                     matcher.lost()
                     raise
 
+    def ask_forced(self, matchers: Sequence[HostedMatcher], limit: int) -> None:
+        """Set `HostedMatcher.forced` of those that are not slow, if the host is there and does nothing else. One that
+        the strategy fails over fails with its next rows."""
+        with self._lock:
+            self._check_open()
+            lane = self._lanes[0]
+            for matcher in matchers:
+                matcher.forced = ()
+            asked = [matcher for matcher in matchers if not self.is_slow(matcher.grammar.number)]
+            try:
+                if not lane.is_pending and lane.is_up(0.0) and (asked := lane.known(asked)):
+                    self._failed |= lane.ask_forced(asked, limit)
+            except HostDied as error:
+                lane.lose()
+                for matcher in asked:
+                    if matcher.number == error.working_on and error.by_itself:
+                        self._refuse(self._strategy, matcher.grammar, str(error))
+                        self._failed[matcher.number] = error.error()
+
     def close(self) -> None:
         """End the hosts."""
         with self._lock:

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
+from guideway.api.bitmask import num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
 from guideway.api.types import Constraint
 from guideway.api.vocabulary import Vocabulary
@@ -30,6 +31,7 @@ from guideway.plugins.contract import check_returned
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
 from guideway.runtime.closing import Closer, Lexicon, Reserve
+from guideway.runtime.forced import Forcing
 from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Frames, Job, SharedMasks, words_of
 from guideway.runtime.grammar_hosts.upkeep import Heap, die_with_parent, limit_memory, show_as
 from guideway.runtime.mask_block import GUARD, fill_between_guards
@@ -284,12 +286,14 @@ class _Host:
         """What a batch may take before it is looked at one by one: more, once nobody in it was slow."""
         self._grammars: dict[int, tuple[GrammarStrategy, CompiledGrammar]] = {}
         self._matchers: dict[int, _Living] = {}
+        self._forcing = Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))
         self._lexicon: Lexicon | None = None
         self.commands: dict[str, Callable[..., Any]] = {
             "supports": self._supports,
             "compile": self._compile,
             "step": self._step,
             "ask": self._ask,
+            "forced": self._forced,
         }
         self.beside: dict[str, Callable[..., Any]] = {"load": self._load}
 
@@ -432,6 +436,21 @@ class _Host:
         self._masks.working_on = IDLE
         return list(answer) if isinstance(answer, list | tuple) else answer
 
+    def _forced(self, jobs: Sequence[Job], limit: int, ended: Sequence[tuple[int, bool]]) -> list[Any]:
+        """What must come next for each, or why that cannot be told."""
+        self._forget(ended, ())
+        found: list[Any] = []
+        for job in jobs:
+            self._masks.working_on = job.matcher
+            try:
+                living = self._living(job)
+                found.append(self._forcing.run(living.matcher, living.stop_token_ids, limit))
+            except BaseException as error:
+                found.append(words_of(error))
+                self._drop([job])
+        self._masks.working_on = IDLE
+        return found
+
     def _living(self, job: Job) -> _Living:
         """The matcher of a job, with everything done that was not."""
         if job.birth is not None:
@@ -440,7 +459,8 @@ class _Host:
             strategy, grammar = self._grammars[job.birth.grammar]
             matcher = new_matcher(strategy, grammar, job.birth.stop_token_ids)
             _accept(matcher, job.birth.token_ids)
-            self._matchers[job.matcher] = _Living(strategy, grammar, matcher, self._closer(job.birth))
+            stop_token_ids, closer = job.birth.stop_token_ids, self._closer(job.birth)
+            self._matchers[job.matcher] = _Living(strategy, grammar, matcher, stop_token_ids, closer)
         living = self._matchers[job.matcher]
         if job.rollback:
             living.matcher.rollback(job.rollback)
@@ -488,6 +508,7 @@ class _Living:
     strategy: GrammarStrategy
     grammar: CompiledGrammar
     matcher: Matcher
+    stop_token_ids: frozenset[int]
     closer: Closer | None = None
 
 
