@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.bitmask import FULL, Bitmask, empty_rows, is_allowed, num_words
+from guideway.api.bitmask import FULL, Bitmask, allow_only, empty_rows, is_allowed, num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy
 from guideway.api.modifier import LogitModifier, LogitTransform, ModifierContext, Step
 from guideway.api.steps import (
@@ -98,6 +98,8 @@ class GrammarState:
     """The first of the last step's rows that does not allow all that the constraint does."""
     closed_early: bool = False
     """Whether a token was drawn from such a row."""
+    canonical: tuple[int, ...] = ()
+    """What the next step's drafts begin with, where nothing else is to be drawn in their place."""
     first_row: int = 0
     """Of the last step's bitmask; not the job's, which is in the hands of the strategy."""
     num_rows: int = 1
@@ -328,7 +330,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask}, faults=faults)
 
     def accept(self, state: GrammarState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
-        num_before = 0
+        num_before, state.canonical = 0, ()
         if state.begins_in != 0:
             if state.begins_in is None or len(token_ids) <= state.begins_in:
                 state.begins_in = None if state.begins_in is None else state.begins_in - len(token_ids)
@@ -371,6 +373,11 @@ class GrammarMask(LogitModifier[GrammarState]):
             strategy = some[0].candidate.strategy
             if isinstance(strategy, HostedStrategy):
                 strategy.ask_forced([state.job.matcher for state in some], limit)
+
+    def keep_to(self, state: GrammarState | None, token_ids: Sequence[int]) -> None:
+        """Let the next step draw these, which are forced, as far as they are among its drafts."""
+        if state is not None and state.begins_in == 0:
+            state.canonical = tuple(token_ids)
 
     def validate(self, state: GrammarState, token_ids: Sequence[int]) -> int:
         if isinstance(state.job.matcher, HostedMatcher) and state.job.matcher.is_slow():
@@ -489,6 +496,8 @@ class GrammarMask(LogitModifier[GrammarState]):
             state.num_live_drafts = count
             if count >= 0 and state.budget is not None and (why := self._close(state, count, buffer)) is not None:
                 failed[state] = why
+            if state.canonical and count > 0:
+                self._keep_canonical(state, count, buffer)
         if min(counts) < 0:
             for state, count in zip(block.states, counts, strict=True):
                 if count < 0:
@@ -514,6 +523,15 @@ class GrammarMask(LogitModifier[GrammarState]):
                 contain(error)
                 return error
         return None
+
+    def _keep_canonical(self, state: GrammarState, count: int, buffer: Bitmask) -> None:
+        """Leave the rows of a state, whose first `count` drafts were accepted, no token but the draft, where that is
+        what it is to be kept to."""
+        rows = buffer[1:][state.rows]
+        for row, (token_id, draft) in enumerate(zip(state.canonical, state.job.draft_token_ids[:count], strict=False)):
+            if token_id != draft or not is_allowed(rows, row, token_id):  # what is closed early goes another way
+                return
+            allow_only(rows, row, (token_id,))
 
     def _fill_one_by_one(self, block: Block, buffer: Bitmask) -> NDArray[np.int32]:
         """The default fill after a batch fill broke, which may have left matchers and rows anywhere: matchers are made

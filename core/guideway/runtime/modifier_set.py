@@ -382,11 +382,12 @@ class ModifierSet:
     def forced(self, sequence: ActiveSequence, limit: int) -> Sequence[int]:
         """At most `limit` tokens that must come next as one modifier of the sequence says, and the others let pass."""
         for modifier, state in sequence.acting:
-            if class_of(modifier).forced is LogitModifier.forced:
-                continue
             ids = self._ask(sequence, modifier, state, "forced", limit, partial(read_ids, limit))
             if ids:
-                return ids[: self.validate(sequence, ids, says=modifier)]
+                others = [other for other, _ in sequence.stateful if other is not modifier]
+                # one that cannot say how far drafts may go might end the output amid them
+                if all(class_of(other).validate is not LogitModifier.validate for other in others):
+                    return ids[: self.validate(sequence, ids, says=modifier)]
         return ()
 
     def validate(

@@ -108,6 +108,7 @@ def assemble(config: EngineConfig) -> Parts:
             short_budget=config.short_budget,
             reasoning=config.reasoning,
             on_unenforced=config.on_unenforced,
+            canonical=config.forced_tokens == "canonical",
         ).build(hooks)
         try:
             settings = WorkerSettings(
