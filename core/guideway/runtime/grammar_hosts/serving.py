@@ -17,7 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
@@ -293,7 +293,6 @@ class _Host:
             "compile": self._compile,
             "step": self._step,
             "ask": self._ask,
-            "forced": self._forced,
         }
         self.beside: dict[str, Callable[..., Any]] = {"load": self._load}
 
@@ -328,24 +327,31 @@ class _Host:
         made = owner.from_bytes(given) if isinstance(given, bytes) else owner.compile(given)
         self._grammars[grammar] = owner, made
 
-    def _step(self, jobs: Sequence[Job], ended: Sequence[tuple[int, bool]], unloaded: Sequence[int]) -> dict[str, Any]:
-        """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error."""
+    def _step(
+        self, jobs: list[Job], ended: Sequence[tuple[int, bool]], unloaded: Sequence[int], num_forced: int
+    ) -> dict[str, Any]:
+        """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error. The drafts are
+        those of the jobs, or at most `num_forced` that are forced."""
         self._forget(ended, unloaded)
         masks, counts, errors = self._masks, [-1] * len(jobs), {}
         ready: dict[int, FillJob] = {}
         taken = [0.0] * len(jobs)
+        first = 1
         for i, job in enumerate(jobs):
             masks.working_on = job.matcher
             began = time.thread_time()
             try:
                 living = self._living(job)
-                ready[i] = FillJob(living.matcher, job.draft_token_ids, job.first_row)
+                if num_forced and not living.matcher.is_terminated():
+                    found = self._forcing.run(living.matcher, living.stop_token_ids, num_forced)
+                    jobs[i] = job = replace(job, draft_token_ids=found)
+                ready[i] = FillJob(living.matcher, job.draft_token_ids, first)
             except BaseException as error:
                 errors[i] = words_of(error)
+            first += 1 + len(job.draft_token_ids)
             if job.birth is None:  # what is told anew takes its time
                 taken[i] = time.thread_time() - began
-        num_rows = sum(1 + len(job.draft_token_ids) for job in jobs)
-        block = masks.rows[: num_rows + 2]
+        block = masks.rows[: first + 1]
         block[0] = block[-1] = GUARD
         for indices in self._together(jobs, ready):
             masks.working_on = jobs[indices[0]].matcher if len(indices) == 1 else IDLE
@@ -374,7 +380,8 @@ class _Host:
         slow = [i for i, seconds in enumerate(taken) if seconds > self._late_seconds]
         if slow:
             self._usual_seconds = self._late_seconds
-        return {"counts": counts, "errors": errors, "slow": slow, "closing": closing}
+        drafts = [job.draft_token_ids if num_forced else () for job in jobs]
+        return {"counts": counts, "drafts": drafts, "errors": errors, "slow": slow, "closing": closing}
 
     def _close(
         self, jobs: Sequence[Job], counts: list[int], ready: Mapping[int, FillJob], errors: dict[int, Any]
@@ -435,21 +442,6 @@ class _Host:
             raise
         self._masks.working_on = IDLE
         return list(answer) if isinstance(answer, list | tuple) else answer
-
-    def _forced(self, jobs: Sequence[Job], limit: int, ended: Sequence[tuple[int, bool]]) -> list[Any]:
-        """What must come next for each, or why that cannot be told."""
-        self._forget(ended, ())
-        found: list[Any] = []
-        for job in jobs:
-            self._masks.working_on = job.matcher
-            try:
-                living = self._living(job)
-                found.append(self._forcing.run(living.matcher, living.stop_token_ids, limit))
-            except BaseException as error:
-                found.append(words_of(error))
-                self._drop([job])
-        self._masks.working_on = IDLE
-        return found
 
     def _living(self, job: Job) -> _Living:
         """The matcher of a job, with everything done that was not."""
