@@ -14,25 +14,30 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import sys
-import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import mistral_common
 import torch
-from guideway import Engine, JsonSchema, SamplingParams
+from guideway import Engine, JsonSchema, SamplingParams, __version__
+from guideway.api import InvalidRequest, Matcher
+from guideway.api.bitmask import num_words
+from guideway.vocabulary import build_vocabulary
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.support.processes import seconds_of_tree  # noqa: E402
 
+CORPUS = "jsonschemabench_sample.jsonl"
 RESULTS = Path(__file__).parent / "results"
 SCHEMA = {
     "type": "object",
@@ -144,16 +149,80 @@ def speeds(options: argparse.Namespace) -> Iterable[str]:
                 yield measure(strategy, batch, mode, options.pairs)
 
 
+def shares(options: argparse.Namespace) -> Iterable[str]:
+    """By data set of the corpus the share of forced tokens, where the model writes each instance as the tokenizer does:
+    what a strategy tells alone, and with the walk along its masks."""
+    from guideway.runtime.forced import Forcing
+    from guideway_llguidance.strategy import Strategy
+    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+
+    tekken = Tekkenizer.from_file(Path(mistral_common.__file__).parent / "data" / "tekken_240911.json")
+    vocabulary = build_vocabulary(tekken)
+    strategy, forcing = Strategy(vocabulary, {}), Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for line in (options.corpora / CORPUS).read_text().splitlines():
+        entry = json.loads(line)
+        try:
+            constraint = JsonSchema(entry["schema"], whitespace="compact")
+            grammar = strategy.compile(constraint)
+        except (InvalidRequest, ValueError):
+            continue
+        for test in entry["tests"]:
+            text = json.dumps(test["data"], ensure_ascii=False, separators=(",", ":"))
+            token_ids = vocabulary.encode(text.encode()) if test["valid"] else None
+            stops = vocabulary.stop_token_ids
+            if not token_ids or grammar.matcher(stops).validate(token_ids) != len(token_ids):
+                continue  # refused in this order of keys, perhaps
+            told = saved(grammar.matcher(stops), token_ids, lambda m: m.forced_tokens())
+            walked = saved(grammar.matcher(stops), token_ids, lambda m: forcing.run(m, stops, 16))
+            for name in (entry["dataset"], "ALL"):
+                for i, count in enumerate((1, len(token_ids), told, walked)):
+                    counts[name][i] += count
+    yield "| data set | instances | tokens | told by `forced_tokens` | with the masks: no pass of their own |"
+    yield "|---|---|---|---|---|"
+    for name, (num, tokens, told, walked) in sorted(counts.items(), key=lambda item: (item[0] == "ALL", item[0])):
+        yield f"| {name} | {num} | {tokens} | {100 * told / tokens:.1f} % | {100 * walked / tokens:.1f} % |"
+
+
+def saved(matcher: Matcher, token_ids: Sequence[int], forced: Callable[[Matcher], Sequence[int]]) -> int:
+    """How many of these tokens need no pass of their own: as many of a run as are drawn so."""
+    done = count = 0
+    while done < len(token_ids):
+        run = forced(matcher)
+        right = next((i for i, pair in enumerate(zip(run, token_ids[done:], strict=False)) if pair[0] != pair[1]), None)
+        right = min(len(run), len(token_ids) - done) if right is None else right
+        count += right
+        matcher.accept(tuple(token_ids[done : done + right + 1]))
+        done += right + 1
+    return count
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--strategy", nargs="+", default=["llguidance"])
+    parser.add_argument("--corpora", type=Path, help="the folder of the corpus: measure the share in it instead")
     parser.add_argument("--write", action="store_true", help="write the results file")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    lines = list(speeds(options))
+    lines = list(speeds(options) if options.corpora is None else shares(options))
     print("\n".join(lines))
+    if options.write:
+        what = f"--pairs {options.pairs}" if options.corpora is None else "--corpora FOLDER"
+        name = "forced_tokens.md" if options.corpora is None else "forced_share.md"
+        versions = f"guideway {__version__}, Python {platform.python_version()}, torch {torch.__version__}"
+        load = os.getloadavg()[0]
+        text = [
+            f"# {'Forced tokens' if options.corpora is None else 'How many tokens are forced'}",
+            "",
+            f"`python tests/benchmarks/bench_forced_tokens.py {what} --write`, {date.today()}",
+            "",
+            *lines,
+            "",
+            f"{versions}; {os.cpu_count()} CPU cores, load average {load:.1f}.",
+        ]
+        (RESULTS / name).write_text("\n".join(text) + "\n")
 
 
 if __name__ == "__main__":
