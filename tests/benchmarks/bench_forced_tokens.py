@@ -159,6 +159,7 @@ def shares(options: argparse.Namespace) -> Iterable[str]:
     tekken = Tekkenizer.from_file(Path(mistral_common.__file__).parent / "data" / "tekken_240911.json")
     vocabulary = build_vocabulary(tekken)
     strategy, forcing = Strategy(vocabulary, {}), Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))
+    stops = vocabulary.stop_token_ids
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for line in (options.corpora / CORPUS).read_text().splitlines():
         entry = json.loads(line)
@@ -170,7 +171,6 @@ def shares(options: argparse.Namespace) -> Iterable[str]:
         for test in entry["tests"]:
             text = json.dumps(test["data"], ensure_ascii=False, separators=(",", ":"))
             token_ids = vocabulary.encode(text.encode()) if test["valid"] else None
-            stops = vocabulary.stop_token_ids
             if not token_ids or grammar.matcher(stops).validate(token_ids) != len(token_ids):
                 continue  # refused in this order of keys, perhaps
             told = saved(grammar.matcher(stops), token_ids, lambda m: m.forced_tokens())

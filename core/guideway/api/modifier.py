@@ -229,8 +229,8 @@ class LogitModifier(ABC, Generic[State]):
         return CONTINUE
 
     def forced(self, state: State, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that must come next, for its transform leaves no other; the state does not move. A host
-        may compute several of them in one step, as drafts which the draw confirms: what is forced is up to the
+        """At most `limit` tokens that must come next, because its transform leaves no other; the state does not move. A
+        host may compute several of them in one step, as drafts which the draw confirms: what is forced is up to the
         transform, and a host that does not ask computes the same output."""
         return ()
 

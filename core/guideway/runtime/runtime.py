@@ -605,9 +605,9 @@ class Runtime:
         return self._modifiers.has_hosted
 
     def forced(self, limits: Mapping[int, int]) -> dict[int, Sequence[int]]:
-        """By slot at most so many tokens that must come next, as all its modifiers agree: drafts that the draw confirms,
-        or replaces where it cuts the same text into other tokens. Where the runtime is `canonical`, and no modifier or
-        ban beside the constraint could want others, the next step draws them as they are."""
+        """By slot at most so many tokens that must come next, as all its modifiers agree: drafts that the draw
+        confirms, or replaces where it cuts the same text into other tokens. Where the runtime is `canonical`, and no
+        modifier or ban beside the constraint could want others, the next step draws them as they are."""
         sequences = {slot: self._sequence(slot) for slot in limits}
         states = [self._modifiers.state(sequence, self._mask) for sequence in sequences.values()]
         self._mask.ask_forced(states, max(limits.values(), default=0))

@@ -330,8 +330,8 @@ class _Host:
     def _step(
         self, jobs: list[Job], ended: Sequence[tuple[int, bool]], unloaded: Sequence[int], num_forced: int
     ) -> dict[str, Any]:
-        """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error. The drafts are
-        those of the jobs, or at most `num_forced` that are forced."""
+        """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error. The drafts
+        are those of the jobs, or at most `num_forced` that are forced."""
         self._forget(ended, unloaded)
         masks, counts, errors = self._masks, [-1] * len(jobs), {}
         ready: dict[int, FillJob] = {}
