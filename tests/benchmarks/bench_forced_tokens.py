@@ -168,9 +168,9 @@ def shares(options: argparse.Namespace) -> Iterable[str]:
             grammar = strategy.compile(constraint)
         except (InvalidRequest, ValueError):
             continue
-        for test in entry["tests"]:
-            text = json.dumps(test["data"], ensure_ascii=False, separators=(",", ":"))
-            token_ids = vocabulary.encode(text.encode()) if test["valid"] else None
+        for instance in entry["valid"]:
+            text = json.dumps(instance, ensure_ascii=False, separators=(",", ":"))
+            token_ids = vocabulary.encode(text.encode())
             if not token_ids or grammar.matcher(stops).validate(token_ids) != len(token_ids):
                 continue  # refused in this order of keys, perhaps
             told = saved(grammar.matcher(stops), token_ids, lambda m: m.forced_tokens())
