@@ -175,7 +175,7 @@ def test_a_wrong_answer_about_drafts_ends_its_request(
     strange.answers = {method: act}
     subject = forcing_host(strange)
     subject.join(0, Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=STRANGE))
-    asked: Any = subject.runtime.validate(0, [1, 2]) if method == "validate" else subject.runtime.forced(0, 2)
+    asked: Any = subject.runtime.validate(0, [1, 2]) if method == "validate" else subject.runtime.forced({0: 2})[0]
     assert not asked
     subject.step()
     assert f"modifier.strange failed in {method}" in str(subject.results[0].error)
@@ -186,12 +186,12 @@ def test_forced_tokens_are_cut_to_the_limit_and_to_what_others_allow(strange: ty
     strange.answers = {"forced": lambda: np.array(ids)}
     subject = forcing_host(strange)
     subject.join(0, Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=STRANGE))
-    assert list(subject.runtime.forced(0, 2)) == ids[:2]
-    assert list(subject.runtime.forced(0, 99)) == ids
+    assert list(subject.runtime.forced({0: 2})[0]) == ids[:2]
+    assert list(subject.runtime.forced({0: 99})[0]) == ids
     constrained = SamplingParams(constraint=Regex("qqq[a-z]"), modifiers={"strange": {}})
     subject.join(1, Request(request_id="s", prompt_token_ids=tuple(PROMPT), params=constrained))
     strange.answers = {"forced": lambda: encode(VOCABULARY, b"qqqqz")}
-    assert list(subject.runtime.forced(1, 99)) in (ids[:4], ids[:3])
+    assert list(subject.runtime.forced({1: 99})[1]) in (ids[:4], ids[:3])
 
 
 def test_forced_tokens_of_the_grammar_come_from_the_grammar() -> None:
@@ -215,7 +215,7 @@ def test_forced_tokens_of_the_grammar_come_from_the_grammar() -> None:
     subject = FakeHost(encoded, NumpyDevice("cpu"), strategies={"llguidance": LLGuidanceStrategy(encoded, {})})
     wanted = SamplingParams(constraint=Regex("qqzzqq[xy]"))
     subject.join(0, Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=wanted))
-    forced = list(subject.runtime.forced(0, 9))
+    forced = list(subject.runtime.forced({0: 9})[0])
     assert forced
     assert b"qqzzqq".startswith(encoded.decode(forced))
     assert subject.runtime.validate(0, forced) == len(forced)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -50,19 +49,12 @@ class Plain(LogitModifier[bool]):
         return None
 
 
-class Forces(Plain):
-    name = "forces"
-
-    def forced(self, state: bool, limit: int) -> Sequence[int]:
-        return [1][:limit]
-
-
-class ForcesAlways(Forces):
-    name, always = "forces_always", True
-
-
 class Owner(Plain):
     name, stage, transform = "owner", Stage.SAMPLE, Verifies
+
+
+class OwnsAlways(Owner):
+    name, always = "owns_always", True
 
 
 class Decides(Plain):
@@ -70,7 +62,6 @@ class Decides(Plain):
 
 
 REFUSED = [
-    (Forces, "modifier 'forces' overrides `forced`, and no host does forced tokens yet"),
     (Owner, "modifier 'owner' has Verifies.verify, and no host verifies by a sampler's yet"),
     (Decides, "modifier 'decides' needs scheduler_draw, which this host does not offer"),
 ]
@@ -92,10 +83,10 @@ def test_a_request_that_would_use_it_is_refused_at_admission(cls: type[Plain], s
 
 
 def test_one_that_acts_unasked_is_refused_where_it_starts() -> None:
-    subject = FakeHost(VOCABULARY, NumpyDevice("cpu"), modifiers=[ForcesAlways])
+    subject = FakeHost(VOCABULARY, NumpyDevice("cpu"), modifiers=[OwnsAlways])
     (refused,) = subject.generate([PROMPT], [request().params])
     assert refused.finish_reason is FinishReason.REFUSED
-    assert "no host does forced tokens yet" in str(refused.error)
+    assert "no host verifies by a sampler's yet" in str(refused.error)
 
 
 def test_no_host_offers_what_is_provisional() -> None:

@@ -122,14 +122,14 @@ def test_nothing_is_masked_and_nothing_fed_before_the_reasoning_ends() -> None:
         assert masks(subject) == [None]
         assert masks(subject, drafts=OUTPUT) == [None] * 5
         assert subject.validate(0, [1, 2, 3]) == 3
-        assert subject.forced(0, 8) == ()
+        assert subject.forced({0: 8})[0] == ()
         assert accept(subject, [token_id]) == "continue"
     assert strategy.fed == []
     subject.end_reasoning(0, len(REASONING))
     assert masks(subject) == [legal([])]
     assert subject.validate(0, OUTPUT) == len(OUTPUT)
     assert subject.validate(0, REASONING) == 0
-    assert list(subject.forced(0, 8)) == OUTPUT[:1]
+    assert list(subject.forced({0: 8})[0]) == OUTPUT[:1]
     strategy.fed.clear()
     assert [accept(subject, [token_id]) for token_id in OUTPUT] == ["continue"] * 3 + ["finish"]
     assert strategy.fed == OUTPUT
@@ -220,7 +220,7 @@ def test_drafts_reach_across_the_gate() -> None:
     subject = runtime(Listening(VOCABULARY, {}))
     started(subject)
     subject.end_reasoning(0, 2)
-    assert subject.forced(0, 8) == ()
+    assert subject.forced({0: 8})[0] == ()
     good = [*REASONING, *OUTPUT[:2]]
     assert masks(subject, drafts=good) == [None, None, legal([]), legal(OUTPUT[:1]), legal(OUTPUT[:2])]
     assert subject.validate(0, good) == 4

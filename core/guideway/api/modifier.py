@@ -229,12 +229,14 @@ class LogitModifier(ABC, Generic[State]):
         return CONTINUE
 
     def forced(self, state: State, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that must come next; the state does not move. Provisional: no host does forced tokens
-        yet, so a request that would use a modifier that overrides this is refused."""
+        """At most `limit` tokens that must come next, because its transform leaves no other; the state does not move. A
+        host may compute several of them in one step, as drafts which the draw confirms: what is forced is up to the
+        transform, and a host that does not ask computes the same output."""
         return ()
 
     def validate(self, state: State, token_ids: Sequence[int]) -> int:
-        """Return how many of these drafts this modifier would let pass; the state does not move."""
+        """Return how many of these drafts this modifier would let pass; the state does not move. Where a modifier with a
+        state does not override this, nothing is drafted that other modifiers force: it might end the output amid it."""
         return len(token_ids)
 
     def companions(self, request: Request) -> Sequence[Companion]:

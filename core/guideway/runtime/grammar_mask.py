@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.bitmask import FULL, Bitmask, empty_rows, is_allowed, num_words
+from guideway.api.bitmask import FULL, Bitmask, allow_only, empty_rows, is_allowed, num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy
 from guideway.api.modifier import LogitModifier, LogitTransform, ModifierContext, Step
 from guideway.api.steps import (
@@ -40,6 +40,7 @@ from guideway.runtime.bans import Bans, MaskBans
 from guideway.runtime.candidates import Candidate, CandidateCache, enforcing_all
 from guideway.runtime.closing import Budget, Closer, Lexicon, Record, Reserve
 from guideway.runtime.compiler import Compilation, Compiler
+from guideway.runtime.forced import Forcing
 from guideway.runtime.grammar_hosts.strategy import HostedMatcher, HostedStrategy
 from guideway.runtime.journal import Journal
 from guideway.runtime.mask_block import GUARD, Late, fill_between_guards
@@ -97,6 +98,8 @@ class GrammarState:
     """The first of the last step's rows that does not allow all that the constraint does."""
     closed_early: bool = False
     """True if a token was drawn from such a row."""
+    canonical: tuple[int, ...] = ()
+    """The tokens that the next step's drafts begin with, where nothing else is to be drawn in their place."""
     first_row: int = 0
     """The first of its rows in the last step's bitmask; not the job's, which is in the hands of the strategy."""
     num_rows: int = 1
@@ -155,6 +158,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         self._lexicon = Lexicon(context.vocabulary)
         self.words = num_words(context.vocabulary.logits_width)
         """The number of words of a row."""
+        self._forcing = Forcing(context.vocabulary.tokens, self.words)
         self._buffers = [self._allocate(0) for _ in range(2)]
         """They grow with the batches: far fewer sequences may run than could. The first row of a buffer is a guard, as
         is the one after those in use."""
@@ -326,7 +330,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask}, faults=faults)
 
     def accept(self, state: GrammarState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
-        num_before = 0
+        num_before, state.canonical = 0, ()
         if state.begins_in != 0:
             if state.begins_in is None or len(token_ids) <= state.begins_in:
                 state.begins_in = None if state.begins_in is None else state.begins_in - len(token_ids)
@@ -352,8 +356,28 @@ class GrammarMask(LogitModifier[GrammarState]):
         return CONTINUE
 
     def forced(self, state: GrammarState, limit: int) -> Sequence[int]:
-        begun = state.begins_in == 0 and not state.terminated
-        return state.job.matcher.forced_tokens()[:limit] if begun else []
+        if state.begins_in != 0 or state.terminated:
+            return ()
+        matcher = state.job.matcher
+        if isinstance(matcher, HostedMatcher):
+            return (matcher.forced or ())[:limit]
+        return self._forcing.run(matcher, state.stop_token_ids, limit)
+
+    def ask_forced(self, states: Sequence[GrammarState | None], limit: int) -> None:
+        """Let hosts say what is forced for these sequences, with one command for all: `forced` asks none."""
+        asked: dict[str, list[GrammarState]] = {}
+        for state in states:
+            if state is not None and state.begins_in == 0 and not state.terminated:
+                asked.setdefault(state.candidate.name, []).append(state)
+        for some in asked.values():
+            strategy = some[0].candidate.strategy
+            if isinstance(strategy, HostedStrategy):
+                strategy.ask_forced([state.job.matcher for state in some], limit)
+
+    def keep_to(self, state: GrammarState | None, token_ids: Sequence[int]) -> None:
+        """Let the next step draw these, which are forced, as far as they are among its drafts."""
+        if state is not None and state.begins_in == 0:
+            state.canonical = tuple(token_ids)
 
     def validate(self, state: GrammarState, token_ids: Sequence[int]) -> int:
         if isinstance(state.job.matcher, HostedMatcher) and state.job.matcher.is_slow():
@@ -472,6 +496,8 @@ class GrammarMask(LogitModifier[GrammarState]):
             state.num_live_drafts = count
             if count >= 0 and state.budget is not None and (why := self._close(state, count, buffer)) is not None:
                 failed[state] = why
+            if state.canonical and count > 0:
+                self._keep_canonical(state, count, buffer)
         if min(counts) < 0:
             for state, count in zip(block.states, counts, strict=True):
                 if count < 0:
@@ -497,6 +523,15 @@ class GrammarMask(LogitModifier[GrammarState]):
                 contain(error)
                 return error
         return None
+
+    def _keep_canonical(self, state: GrammarState, count: int, buffer: Bitmask) -> None:
+        """Leave the rows of a state, whose first `count` drafts were accepted, no token but the draft, where that is
+        what it is to be kept to."""
+        rows = buffer[1:][state.rows]
+        for row, (token_id, draft) in enumerate(zip(state.canonical, state.job.draft_token_ids[:count], strict=False)):
+            if token_id != draft or not is_allowed(rows, row, token_id):  # what is closed early goes another way
+                return
+            allow_only(rows, row, (token_id,))
 
     def _fill_one_by_one(self, block: Block, buffer: Bitmask) -> NDArray[np.int32]:
         """The default fill after a batch fill broke, which may have left matchers and rows anywhere: matchers are made

@@ -381,17 +381,24 @@ class ModifierSet:
         return verdict
 
     def forced(self, sequence: ActiveSequence, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that must come next, as all modifiers of the sequence agree."""
+        """At most `limit` tokens that must come next as one modifier of the sequence says, and the others let pass."""
         for modifier, state in sequence.acting:
             ids = self._ask(sequence, modifier, state, "forced", limit, partial(read_ids, limit))
             if ids:
-                return ids[: self.validate(sequence, ids)]
+                others = [other for other, _ in sequence.stateful if other is not modifier]
+                # one that cannot say how far drafts may go might end the output amid them
+                if all(class_of(other).validate is not LogitModifier.validate for other in others):
+                    return ids[: self.validate(sequence, ids, says=modifier)]
         return ()
 
-    def validate(self, sequence: ActiveSequence, token_ids: Sequence[int]) -> int:
-        """Return how many of these drafts every modifier of the sequence would let pass."""
+    def validate(
+        self, sequence: ActiveSequence, token_ids: Sequence[int], *, says: LogitModifier[Any] | None = None
+    ) -> int:
+        """Return how many of these drafts every modifier of the sequence would let pass, but for the one that `says` them."""
         count = len(token_ids)
         for modifier, state in sequence.acting:
+            if modifier is says:
+                continue
             ids = tuple(token_ids[:count])
             count = self._ask(sequence, modifier, state, "validate", ids, partial(read_count, len(ids))) or 0
         return count
@@ -491,8 +498,6 @@ def check_served(modifier: LogitModifier[Any]) -> None:
     """Raise `UnsupportedCapability` if a configured modifier has what the contract names and no host does yet: it would
     be ignored."""
     lacking = []
-    if class_of(modifier).forced is not LogitModifier.forced:
-        lacking.append("overrides `forced`, and no host does forced tokens yet")
     if issubclass(modifier.transform, Sampler) and hasattr(modifier.transform, "verify"):
         lacking.append(f"has {modifier.transform.__name__}.verify, and no host verifies by a sampler's yet")
     if lacking:

@@ -61,6 +61,8 @@ class RuntimePlan:
     """The marker after which constraints begin."""
     on_unenforced: OnUnenforced = "report"
     """The policy of requests that do not say."""
+    canonical: bool = False
+    """True if what is forced is drawn as the tokenizer would write it (`Runtime.forced`)."""
 
     def build(self, hooks: Hooks | None = None) -> Runtime:
         """The runtime, with the validators of `hooks`. Raises `InvalidConfiguration` and `PluginError`."""
@@ -83,6 +85,7 @@ class RuntimePlan:
                     short_budget=self.short_budget,
                     reasoning=self.reasoning,
                     on_unenforced=self.on_unenforced,
+                    canonical=self.canonical,
                     modifier_hosts=modifier_hosts,
                 )
 

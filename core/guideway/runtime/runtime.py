@@ -125,11 +125,13 @@ class Runtime:
         reasoning: ReasoningConfig | None = None,
         on_unenforced: OnUnenforced = "report",
         modifier_hosts: ModifierHosts | None = None,
+        canonical: bool = False,
     ) -> None:
         self.context = context
         self._whitespace = whitespace
         self._refuses_short = short_budget == "refuse"
         self._on_unenforced = on_unenforced
+        self._canonical = canonical
         self._strategies = strategies
         self._at_work = AtWork()
         self._hosts = [hosts for hosts in (grammar_hosts, modifier_hosts) if hosts is not None]
@@ -602,9 +604,24 @@ class Runtime:
         """True if `announce` is of use."""
         return self._modifiers.has_hosted
 
-    def forced(self, slot: int, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that must come next in `slot`, as all its modifiers agree."""
-        return self._modifiers.forced(self._sequence(slot), limit)
+    def forced(self, limits: Mapping[int, int]) -> dict[int, Sequence[int]]:
+        """By slot at most so many tokens that must come next, as all its modifiers agree: drafts that the draw
+        confirms, or replaces where it cuts the same text into other tokens. Where the runtime is `canonical`, and no
+        modifier or ban beside the constraint could want others, the next step draws them as they are."""
+        sequences = {slot: self._sequence(slot) for slot in limits}
+        states = [self._modifiers.state(sequence, self._mask) for sequence in sequences.values()]
+        self._mask.ask_forced(states, max(limits.values(), default=0))
+        found = {}
+        for (slot, sequence), state in zip(sequences.items(), states, strict=True):
+            found[slot] = run = self._modifiers.forced(sequence, limits[slot])
+            if self._canonical and self._is_plain(sequence):
+                self._mask.keep_to(state, run)
+        return found
+
+    def may_end_unseen(self, slot: int) -> bool:
+        """Whether nobody is told anything of the row that the next token of `slot` is drawn from but that token, if a
+        stop token is all that may come: no modifier beside the constraint, and no parameter that bans stop tokens."""
+        return self._is_plain(self._sequence(slot))
 
     def validate(self, slot: int, token_ids: Sequence[int]) -> int:
         """Return how many of these drafts every modifier of `slot` would let pass. Where the runtime looks for the end
@@ -617,6 +634,12 @@ class Runtime:
         return combined_bitmask(step.payloads, self._modifiers.bitmasks)
 
     # Parts
+
+    def _is_plain(self, sequence: ActiveSequence) -> bool:
+        """Whether no modifier acts on its next token but the constraint, and no ban."""
+        journal = sequence.journal
+        alone = all(modifier is self._mask or modifier is self._gate for modifier, _ in sequence.acting)
+        return alone and sequence.bans is None and not banned_by(journal.request.params, len(journal.token_ids))
 
     def _begin(self, journal: Journal, compiled: Compiled) -> ActiveSequence:
         sequence = self._modifiers.start(journal, compiled)

@@ -35,6 +35,9 @@ log = logging.getLogger("guideway_engine")
 OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.COMPANIONS, Need.UNIFORM, Need.FEEDBACK})
 """The needs of modifiers that this engine can meet."""
 
+MOST_FORCED = 16
+"""So many forced tokens of a sequence pass through the model in one step, at most."""
+
 MAX_DEFAULT_CELLS = 1 << 16
 """The most tokens that the KV cache holds if the configuration does not say."""
 
@@ -49,6 +52,8 @@ class Parts:
     cache: KVCache
     hooks: Hooks
     info: ModelInfo
+    num_forced_tokens: int
+    """How many forced tokens of a sequence a step may have."""
     restart: Callable[[], None]
     """Makes new workers in place of lost ones and brings them to where the first ones were: ready for a step, with
     nothing in their caches."""
@@ -103,6 +108,7 @@ def assemble(config: EngineConfig) -> Parts:
             short_budget=config.short_budget,
             reasoning=config.reasoning,
             on_unenforced=config.on_unenforced,
+            canonical=config.forced_tokens == "canonical",
         ).build(hooks)
         try:
             settings = WorkerSettings(
@@ -133,7 +139,10 @@ def assemble(config: EngineConfig) -> Parts:
         executor.submit("start", settings).result()
 
     log.info("%s", spec.plan.summary("its own engine"))
-    return Parts(prompts, runtime, executor, cache, hooks, info, restart)
+    # a device that compiles for each shape has as many rows as drafts were asked for
+    most_forced = config.num_speculative_tokens if info.static_shapes else MOST_FORCED
+    num_forced = 0 if config.forced_tokens == "off" else most_forced
+    return Parts(prompts, runtime, executor, cache, hooks, info, num_forced, restart)
 
 
 def _start(executor: Executor, settings: WorkerSettings) -> None:

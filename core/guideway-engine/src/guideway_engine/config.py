@@ -71,6 +71,7 @@ class EngineArguments(TypedDict, total=False):
     enable_prefix_caching: bool
     max_waiting: int
     num_speculative_tokens: int
+    forced_tokens: Literal["exact", "canonical", "off"]
     split_special_tokens: bool
     grammar_host: Literal["process", "inline"]
     modifier_host: Literal["process", "inline"]

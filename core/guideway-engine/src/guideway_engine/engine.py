@@ -114,6 +114,7 @@ class Engine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             num_speculative_tokens=config.num_speculative_tokens,
+            num_forced_tokens=parts.num_forced_tokens,
             on_finish=self._finished,
             restart=parts.restart,
         )

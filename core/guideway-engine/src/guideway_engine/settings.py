@@ -74,6 +74,10 @@ class EngineSettings:
     """The number of sequences that may wait before more of the same or a lower priority are turned away."""
     num_speculative_tokens: Annotated[int, Range(0)] = 0
     """The number of tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
+    forced_tokens: Literal["exact", "canonical", "off"] = "exact"
+    """Tokens that a grammar, or a modifier, forces pass through the model together with the token before them:
+    ``exact``: where the model cuts the text into them, so that no token changes; ``canonical``: as the tokenizer cuts
+    it, whatever the model would; ``off``: one step for each."""
     split_special_tokens: bool = True
     """True if special tokens written out in chat messages are text; False: ``<|im_end|>`` in a message is the token, so
     that who writes a message can end it and speak in another role. In a prompt that is text it is the token always."""

@@ -175,8 +175,9 @@ class Lane:
             group.append(i)
         return group
 
-    def begin(self, jobs: Sequence[FillJob], group: Sequence[int]) -> None:
-        """Send the command for some of `jobs`. Raises `Died`."""
+    def begin(self, jobs: Sequence[FillJob], group: Sequence[int], num_forced: int = 0) -> None:
+        """Send the command for some of `jobs`, which have no drafts where the host is to find so many that are forced.
+        Raises `Died`."""
         matchers = [matcher_of(jobs[i]) for i in group]
         try:
             host = self.alive()
@@ -199,7 +200,7 @@ class Lane:
         self.num_commands += 1
         try:
             self._pending = pending
-            host.send("step", commands, ended, unloaded)
+            host.send("step", commands, ended, unloaded, num_forced)
         except HostDied as error:
             self.lose()
             raise pending.died(error) from error
@@ -358,14 +359,18 @@ def _read(
     """Read what a host says of a step, and check it: it is not trusted to stay within what it was asked."""
     counts, errors, slow = list(answer["counts"]), dict(answer["errors"]), set(answer["slow"])
     closing = dict(answer["closing"])
-    found = []
-    for i, (count, job) in enumerate(zip(counts, commands, strict=True)):
+    found, first = [], 1
+    for i, (count, drafts, job) in enumerate(zip(counts, answer["drafts"], commands, strict=True)):
+        if drafts:
+            job = replace(job, draft_token_ids=tuple(map(int, drafts)))
+        job = replace(job, first_row=first)
+        first += 1 + len(job.draft_token_ids)
         if not -1 <= count <= len(job.draft_token_ids) or (count < 0) is not (str(i) in errors):
             raise ValueError(f"{count} drafts accepted of {len(job.draft_token_ids)}")
         error = error_of(errors[str(i)]) if count < 0 else None
         masks = rows[job.first_row : job.first_row + 1 + len(job.draft_token_ids)]
-        first, ends = _read_closing(closing.get(str(i)))
-        found.append(Filled(job, count, error, i in slow, grammars[i].number, masks, first, ends))
+        first_closed, ends = _read_closing(closing.get(str(i)))
+        found.append(Filled(job, count, error, i in slow, grammars[i].number, masks, first_closed, ends))
     return found
 
 

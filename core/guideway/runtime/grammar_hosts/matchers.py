@@ -17,6 +17,7 @@ from guideway.errors import GuidewayError, LimitExceeded
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.host import Host, HostDied, Patience
 from guideway.runtime.grammar_hosts.lane import Died, Filled, Lane, matcher_of
+from guideway.runtime.grammar_hosts.messages import MAX_ROWS
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
 from guideway.runtime.grammar_hosts.zygote import Zygote
 from guideway.runtime.mask_block import Late
@@ -131,6 +132,31 @@ class MatcherHost:
                     matcher.lost()
                     raise
 
+    def ask_forced(self, matchers: Sequence[HostedMatcher], limit: int) -> None:
+        """Set `HostedMatcher.forced` of those that are not slow, if the host is there and does nothing else; the rows
+        of a step with these drafts come with it, and are kept for it. What fails, fails with that step."""
+        for matcher in matchers:
+            matcher.forced = ()
+        with self._lock:
+            self._check_open()
+            lane = self._lanes[0]
+            jobs = [FillJob(matcher) for matcher in matchers if not self.is_slow(matcher.grammar.number)]
+            jobs = jobs[: MAX_ROWS // (1 + limit)]
+            try:
+                if not jobs or lane.is_pending or not lane.together or not lane.is_up(0.0):
+                    return
+                lane.begin(jobs, range(len(jobs)), limit)
+                filled = lane.end(self._patience(lane, len(jobs)))
+            except HostDied:
+                return  # the step's own command says why
+            except Died as died:
+                self._blame(died)
+                return
+            if filled is not None:
+                self._note(filled, set())
+                for matcher in map(matcher_of, jobs):
+                    self._learn(matcher, filled.get(matcher.number))
+
     def close(self) -> None:
         """End the hosts."""
         with self._lock:
@@ -147,11 +173,7 @@ class MatcherHost:
                     return True
                 return lane.is_answered() if lane.is_pending else not lane.is_starting
             except Died as died:
-                self._hold_against(died)
-                if died.matcher is None:
-                    lane.together = False
-                elif died.wanted and self._ends(died, died.matcher):
-                    self._failed[died.matcher] = died.cause.error()
+                self._blame(died)
                 return True
 
     def is_slow(self, grammar: int) -> bool:
@@ -291,6 +313,22 @@ class MatcherHost:
     def _hold_against(self, died: Died) -> None:
         if died.cause.by_itself and died.grammar is not None:
             self._refuse(self._strategy, died.grammar, str(died.cause))
+
+    def _blame(self, died: Died) -> None:
+        """A sequence that the first lane died over fails with its next rows; where nobody knows which, they are asked
+        for one by one."""
+        self._hold_against(died)
+        if died.matcher is None:
+            for lane in self._lanes:
+                lane.together = False
+        elif died.wanted and self._ends(died, died.matcher):
+            self._failed[died.matcher] = died.cause.error()
+
+    def _learn(self, matcher: HostedMatcher, filled: Filled | None) -> None:
+        if filled is not None and filled.error is not None:
+            self._failed[matcher.number] = filled.error
+        elif filled is not None:
+            matcher.forced = tuple(filled.command.draft_token_ids)
 
     def _lane_of(self, matcher: HostedMatcher) -> int:
         return int(self.is_slow(matcher.grammar.number))

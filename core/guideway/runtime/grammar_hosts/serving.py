@@ -17,10 +17,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
+from guideway.api.bitmask import num_words
 from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
 from guideway.api.types import Constraint
 from guideway.api.vocabulary import Vocabulary
@@ -30,6 +31,7 @@ from guideway.plugins.contract import check_returned
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
 from guideway.runtime.closing import Closer, Lexicon, Reserve
+from guideway.runtime.forced import Forcing
 from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Frames, Job, SharedMasks, words_of
 from guideway.runtime.grammar_hosts.upkeep import Heap, die_with_parent, limit_memory, show_as
 from guideway.runtime.mask_block import GUARD, fill_between_guards
@@ -284,6 +286,7 @@ class _Host:
         """The seconds that a batch may take before it is looked at one by one: more, once nobody in it was slow."""
         self._grammars: dict[int, tuple[GrammarStrategy, CompiledGrammar]] = {}
         self._matchers: dict[int, _Living] = {}
+        self._forcing = Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))
         self._lexicon: Lexicon | None = None
         self.commands: dict[str, Callable[..., Any]] = {
             "supports": self._supports,
@@ -324,24 +327,31 @@ class _Host:
         made = owner.from_bytes(given) if isinstance(given, bytes) else owner.compile(given)
         self._grammars[grammar] = owner, made
 
-    def _step(self, jobs: Sequence[Job], ended: Sequence[tuple[int, bool]], unloaded: Sequence[int]) -> dict[str, Any]:
-        """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error."""
+    def _step(
+        self, jobs: list[Job], ended: Sequence[tuple[int, bool]], unloaded: Sequence[int], num_forced: int
+    ) -> dict[str, Any]:
+        """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error. The drafts
+        are those of the jobs, or at most `num_forced` that are forced."""
         self._forget(ended, unloaded)
         masks, counts, errors = self._masks, [-1] * len(jobs), {}
         ready: dict[int, FillJob] = {}
         taken = [0.0] * len(jobs)
+        first = 1
         for i, job in enumerate(jobs):
             masks.working_on = job.matcher
             began = time.thread_time()
             try:
                 living = self._living(job)
-                ready[i] = FillJob(living.matcher, job.draft_token_ids, job.first_row)
+                if num_forced and not living.matcher.is_terminated():
+                    found = self._forcing.run(living.matcher, living.stop_token_ids, num_forced)
+                    jobs[i] = job = replace(job, draft_token_ids=found)
+                ready[i] = FillJob(living.matcher, job.draft_token_ids, first)
             except BaseException as error:
                 errors[i] = words_of(error)
+            first += 1 + len(job.draft_token_ids)
             if job.birth is None:  # what is told anew takes its time
                 taken[i] = time.thread_time() - began
-        num_rows = sum(1 + len(job.draft_token_ids) for job in jobs)
-        block = masks.rows[: num_rows + 2]
+        block = masks.rows[: first + 1]
         block[0] = block[-1] = GUARD
         for indices in self._together(jobs, ready):
             masks.working_on = jobs[indices[0]].matcher if len(indices) == 1 else IDLE
@@ -370,7 +380,8 @@ class _Host:
         slow = [i for i, seconds in enumerate(taken) if seconds > self._late_seconds]
         if slow:
             self._usual_seconds = self._late_seconds
-        return {"counts": counts, "errors": errors, "slow": slow, "closing": closing}
+        drafts = [job.draft_token_ids if num_forced else () for job in jobs]
+        return {"counts": counts, "drafts": drafts, "errors": errors, "slow": slow, "closing": closing}
 
     def _close(
         self, jobs: Sequence[Job], counts: list[int], ready: Mapping[int, FillJob], errors: dict[int, Any]
@@ -440,7 +451,8 @@ class _Host:
             strategy, grammar = self._grammars[job.birth.grammar]
             matcher = new_matcher(strategy, grammar, job.birth.stop_token_ids)
             _accept(matcher, job.birth.token_ids)
-            self._matchers[job.matcher] = _Living(strategy, grammar, matcher, self._closer(job.birth))
+            stop_token_ids, closer = job.birth.stop_token_ids, self._closer(job.birth)
+            self._matchers[job.matcher] = _Living(strategy, grammar, matcher, stop_token_ids, closer)
         living = self._matchers[job.matcher]
         if job.rollback:
             living.matcher.rollback(job.rollback)
@@ -488,6 +500,7 @@ class _Living:
     strategy: GrammarStrategy
     grammar: CompiledGrammar
     matcher: Matcher
+    stop_token_ids: frozenset[int]
     closer: Closer | None = None
 
 

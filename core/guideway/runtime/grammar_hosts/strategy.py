@@ -41,6 +41,8 @@ class Home(Protocol):
 
     def ask(self, matcher: HostedMatcher, method: str, *arguments: Any) -> Any: ...
 
+    def ask_forced(self, matchers: Sequence[HostedMatcher], limit: int) -> None: ...
+
     def forget(self, matcher: int, host: int, recycled: bool) -> None: ...
 
     def end_for(self, matcher: int) -> None: ...
@@ -99,6 +101,10 @@ class HostedStrategy(GrammarStrategy):
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         return self._matchers.fill(jobs, bitmask)
+
+    def ask_forced(self, matchers: Sequence[Matcher], limit: int) -> None:
+        """Set `HostedMatcher.forced` of these, where that keeps nobody waiting."""
+        self._matchers.ask_forced([matcher for matcher in matchers if isinstance(matcher, HostedMatcher)], limit)
 
     def close(self) -> None:
         self._hosts.close(self.name)
@@ -167,6 +173,8 @@ class HostedMatcher(Matcher):
         """The same once a token was drawn from a row of the last fill; empty: no more than before."""
         self.first_closed: int | None = None
         """The first row of the last fill that does not allow all that its grammar does."""
+        self.forced: tuple[int, ...] | None = None
+        """What must come next, see `Forcing`, as its host said; None: it was not asked since the last token."""
         self._stop_token_ids = stop_token_ids
         self._accepted = accepted
         self.born_in = -1
@@ -187,7 +195,7 @@ class HostedMatcher(Matcher):
     def accept(self, token_ids: Sequence[int]) -> int:
         if token_ids and self.ends:
             self.end = self.ends[min(len(token_ids), len(self.ends)) - 1]
-        self.ends = ()
+        self.ends, self.forced = (), None
         for count, token_id in enumerate(token_ids):
             if self.is_terminated():
                 return count
@@ -217,6 +225,7 @@ class HostedMatcher(Matcher):
             raise ValueError(f"{num_tokens} tokens cannot be rolled back: {len(self._accepted)} were accepted")
         if num_tokens == 0:
             return
+        self.forced = None
         del self._accepted[-num_tokens:]
         unknown = min(num_tokens, len(self._to_accept))
         if unknown:

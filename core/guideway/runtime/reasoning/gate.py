@@ -114,6 +114,10 @@ class ReasoningGate(LogitModifier[GateState]):
             state.at = self._after(state, state.at, token_id)
         return CONTINUE
 
+    def forced(self, state: GateState, limit: int) -> Sequence[int]:
+        """The marker, where it has begun to be forced, without the token that ends it: see `validate`."""
+        return state.at.forced[:-1][:limit]
+
     def validate(self, state: GateState, token_ids: Sequence[int]) -> int:
         """Count the drafts; what ends the reasoning is left to be drawn: the constraint begins with the step after."""
         at = state.at

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from guideway.api import Companion, LogitModifier, Need, Sampler, UnsupportedCapability
+from guideway.api import Companion, Need, Sampler, UnsupportedCapability
 
 from guideway_conformance.modifier.bench import REFUSALS, Bench
 from guideway_conformance.modifier.subject import ModifierSubject
@@ -23,11 +23,10 @@ def reads_what_it_declares(subject: ModifierSubject) -> None:
 
 @check("modifier")
 def uses_what_hosts_serve(subject: ModifierSubject) -> None:
-    """A modifier uses nothing that is provisional, which every host refuses: it does not override `forced`, its sampler
-    has no `verify`, and it does not need SCHEDULER_DRAW."""
+    """A modifier uses nothing that is provisional, which every host refuses: its sampler has no `verify`, and it does
+    not need SCHEDULER_DRAW."""
     transform = subject.transform_class()
     provisional = {
-        "it overrides `forced`, and no host does forced tokens yet": subject.cls.forced is not LogitModifier.forced,
         "its sampler has `verify`, which no host calls yet": issubclass(transform, Sampler)
         and hasattr(transform, "verify"),
         "it needs SCHEDULER_DRAW, which no host offers yet": Need.SCHEDULER_DRAW in subject.cls.needs,

@@ -141,7 +141,6 @@ class ForcesNoToken(Repetition):
         return [len(self.context.vocabulary)][:limit]
 
 
-@saboteur("modifier.uses_what_hosts_serve")
 @saboteur("modifier.forced_moves_nothing")
 class ForcedConsumes(Repetition):
     """Takes forced tokens as heard."""

@@ -12,7 +12,7 @@ moved on and does it again. That draws the same tokens, for random numbers depen
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from operator import attrgetter
 from typing import Any
@@ -57,6 +57,7 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         num_speculative_tokens: int,
+        num_forced_tokens: int,
         on_finish: Callable[[SequenceGroup], None],
         restart: Callable[[], None],
     ) -> None:
@@ -66,6 +67,7 @@ class Scheduler:
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._num_speculative_tokens = num_speculative_tokens
+        self._num_forced_tokens = num_forced_tokens
         self._table = SequenceTable(runtime, cache, on_finish)
         self._running = self._table.running
         self._recovery = Recovery(restart)
@@ -260,38 +262,74 @@ class Scheduler:
                 computing.append(sequence)
             elif self._make_room(sequence, 1):
                 decoding.append(sequence)
+        forced = self._forced([s for s in (*decoding, *computing) if s.active])
+        for sequence, token_ids in forced.items():
+            if self._ends_unseen(sequence, token_ids):
+                self._end_unseen(sequence, token_ids)
+        # a request that ended may have ended others, by an observer
+        decoding = [s for s in decoding if s.completion is None]
         budget = self._max_num_batched_tokens - sum(len(sequence.slots) for sequence in decoding)
-        computing = [s for s in computing if s.active]
+        computing = [s for s in computing if s.active and s.completion is None]
         computing.sort(key=lambda s: (s.priority, self._table.served(s.tenant), s.rank))
         # drafts are guesses: where there are prompts to compute, these come first
         works = []
         for sequence in decoding:
-            drafts = self._draft(sequence, budget if not computing else 0)
+            drafts = self._draft(sequence, forced.get(sequence, ()), budget, guess=not computing)
             budget -= len(drafts) * len(sequence.slots)
             works.append(self._stepper.decode(sequence, drafts))
         for sequence in computing:
             if budget <= 0:
                 break
-            work = self._stepper.prefill(sequence, budget)
+            work = self._stepper.prefill(sequence, budget, self._reserved(sequence, list(forced.get(sequence, ()))))
             budget -= work.num_tokens
             works.append(work)
         return works
 
-    def _draft(self, sequence: SequenceState, budget: int) -> list[int]:
-        if not self._num_speculative_tokens or not sequence.output or self._runtime.is_late(sequence.slots[0]):
-            return []
+    def _forced(self, sequences: list[SequenceState]) -> dict[SequenceState, Sequence[int]]:
+        """What must come next, of those that draw in this step."""
+        if not self._num_forced_tokens:
+            return {}
+        limits = {}
+        for sequence in sequences:
+            room = min(self._num_forced_tokens, sequence.group.max_tokens - len(sequence.output) - 1)
+            late = self._runtime.is_late(sequence.slots[0])
+            if room > 0 and not late and self._stepper.pending(sequence) < self._max_num_batched_tokens:
+                limits[sequence] = room
+        found = self._runtime.forced({sequence.slots[0]: limit for sequence, limit in limits.items()})
+        return {sequence: found[sequence.slots[0]] for sequence in limits}
+
+    def _ends_unseen(self, sequence: SequenceState, forced: Sequence[int]) -> bool:
+        """Whether nothing but the end can come, and nobody asks what the model says to that."""
+        at_end = len(forced) == 1 and forced[0] in sequence.group.stop_token_ids
+        return at_end and sequence.logprobs is None and self._runtime.may_end_unseen(sequence.slots[0])
+
+    def _end_unseen(self, sequence: SequenceState, token_ids: Sequence[int]) -> None:
+        """Its last token, without a forward pass."""
+        sequence.in_step = True
+        outcome = self._runtime.accept_one(sequence.slots[0], 0, token_ids)
+        self._apply(SequenceOutput(sequence, tuple(token_ids), [], outcome))
+
+    def _draft(self, sequence: SequenceState, forced: Sequence[int], budget: int, *, guess: bool) -> list[int]:
+        """What is forced; where it may `guess`, what is looked up, if that is not cut shorter."""
+        drafts = list(forced[: max(0, budget // len(sequence.slots))])
         room = min(self._num_speculative_tokens, sequence.group.max_tokens - len(sequence.output) - 1)
         room = min(room, budget // len(sequence.slots))
-        if room <= 0:
-            return []
-        if sequence.lookup is None:
-            sequence.lookup = PromptLookup(sequence.request.prompt_token_ids)
-        drafts = sequence.lookup.draft(sequence.output, room)
-        drafts = drafts[: self._runtime.validate(sequence.slots[0], drafts)] if drafts else drafts
+        if guess and room > len(drafts) and sequence.output and not self._runtime.is_late(sequence.slots[0]):
+            if sequence.lookup is None:
+                sequence.lookup = PromptLookup(sequence.request.prompt_token_ids)
+            guesses = sequence.lookup.draft(sequence.output, room)
+            if len(guesses) > len(drafts) and guesses[: len(drafts)] == drafts:
+                drafts = guesses[: max(len(drafts), self._runtime.validate(sequence.slots[0], guesses))]
+        return self._reserved(sequence, drafts)
+
+    def _reserved(self, sequence: SequenceState, drafts: list[int]) -> list[int]:
+        """`drafts`, if there is room for them; none is preempted for that."""
+        if not drafts:
+            return drafts
         try:
-            for slot in sequence.slots:
-                self._cache.reserve(slot, 1 + len(drafts))
-        except KVCacheFull:  # none is preempted for a guess
+            for which, slot in enumerate(sequence.slots):
+                self._cache.reserve(slot, sequence.length(which) - self._cache.length(slot) + len(drafts))
+        except KVCacheFull:
             return []
         return drafts
 

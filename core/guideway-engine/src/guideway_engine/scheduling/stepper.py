@@ -75,8 +75,8 @@ class Stepper:
         appends = [[sequence.last_token(which), *drafts] for which in range(len(sequence.slots))]
         return Work(sequence, appends, drafts, samples=True, num_scored=0)
 
-    def prefill(self, sequence: SequenceState, budget: int) -> Work:
-        """At most `budget` of the pending tokens, and the next one's draw where all fits."""
+    def prefill(self, sequence: SequenceState, budget: int, drafts: list[int]) -> Work:
+        """At most `budget` of the pending tokens, and the next one's draw, with those of its drafts, where all fits."""
         pending = self.pending(sequence)
         scores = self._scores(sequence)
         samples = pending + len(sequence.slots) <= budget and not scores
@@ -92,7 +92,10 @@ class Stepper:
                 num_scored = max(0, end - max(start, len(sequence.group.prompt_logprobs or ()) - 1))
             appends.append(sequence.tokens(which, start, end))
             budget -= end - start
-        return Work(sequence, appends, [], samples, num_scored)
+        if not samples:
+            return Work(sequence, appends, [], samples, num_scored)
+        drafts = drafts[: budget // len(appends)]
+        return Work(sequence, [[*token_ids, *drafts] for token_ids in appends], drafts, samples, num_scored)
 
     def run(self, works: list[Work]) -> list[SequenceOutput]:
         """The step; what those that sample have come to. Raises what the workers raise."""

@@ -1,0 +1,94 @@
+"""Tokens that must come next, as the masks of a matcher tell them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.bitmask import BITS_PER_WORD, Bitmask
+from guideway.api.grammar import Matcher
+from guideway.errors import DeadEnd
+
+__all__ = ["Forcing"]
+
+MOST_CHOICES = 16
+"""Of a mask that is looked at: the beginnings of one text that are tokens."""
+
+
+class Forcing:
+    """Finds forced runs, with what it needs of a vocabulary. For one thread."""
+
+    def __init__(self, tokens: Sequence[bytes], words: int) -> None:
+        self._tokens = tokens
+        self._scratch: Bitmask = np.zeros((1, words), dtype=np.int32)
+
+    def run(self, matcher: Matcher, stop_token_ids: frozenset[int], limit: int) -> tuple[int, ...]:
+        """At most `limit` tokens that spell what must come next, a stop token at its end where that must. `matcher` is
+        not terminated, and is left as it was.
+
+        They begin with `Matcher.forced_tokens`. After those each is the longest token of a mask that spells nothing but
+        what must come.
+        """
+        run = list(matcher.forced_tokens())[:limit]
+        done = matcher.accept(tuple(run)) if run else 0
+        try:
+            while done == len(run) < limit and (token_id := self._only_way(matcher, stop_token_ids)) is not None:
+                run.append(token_id)
+                if token_id in stop_token_ids:
+                    break
+                done += matcher.accept((token_id,))
+        finally:
+            matcher.rollback(done)
+        return tuple(run)
+
+    def _only_way(self, matcher: Matcher, stop_token_ids: frozenset[int]) -> int | None:
+        choices = self._choices(matcher)
+        if len(choices) == 1:
+            return choices[0]
+        if not choices or not stop_token_ids.isdisjoint(choices):
+            return None
+        tokens = self._tokens
+        choices.sort(key=lambda token_id: len(tokens[token_id]))
+        text = tokens[choices[-1]]
+        if not all(text.startswith(tokens[token_id]) for token_id in choices):
+            return None
+        for longer, shorter in itertools.pairwise(reversed(choices)):
+            if self._goes_on(matcher, shorter, tokens[longer][len(tokens[shorter]) :]):
+                return longer
+        return choices[0]
+
+    def _goes_on(self, matcher: Matcher, token_id: int, rest: bytes) -> bool:
+        """Whether after this token `rest` must come."""
+        if matcher.accept((token_id,)) != 1:
+            return False
+        try:
+            texts = [self._tokens[choice] for choice in self._choices(matcher)]
+        finally:
+            matcher.rollback(1)
+        return bool(texts) and all(text and (text.startswith(rest) or rest.startswith(text)) for text in texts)
+
+    def _choices(self, matcher: Matcher) -> list[int]:
+        try:
+            matcher.fill_bitmask(self._scratch, 0)
+        except DeadEnd:
+            return []
+        return _choices(self._scratch[0].view(np.uint32))
+
+
+def _choices(words: NDArray[np.uint32]) -> list[int]:
+    """The tokens that a mask allows; none where there are more than `MOST_CHOICES`."""
+    (used,) = np.nonzero(words)
+    if len(used) > MOST_CHOICES:
+        return []
+    found = []
+    for word in used.tolist():
+        bits = int(words[word])
+        if bits.bit_count() > MOST_CHOICES:
+            return []
+        while bits:
+            found.append(word * BITS_PER_WORD + (bits & -bits).bit_length() - 1)
+            bits &= bits - 1
+    return found if len(found) <= MOST_CHOICES else []

@@ -1,0 +1,274 @@
+"""Forced tokens change the number of forward passes, and in the mode ``exact`` nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from guideway import Choice, Engine, EngineConfig, GenerationResult, JsonSchema, Regex, SamplingParams
+from guideway.api import (
+    CONTINUE,
+    FINISH,
+    Array,
+    FinishReason,
+    LogitModifier,
+    LogitTransform,
+    Outcome,
+    Payload,
+    Request,
+    SequenceInfo,
+    Stage,
+    Step,
+    StepBatch,
+    hookimpl,
+)
+from guideway.api.bitmask import allocate, allow_only
+
+from tests.support.distributions import install
+from tests.support.json_strategies import STRATEGIES
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer"},
+        "married": {"type": "boolean"},
+        "address": {
+            "type": "object",
+            "properties": {"street": {"type": "string", "maxLength": 20}, "city": {"enum": ["Bonn", "Berlin"]}},
+            "required": ["street", "city"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["name", "age", "married", "address"],
+    "additionalProperties": False,
+}
+COMPACT = JsonSchema(PERSON, whitespace="compact")
+PROMPT = "Extract name, age, married, address. Zoe Garcia, 31, is married and lives in Bonn, 5 Park Lane."
+LONG = Regex("(forced beginning of the text )[a-z]{2}( and a forced end)")
+PARAMS = [
+    SamplingParams(max_tokens=120, constraint=COMPACT, logprobs=2),
+    SamplingParams(max_tokens=120, temperature=1.0, seed=3, n=2, constraint=COMPACT),
+    SamplingParams(max_tokens=120, temperature=1.3, seed=4, top_p=0.9, constraint=JsonSchema(PERSON), logprobs=0),
+    SamplingParams(max_tokens=46, temperature=1.0, seed=5, constraint=COMPACT),  # closed early, or refused
+    SamplingParams(max_tokens=30, temperature=1.0, seed=5, constraint=COMPACT, close=False),  # cut
+    SamplingParams(max_tokens=120, temperature=1.0, seed=6, constraint=COMPACT, stop=('"married', 'r"')),
+    SamplingParams(max_tokens=60, temperature=1.0, seed=7, constraint=LONG, min_tokens=40, logprobs=1),
+    SamplingParams(max_tokens=60, temperature=1.0, seed=7, constraint=LONG, min_tokens=40),
+    SamplingParams(max_tokens=60, temperature=1.0, seed=8, constraint=Choice(["one of two", "one of three", "none"])),
+    SamplingParams(max_tokens=60, temperature=1.0, seed=9, constraint=LONG, prompt_logprobs=0, stop_token_ids=(2,)),
+    SamplingParams(max_tokens=20, temperature=1.0, seed=10),
+]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "exact": {},
+    "inline": {"grammar_host": "inline"},
+    "drafts": {"num_speculative_tokens": 3},
+    "chunks": {"max_num_seqs": 3, "max_num_batched_tokens": 7},
+    "preempted": {"kv_cache_tokens": 512},
+    "workers": {"executor": "process"},
+}
+
+
+def config(strategy: str, **settings: Any) -> EngineConfig:
+    # float64: else a row computed beside others could be drawn from differently
+    shared: dict[str, Any] = {"model": "demo", "grammar": (strategy,), "dtype": "float64", "max_model_len": 256}
+    return EngineConfig(**shared | {"max_num_seqs": 8} | settings)
+
+
+def passes(engine: Engine) -> list[int]:
+    """Grows by one with each forward pass, by how many sequences had a part in it."""
+    found: list[int] = []
+    stepper: Any = engine._scheduler._stepper  # type: ignore[attr-defined]
+    run = stepper.run
+
+    def counted(works: Any) -> Any:
+        found.append(len(works))
+        return run(works)
+
+    stepper.run = counted
+    return found
+
+
+def generate(engine: Engine, params: Sequence[SamplingParams] = PARAMS) -> list[GenerationResult]:
+    return engine.generate([f"{PROMPT} {i}" for i in range(len(params))], params)
+
+
+def expect_equal(results: Sequence[GenerationResult], expected: Sequence[GenerationResult]) -> None:
+    for result, wanted in zip(results, expected, strict=True):
+        for output, reference in zip(result.outputs, wanted.outputs, strict=True):
+            for name in ("text", "token_ids", "finish_reason", "stop", "unenforced", "closed_early", "reports"):
+                assert getattr(output, name) == getattr(reference, name), name
+            assert str(output.error) == str(reference.error)
+            assert (output.logprobs is None) is (reference.logprobs is None)
+            for entry, other in zip(output.logprobs or (), reference.logprobs or (), strict=True):
+                assert entry.token_id == other.token_id
+                assert entry.logprob == pytest.approx(other.logprob, abs=1e-4)
+                assert [i for i, _ in entry.top] == [i for i, _ in other.top]
+        assert len(result.prompt_logprobs or ()) == len(wanted.prompt_logprobs or ())
+
+
+@cache
+def without(strategy: str) -> list[GenerationResult]:
+    """What a run without forced tokens gives."""
+    with Engine(config(strategy, forced_tokens="off")) as engine:
+        return generate(engine)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("settings", [SETTINGS["exact"], SETTINGS["inline"]], ids=["process", "inline"])
+def test_no_strategys_output_changes(strategy: str, settings: dict[str, Any]) -> None:
+    with Engine(config(strategy, **settings)) as engine:
+        expect_equal(generate(engine), without(strategy))
+    assert any(result.finish_reason is FinishReason.STOP for result in without(strategy))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_no_output_changes_however_the_engine_runs(name: str) -> None:
+    with Engine(config("llguidance", **SETTINGS[name])) as engine:
+        expect_equal(generate(engine), without("llguidance"))
+
+
+def test_forced_tokens_take_fewer_passes() -> None:
+    params = [SamplingParams(max_tokens=120, constraint=COMPACT)]
+    found = {}
+    for mode in ("off", "exact", "canonical"):
+        with Engine(config("llguidance", forced_tokens=mode)) as engine:
+            counted = passes(engine)
+            (result,) = generate(engine, params)
+            found[mode] = len(counted)
+            assert mode != "off" or len(counted) == len(result.token_ids)
+    # of each of five keys at least two tokens are nobody's choice
+    assert found["exact"] <= found["off"] - 2 * 5
+    assert found["canonical"] <= found["exact"]
+
+
+@pytest.mark.parametrize("asked", [{"logprobs": 0}, {"min_tokens": 50}, {"logit_bias": {1: float("-inf")}}], ids=str)
+def test_an_end_that_is_the_only_choice_takes_no_pass_unless_somebody_looks_at_it(asked: dict[str, Any]) -> None:
+    params = SamplingParams(max_tokens=60, constraint=Choice(["a", "b"]))
+    with Engine(config("llguidance")) as engine:
+        counted = passes(engine)
+        (unseen,) = generate(engine, [params])
+        without_a_pass = len(counted)
+        (seen,) = generate(engine, [SamplingParams(max_tokens=60, constraint=Choice(["a", "b"]), **asked)])
+        assert len(counted) - without_a_pass == without_a_pass + 1
+    assert unseen.token_ids == seen.token_ids
+    assert unseen.finish_reason is seen.finish_reason is FinishReason.STOP
+
+
+def test_canonical_tokens_are_the_tokenizers_and_their_logprobs_the_models() -> None:
+    key = "zyx qua vwk"  # no token is a word of it
+    schema = {"type": "object", "properties": {key: {"enum": [1]}}, "required": [key], "additionalProperties": False}
+    constraint = JsonSchema(schema, whitespace="compact")
+    params = [
+        SamplingParams(max_tokens=60, temperature=4.0, seed=seed, constraint=constraint, logprobs=0)
+        for seed in range(6)
+    ]
+    with Engine(config("llguidance", forced_tokens="canonical")) as engine:
+        counted = passes(engine)
+        results = generate(engine, params)
+        num_passes = len(counted)
+        text = json.dumps({key: 1}, separators=(",", ":"))
+        wanted = engine.vocabulary.encode(text.encode())
+        assert wanted is not None
+        for result in results:
+            assert result.text == text
+            assert list(result.token_ids[:-1]) == wanted
+        assert num_passes < len(wanted)
+        scored = engine.generate(
+            [[*result.prompt_token_ids, *result.token_ids] for result in results],
+            SamplingParams(max_tokens=1, prompt_logprobs=0),
+        )
+    for result, of_prompt in zip(results, scored, strict=True):
+        assert result.logprobs is not None and of_prompt.prompt_logprobs is not None
+        given = of_prompt.prompt_logprobs[-len(result.token_ids) :]
+        assert [e.logprob for e in result.logprobs] == pytest.approx([e.logprob for e in given if e], abs=1e-4)
+    with Engine(config("llguidance", forced_tokens="exact")) as engine:
+        drawn = generate(engine, params)
+    assert any(list(result.token_ids[:-1]) != wanted for result in drawn)  # what canonical changes
+
+
+class OnlyTransform(LogitTransform):
+    bitmask = "allowed"
+
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        return self.context.device.apply_bitmask(logits, payload.arrays["allowed"], payload.rows)
+
+
+class Dictation(LogitModifier[list[int]]):
+    """Lets nothing come but the tokens of its option; then it ends the output."""
+
+    contract = "1.0"
+    name, stage, transform = "dictation", Stage.MASK, OnlyTransform
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> list[int] | None:
+        wanted = request.params.modifiers.get(self.name)
+        return None if wanted is None else list(wanted["tokens"])
+
+    def prepare(self, batch: StepBatch, states: Sequence[list[int] | None]) -> Payload | None:
+        rows, sequences = batch.select(states)
+        allowed = allocate(len(rows), self.context.vocabulary.logits_width)
+        for place, (row, i) in enumerate(zip(rows.tolist(), sequences.tolist(), strict=True)):
+            left, at = states[i] or [], row - int(batch.row_start[i])
+            allow_only(allowed, place, left[at : at + 1] or left[-1:])
+        return Payload(rows, {"allowed": allowed})
+
+    def accept(self, state: list[int], token_ids: Sequence[int], feedback: Any) -> Outcome:
+        del state[: len(token_ids)]
+        return CONTINUE if state else FINISH
+
+    def forced(self, state: list[int], limit: int) -> Sequence[int]:
+        return state[:-1][:limit]
+
+
+class Countdown(Dictation):
+    """Ends the output after as many tokens as its option has, whichever they are, and says so to nobody before."""
+
+    name = "countdown"
+
+    def prepare(self, batch: StepBatch, states: Sequence[list[int] | None]) -> None:
+        return None
+
+    def forced(self, state: list[int], limit: int) -> Sequence[int]:
+        return ()
+
+
+@hookimpl
+def guideway_logit_modifier(name: str) -> type[LogitModifier[Any]]:
+    return {"dictation": Dictation, "countdown": Countdown}[name]
+
+
+@pytest.fixture
+def own_modifiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Settings of an engine that has them."""
+    install(tmp_path, "own", {f"modifier.{name}": __name__ for name in ("dictation", "countdown")})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return {"modifiers": ("dictation", "countdown")}
+
+
+def test_a_modifier_forces_tokens(own_modifiers: dict[str, Any]) -> None:
+    ids = np.random.default_rng(1).integers(100, 1000, 40).tolist()
+    params = [SamplingParams(max_tokens=60, temperature=1.0, modifiers={"dictation": {"tokens": ids}}, logprobs=0)]
+    found = {}
+    for mode in ("off", "exact"):
+        with Engine(config("llguidance", forced_tokens=mode, **own_modifiers)) as engine:
+            counted = passes(engine)
+            found[mode] = generate(engine, params)
+            assert found[mode][0].token_ids == tuple(ids)
+            assert len(counted) == 40 if mode == "off" else len(counted) <= 5
+    expect_equal(found["exact"], found["off"])
+
+
+def test_nothing_is_forced_past_where_a_modifier_may_end_the_output(own_modifiers: dict[str, Any]) -> None:
+    params = [
+        SamplingParams(max_tokens=60, constraint=constraint, modifiers={"countdown": {"tokens": [0] * num_tokens}})
+        for constraint in (COMPACT, LONG)
+        for num_tokens in (2, 5, 9)
+    ]
+    with Engine(config("llguidance", forced_tokens="exact", **own_modifiers)) as engine:
+        results = generate(engine, params)
+    assert [len(result.token_ids) for result in results] == [2, 5, 9] * 2
