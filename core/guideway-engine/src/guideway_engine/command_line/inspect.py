@@ -10,7 +10,8 @@ import json
 import signal
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _SubParsersAction
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,13 +79,12 @@ def add_inspect(subparsers: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def _inspect(args: Namespace) -> int:
-    # a library that compiles cannot be interrupted in any other way, and nothing here has to be put in order
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if args.record is None and (args.id is not None or args.output is not None):
         print("guideway inspect: error: --id and --output choose from a --record; add it", file=sys.stderr)
         return 2
     record = None if args.record is None else read_record(args.record, args.id, args.output or 0)
-    inspection, model = _inspected(args, record)
+    with _ended_by_interrupts():
+        inspection, model = _inspected(args, record)
     if args.html is not None:
         _write(args.html, as_page(inspection, model))
     if args.json:
@@ -94,6 +94,16 @@ def _inspect(args: Namespace) -> int:
     else:
         print(f"the page is in {args.html}")
     return 0 if inspection.passes else 1
+
+
+@contextmanager
+def _ended_by_interrupts() -> Iterator[None]:
+    """Let Ctrl-C end the process at once: a library that compiles hears of nothing else, and nothing is half done."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _inspected(args: Namespace, record: Record | None) -> tuple[Inspection, str]:

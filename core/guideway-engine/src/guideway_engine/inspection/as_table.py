@@ -19,7 +19,7 @@ from guideway_engine.inspection.verdict import (
     unenforced_lines,
     verdict,
 )
-from guideway_engine.inspection.words import costs, share, visible
+from guideway_engine.inspection.words import costs, share, token_text
 
 __all__ = ["print_inspection"]
 
@@ -61,7 +61,7 @@ def _steps(inspection: Inspection) -> Table:
     table.add_column("token", overflow="fold", max_width=24, min_width=6)
     table.add_column("allowed", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("may begin with, or be", overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column("what may come", overflow="ellipsis", no_wrap=True, ratio=1)
     table.add_column("mask", justify="right", no_wrap=True)
     table.add_column("accept", justify="right", no_wrap=True)
     total = len(inspection.vocabulary)
@@ -87,6 +87,6 @@ def _verdict(inspection: Inspection) -> list[Text]:
     if refusal is not None:
         lines.append(Text(f"  allowed there: {allowed_words(inspection, refusal.allowed, in_tokens=False)}"))
         if inspection.rest:
-            rest = visible(inspection.vocabulary.decode(inspection.rest))
+            rest = "".join(token_text(inspection.vocabulary, token_id) for token_id in inspection.rest)
             lines.append(Text(f"  not looked at: {rest if len(rest) <= 200 else rest[:199] + '…'}"))
     return lines + [Text(f"  {printable(line)}") for line in judge_lines(inspection)]

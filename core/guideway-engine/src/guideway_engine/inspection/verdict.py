@@ -75,9 +75,9 @@ def forced_line(inspection: Inspection) -> str:
     """How many tokens left no choice."""
     tokens, runs = counted(len(inspection.token_ids), "token"), inspection.forced_runs
     if not runs:
-        return f"{tokens}, none of them forced"
+        return f"{tokens}, none forced"
     longest = max(run.length for run in runs)
-    return f"{tokens}, {inspection.num_forced} of them forced in {counted(len(runs), 'run')}, the longest of {longest}"
+    return f"{tokens}, {inspection.num_forced:,} forced, in {counted(len(runs), 'run')} of at most {longest}"
 
 
 def step_words(step: Step) -> str:
