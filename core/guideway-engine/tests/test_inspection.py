@@ -122,6 +122,24 @@ def test_a_token_that_might_begin_otherwise_is_not_spelled() -> None:
     assert found.steps[0].choice == "few"
 
 
+def test_a_token_before_whose_end_the_text_may_end_is_not_spelled() -> None:
+    found = inspected(Regex("c(om)?"), "com", "llguidance")
+    assert vocabulary().tokens[found.token_ids[0]] == b"com"
+    assert found.steps[0].choice == "few"
+    assert inspected(Regex("com"), "com", "llguidance").steps[0].choice == "spelled"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_token_that_begins_well_is_refused_at_the_byte_that_does_not(name: str) -> None:
+    found = inspected(Regex("x?c[ao][nt]"), "xcom", name)
+    assert [vocabulary().tokens[i] for i in found.token_ids] == [b"x", b"com"]
+    assert found.refusal is not None
+    assert (found.refusal.step, found.refusal.place.offset) == (1, 3)
+    assert found.refusal.reason == "'m' may not stand here"
+    assert found.refusal.allowed.first_bytes == b"nt"
+    assert found.steps[1].allowed.first_bytes == b"c"
+
+
 def test_a_text_that_ends_too_early() -> None:
     found = inspected(Regex("ab"), "a", "llguidance")
     assert found.refusal is not None
@@ -175,6 +193,8 @@ def test_unenforced_keywords_are_found_where_they_stand() -> None:
                 "a/b": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
                 "c": {"type": "array", "items": {"type": "string"}},
                 "d": {"type": "string", "patern": "x"},
+                "e": {"type": "string", "format": "klingon"},
+                "f": {"type": "string", "format": "date"},
             },
         }
     )
@@ -182,6 +202,7 @@ def test_unenforced_keywords_are_found_where_they_stand() -> None:
     places = {each.name: each.places for each in found.unenforced}
     assert places["uniqueItems"] == ("#/properties/a~1b/uniqueItems",)
     assert places["patern"] == ("#/properties/d/patern",)
+    assert places["format:klingon"] == ("#/properties/e/format",)
 
 
 def test_what_served_a_record_is_taken_whatever_would_be_chosen() -> None:
@@ -294,5 +315,13 @@ def test_the_page_holds_no_markup_of_the_text() -> None:
     assert "<b onclick" not in page
     assert "<i>model" not in page
     assert "http" not in page
+    vocabulary = Vocabulary(tokens=[b"a", b"</script>", b""], stop_token_ids={2}, special_tokens={2: "<!--"})
+    plugin = Plugins().load("grammar", "reference")
+    found = inspect_constraint(
+        Choice(["a</script>"]), build_strategies([plugin], vocabulary, {}), vocabulary, [0, 1, 2]
+    )
+    assert found.passes
+    page = as_page(found, "demo")
+    assert page.count("<script") == page.count("</script") == 2
     data = page.partition('id="steps">')[2].partition("</script>")[0]
-    assert len(json.loads(data)) == len(inspected(schema, json.dumps(hostile)[:30], "llguidance").steps)
+    assert [step["token"] for step in json.loads(data)] == ["a", "</script>", "<!--"]
