@@ -256,7 +256,7 @@ def test_lines_and_columns_are_those_of_an_editor() -> None:
 
 
 def test_numbers_and_characters_as_a_person_reads_them() -> None:
-    assert begins(bytes(range(0x20, 0x7F)) + b"\xc3") == "␣-~ …"
+    assert begins(bytes(range(0x20, 0x7F)) + b"\xc3") == "␣-~ non-ASCII"
     assert begins(b"\n -0123456789") == "↵ ␣ - 0-9"
     assert begins(b"ab") == "a b"
     assert (share(1, 10**6), share(999_999, 10**6), share(5, 5)) == ("<0.1 %", ">99.9 %", "100.0 %")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from guideway.errors import printable
 from rich import box
 from rich.console import Console
@@ -31,11 +33,14 @@ def print_inspection(inspection: Inspection, model: str) -> None:
     """Print it to standard output, in color where that is a terminal and as wide as that is."""
     console = Console(highlight=False, emoji=False, markup=False)
     size = f"{len(inspection.vocabulary):,} tokens"
-    console.print(_facts(inspection, f"{inspection.constraint.kind}; model {printable(model)}, {size}"))
-    console.print(_steps(inspection))
-    console.print(f"[few: at most {FEW} tokens; spelled: one text, cut into tokens in several ways]", style="dim")
-    for line in _verdict(inspection):
-        console.print(line)
+    with console.capture() as captured:
+        console.print(_facts(inspection, f"{inspection.constraint.kind}; model {printable(model)}, {size}"))
+        console.print(_steps(inspection))
+        console.print(f"[few: at most {FEW} tokens; spelled: one text, cut into tokens in several ways]", style="dim")
+        for line in _verdict(inspection):
+            console.print(line)
+    # without the spaces that rich fills lines up with
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def _facts(inspection: Inspection, constraint: str) -> Table:
@@ -56,12 +61,12 @@ def _facts(inspection: Inspection, constraint: str) -> Table:
 
 
 def _steps(inspection: Inspection) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=True)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("byte", justify="right", no_wrap=True)
     table.add_column("token", overflow="fold", max_width=24, min_width=6)
     table.add_column("allowed", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("what may come", overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column("what may come", overflow="ellipsis", no_wrap=True)
     table.add_column("mask", justify="right", no_wrap=True)
     table.add_column("accept", justify="right", no_wrap=True)
     total = len(inspection.vocabulary)

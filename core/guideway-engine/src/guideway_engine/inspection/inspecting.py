@@ -25,7 +25,7 @@ Freedom: TypeAlias = Literal["forced", "spelled", "few", "many", "none"]
 
 FEW = 20
 """Up to so many allowed tokens count as few."""
-EXAMPLES = 8
+EXAMPLES = 12
 """How many of the allowed tokens are named."""
 
 

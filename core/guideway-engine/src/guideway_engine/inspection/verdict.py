@@ -77,7 +77,7 @@ def forced_line(inspection: Inspection) -> str:
     if not runs:
         return f"{tokens}, none forced"
     longest = max(run.length for run in runs)
-    return f"{tokens}, {inspection.num_forced:,} forced, in {counted(len(runs), 'run')} of at most {longest}"
+    return f"{tokens}, {inspection.num_forced:,} forced, in {counted(len(runs), 'run')} (the longest: {longest})"
 
 
 def step_words(step: Step) -> str:

@@ -26,7 +26,7 @@ def visible(text: bytes) -> str:
 
 
 def begins(first_bytes: bytes) -> str:
-    """Which characters texts may begin with, as ranges: ``␣ - 0-9``. ``…`` stands for all beyond ASCII."""
+    """Which characters texts may begin with, as ranges: ``␣ - 0-9``. What is beyond ASCII is not told apart."""
     runs: list[list[int]] = []
     for byte in first_bytes:
         if byte >= 0x80:
@@ -41,7 +41,7 @@ def begins(first_bytes: bytes) -> str:
         for part in [run] if len(run) > MANY_CHARACTERS else _kinds(run):
             ends = [visible(bytes((byte,))) for byte in (part[0], part[-1])]
             parts += [f"{ends[0]}-{ends[1]}"] if len(part) > 2 else ends[: len(part)]
-    return " ".join([*parts, "…"] if first_bytes and first_bytes[-1] >= 0x80 else parts)
+    return " ".join([*parts, "non-ASCII"] if first_bytes and first_bytes[-1] >= 0x80 else parts)
 
 
 def counted(count: int, what: str) -> str:
