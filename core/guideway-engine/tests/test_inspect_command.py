@@ -115,6 +115,47 @@ def test_flags_win_over_a_record(records: Path, capsys: pytest.CaptureFixture[st
     assert (status, said["constraint"]["source"]) == (1, "z+")
 
 
+def test_a_record_wins_over_the_environment_and_flags_over_both(
+    records: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GUIDEWAY_MODEL", "no-such-model")
+    monkeypatch.setenv("GUIDEWAY_WHITESPACE", "any")
+    command = ["inspect", "--record", str(records), "--id", "person", "--strategy", "llguidance"]
+    status, compact = as_json(capsys, *command)
+    assert (status, compact["model"]) == (0, "demo")
+    assert compact["num_forced"] > 1
+    status, loose = as_json(capsys, *command, "--whitespace", "any")
+    assert loose["num_forced"] < compact["num_forced"]
+    assert main([*command, "--model", "another"]) == 1
+    assert "It comes from --model." in capsys.readouterr().err
+
+
+def test_what_was_refused_is_recorded_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["generate", "--model", "demo", "--strategy", "llguidance", "--prompt", "x", "--schema"]
+    assert main([*command, '{"type": "strnig"}', "--record"]) == 1
+    line = json.loads(capsys.readouterr().out)
+    assert (line["finish_reason"], {"model", "constraint", "token_ids"} & line.keys()) == ("refused", set())
+
+
+def test_records_go_to_a_terminal_as_json_lines() -> None:
+    command = ["generate", "--model", "demo", "--strategy", "llguidance", "--prompt", "x", "--regex", "ab", "--record"]
+    status, shown = in_terminal(80, *command)
+    assert status == 0
+    assert '"constraint": {"regex": "ab"}' in shown
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_json_is_json_in_any_encoding(encoding: str) -> None:
+    done = subprocess.run(
+        [*GUIDEWAY, *INSPECT, "--regex", ".+", "--text", "Zo\u00eb \u202e", "--json"],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        check=True,
+    )
+    assert json.loads(done.stdout.decode(encoding))["text"] == "Zo\u00eb \u202e"
+    assert "\u202e" not in done.stdout.decode(encoding)
+
+
 def test_reasoning_is_no_part_of_what_is_inspected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = {"text": "hm.ab", "finish_reason": "stop", "answer_start": 3, "num_reasoning_tokens": 1, "id": "0"}
     path = tmp_path / "record.jsonl"

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from guideway.api.types import Constraint, JsonSchema
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import InvalidConfiguration, InvalidRequest, PluginError, close_each
+from guideway.errors import InvalidConfiguration, InvalidRequest, PluginError, close_each, printable
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
 
@@ -88,7 +89,7 @@ def _inspect(args: Namespace) -> int:
     if args.html is not None:
         _write(args.html, as_page(inspection, model))
     if args.json:
-        print(json.dumps(as_json(inspection, model), ensure_ascii=False, indent=2))
+        print(_as_text(as_json(inspection, model)))
     elif args.html is None:
         print_inspection(inspection, model)
     else:
@@ -109,12 +110,12 @@ def _ended_by_interrupts() -> Iterator[None]:
 def _inspected(args: Namespace, record: Record | None) -> tuple[Inspection, str]:
     constraint = _constraint(args, record)
     layers = config.sources(args)
+    if record is not None:  # flags win over it, and it over environment and file, which may be of another day
+        layers.insert(-1, {key: Setting(value, record.where) for key, value in record.settings.items()})
     said = config.configuration(args, layers)
     defaults: Layer = {}
     if ("grammar",) not in said.settings:  # each has to be imported to know whether it can run
         defaults["grammar",] = Setting(installed_strategies(said.plugin_settings()), config.INSTALLED)
-    if record is not None and record.model is not None:
-        defaults["model",] = Setting(record.model, record.where)
     configuration = config.configuration(args, layers, defaults)
     chosen = configuration.build(EngineConfig)
     if isinstance(constraint, JsonSchema) and constraint.whitespace is None:
@@ -181,6 +182,16 @@ def _token_ids(args: Namespace, record: Record | None, vocabulary: Vocabulary) -
             "the model's tokenizer has no tokens for exactly this text; give --token-ids instead", field="text"
         )
     return found
+
+
+def _as_text(value: dict[str, Any]) -> str:
+    """JSON as readable as standard output allows."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=2)
+    return text if printable(text) == text else json.dumps(value, indent=2)
 
 
 def _write(path: str, page: str) -> None:

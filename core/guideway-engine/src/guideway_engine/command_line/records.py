@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, Whitespace
 from guideway.errors import InvalidRequest, did_you_mean
 
 from guideway_engine.command_line.jobs import CONSTRAINTS, constraint_of_line, read_text
+from guideway_engine.config_sources import Key
 
 __all__ = ["Record", "read_record", "written"]
 
@@ -25,7 +26,8 @@ class Record:
     """None: the line was written without ``--record``."""
     strategy: str | None
     constraint: Constraint | None
-    model: str | None
+    settings: Mapping[Key, Any]
+    """What it says of the configuration: the model, and the white space of JSON."""
 
 
 def written(model: str, constraint: Constraint | None, whitespace: Whitespace) -> dict[str, Any]:
@@ -56,13 +58,15 @@ def read_record(path: str, job_id: str | None, output: int) -> Record:
     try:
         start, reasoning = int(said.get("answer_start", 0)), int(said.get("num_reasoning_tokens", 0))
         ids = said.get("token_ids")
+        constraint, whitespace = _constraint(where, entry.get("constraint"))
+        settings = {("model",): entry.get("model"), ("whitespace",): whitespace}
         return Record(
             where=where,
             text=said["text"][start:],
             token_ids=None if ids is None else tuple(int(i) for i in ids[reasoning:]),
             strategy=said.get("strategy"),
-            constraint=_constraint(where, entry.get("constraint")),
-            model=entry.get("model"),
+            constraint=constraint,
+            settings={key: value for key, value in settings.items() if value is not None},
         )
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"{where} is not a line of guideway generate: {error}", field="record") from error
@@ -92,16 +96,16 @@ def _output(where: str, entry: dict[str, Any], index: int) -> Mapping[str, Any]:
     raise InvalidRequest(f"{where} has no output {index}; choose one with --output: {indices}", field="record")
 
 
-def _constraint(where: str, said: object) -> Constraint | None:
+def _constraint(where: str, said: object) -> tuple[Constraint | None, object]:
+    """The constraint, and the white space of its JSON."""
     if said is None:
-        return None
+        return None, None
     keys = [key for key in CONSTRAINTS if key in said] if isinstance(said, dict) else []
     if not isinstance(said, dict) or len(keys) != 1:
         raise InvalidRequest(
             f"the constraint of {where} must be an object with one of {', '.join(CONSTRAINTS)}", field="record"
         )
-    constraint = constraint_of_line(f"the constraint of {where}", keys[0], said[keys[0]])
-    return replace(constraint, whitespace=said.get("whitespace")) if isinstance(constraint, JsonSchema) else constraint
+    return constraint_of_line(f"the constraint of {where}", keys[0], said[keys[0]]), said.get("whitespace")
 
 
 def _parsed(path: str, number: int, line: str) -> dict[str, Any]:

@@ -26,6 +26,8 @@ from guideway_engine.inspection.words import costs, share, token_text
 __all__ = ["print_inspection"]
 
 STYLES = {"forced": "cyan", "spelled": "cyan", "few": "yellow", "many": "default", "none": "red"}
+WIDEST = 120
+"""Columns of the widest table of tokens: in a wider one a row is hard to follow."""
 OUTCOMES = {"chosen": "bold green", "possible": "default", "failed": "red", "refused": "dim"}
 
 
@@ -35,7 +37,7 @@ def print_inspection(inspection: Inspection, model: str) -> None:
     size = f"{len(inspection.vocabulary):,} tokens"
     with console.capture() as captured:
         console.print(_facts(inspection, f"{inspection.constraint.kind}; model {printable(model)}, {size}"))
-        console.print(_steps(inspection))
+        console.print(_steps(inspection, min(console.width, WIDEST)))
         console.print(f"[few: at most {FEW} tokens; spelled: one text, cut into tokens in several ways]", style="dim")
         for line in _verdict(inspection):
             console.print(line)
@@ -60,13 +62,13 @@ def _facts(inspection: Inspection, constraint: str) -> Table:
     return facts
 
 
-def _steps(inspection: Inspection) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+def _steps(inspection: Inspection, width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=width)
     table.add_column("byte", justify="right", no_wrap=True)
     table.add_column("token", overflow="fold", max_width=24, min_width=6)
     table.add_column("allowed", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("what may come", overflow="ellipsis", no_wrap=True)
+    table.add_column("what may come", overflow="ellipsis", no_wrap=True, ratio=1)
     table.add_column("mask", justify="right", no_wrap=True)
     table.add_column("accept", justify="right", no_wrap=True)
     total = len(inspection.vocabulary)
@@ -90,8 +92,8 @@ def _verdict(inspection: Inspection) -> list[Text]:
     color = "default" if inspection.text is None else "green" if inspection.passes else "red"
     lines.append(Text(printable(verdict(inspection)), style=f"bold {color}"))
     if refusal is not None:
-        lines.append(Text(f"  allowed there: {allowed_words(inspection, refusal.allowed, in_tokens=False)}"))
+        lines.append(Text(f"allowed there: {allowed_words(inspection, refusal.allowed, in_tokens=False)}"))
         if inspection.rest:
             rest = "".join(token_text(inspection.vocabulary, token_id) for token_id in inspection.rest)
-            lines.append(Text(f"  not looked at: {rest if len(rest) <= 200 else rest[:199] + '…'}"))
-    return lines + [Text(f"  {printable(line)}") for line in judge_lines(inspection)]
+            lines.append(Text(f"not looked at: {rest if len(rest) <= 200 else rest[:199] + '…'}"))
+    return lines + [Text(printable(line)) for line in judge_lines(inspection)]
