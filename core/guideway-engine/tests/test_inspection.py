@@ -162,6 +162,35 @@ def test_special_tokens_are_refused_as_what_they_are(ids: list[int | bytes], rea
     assert (found.refusal.reason, found.refusal.step) == (reason, step)
 
 
+def with_tokens(constraint: Any, tokens: list[bytes], token_ids: list[int]) -> Inspection:
+    """With a vocabulary of these tokens and one that ends a text, for which few libraries are made."""
+    stop = len(tokens)
+    vocabulary = Vocabulary(tokens=[*tokens, b""], stop_token_ids=frozenset({stop}), special_tokens={stop: "<!--"})
+    reference = build_strategies([Plugins().load("grammar", "reference")], vocabulary, {})
+    return inspect_constraint(constraint, reference, vocabulary, token_ids)
+
+
+def test_a_token_whose_bytes_are_no_tokens_is_refused_as_a_whole() -> None:
+    found = with_tokens(Regex("ab"), [b"ab", b"ac"], [1])
+    assert found.refusal is not None
+    assert (found.refusal.place.offset, found.refusal.reason) == (0, "the token ac may not stand here")
+
+
+def test_a_character_of_several_bytes_is_refused_where_it_begins() -> None:
+    found = inspected(Regex("aé"), "aè", "llguidance")  # they have their first byte in common
+    assert found.refusal is not None
+    place = found.refusal.place
+    assert (place.offset, place.line, place.column) == (2, 1, 2)
+    assert found.refusal.reason == "'è' may not stand here"
+
+
+def test_a_dead_end_is_told_from_a_refusal() -> None:
+    found = with_tokens(Regex("ab"), [b"a"], [0])
+    assert found.refusal is not None
+    assert found.refusal.reason == "no token may come here: what was written cannot be completed any more"
+    assert [step.choice for step in found.steps] == ["forced", "none"]
+
+
 def test_without_a_text_there_is_what_may_come_first() -> None:
     found = inspected(Choice(["yes", "no"]), None, "llguidance")
     (step,) = found.steps
@@ -315,11 +344,7 @@ def test_the_page_holds_no_markup_of_the_text() -> None:
     assert "<b onclick" not in page
     assert "<i>model" not in page
     assert "http" not in page
-    vocabulary = Vocabulary(tokens=[b"a", b"</script>", b""], stop_token_ids={2}, special_tokens={2: "<!--"})
-    plugin = Plugins().load("grammar", "reference")
-    found = inspect_constraint(
-        Choice(["a</script>"]), build_strategies([plugin], vocabulary, {}), vocabulary, [0, 1, 2]
-    )
+    found = with_tokens(Choice(["a</script>"]), [b"a", b"</script>"], [0, 1, 2])
     assert found.passes
     page = as_page(found, "demo")
     assert page.count("<script") == page.count("</script") == 2

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from guideway_engine.inspection.choosing import Choice, StrategyReport, Unenforced, choose_and_compile
 from guideway_engine.inspection.places import Place, place_of
+from guideway_engine.inspection.words import visible
 
 __all__ = ["FEW", "Allowed", "Inspection", "Refusal", "Run", "Step", "inspect_constraint"]
 
@@ -265,8 +266,10 @@ class _Walk:
             if begun and self._of_bytes is not None:
                 offset += begun
                 allowed, _ = self._allowed(self._of_bytes)
-            character = text[place_of(text, offset, is_json=False).offset :].decode(errors="replace")[:1]
-            reason = f"{character!r} may not stand here"
+            if self._of_bytes is None or token[begun : begun + 1] not in self._of_byte:
+                reason = f"the token {visible(token)} may not stand here"
+            else:
+                reason = f"{_character(text, offset)!r} may not stand here"
         return Refusal(len(steps) - 1, place_of(text, offset, is_json=self._is_json), reason, allowed)
 
     def _blamed(self, phase: str) -> blame:
@@ -320,6 +323,12 @@ class _Walk:
         except UnicodeDecodeError:
             is_readable = False
         return not token, not is_readable, len(token), token_id
+
+
+def _character(text: bytes, offset: int) -> str:
+    """The character that the byte at `offset` belongs to."""
+    begin = len(text[:offset].decode(errors="ignore").encode())
+    return text[begin:].decode(errors="replace")[:1]
 
 
 def _how_many(allowed: Allowed) -> Freedom:
