@@ -173,10 +173,10 @@ def test_one_of_several_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path.write_text(json.dumps({"id": "0", **outputs[0], "outputs": outputs}), encoding="utf-8")
     command = [*INSPECT, "--record", str(path), "--regex", "ab"]
     assert as_json(capsys, *command)[0] == 0
-    status, said = as_json(capsys, *command, "--output", "1")
+    status, said = as_json(capsys, *command, "--output-index", "1")
     assert (status, said["text"]) == (1, "x")
-    assert main([*command, "--output", "2"]) == 1
-    assert "has no output 2; choose one with --output: 0, 1" in capsys.readouterr().err
+    assert main([*command, "--output-index", "2"]) == 1
+    assert "has no output 2; choose one with --output-index: 0, 1" in capsys.readouterr().err
 
 
 def test_the_page_goes_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

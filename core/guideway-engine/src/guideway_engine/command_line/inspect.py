@@ -69,7 +69,7 @@ def add_inspect(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     )
     group.add_argument("--id", metavar="ID", help="which answer, where --record has several")
     group.add_argument(
-        "--output", metavar="INDEX", type=int, help="which of several outputs of one prompt (default: 0)"
+        "--output-index", metavar="N", type=int, help="which of several outputs of one prompt (default: 0)"
     )
     add_constraint(parser)
     shown = parser.add_argument_group("what is shown")
@@ -80,10 +80,10 @@ def add_inspect(subparsers: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def _inspect(args: Namespace) -> int:
-    if args.record is None and (args.id is not None or args.output is not None):
-        print("guideway inspect: error: --id and --output choose from a --record; add it", file=sys.stderr)
+    if args.record is None and (args.id is not None or args.output_index is not None):
+        print("guideway inspect: error: --id and --output-index choose from a --record; add it", file=sys.stderr)
         return 2
-    record = None if args.record is None else read_record(args.record, args.id, args.output or 0)
+    record = None if args.record is None else read_record(args.record, args.id, args.output_index or 0)
     with _ended_by_interrupts():
         inspection, model = _inspected(args, record)
     if args.html is not None:

@@ -93,7 +93,7 @@ def _output(where: str, entry: dict[str, Any], index: int) -> Mapping[str, Any]:
             chosen: dict[str, Any] = entry | output
             return chosen
     indices = ", ".join(str(output.get("index")) for output in outputs)
-    raise InvalidRequest(f"{where} has no output {index}; choose one with --output: {indices}", field="record")
+    raise InvalidRequest(f"{where} has no output {index}; choose one with --output-index: {indices}", field="record")
 
 
 def _constraint(where: str, said: object) -> tuple[Constraint | None, object]:

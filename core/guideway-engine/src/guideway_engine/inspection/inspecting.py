@@ -221,7 +221,7 @@ class _Walk:
         """Those up to the first token that is refused, or the end."""
         offset = 0
         for token_id in [*token_ids, None]:
-            if self._matcher.is_terminated():
+            if self._ended():
                 if token_id is not None:  # after the end no mask is asked for
                     yield Step(token_id, offset, NOTHING, "none", False, 0.0, None)
                 return
@@ -248,7 +248,7 @@ class _Walk:
         if last.accepted:
             return None
         offset, allowed = last.offset, last.allowed
-        if self._matcher.is_terminated():
+        if self._ended():
             reason = "a stop token has ended the output before"
         elif not allowed.count:
             reason = "no token may come here: what was written cannot be completed any more"
@@ -271,6 +271,10 @@ class _Walk:
             else:
                 reason = f"{_character(text, offset)!r} may not stand here"
         return Refusal(len(steps) - 1, place_of(text, offset, is_json=self._is_json), reason, allowed)
+
+    def _ended(self) -> bool:
+        with self._blamed("is_terminated"):
+            return self._matcher.is_terminated()
 
     def _blamed(self, phase: str) -> blame:
         """Around a call of the strategy: what it raises names it."""
