@@ -130,8 +130,9 @@ def add_constraint(parser: ArgumentParser) -> None:
 
 def read_jobs(args: Namespace) -> list[Job]:
     """The jobs of a command line. Raises `InvalidRequest` for what concerns all of them."""
+    constraint = constraint_of(args)
     given = {name: value for name, value in vars(args).items() if name in SAMPLING}
-    common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint_of(args), "modifiers": dict(args.modifier)}
+    common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint, "modifiers": dict(args.modifier)}
     common = _as_params(common)
     if args.prompt is not None:
         return [_job("0", args.prompt, common, args.tenant, raw=args.raw)]
