@@ -35,7 +35,7 @@ from packaging.requirements import Requirement
 
 from tests.docs.blocks import ROOT, Block, fenced, matches, run_block
 
-QUICK = (("generate",), ("config",), ("plugins", "list"), ("plugins", "new"))
+QUICK = (("generate",), ("inspect",), ("config",), ("plugins", "list"), ("plugins", "new"))
 """Commands of `guideway` that are run. Of the others, which take minutes or need what a page only makes up, the
 arguments are parsed."""
 

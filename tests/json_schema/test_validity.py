@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from guideway.json_schema.cases import cases
-from guideway.json_schema.validity import is_valid
+from guideway.json_schema.validity import Fault, faults, is_valid
 
 from tests.json_schema.test_json_schema import NOT_JUDGED
 
@@ -104,3 +104,35 @@ def test_verdicts_agree_with_the_labels_of_the_probe() -> None:
                 assert is_valid(schema, json.dumps(instance), enforces_formats=True) is expected, (name, schema)
                 judged += 1
     assert judged > 10_000
+
+
+def test_faults_say_where_and_by_what() -> None:
+    schema = {"properties": {"a/b": {"items": {"maximum": 3}}}, "required": ["c"]}
+    found = faults(schema, '{"a/b": [1, 4]}')
+    assert found == [
+        Fault("4 is greater than the maximum of 3", "#/a~1b/1", "#/properties/a~1b/items/maximum"),
+        Fault("'c' is a required property", "#", "#/required"),
+    ]
+    assert faults(schema, '{"a/b": [1, 4]}', limit=1) == found[:1]
+    assert faults(schema, '{"a/b": [1], "c": 1}') == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "begins"),
+    [
+        ({}, '{"a":1,"a":2}', "not JSON: the key 'a' appears twice"),
+        ({}, "{", "not JSON: Expecting"),
+        (False, "1", "False schema does not allow 1"),
+        ({"type": "string", "format": "date"}, '"2024-02-30"', "not of the format date"),
+    ],
+)
+def test_there_is_a_fault_wherever_a_text_is_not_valid(schema: Any, text: str, begins: str) -> None:
+    (fault,) = faults(schema, text)
+    assert is_valid(schema, text, enforces_formats=True) is False
+    assert fault.message.startswith(begins)
+
+
+def test_what_cannot_be_judged_has_no_faults() -> None:
+    schema = {"$ref": "https://example.org/other.json"}
+    assert is_valid(schema, "1", enforces_formats=True) is None
+    assert faults(schema, "1") == []

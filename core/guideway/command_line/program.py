@@ -27,7 +27,7 @@ __all__ = ["main"]
 
 ENABLE_VARIABLE = "GUIDEWAY_PLUGINS_ENABLE"
 
-BROUGHT_BY = {"config": "engine", "conform": "conformance", "generate": "engine"}
+BROUGHT_BY = {"config": "engine", "conform": "conformance", "generate": "engine", "inspect": "engine"}
 """By command of another distribution of ours: the extra that installs it."""
 
 EPILOG = f"""\

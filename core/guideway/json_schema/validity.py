@@ -1,4 +1,4 @@
-"""Judge whether a text is an instance of a JSON Schema, by the library ``jsonschema``.
+"""Judge whether a text is an instance of a JSON Schema, and why it is not, by the library ``jsonschema``.
 
 For hosts: it runs what clients send, patterns that never end among it.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NoReturn
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, NamedTuple, NoReturn
 
 import jsonschema  # type: ignore[import-untyped]
 from jsonschema.exceptions import FormatError  # type: ignore[import-untyped]
@@ -18,9 +20,19 @@ from referencing.exceptions import Unresolvable
 from guideway.api.types import unique_keys
 from guideway.json_schema.assertions import keywords
 from guideway.json_schema.formats import has_format
-from guideway.json_schema.walking import Schema
+from guideway.json_schema.walking import Chain, Pointer, Schema
 
-__all__ = ["is_valid"]
+__all__ = ["Fault", "faults", "is_valid"]
+
+
+class Fault(NamedTuple):
+    """One reason why a text is no instance of a schema."""
+
+    message: str
+    place: str
+    """JSON pointer into the text's value, ``#/age``; empty where the text is no JSON."""
+    keyword: str
+    """JSON pointer into the schema, ``#/properties/age/maximum``; empty where the text is no JSON."""
 
 
 def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
@@ -31,7 +43,7 @@ def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
     enforced. Nothing is fetched.
     """
     try:
-        instance = json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse)
+        instance = _read(text)
     except ValueError:
         return False
     dialect = _dialect(schema)
@@ -39,7 +51,7 @@ def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
         return None
 
     def judge(formats: _Formats) -> bool:
-        return bool(dialect(schema, registry=Registry(), format_checker=formats).is_valid(instance))
+        return bool(_judge(dialect, schema, formats).is_valid(instance))
 
     formats = _Formats(unknown=True)
     try:
@@ -49,6 +61,22 @@ def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
     except (Unresolvable, re.error):
         return None
     return found if enforces_formats else None
+
+
+def faults(schema: Schema, text: str, limit: int = 10) -> list[Fault]:
+    """Return why `is_valid` is False of `text`: at most `limit` reasons. Empty where it is True or None."""
+    try:
+        instance = _read(text)
+    except ValueError as error:
+        return [Fault(f"not JSON: {error}", "", "")]
+    dialect = _dialect(schema)
+    if dialect is None:
+        return []
+    try:
+        errors = list(islice(_judge(dialect, schema, _Formats(unknown=True)).iter_errors(instance), limit))
+    except (Unresolvable, re.error):
+        return []
+    return [Fault(e.message, _pointer(e.absolute_path), _pointer(e.absolute_schema_path)) for e in errors]
 
 
 class _Formats:
@@ -78,6 +106,22 @@ def _dialect(schema: Schema) -> Any:
     if names & {"items:list", "additionalItems", "dependencies"}:
         return jsonschema.Draft7Validator
     return jsonschema.Draft202012Validator
+
+
+def _judge(dialect: Any, schema: Schema, formats: _Formats) -> Any:
+    return dialect(schema, registry=Registry(), format_checker=formats)
+
+
+def _read(text: str) -> Any:
+    """The value of JSON text. Raises ValueError."""
+    return json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse)
+
+
+def _pointer(path: Iterable[str | int]) -> str:
+    chain: Chain = None
+    for part in path:
+        chain = (chain, part)
+    return str(Pointer(chain))
 
 
 def _refuse(constant: str) -> NoReturn:

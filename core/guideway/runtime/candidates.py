@@ -45,8 +45,8 @@ class Chosen:
 
     candidates: list[Candidate]
     """Those that take it, best first."""
-    refusals: list[str]
-    """Why each of the others does not."""
+    refusals: Mapping[str, str]
+    """Why each of the others does not, by name."""
 
 
 def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) -> Chosen:
@@ -64,17 +64,18 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
     root = constraint.cached(root_keywords) or misspelt if isinstance(constraint, JsonSchema) else frozenset()
     full: list[Candidate] = []
     partial: list[Candidate] = []
-    refusals, missing = [], []
+    refusals: dict[str, str] = {}
+    missing: list[str] = []
     too_large: dict[str, list[str]] = {}
     guard = Guard(constraint, {name: strategies[name].limits for name in names})
     for name in names:
         strategy = strategies[name]
         if kind not in strategy.kinds:
-            refusals.append(f"{name} compiles {', '.join(sorted(strategy.kinds))}")
+            refusals[name] = f"{name} compiles {', '.join(sorted(strategy.kinds))}"
             missing.append(kind)
             continue
         if (reason := guard.refusal(name)) is not None:
-            refusals.append(f"{name}: {reason}")
+            refusals[name] = f"{name}: {reason}"
             too_large.setdefault(reason, []).append(name)
             continue
         hosted = isinstance(strategy, HostedStrategy)
@@ -83,18 +84,18 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
         if not isinstance(support, Support):
             raise ConformanceError(f"grammar.{name}: supports must return a Support, not {type(support).__name__}")
         if support.refused:
-            refusals.append(f"{name}: {support.reason}")
+            refusals[name] = f"{name}: {support.reason}"
             continue
         unenforced = tuple(sorted(support.unenforced | misspelt))
         if root and root.issubset(unenforced):
-            refusals.append(f"{name} would enforce nothing of it: {', '.join(sorted(root))} would be ignored")
+            refusals[name] = f"{name} would enforce nothing of it: {', '.join(sorted(root))} would be ignored"
             continue
         (partial if support.unenforced else full).append(Candidate(name, strategy, unenforced, (name, kind, digest)))
     if not full and not partial:
         if too_large and sum(map(len, too_large.values())) + len(missing) == len(names):
             told = "; ".join(f"{', '.join(each)}: {reason}" for reason, each in too_large.items())
             raise LimitExceeded(f"this {kind} constraint is too much for {told}", field="constraint")
-        offered = "; ".join(refusals) or "no grammar strategy is configured"
+        offered = "; ".join(refusals.values()) or "no grammar strategy is configured"
         raise UnsupportedGrammar(
             f"no configured strategy can serve this {kind} constraint ({offered})",
             feature=missing[0] if missing else kind,
@@ -108,7 +109,7 @@ def enforcing_all(chosen: Chosen, constraint: Constraint) -> list[Candidate]:
     found = [candidate for candidate in chosen.candidates if not candidate.unenforced]
     if not found:
         ignored = [f"{each.name} does not enforce {', '.join(each.unenforced)}" for each in chosen.candidates]
-        said = "; ".join([*ignored, *chosen.refusals])
+        said = "; ".join([*ignored, *chosen.refusals.values()])
         raise UnsupportedGrammar(
             f"no configured strategy enforces all of this {constraint.kind} constraint, and on_unenforced is 'refuse' "
             f"({said}); leave that out, configure a strategy that enforces it, or ask for on_unenforced 'report' or "

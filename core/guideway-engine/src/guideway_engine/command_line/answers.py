@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from guideway.api.types import Completion, FinishReason, GenerationResult, TokenLogprobs
@@ -22,11 +22,14 @@ CLOSING = "closing"
 """The same, where its limit ended it."""
 
 
-def print_line(index: int, job: Job, result: GenerationResult) -> None:
-    """One line of JSON, as readable as standard output allows: the first output, and all of them if there are more."""
-    line = {"index": index, "id": job.id, **_output(result.outputs[0])}
+def print_line(index: int, job: Job, result: GenerationResult, record: Mapping[str, Any] | None = None) -> None:
+    """One line of JSON, as readable as standard output allows: the first output, and all of them if there are more.
+    With a `record`, what that says and the token ids of each output."""
+    line = {"index": index, "id": job.id, **(record or {}), **_output(result.outputs[0], with_ids=record is not None)}
     if len(result.outputs) > 1:
-        line["outputs"] = [{"index": output.index, **_output(output)} for output in result.outputs]
+        line["outputs"] = [
+            {"index": output.index, **_output(output, with_ids=record is not None)} for output in result.outputs
+        ]
     if result.prompt_logprobs is not None:
         line["prompt_logprobs"] = [None if entry is None else _logprobs(entry) for entry in result.prompt_logprobs]
     text = json.dumps(line, ensure_ascii=False)
@@ -103,7 +106,7 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
     return status
 
 
-def _output(output: Completion) -> dict[str, Any]:
+def _output(output: Completion, *, with_ids: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "text": output.text,
         "finish_reason": str(output.finish_reason),
@@ -117,6 +120,8 @@ def _output(output: Completion) -> dict[str, Any]:
         "valid": output.valid,
         "error": None if output.error is None else _described(output.error),
     }
+    if with_ids:
+        shown["token_ids"] = list(output.token_ids)
     if output.reports:
         shown["reports"] = dict(output.reports)
     if output.logprobs is not None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, _SubParsersAction
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, _ArgumentGroup, _SubParsersAction
+from collections.abc import Collection
 from dataclasses import MISSING
 from typing import Any
 
@@ -35,8 +36,8 @@ OF_THEIR_OWN = (ENABLE, MODIFIERS)
 """These have a flag that adds to what is configured: ``--enable-plugin``, before the command, and ``--modifier``."""
 
 
-def add_flags(parser: ArgumentParser) -> None:
-    """Let a command take the configuration's flags."""
+def add_flags(parser: ArgumentParser, only: Collection[str] = ()) -> None:
+    """Let a command take the configuration's flags, those of the fields and tables in `only` if there are any."""
     group = parser.add_argument_group(
         "configuration",
         "flags win over GUIDEWAY_... environment variables, these over the file, the file over defaults",
@@ -46,10 +47,25 @@ def add_flags(parser: ArgumentParser) -> None:
     )
     either = group.add_mutually_exclusive_group()
     for key, field in KEYS.items():
-        if key not in OF_THEIR_OWN:
+        if key not in OF_THEIR_OWN and (not only or key[0] in only):
             add_flag(
                 either if key == UNENFORCED else group, field, _flag(key), *ALIASES.get(key, ()), dest=".".join(key)
             )
+    if only:
+        parser.set_defaults(modifier=[])
+    else:
+        _add_strict_and_modifier(either, group)
+    group.add_argument(
+        "--option",
+        metavar="KIND.NAME.OPTION=VALUE",
+        type=_option,
+        action="append",
+        default=[],
+        help="an option of a component, such as grammar.NAME.max_threads=2 (repeatable)",
+    )
+
+
+def _add_strict_and_modifier(either: _ArgumentGroup, group: _ArgumentGroup) -> None:
     either.add_argument(
         "--strict",
         action="store_const",
@@ -65,14 +81,6 @@ def add_flags(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         help="a logit modifier that requests may use and prompts given here do use, with these options (repeatable)",
-    )
-    group.add_argument(
-        "--option",
-        metavar="KIND.NAME.OPTION=VALUE",
-        type=_option,
-        action="append",
-        default=[],
-        help="an option of a component, such as grammar.NAME.max_threads=2 (repeatable)",
     )
 
 

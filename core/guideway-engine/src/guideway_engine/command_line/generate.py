@@ -10,7 +10,7 @@ import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guideway.api.types import Completion, FinishReason, GenerationResult
 from guideway.errors import InvalidConfiguration, PluginError
@@ -20,13 +20,14 @@ from guideway.plugins.selection import denial
 from guideway_engine.command_line import config, jobs
 from guideway_engine.command_line.answers import print_line, print_table, report
 from guideway_engine.command_line.jobs import Job, read_jobs
+from guideway_engine.command_line.records import written
 from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import Configuration, Layer, Setting
 
 if TYPE_CHECKING:
     from guideway_engine.engine import Engine
 
-__all__ = ["add_generate"]
+__all__ = ["add_generate", "installed_strategies"]
 
 
 def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
@@ -41,6 +42,11 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         "are used, guideway's own distributions first.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON lines also to a terminal")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="print JSON lines that hold model, constraint and token ids too: all that guideway inspect needs",
+    )
     jobs.add_flags(parser)
     config.add_flags(parser)
     parser.set_defaults(run=_generate)
@@ -57,15 +63,21 @@ def _generate(args: Namespace) -> int:
         )
         return 2
     results: list[GenerationResult | None] = [None] * len(jobs)
-    as_json = args.json or not sys.stdout.isatty()
+    as_json = args.json or args.record or not sys.stdout.isatty()
     printed = 0
+
+    def record(job: Job, result: GenerationResult) -> dict[str, Any] | None:
+        if not args.record or result.finish_reason is FinishReason.REFUSED:  # its constraint may be no JSON
+            return None
+        settings = configuration.build(EngineConfig)
+        return written(settings.model, job.params.constraint, settings.whitespace)
 
     def keep(index: int, result: GenerationResult) -> None:
         """Lines come in the order of the input, each as soon as all before it are there."""
         nonlocal printed
         results[index] = result
         while as_json and printed < len(jobs) and (ready := results[printed]) is not None:
-            print_line(printed, jobs[printed], ready)
+            print_line(printed, jobs[printed], ready, record(jobs[printed], ready))
             printed += 1
 
     for index, job in enumerate(jobs):
@@ -106,7 +118,7 @@ def _configuration(args: Namespace, jobs: list[Job]) -> Configuration:
     modifiers -= {name for name, _ in args.modifier}  # these are added, and come from there
     defaults: Layer = {("modifiers",): Setting(tuple(sorted(modifiers)), "the prompts")}
     if any(job.params.constraint is not None for job in jobs):
-        defaults[("grammar",)] = Setting(_installed_strategies(plugins), config.INSTALLED)
+        defaults[("grammar",)] = Setting(installed_strategies(plugins), config.INSTALLED)
     return config.configuration(args, sources, defaults)
 
 
@@ -126,7 +138,7 @@ def _engine(configuration: Configuration) -> Engine:
         raise
 
 
-def _installed_strategies(settings: PluginSettings) -> tuple[str, ...]:
+def installed_strategies(settings: PluginSettings) -> tuple[str, ...]:
     """Every grammar strategy that is installed and may run, and can: of guideway's own distributions first, the slow
     reference last."""
     index = PluginIndex.scan()

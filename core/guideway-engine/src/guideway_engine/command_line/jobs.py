@@ -19,7 +19,16 @@ from guideway_engine.fields import add_flag, fields_of
 if TYPE_CHECKING:
     from guideway_engine.prompts import Prompt
 
-__all__ = ["Job", "add_flags", "in_flags", "read_jobs"]
+__all__ = [
+    "Job",
+    "add_constraint",
+    "add_flags",
+    "constraint_of",
+    "constraint_of_line",
+    "in_flags",
+    "read_jobs",
+    "read_text",
+]
 
 MAX_TOKENS = 256
 
@@ -84,20 +93,7 @@ def add_flags(parser: ArgumentParser) -> None:
     )
     given.add_argument("--raw", action="store_true", help="do not put prompts into the model's chat template")
     given.add_argument("--tenant", metavar="NAME", default="", help="on whose behalf")
-    constraints = parser.add_argument_group("constraint").add_mutually_exclusive_group()
-    constraints.add_argument(
-        "--schema", metavar="FILE", help="a JSON Schema that every answer must obey: a file, or the schema itself"
-    )
-    constraints.add_argument("--regex", metavar="PATTERN", help="a regular expression that every answer must match")
-    constraints.add_argument(
-        "--choice", metavar="TEXT", action="append", help="one of the answers that may be given (repeatable)"
-    )
-    constraints.add_argument(
-        "--grammar-file",
-        metavar="DIALECT=FILE",
-        type=_dialect_and_path,
-        help="a grammar that every answer must follow, and its dialect, such as lark",
-    )
+    add_constraint(parser)
     group = parser.add_argument_group("sampling")
     for name, field in SAMPLING.items():
         flag = f"--{name.replace('_', '-')}"
@@ -114,26 +110,33 @@ def add_flags(parser: ArgumentParser) -> None:
             add_flag(group, field, flag, dest=name)
 
 
+def add_constraint(parser: ArgumentParser) -> None:
+    """Let a command take a constraint."""
+    constraints = parser.add_argument_group("constraint").add_mutually_exclusive_group()
+    constraints.add_argument(
+        "--schema", metavar="FILE", help="a JSON Schema that every answer must obey: a file, or the schema itself"
+    )
+    constraints.add_argument("--regex", metavar="PATTERN", help="a regular expression that every answer must match")
+    constraints.add_argument(
+        "--choice", metavar="TEXT", action="append", help="one of the answers that may be given (repeatable)"
+    )
+    constraints.add_argument(
+        "--grammar-file",
+        metavar="DIALECT=FILE",
+        type=_dialect_and_path,
+        help="a grammar that every answer must follow, and its dialect, such as lark",
+    )
+
+
 def read_jobs(args: Namespace) -> list[Job]:
     """The jobs of a command line. Raises `InvalidRequest` for what concerns all of them."""
-    constraint: Constraint | None = None
-    if args.schema is not None:
-        inline = args.schema.lstrip().startswith("{")
-        constraint = JsonSchema(args.schema if inline else _read(args.schema, "schema"))
-        _named("--schema" if inline else args.schema, constraint.source)
-    elif args.regex is not None:
-        constraint = Regex(args.regex)
-    elif args.choice is not None:
-        constraint = Choice(args.choice)
-    elif args.grammar_file is not None:
-        dialect, path = args.grammar_file
-        constraint = Grammar(_read(path, "grammar"), dialect)
+    constraint = constraint_of(args)
     given = {name: value for name, value in vars(args).items() if name in SAMPLING}
     common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint, "modifiers": dict(args.modifier)}
     common = _as_params(common)
     if args.prompt is not None:
         return [_job("0", args.prompt, common, args.tenant, raw=args.raw)]
-    lines = _read(args.input, "input").split("\n")  # splitlines would cut where JSON strings may go on
+    lines = read_text(args.input, "input").split("\n")  # splitlines would cut where JSON strings may go on
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not numbered:
         raise InvalidRequest(f"{args.input} holds no prompt", field="input")
@@ -144,6 +147,24 @@ def read_jobs(args: Namespace) -> list[Job]:
         except InvalidRequest as error:
             jobs.append(Job(str(index), line.strip()[:200], "", SamplingParams(), error=error))
     return jobs
+
+
+def constraint_of(args: Namespace) -> Constraint | None:
+    """The constraint of a command line, if it has one. Raises `InvalidRequest` for a file that cannot be read, and
+    `InvalidGrammar` for a schema that is no JSON."""
+    if args.schema is not None:
+        inline = args.schema.lstrip().startswith("{")
+        constraint = JsonSchema(args.schema if inline else read_text(args.schema, "schema"))
+        _named("--schema" if inline else args.schema, constraint.source)
+        return constraint
+    if args.regex is not None:
+        return Regex(args.regex)
+    if args.choice is not None:
+        return Choice(args.choice)
+    if args.grammar_file is not None:
+        dialect, path = args.grammar_file
+        return Grammar(read_text(path, "grammar"), dialect)
+    return None
 
 
 def _dialect_and_path(text: str) -> tuple[str, str]:
@@ -195,12 +216,12 @@ def _job_of_line(where: str, index: int, line: str, common: dict[str, Any], tena
     if given := [key for key in CONSTRAINTS if key in entry]:
         if len(given) > 1:
             raise InvalidRequest(f"{where} has both {given[0]!r} and {given[1]!r}; keep one", field="input")
-        params["constraint"] = _constraint_of_line(where, given[0], entry[given[0]])
+        params["constraint"] = constraint_of_line(where, given[0], entry[given[0]])
     job = _job(str(entry.get("id", index)), entry["prompt"], params, entry.get("tenant", tenant), raw=raw)
     return replace(job, from_line=True)
 
 
-def _constraint_of_line(where: str, key: str, value: Any) -> Constraint:
+def constraint_of_line(where: str, key: str, value: Any) -> Constraint:
     """The constraint under `key`; admission judges its text."""
     if key == "schema":
         if isinstance(value, str):
@@ -232,7 +253,8 @@ def _parsed(where: str, line: str) -> dict[str, Any]:
     return entry
 
 
-def _read(path: str, what: str) -> str:
+def read_text(path: str, what: str) -> str:
+    """The text of a file, of standard input for ``-``. Raises `InvalidRequest` with the field `what`."""
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -1,0 +1,209 @@
+"""Show what a constraint says to each token of a text, and why a text is refused.
+
+``guideway inspect``.
+"""
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, _SubParsersAction
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from guideway.api.types import Constraint, JsonSchema
+from guideway.api.vocabulary import Vocabulary
+from guideway.errors import InvalidConfiguration, InvalidRequest, PluginError, close_each, printable
+from guideway.plugins import Plugins
+from guideway.plugins.building import build_strategies
+
+from guideway_engine.assembly import model_path
+from guideway_engine.command_line import config
+from guideway_engine.command_line.generate import installed_strategies
+from guideway_engine.command_line.jobs import add_constraint, constraint_of, read_text
+from guideway_engine.command_line.records import Record, read_record
+from guideway_engine.config import EngineConfig
+from guideway_engine.config_sources import Layer, Setting
+from guideway_engine.inspection.as_json import as_json
+from guideway_engine.inspection.as_page import as_page
+from guideway_engine.inspection.as_table import print_inspection
+from guideway_engine.inspection.inspecting import Inspection, inspect_constraint
+from guideway_engine.inspection.tokenizer import load_vocabulary
+
+__all__ = ["add_inspect"]
+
+USED = ("model", "grammar", "whitespace", "plugins")
+"""The fields and tables of the configuration that matter here."""
+
+
+def add_inspect(subparsers: _SubParsersAction[ArgumentParser]) -> None:
+    """Add ``inspect``."""
+    summary = "show what a constraint says to each token of a text, and why a text is refused"
+    parser = subparsers.add_parser(
+        "inspect",
+        usage="guideway inspect --model NAME CONSTRAINT [--text TEXT | --text-file FILE | --token-ids ID,...] [flags]\n"
+        "       guideway inspect --record FILE [--id ID] [flags]",
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}. The strategy is chosen as guideway generate chooses it; the "
+        "model's weights are not loaded. Exit status: 0 the text is what the constraint asks for; 1 it is not, or "
+        "nothing could be inspected; 2 wrong usage. Where no configuration names strategies, all that are installed "
+        "are asked.",
+    )
+    group = parser.add_argument_group("text", "Without any, what may come first is shown.")
+    texts = group.add_mutually_exclusive_group()
+    texts.add_argument("--text", metavar="TEXT", help="the text, which the model's tokenizer cuts into tokens")
+    texts.add_argument(
+        "--text-file", metavar="FILE", help="the same in a file, without the end of its last line; - for standard input"
+    )
+    texts.add_argument("--token-ids", metavar="ID,...", type=_ids, help="the text as token ids")
+    texts.add_argument(
+        "--record",
+        metavar="FILE",
+        help="an answer that guideway generate wrote; with its --record also model, constraint and token ids are "
+        "taken from there; - for standard input",
+    )
+    group.add_argument("--id", metavar="ID", help="which answer, where --record has several")
+    group.add_argument(
+        "--output-index", metavar="N", type=int, help="which of several outputs of one prompt (default: 0)"
+    )
+    add_constraint(parser)
+    shown = parser.add_argument_group("what is shown")
+    shown.add_argument("--json", action="store_true", help="print JSON")
+    shown.add_argument("--html", metavar="FILE", help="write one HTML page that needs nothing else")
+    config.add_flags(parser, only=USED)
+    parser.set_defaults(run=_inspect)
+
+
+def _inspect(args: Namespace) -> int:
+    if args.record is None and (args.id is not None or args.output_index is not None):
+        print("guideway inspect: error: --id and --output-index choose from a --record; add it", file=sys.stderr)
+        return 2
+    record = None if args.record is None else read_record(args.record, args.id, args.output_index or 0)
+    with _ended_by_interrupts():
+        inspection, model = _inspected(args, record)
+    if args.html is not None:
+        _write(args.html, as_page(inspection, model))
+    if args.json:
+        print(_as_text(as_json(inspection, model)))
+    elif args.html is None:
+        print_inspection(inspection, model)
+    else:
+        print(f"the page is in {args.html}")
+    return 0 if inspection.passes else 1
+
+
+@contextmanager
+def _ended_by_interrupts() -> Iterator[None]:
+    """Let Ctrl-C end the process at once: a library that compiles hears of nothing else, and nothing is half done."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _inspected(args: Namespace, record: Record | None) -> tuple[Inspection, str]:
+    constraint = _constraint(args, record)
+    layers = config.sources(args)
+    if record is not None:  # flags win over it, and it over environment and file, which may be of another day
+        layers.insert(-1, {key: Setting(value, record.where) for key, value in record.settings.items()})
+    said = config.configuration(args, layers)
+    defaults: Layer = {}
+    if ("grammar",) not in said.settings:  # each has to be imported to know whether it can run
+        defaults["grammar",] = Setting(installed_strategies(said.plugin_settings()), config.INSTALLED)
+    configuration = config.configuration(args, layers, defaults)
+    chosen = configuration.build(EngineConfig)
+    if isinstance(constraint, JsonSchema) and constraint.whitespace is None:
+        constraint = replace(constraint, whitespace=chosen.whitespace)
+    loaded = Plugins(settings=chosen.plugins)
+    try:
+        classes = [loaded.load("grammar", address) for address in chosen.grammar]
+        vocabulary = load_vocabulary(model_path(chosen.model, loaded))
+        ids = _token_ids(args, record, vocabulary)
+        strategies = build_strategies(classes, vocabulary, chosen.options)
+    except (InvalidConfiguration, PluginError) as error:
+        config.add_source(error, configuration)
+        raise
+    try:
+        served_by = None if record is None else record.strategy
+        return inspect_constraint(constraint, strategies, vocabulary, ids, served_by=served_by), chosen.model
+    finally:
+        close_each((f"grammar.{name}", strategy.close) for name, strategy in strategies.items())
+
+
+def _constraint(args: Namespace, record: Record | None) -> Constraint:
+    """That of the flags, or else of the record."""
+    given = constraint_of(args)
+    if given is None and record is not None:
+        given = record.constraint
+    if given is None:
+        flags = "--schema, --regex, --choice or --grammar-file"
+        if record is None:
+            raise InvalidRequest(f"there is no constraint to inspect; add {flags}", field="constraint")
+        raise InvalidRequest(
+            f"{record.where} does not say which constraint it was made under; add {flags}, or let guideway generate "
+            "write it with --record",
+            field="constraint",
+        )
+    return given.frozen()
+
+
+def _token_ids(args: Namespace, record: Record | None, vocabulary: Vocabulary) -> Sequence[int] | None:
+    """Those of the text. Raises `InvalidRequest` where there are none."""
+    ids: Sequence[int] | None = args.token_ids if record is None else record.token_ids
+    if ids is not None:
+        outside = next((i for i in ids if not 0 <= i < len(vocabulary)), None)
+        if outside is not None:
+            raise InvalidRequest(
+                f"token id {outside} is not in the vocabulary (ids 0 to {len(vocabulary) - 1}); is --model the one "
+                "that wrote it?",
+                field="token_ids",
+            )
+        return ids
+    if record is not None:
+        text = record.text
+    elif args.text_file is not None:
+        text = read_text(args.text_file, "text_file").removesuffix("\n").removesuffix("\r")
+    elif args.text is not None:
+        text = args.text
+    else:
+        return None
+    try:
+        found = vocabulary.encode(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("the text holds a lone surrogate, which no output can contain", field="text") from error
+    if found is None:
+        raise InvalidRequest(
+            "the model's tokenizer has no tokens for exactly this text; give --token-ids instead", field="text"
+        )
+    return found
+
+
+def _as_text(value: dict[str, Any]) -> str:
+    """JSON as readable as standard output allows."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=2)
+    return text if printable(text) == text else json.dumps(value, indent=2)
+
+
+def _write(path: str, page: str) -> None:
+    try:
+        Path(path).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequest(f"cannot write the page {path!r}: {error.strerror or error}", field="html") from error
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    """``1,2,3``."""
+    try:
+        return tuple(int(item) for item in text.split(",") if item.strip())
+    except ValueError as error:
+        raise ArgumentTypeError(f"must be token ids separated by commas, such as 17,4,2, not {text!r}") from error

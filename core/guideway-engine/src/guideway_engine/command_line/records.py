@@ -1,0 +1,122 @@
+"""Answers as `guideway generate --record` writes them: lines of JSON from which each can be inspected later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, Whitespace
+from guideway.errors import InvalidRequest, did_you_mean
+
+from guideway_engine.command_line.jobs import CONSTRAINTS, constraint_of_line, read_text
+from guideway_engine.config_sources import Key
+
+__all__ = ["Record", "read_record", "written"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One output of a line that `guideway generate` wrote, its reasoning left out."""
+
+    where: str
+    text: str
+    token_ids: tuple[int, ...] | None
+    """None: the line was written without ``--record``."""
+    strategy: str | None
+    constraint: Constraint | None
+    settings: Mapping[Key, Any]
+    """What it says of the configuration: the model, and the white space of JSON."""
+
+
+def written(model: str, constraint: Constraint | None, whitespace: Whitespace) -> dict[str, Any]:
+    """What a line says besides its answer; `whitespace` is that of constraints that do not say. Raises `InvalidGrammar`
+    for a schema that is no JSON."""
+    said: dict[str, Any] = {}
+    if isinstance(constraint, JsonSchema):
+        said = {"schema": json.loads(constraint.source()), "whitespace": constraint.whitespace or whitespace}
+    elif isinstance(constraint, Regex):
+        said = {"regex": constraint.pattern}
+    elif isinstance(constraint, Choice):
+        said = {"choice": list(constraint.choices)}
+    elif isinstance(constraint, Grammar):
+        said = {"grammar": {"dialect": constraint.dialect, "text": constraint.text}}
+    return {"model": model, "constraint": said or None}
+
+
+def read_record(path: str, job_id: str | None, output: int) -> Record:
+    """The record of the prompt `job_id` in the file at `path`, which may be left out where there is one line; `output`
+    is the index of one of its answers. Raises `InvalidRequest` that says what to do."""
+    lines = [line for line in read_text(path, "record").split("\n") if line.strip()]
+    entries = [(f"{path}, line {number}", _parsed(path, number, line)) for number, line in enumerate(lines, start=1)]
+    where, entry = _named(path, entries, job_id)
+    said = _output(where, entry, output)
+    if said.get("error"):
+        why = said["error"].get("message", "") if isinstance(said["error"], dict) else said["error"]
+        raise InvalidRequest(f"{where} holds no answer, it was {said['finish_reason']}: {why}", field="record")
+    try:
+        start, reasoning = int(said.get("answer_start", 0)), int(said.get("num_reasoning_tokens", 0))
+        ids = said.get("token_ids")
+        constraint, whitespace = _constraint(where, entry.get("constraint"))
+        settings = {("model",): entry.get("model"), ("whitespace",): whitespace}
+        return Record(
+            where=where,
+            text=said["text"][start:],
+            token_ids=None if ids is None else tuple(int(i) for i in ids[reasoning:]),
+            strategy=said.get("strategy"),
+            constraint=constraint,
+            settings={key: value for key, value in settings.items() if value is not None},
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{where} is not a line of guideway generate: {error}", field="record") from error
+
+
+def _named(path: str, entries: list[tuple[str, dict[str, Any]]], job_id: str | None) -> tuple[str, dict[str, Any]]:
+    ids = [str(entry.get("id")) for _, entry in entries]
+    if job_id is None:
+        if len(entries) == 1:
+            return entries[0]
+        several = f"{len(entries)} records; choose one with --id, such as --id {ids[0]}" if entries else "no record"
+        raise InvalidRequest(f"{path} holds {several}", field="record")
+    if ids.count(job_id) == 1:
+        return entries[ids.index(job_id)]
+    hint = did_you_mean(job_id, ids)
+    count = f"{ids.count(job_id)} records have" if job_id in ids else "no record has"
+    raise InvalidRequest(f"{path}: {count} the id {job_id!r}{hint and f'; {hint}'}", field="record")
+
+
+def _output(where: str, entry: dict[str, Any], index: int) -> Mapping[str, Any]:
+    outputs = entry.get("outputs", [entry | {"index": 0}])
+    for output in outputs:
+        if output.get("index") == index:
+            chosen: dict[str, Any] = entry | output
+            return chosen
+    indices = ", ".join(str(output.get("index")) for output in outputs)
+    raise InvalidRequest(f"{where} has no output {index}; choose one with --output-index: {indices}", field="record")
+
+
+def _constraint(where: str, said: object) -> tuple[Constraint | None, object]:
+    """The constraint, and the white space of its JSON."""
+    if said is None:
+        return None, None
+    keys = [key for key in CONSTRAINTS if key in said] if isinstance(said, dict) else []
+    if not isinstance(said, dict) or len(keys) != 1:
+        raise InvalidRequest(
+            f"the constraint of {where} must be an object with one of {', '.join(CONSTRAINTS)}", field="record"
+        )
+    return constraint_of_line(f"the constraint of {where}", keys[0], said[keys[0]]), said.get("whitespace")
+
+
+def _parsed(path: str, number: int, line: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{path}, line {number} is not JSON: {error}", field="record") from error
+    if not isinstance(entry, dict) or not isinstance(entry.get("text"), str) or "finish_reason" not in entry:
+        raise InvalidRequest(
+            f"{path}, line {number} is no record: it has to be a line that guideway generate wrote, with 'text' and "
+            "'finish_reason'; a text by itself goes into --text or --text-file",
+            field="record",
+        )
+    return entry

@@ -1,0 +1,155 @@
+"""Which strategy compiles a constraint, and why none of the others does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from guideway.api.grammar import CompiledGrammar, GrammarStrategy
+from guideway.api.types import Constraint, JsonSchema
+from guideway.errors import InvalidGrammar, InvalidRequest, LimitExceeded, UnsupportedGrammar, blame
+from guideway.json_schema import keywords, subschemas
+from guideway.plugins.contract import check_returned
+from guideway.runtime.candidates import Candidate, CandidateCache
+
+__all__ = ["Choice", "StrategyReport", "Unenforced", "choose_and_compile"]
+
+MOST_PLACES = 20
+"""How many subschemas with an unenforced keyword are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyReport:
+    """What became of one strategy."""
+
+    name: str
+    outcome: Literal["chosen", "possible", "failed", "refused"]
+    """``possible``: it takes the constraint, and another one was chosen. ``failed``: it was tried and could not compile
+    it. ``refused``: it does not take it."""
+    reason: str
+    unenforced: tuple[str, ...] = ()
+    """What it leaves unenforced, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unenforced:
+    """Something the chosen strategy does not enforce."""
+
+    name: str
+    """As in `Completion.unenforced`."""
+    places: tuple[str, ...]
+    """Where it stands in the schema, as JSON pointers; empty where the constraint is no schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A constraint compiled, and what was considered before."""
+
+    strategies: tuple[StrategyReport, ...]
+    """In the order in which they were considered."""
+    candidate: Candidate
+    grammar: CompiledGrammar
+    unenforced: tuple[Unenforced, ...]
+    compile_seconds: float
+
+
+def choose_and_compile(
+    constraint: Constraint, strategies: Mapping[str, GrammarStrategy], served_by: str | None = None
+) -> Choice:
+    """Choose as an engine does, and compile. `strategies` is in the order of preference; `served_by` is the one to take
+    whatever would be chosen here.
+
+    Raises `InvalidGrammar`, `LimitExceeded`, and `UnsupportedGrammar` with every strategy's reason; `InvalidRequest`
+    where `served_by` is not among them; `PluginError` where a strategy breaks.
+    """
+    if served_by is not None and served_by not in strategies:
+        raise InvalidRequest(
+            f"{served_by} served it, which is not among the strategies here ({', '.join(strategies) or 'none'}); "
+            f"install it, or name it with --strategy {served_by}",
+            field="grammar",
+        )
+    cache = CandidateCache(strategies)
+    cache.check_bytes(constraint)
+    chosen = cache.chosen(constraint)
+    if served_by is not None and served_by in chosen.refusals:
+        raise UnsupportedGrammar(
+            f"{served_by} served it, and does not take this constraint ({chosen.refusals[served_by]}); was it served "
+            "under another one?",
+            feature=constraint.kind,
+        )
+    failed: dict[str, str] = {}
+    for candidate in chosen.candidates:
+        if served_by not in (None, candidate.name):
+            continue
+        begin = time.perf_counter()
+        try:
+            grammar = _compile(candidate, constraint)
+        except UnsupportedGrammar as error:
+            failed[candidate.name] = str(error)
+            continue
+        seconds = time.perf_counter() - begin
+        reports = _reports(chosen.candidates, candidate, failed, asked=served_by is not None)
+        reports += [
+            StrategyReport(name, "refused", said.removeprefix(name).removeprefix(":").strip())
+            for name, said in chosen.refusals.items()
+        ]
+        unenforced = tuple(Unenforced(name, _places(constraint, name)) for name in candidate.unenforced)
+        return Choice(tuple(reports), candidate, grammar, unenforced, seconds)
+    said = "; ".join([*(f"{name}: {why}" for name, why in failed.items()), *chosen.refusals.values()])
+    raise UnsupportedGrammar(f"no strategy could compile it ({said})", feature=constraint.kind)
+
+
+def _compile(candidate: Candidate, constraint: Constraint) -> CompiledGrammar:
+    passing = (InvalidGrammar, LimitExceeded, UnsupportedGrammar)
+    with blame(f"grammar.{candidate.name}", "compile", passing=passing):
+        grammar = candidate.strategy.compile(constraint)
+        check_returned(grammar, CompiledGrammar)
+    return grammar
+
+
+def _reports(
+    candidates: list[Candidate], chosen: Candidate, failed: Mapping[str, str], *, asked: bool
+) -> list[StrategyReport]:
+    """Those that take the constraint, best first."""
+    reports = []
+    for position, each in enumerate(candidates):
+        leaves = ", ".join(each.unenforced)
+        if each is chosen:
+            outcome: Literal["chosen", "possible", "failed"] = "chosen"
+            if asked:
+                reason = "it served the record"
+            elif each.unenforced:
+                reason = f"no strategy enforces everything; the first in the order of preference (leaves {leaves})"
+            else:
+                reason = "enforces everything; the first in the order of preference that does"
+        elif each.name in failed:
+            outcome, reason = "failed", f"could not compile it: {failed[each.name]}"
+        else:
+            outcome = "possible"
+            reason = f"would leave {leaves} unenforced" if leaves else "would enforce everything"
+            if asked and position == 0:
+                reason += "; it would be chosen here"
+            elif bool(each.unenforced) == bool(chosen.unenforced):
+                reason += f"; comes after {chosen.name} in the order of preference"
+        reports.append(StrategyReport(each.name, outcome, reason, each.unenforced))
+    return reports
+
+
+def _places(constraint: Constraint, name: str) -> tuple[str, ...]:
+    """Where in a schema stands what `name` names, as `guideway.json_schema.keywords` does."""
+    if not isinstance(constraint, JsonSchema):
+        return ()
+    needed = [part.partition(":")[0] for part in name.split("+") if part not in ("types", "untyped")]
+    last = f"/{needed[0]}" if len(needed) == 1 else ""
+    found = []
+    for pointer, subschema in subschemas(constraint.parsed):
+        if isinstance(subschema, bool) or not all(key in subschema for key in needed):
+            continue
+        # a plain key is there, or it is not; what is said of it in detail has to be looked for
+        if ":" not in name or name in keywords(subschema):
+            found.append(f"{pointer}{last}")
+        if len(found) == MOST_PLACES:
+            break
+    return tuple(found)

@@ -1,0 +1,341 @@
+"""What a compiled constraint says to each token of a text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from guideway.api.bitmask import allocate, unpack
+from guideway.api.grammar import GrammarStrategy, Matcher
+from guideway.api.types import Constraint, JsonSchema
+from guideway.api.vocabulary import Vocabulary
+from guideway.errors import DeadEnd, blame
+from guideway.json_schema.validity import Fault, faults, is_valid
+from numpy.typing import NDArray
+
+from guideway_engine.inspection.choosing import Choice, StrategyReport, Unenforced, choose_and_compile
+from guideway_engine.inspection.places import Place, place_of
+from guideway_engine.inspection.words import visible
+
+__all__ = ["FEW", "Allowed", "Inspection", "Refusal", "Run", "Step", "inspect_constraint"]
+
+Freedom: TypeAlias = Literal["forced", "spelled", "few", "many", "none"]
+
+FEW = 20
+"""Up to so many allowed tokens count as few."""
+EXAMPLES = 12
+"""How many of the allowed tokens are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """The tokens that may come next."""
+
+    count: int
+    """How many, stop tokens included."""
+    examples: tuple[int, ...]
+    """Some of them: ids, those of short readable text first."""
+    first_bytes: bytes
+    """The bytes that their texts begin with, ascending, each once."""
+    may_end: bool
+    """Whether the text is complete as it stands: stop tokens are among them."""
+
+
+NOTHING = Allowed(0, (), b"", may_end=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One token of the text, or its end."""
+
+    token_id: int | None
+    """None: the text ends here."""
+    offset: int
+    """Bytes of text before it."""
+    allowed: Allowed
+    choice: Freedom
+    """How much choice there was: one token; one text, which can be cut into tokens in several ways; at most `FEW`
+    tokens; more; none, where the text cannot be completed any more."""
+    accepted: bool
+    fill_seconds: float
+    """What the mask took."""
+    accept_seconds: float | None
+    """What going on to the next state took; None at the end of the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Where and why the text is not what the constraint asks for."""
+
+    step: int
+    """Index into `Inspection.steps`."""
+    place: Place
+    """The first byte that may not stand there: inside a token, where the text of the token begins well."""
+    reason: str
+    allowed: Allowed
+    """What may stand there."""
+
+
+class Run(NamedTuple):
+    """Steps one after the other that left no choice."""
+
+    first: int
+    """Index into `Inspection.steps`."""
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A constraint, and what it said to a text. Times are of this one run, in seconds."""
+
+    constraint: Constraint
+    vocabulary: Vocabulary
+    strategies: tuple[StrategyReport, ...]
+    """Each strategy that was considered, the one chosen among them."""
+    strategy: str
+    """The one chosen."""
+    unenforced: tuple[Unenforced, ...]
+    """What it does not enforce."""
+    compile_seconds: float
+    nbytes: int
+    """Memory of the compiled constraint, as the strategy reports it."""
+    matcher_seconds: float
+    """What a matcher for one sequence took."""
+    text: bytes | None
+    """The bytes of all tokens; None without a text."""
+    token_ids: tuple[int, ...]
+    steps: tuple[Step, ...]
+    """One per token up to the first that is refused; after the last one, the end of the text."""
+    refusal: Refusal | None
+    """None: the text is what the constraint asks for, as far as the strategy enforces it, or there is no text."""
+    valid: bool | None
+    """Whether the text is an instance of the schema, by the library ``jsonschema``. None: not known, no JSON Schema, or
+    no text."""
+    faults: tuple[Fault, ...]
+    """Why it is not."""
+
+    @property
+    def num_forced(self) -> int:
+        """How many accepted tokens left no choice."""
+        return sum(run.length for run in self.forced_runs)
+
+    @property
+    def forced_runs(self) -> tuple[Run, ...]:
+        """Accepted tokens in a row that were forced, or spelled out what was."""
+        runs: list[Run] = []
+        for index, step in enumerate(self.steps):
+            if step.token_id is None or not step.accepted or step.choice not in ("forced", "spelled"):
+                continue
+            if runs and sum(runs[-1]) == index:
+                runs[-1] = Run(runs[-1].first, runs[-1].length + 1)
+            else:
+                runs.append(Run(index, 1))
+        return tuple(runs)
+
+    @property
+    def rest(self) -> tuple[int, ...]:
+        """The tokens after the one that was refused."""
+        return () if self.refusal is None else self.token_ids[self.refusal.step + 1 :]
+
+    @property
+    def passes(self) -> bool:
+        """Whether neither the strategy nor ``jsonschema`` has something against the text."""
+        return self.refusal is None and self.valid is not False
+
+
+def inspect_constraint(
+    constraint: Constraint,
+    strategies: Mapping[str, GrammarStrategy],
+    vocabulary: Vocabulary,
+    token_ids: Sequence[int] | None = None,
+    *,
+    served_by: str | None = None,
+) -> Inspection:
+    """Choose a strategy, compile `constraint` and lead the text with `token_ids` through it.
+
+    Without `token_ids` the one step is what may come first. `served_by` names the strategy to take. Ids have to be in
+    the vocabulary. Raises what `choose_and_compile` raises, and `PluginError` where the strategy breaks.
+    """
+    choice = choose_and_compile(constraint, strategies, served_by)
+    walk = _Walk(choice, vocabulary, is_json=isinstance(constraint, JsonSchema))
+    steps = tuple(walk.steps(token_ids or ()))
+    text = None if token_ids is None else vocabulary.decode(token_ids)
+    valid, found = _judged(constraint, text)
+    return Inspection(
+        constraint=constraint,
+        vocabulary=vocabulary,
+        strategies=choice.strategies,
+        strategy=choice.candidate.name,
+        unenforced=choice.unenforced,
+        compile_seconds=choice.compile_seconds,
+        nbytes=walk.nbytes,
+        matcher_seconds=walk.matcher_seconds,
+        text=text,
+        token_ids=tuple(token_ids or ()),
+        steps=steps,
+        refusal=None if text is None else walk.refusal(steps, text),
+        valid=valid,
+        faults=found,
+    )
+
+
+def _judged(constraint: Constraint, text: bytes | None) -> tuple[bool | None, tuple[Fault, ...]]:
+    """What `Inspection` has as `valid` and `faults`."""
+    if text is None or not isinstance(constraint, JsonSchema):
+        return None, ()
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError as error:
+        return False, (Fault(f"not UTF-8 at byte {error.start}", "", ""),)
+    valid = is_valid(constraint.parsed, decoded, enforces_formats=False)
+    return valid, tuple(faults(constraint.parsed, decoded)) if valid is False else ()
+
+
+class _Walk:
+    """Leads a matcher through tokens, and another one through their bytes: what counts of an output is its bytes."""
+
+    def __init__(self, choice: Choice, vocabulary: Vocabulary, *, is_json: bool) -> None:
+        self._plugin = f"grammar.{choice.candidate.name}"
+        self._vocabulary = vocabulary
+        self._is_json = is_json
+        self._bitmask = allocate(1, vocabulary.logits_width)
+        tokens = vocabulary.tokens
+        self._first = np.array([token[0] if token else 0 for token in tokens], dtype=np.uint8)
+        self._has_text = np.array([bool(token) for token in tokens])
+        self._by_readability = np.array(sorted(range(len(tokens)), key=self._readability))
+        self._of_byte = {token: i for i, token in enumerate(tokens) if len(token) == 1}
+        begin = time.perf_counter()
+        with self._blamed("matcher"):
+            self._matcher = choice.grammar.matcher(vocabulary.stop_token_ids)
+        self.matcher_seconds = time.perf_counter() - begin
+        with self._blamed("matcher"):
+            # None from where on the vocabulary has no token for a byte
+            self._of_bytes: Matcher | None = choice.grammar.matcher(vocabulary.stop_token_ids)
+        with self._blamed("nbytes"):
+            self.nbytes = int(choice.grammar.nbytes)
+
+    def steps(self, token_ids: Sequence[int]) -> Iterator[Step]:
+        """Those up to the first token that is refused, or the end."""
+        offset = 0
+        for token_id in [*token_ids, None]:
+            if self._ended():
+                if token_id is not None:  # after the end no mask is asked for
+                    yield Step(token_id, offset, NOTHING, "none", False, 0.0, None)
+                return
+            allowed, seconds = self._allowed(self._matcher)
+            choice = _how_many(allowed)
+            if token_id is None:
+                yield Step(None, offset, allowed, choice, allowed.may_end, seconds, None)
+                return
+            token = self._vocabulary.tokens[token_id]
+            begin = time.perf_counter()
+            with self._blamed("accept"):
+                accepted = allowed.count > 0 and self._matcher.accept((token_id,)) == 1
+            accept_seconds = time.perf_counter() - begin
+            if accepted and self._spells(token, allowed) and choice != "forced":
+                choice = "spelled"
+            yield Step(token_id, offset, allowed, choice, accepted, seconds, accept_seconds)
+            if not accepted:
+                return
+            offset += len(token)
+
+    def refusal(self, steps: Sequence[Step], text: bytes) -> Refusal | None:
+        """Why the last of `steps` is not what the constraint asks for. Nothing is asked of a walk after that."""
+        last = steps[-1]
+        if last.accepted:
+            return None
+        offset, allowed = last.offset, last.allowed
+        if self._ended():
+            reason = "a stop token has ended the output before"
+        elif not allowed.count:
+            reason = "no token may come here: what was written cannot be completed any more"
+        elif last.token_id is None:
+            reason = "the text ends before it is complete"
+        elif last.token_id in self._vocabulary.stop_token_ids:
+            reason = "the output may not end here"
+        elif not (token := self._vocabulary.tokens[last.token_id]):
+            name = self._vocabulary.special_tokens.get(last.token_id, str(last.token_id))
+            reason = f"the special token {name} is no text"
+        else:
+            begun = 0
+            while begun < len(token) and self._goes_on(token[begun]):
+                begun += 1
+            if begun and self._of_bytes is not None:
+                offset += begun
+                allowed, _ = self._allowed(self._of_bytes)
+            if self._of_bytes is None or token[begun : begun + 1] not in self._of_byte:
+                reason = f"the token {visible(token)} may not stand here"
+            else:
+                reason = f"{_character(text, offset)!r} may not stand here"
+        return Refusal(len(steps) - 1, place_of(text, offset, is_json=self._is_json), reason, allowed)
+
+    def _ended(self) -> bool:
+        with self._blamed("is_terminated"):
+            return self._matcher.is_terminated()
+
+    def _blamed(self, phase: str) -> blame:
+        """Around a call of the strategy: what it raises names it."""
+        return blame(self._plugin, phase, passing=(DeadEnd,))
+
+    def _spells(self, token: bytes, allowed: Allowed) -> bool:
+        """Follow an accepted token byte by byte; whether each byte was the only one that might come."""
+        forced = bool(token)
+        for count, byte in enumerate(token):
+            if self._of_bytes is None:
+                return False
+            if forced and count:
+                allowed, _ = self._allowed(self._of_bytes)
+            forced = forced and len(allowed.first_bytes) == 1 and not allowed.may_end
+            if not self._goes_on(byte):
+                self._of_bytes = None
+        return forced
+
+    def _goes_on(self, byte: int) -> bool:
+        """Lead the matcher of bytes over `byte`, if it may come."""
+        token_id = self._of_byte.get(bytes((byte,)))
+        if self._of_bytes is None or token_id is None:
+            return False
+        with self._blamed("accept"):
+            return self._of_bytes.accept((token_id,)) == 1
+
+    def _allowed(self, matcher: Matcher) -> tuple[Allowed, float]:
+        """What the mask allows, and what it took to fill."""
+        begin = time.perf_counter()
+        try:
+            with self._blamed("fill_bitmask"):
+                matcher.fill_bitmask(self._bitmask, 0)
+        except DeadEnd:
+            return NOTHING, time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        mask: NDArray[np.bool_] = unpack(self._bitmask, len(self._vocabulary))[0]
+        readable = self._by_readability[mask[self._by_readability]]
+        return Allowed(
+            count=int(np.count_nonzero(mask)),
+            examples=tuple(int(i) for i in readable[:EXAMPLES]),
+            first_bytes=np.unique(self._first[mask & self._has_text]).tobytes(),
+            may_end=any(bool(mask[i]) for i in self._vocabulary.stop_token_ids),
+        ), seconds
+
+    def _readability(self, token_id: int) -> tuple[bool, bool, int, int]:
+        """Sorts readable tokens first, special ones last, short ones before long ones."""
+        token = self._vocabulary.tokens[token_id]
+        try:
+            is_readable = token.decode().isprintable()
+        except UnicodeDecodeError:
+            is_readable = False
+        return not token, not is_readable, len(token), token_id
+
+
+def _character(text: bytes, offset: int) -> str:
+    """The character that the byte at `offset` belongs to."""
+    begin = len(text[:offset].decode(errors="ignore").encode())
+    return text[begin:].decode(errors="replace")[:1]
+
+
+def _how_many(allowed: Allowed) -> Freedom:
+    if allowed.count <= 1:
+        return "forced" if allowed.count else "none"
+    return "few" if allowed.count <= FEW else "many"

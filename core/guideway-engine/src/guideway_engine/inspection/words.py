@@ -1,0 +1,81 @@
+"""Tokens, bytes and numbers as a person reads them."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from guideway.api.vocabulary import Vocabulary
+from guideway.errors import printable
+
+__all__ = ["begins", "byte_count", "costs", "counted", "share", "token_text", "visible"]
+
+MANY_CHARACTERS = 40
+
+MARKS = str.maketrans({" ": "␣", "\n": "↵", "\r": "␍", "\t": "⇥"})
+
+
+def token_text(vocabulary: Vocabulary, token_id: int) -> str:
+    """A token; white space as ␣ ↵ ␍ ⇥, bytes that are no character as ``\\xc3``, a special token by its name."""
+    token = vocabulary.tokens[token_id]
+    return visible(token) if token else printable(vocabulary.special_tokens.get(token_id, f"<{token_id}>"))
+
+
+def visible(text: bytes) -> str:
+    """Bytes with white space made visible, and escaped where they are no character or command a terminal."""
+    return printable(text.decode(errors="backslashreplace").translate(MARKS))
+
+
+def begins(first_bytes: bytes) -> str:
+    """Which characters texts may begin with, as ranges: ``␣ - 0-9``. What is beyond ASCII is not told apart."""
+    runs: list[list[int]] = []
+    for byte in first_bytes:
+        if byte >= 0x80:
+            break
+        if runs and runs[-1][-1] == byte - 1 and chr(byte - 1).isprintable() == chr(byte).isprintable():
+            runs[-1].append(byte)
+        else:
+            runs.append([byte])
+    parts = []
+    for run in runs:
+        # most of ASCII is best read as one range; of a part of it digits and letters are
+        for part in [run] if len(run) > MANY_CHARACTERS else _kinds(run):
+            ends = [visible(bytes((byte,))) for byte in (part[0], part[-1])]
+            parts += [f"{ends[0]}-{ends[1]}"] if len(part) > 2 else ends[: len(part)]
+    return " ".join([*parts, "non-ASCII"] if first_bytes and first_bytes[-1] >= 0x80 else parts)
+
+
+def counted(count: int, what: str) -> str:
+    """``1 token``, ``2 tokens``."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def byte_count(count: int) -> str:
+    """``512 bytes``, ``99 kB``, ``1.2 MB``."""
+    return f"{count} bytes" if count < 1000 else f"{count / 1e3:.0f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
+
+
+def share(count: int, total: int) -> str:
+    """A part of a whole in percent, with as many digits as tell it from none and from all."""
+    percent = 100 * count / total
+    if 0 < percent < 0.1:
+        return "<0.1 %"
+    return f"{percent:.1f} %" if percent < 99.95 or count == total else ">99.9 %"
+
+
+def costs(seconds: float | None) -> str:
+    """A time: ``12 µs``, ``3.4 ms``, ``1.2 s``."""
+    if seconds is None:
+        return ""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _kinds(run: list[int]) -> list[list[int]]:
+    """Cuts characters in a row where digits, capitals, small letters or others begin."""
+
+    def kind(byte: int) -> int:
+        character = chr(byte)
+        return 1 if character.isdigit() else 2 if character.isupper() else 3 if character.islower() else 0
+
+    return [list(part) for _, part in groupby(run, kind)]
