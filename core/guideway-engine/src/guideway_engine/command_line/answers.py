@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from guideway.api.types import Completion, FinishReason, GenerationResult, TokenLogprobs
+from guideway.command_line.terminal import as_stdout_can
 from guideway.errors import GuidewayError, InvalidRequest, printable
 
 from guideway_engine.command_line.jobs import Job, in_flags
+from guideway_engine.command_line.lines import Lines
 
-__all__ = ["print_line", "print_table", "report"]
+__all__ = ["Answers", "print_table", "report"]
+
+OUTCOMES = ("answered", "cut", "refused", "failed")
+"""What becomes of a prompt."""
 
 CONSTRAINT = "constraint"
 """In `Completion.unenforced`: the output was ended before it was complete."""
@@ -22,17 +28,90 @@ CLOSING = "closing"
 """The same, where its limit ended it."""
 
 
-def print_line(index: int, job: Job, result: GenerationResult) -> None:
-    """One line of JSON, as readable as standard output allows: the first output, and all of them if there are more."""
+class Answers:
+    """What has become of the jobs of one run. Lines come in the order of the input, each as soon as all before it are
+    there; `lines` is None where a table is printed at the end instead. Jobs whose id is in `done` were answered by an
+    earlier run."""
+
+    def __init__(self, jobs: Sequence[Job], lines: Lines | None, done: Collection[str] = ()) -> None:
+        self.jobs = jobs
+        self._lines = lines
+        self._results: dict[int, GenerationResult] = {}
+        self._open = [index for index, job in enumerate(jobs) if job.id not in done]
+        """Whose lines are not written, in order."""
+        self._num_done = len(jobs) - len(self._open)
+        self._num_written = 0
+        self._began: float | None = None
+
+    @property
+    def ended(self) -> list[tuple[Job, GenerationResult]]:
+        """Those there is a result for, in the order of the input."""
+        return [(self.jobs[index], self._results[index]) for index in sorted(self._results)]
+
+    def begin(self) -> None:
+        """The first tokens are about to be made."""
+        self._began = self._began or time.monotonic()
+
+    def keep(self, index: int, result: GenerationResult) -> None:
+        """Take a result, and write the lines that can be written. Raises OSError and `OutputLost`."""
+        self._results[index] = result
+        while self._num_written < len(self._open) and self._open[self._num_written] in self._results:
+            self._num_written += 1  # first: what an interrupt cuts short is not written a second time
+            self._write(self._open[self._num_written - 1])
+
+    def write_rest(self) -> None:
+        """Write the results that others, which will never come, should have come before."""
+        rest, self._open = self._open[self._num_written :], self._open[: self._num_written]
+        for index in rest:
+            if index in self._results:
+                self._write(index)
+
+    def _write(self, index: int) -> None:
+        if self._lines is not None:
+            job = self.jobs[index]
+            self._lines.write(line_of(index, job, self._results[index]), job.id)
+
+    def summary(self, *, interrupted: bool) -> str:
+        """How many prompts were answered, and how fast; one line."""
+        counts = Counter(_outcome(job, result) for job, result in self.ended)
+        said = [f"{counts[what]} {what}" for what in OUTCOMES if counts[what] or what == "answered"]
+        if interrupted:
+            said[0] = f"{counts['answered']} of {len(self.jobs)} answered"
+        if self._num_done:
+            said.append(f"{self._num_done} answered before")
+        num_tokens = sum(len(output.token_ids) for _, result in self.ended for output in result.outputs)
+        if num_tokens and self._began is not None:
+            seconds = max(time.monotonic() - self._began, 1e-9)
+            said.append(f"{num_tokens} tokens in {seconds:.1f} s, {num_tokens / seconds:.0f} tokens/s")
+        head = "interrupted" if interrupted else "1 prompt" if len(self.jobs) == 1 else f"{len(self.jobs)} prompts"
+        return f"guideway: {head}: {'; '.join(said)}"
+
+
+def _outcome(job: Job, result: GenerationResult) -> str:
+    """One of `OUTCOMES`: the worst that any of its outputs came to."""
+    return max((_outcome_of(job, output) for output in result.outputs), key=OUTCOMES.index)
+
+
+def _outcome_of(job: Job, output: Completion) -> str:
+    if output.error is not None:
+        return "refused" if output.finish_reason is FinishReason.REFUSED else "failed"
+    if output.finish_reason is FinishReason.ABORT:
+        return "failed"
+    if job.params.constraint is not None and (
+        output.finish_reason is FinishReason.LENGTH or CONSTRAINT in output.unenforced
+    ):
+        return "cut"
+    return "answered"
+
+
+def line_of(index: int, job: Job, result: GenerationResult) -> dict[str, Any]:
+    """What a line of JSON says: the first output, and all of them if there are more."""
     line = {"index": index, "id": job.id, **_output(result.outputs[0])}
     if len(result.outputs) > 1:
         line["outputs"] = [{"index": output.index, **_output(output)} for output in result.outputs]
     if result.prompt_logprobs is not None:
         line["prompt_logprobs"] = [None if entry is None else _logprobs(entry) for entry in result.prompt_logprobs]
-    text = json.dumps(line, ensure_ascii=False)
-    # the line and its end at once: an interrupt comes before or after both
-    sys.stdout.write((text if _printable(text) == text else json.dumps(line)) + "\n")
-    sys.stdout.flush()
+    return line
 
 
 def print_table(answered: Sequence[tuple[Job, GenerationResult]]) -> None:
@@ -168,5 +247,4 @@ def _described(error: GuidewayError) -> dict[str, str]:
 
 def _printable(text: str) -> str:
     """`text`, with what standard output cannot encode, or a terminal would obey, escaped."""
-    encoding = sys.stdout.encoding or "utf-8"
-    return printable(text.encode(encoding, "backslashreplace").decode(encoding))
+    return printable(as_stdout_can(text))
