@@ -244,7 +244,8 @@ def test_an_interrupt_half_way_keeps_the_answers_there_are(tmp_path: Path) -> No
     assert status == 130
     assert arrived.endswith("\n")
     assert [json.loads(line)["num_tokens"] for line in arrived.splitlines()] == [1]
-    assert re.search(r"guideway: interrupted: 1 of 3 answered; 1 tokens in [\d.]+ s, \d+ tokens/s\r\n$", terminal)
+    told = r"guideway: interrupted: 1 of 3 done: 0 answered; 1 cut; 1 token in [\d.]+ s, \d+ tokens/s\r\n$"
+    assert re.search(told, terminal)
     assert terminal.rindex("\x1b[?25h") > terminal.rindex("\x1b[?25l")  # the cursor is shown again
 
 
@@ -452,9 +453,9 @@ def test_an_installed_plugin_that_is_broken_matters_only_where_it_is_wanted(
     assert run(capsys, *arguments)[0] == 0
     assert run(capsys, *arguments, "--regex", "yes|no", "--strategy", "xgrammar")[0] == 0
     assert run(capsys, *arguments, "--regex", "yes|no")[0] == 0
-    everyone_asked = tmp_path / "answer.ebnf"
+    everyone_asked = tmp_path / "answer.txt"
     everyone_asked.write_text('root ::= "yes"', encoding="utf-8")
-    status, _, err = run(capsys, *arguments, "--grammar-file", f"ebnf={everyone_asked}")
+    status, _, err = run(capsys, *arguments, "--grammar-file", f"nobodys={everyone_asked}")
     assert status == 1
     assert "grammar 'aaa' (strangers 1.0" in err
     assert "--strategy NAME chooses others" in err

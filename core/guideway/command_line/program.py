@@ -75,7 +75,7 @@ def _reopen_what_is_closed() -> None:
         except OSError:
             os.dup2(os.open(os.devnull, mode), number)
             if name:
-                setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: PTH123, SIM115
+                setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _print_anything() -> None:
@@ -96,7 +96,7 @@ def _failed(error: OSError) -> int:
         where = "cannot write to standard output: "
     if not isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
         notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-        print(printable(f"guideway: {where}{error.strerror or error}{notes}"), file=sys.stderr)
+        print(printable(f"guideway: {where}{error.strerror if where else error}{notes}"), file=sys.stderr)
     return 1
 
 

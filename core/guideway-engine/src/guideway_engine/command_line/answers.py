@@ -75,15 +75,16 @@ class Answers:
         """How many prompts were answered, and how fast; one line."""
         counts = Counter(_outcome(job, result) for job, result in self.ended)
         said = [f"{counts[what]} {what}" for what in OUTCOMES if counts[what] or what == "answered"]
-        if interrupted:
-            said[0] = f"{counts['answered']} of {len(self.jobs)} answered"
         if self._num_done:
             said.append(f"{self._num_done} answered before")
         num_tokens = sum(len(output.token_ids) for _, result in self.ended for output in result.outputs)
         if num_tokens and self._began is not None:
             seconds = max(time.monotonic() - self._began, 1e-9)
-            said.append(f"{num_tokens} tokens in {seconds:.1f} s, {num_tokens / seconds:.0f} tokens/s")
-        head = "interrupted" if interrupted else "1 prompt" if len(self.jobs) == 1 else f"{len(self.jobs)} prompts"
+            said.append(f"{_tokens(num_tokens)} in {seconds:.1f} s, {num_tokens / seconds:.0f} tokens/s")
+        total = len(self.jobs)
+        head = "1 prompt" if total == 1 else f"{total} prompts"
+        if interrupted:
+            head = f"interrupted: {len(self._results) + self._num_done} of {total} done"
         return f"guideway: {head}: {'; '.join(said)}"
 
 
@@ -157,7 +158,7 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
             elif output.finish_reason is FinishReason.LENGTH and job.params.constraint is not None:
                 status = 1
                 print(
-                    f"guideway: the answer to prompt {which} was cut after {_tokens(output)} and may be "
+                    f"guideway: the answer to prompt {which} was cut after {_tokens(len(output.token_ids))} and may be "
                     "incomplete; raise --max-tokens",
                     file=sys.stderr,
                 )
@@ -217,7 +218,7 @@ def _finite(value: float) -> float | None:
 
 
 def _ending(output: Completion) -> str:
-    lines = [str(output.finish_reason), _tokens(output)]
+    lines = [str(output.finish_reason), _tokens(len(output.token_ids))]
     if isinstance(output.stop, str):
         lines[0] += f" {output.stop!r}"
     if output.num_reasoning_tokens:
@@ -233,8 +234,7 @@ def _ending(output: Completion) -> str:
     return "\n".join(lines)
 
 
-def _tokens(output: Completion) -> str:
-    number = len(output.token_ids)
+def _tokens(number: int) -> str:
     return "1 token" if number == 1 else f"{number} tokens"
 
 

@@ -37,12 +37,16 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         help="answer prompts with a model, under a constraint",
         description="Answer prompts with a model, under a constraint. Prints a table to a terminal, JSON lines to a "
         "pipe. Exit status: 0 all prompts were answered; 1 some were refused, failed or, under a constraint, cut; "
-        "2 wrong usage; 130 interrupted, after the answers that were ready were written. Where there is a constraint and no configuration names strategies, all that are installed "
+        "2 wrong usage; 130 interrupted, after the answers that were ready were written. Where there "
+        "is a constraint and no configuration names strategies, all that are installed "
         "can be used, guideway's own distributions first.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON also to a terminal")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write JSON lines to this file, which must be new, unless --resume is given"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write JSON lines to this file, which must be new, unless --resume is given",
     )
     parser.add_argument(
         "--resume",
@@ -98,7 +102,7 @@ def _generate(args: Namespace) -> int:
 
 
 def _answer(configuration: Configuration, answers: Answers, asked: list[int], *, bar: bool, held: bool) -> list[int]:
-    """Answer the jobs of these indices. With `held`, those that no strategy could compile are given back, unanswered."""
+    """Answer the jobs of these indices. With `held`, those that no strategy could compile are given back."""
     again: list[int] = []
     with _loading():
         engine = _engine(configuration)

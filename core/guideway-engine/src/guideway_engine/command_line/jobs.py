@@ -230,7 +230,9 @@ def _parsed(where: str, line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         column = len(line[: error.start].decode()) + 1
         byte = line[error.start]
-        raise InvalidRequest(f"{where} is not UTF-8: the byte 0x{byte:02x} at column {column}", field="input") from error
+        raise InvalidRequest(
+            f"{where} is not UTF-8: the byte 0x{byte:02x} at column {column}", field="input"
+        ) from error
     except RecursionError as error:
         raise InvalidRequest(f"{where} is nested too deeply", field="input") from error
     except ValueError as error:  # JSONDecodeError is one, and so is what a number of too many digits raises

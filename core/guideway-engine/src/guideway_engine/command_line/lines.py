@@ -119,10 +119,11 @@ def resumed(path: str, jobs: Sequence[Job]) -> set[str]:
             return set()
         if not stat.S_ISREG(file.stat().st_mode):
             raise InvalidRequest(f"--resume needs an ordinary file to go on with, and {path!r} is none", field="output")
-        lines = file.read_bytes().splitlines(keepends=True)
-        answers = {number: _id_of(path, number, line) for number, line in enumerate(lines, start=1) if line[-1:] == b"\n"}
-        kept = [line for number, line in enumerate(lines, start=1) if answers.get(number) is not None]
-        if len(kept) < len(lines):
+        lines = [line + b"\n" for line in file.read_bytes().split(b"\n")]
+        torn = lines.pop() != b"\n"
+        found = [_id_of(path, number, line) for number, line in enumerate(lines, start=1)]
+        if torn or None in found:
+            kept = [line for line, its_id in zip(lines, found, strict=True) if its_id is not None]
             beside = file.resolve().with_name(f"{file.resolve().name}.resuming")
             beside.write_bytes(b"".join(kept))
             beside.chmod(stat.S_IMODE(file.stat().st_mode))
@@ -130,7 +131,7 @@ def resumed(path: str, jobs: Sequence[Job]) -> set[str]:
     except OSError as error:
         why = f"cannot go on with the output {path!r}: {error.strerror or error}"
         raise InvalidRequest(why, field="output") from error
-    return {found for found in answers.values() if found is not None} & set(ids)
+    return {its_id for its_id in found if its_id is not None} & set(ids)
 
 
 def _id_of(path: str, number: int, line: bytes) -> str | None:

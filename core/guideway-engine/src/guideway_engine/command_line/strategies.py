@@ -61,9 +61,7 @@ def _rank(record: PluginRecord) -> int:
     return 0 if record.distribution.startswith("guideway-") else 1
 
 
-def _left(
-    cls: type[GrammarStrategy], options: Mapping[str, Any], constraints: list[Constraint]
-) -> list[Constraint]:
+def _left(cls: type[GrammarStrategy], options: Mapping[str, Any], constraints: list[Constraint]) -> list[Constraint]:
     """Those that a strategy does not enforce in full."""
     try:
         built = build_strategies([cls], BYTES, options)
