@@ -15,10 +15,17 @@ from typing import Any
 
 import pytest
 from guideway import Completion, FinishReason, GenerationResult, InvalidRequest, JsonSchema, SamplingParams
+from guideway.api import hookimpl
+from guideway.api.grammar import CompiledGrammar, Support
+from guideway.api.types import Constraint
 from guideway.command_line.program import main
+from guideway.errors import UnsupportedGrammar
 from guideway_engine.command_line.answers import Answers
 from guideway_engine.command_line.jobs import Job
 from guideway_engine.command_line.lines import Lines, OutputLost, resumed
+from guideway_llguidance.strategy import Strategy
+
+from tests.support.distributions import install
 
 GENERATE = [sys.executable, "-m", "guideway", "generate", "--model", "demo"]
 
@@ -203,7 +210,7 @@ def test_a_line_that_is_not_utf_8_costs_itself_and_has_a_number(
 
 
 def test_an_option_given_twice_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    for twice in (["--regex", "a", "--regex", "b"], ["--echo", "--no-echo"], ["--strategy", "a", "--grammar", "b"]):
+    for twice in (["--regex", "a", "--regex", "b"], ["--echo", "--no-echo"], ["--raw", "--raw"]):
         assert main(["generate", "--model", "demo", "--prompt", "x", *twice]) == 2
         assert "is given twice; keep one" in capsys.readouterr().err
 
@@ -221,16 +228,52 @@ def test_only_the_strategy_that_is_needed_is_imported() -> None:
         ([], "[]"),
         (["--schema", '{"enum": ["a"]}'], "['llguidance']"),
     ):
-        done = subprocess.run([*command, "--max-tokens", "3", *constraint], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, "--max-tokens", "40", *constraint], capture_output=True, text=True, check=False
+        )
         assert (done.returncode, done.stdout.splitlines()[-1]) == (0, imported)
 
 
-def test_what_does_not_compile_is_tried_with_all_strategies(capsys: pytest.CaptureFixture[str]) -> None:
-    # llguidance says that it takes it, and finds out while it compiles
-    schema = json.dumps({"type": "string", "pattern": r"^(?=a)ab$"})
-    status = main(["generate", "--model", "demo", "--prompt", "x", "--schema", schema])
+class Boaster(Strategy):
+    """Takes every constraint, and finds out too late that it cannot."""
+
+    name = "aaa"
+
+    def supports(self, constraint: Constraint) -> Support:
+        return Support()
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        raise UnsupportedGrammar("not after all", feature="all")
+
+
+class Entry:
+    @hookimpl
+    def guideway_grammar_strategy(self) -> type[Boaster]:
+        return Boaster
+
+
+entry = Entry()
+
+
+def test_what_does_not_compile_is_tried_with_all_strategies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path / "installed", "guideway-boaster", {"grammar.aaa": "test_generate_output:entry"})
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    given = prompts(tmp_path / "prompts.jsonl", {"prompt": "x", "regex": "a"}, {"prompt": "x", "regex": "b"})
+    status = main(["generate", "--model", "demo", "--input", given])
     out, err = capsys.readouterr()
-    assert (status, json.loads(out)["strategy"], err) == (0, "outlines", "")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [(line["text"], line["strategy"]) for line in lines] == [("a", "llguidance"), ("b", "llguidance")]
+    assert (status, err.partition(";")[0]) == (0, "guideway: 2 prompts: 2 answered")
+
+
+def test_what_native_libraries_say_reaches_no_terminal() -> None:
+    # xgrammar's own words for this are "[time] /project/cpp/...: Warning: Lookahead assertion is not supported"
+    schema = json.dumps({"type": "string", "pattern": "^(?=a)ab$"})
+    command = [*GENERATE, "--prompt", "x", "--schema", schema, "--strategy", "xgrammar"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == "guideway: prompt 0: xgrammar does not enforce pattern: lookaround\n"
 
 
 def test_an_interrupt_at_a_terminal_writes_what_is_ready(tmp_path: Path) -> None:

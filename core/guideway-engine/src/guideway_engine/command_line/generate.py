@@ -18,7 +18,9 @@ from guideway.errors import InvalidConfiguration, PluginError, UnsupportedGramma
 from guideway_engine.command_line import config, jobs
 from guideway_engine.command_line.answers import Answers, print_table, report
 from guideway_engine.command_line.jobs import Job, read_jobs
+from guideway_engine.command_line.lean import lean_imports
 from guideway_engine.command_line.lines import Lines, resumed
+from guideway_engine.command_line.quiet import quiet_libraries
 from guideway_engine.command_line.strategies import installed_strategies
 from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import Configuration, Layer, Setting
@@ -64,6 +66,11 @@ def _generate(args: Namespace) -> int:
         print("guideway generate: error: --resume goes on with a file: name it with --output", file=sys.stderr)
         return 2
     jobs = read_jobs(args)
+    with quiet_libraries():
+        return _run(args, jobs)
+
+
+def _run(args: Namespace, jobs: list[Job]) -> int:
     configuration, more = _configuration(args, jobs)
     if ("model",) not in configuration.settings:
         print(
@@ -156,7 +163,8 @@ def _engine(configuration: Configuration) -> Engine:
     try:
         from guideway_engine.engine import Engine
 
-        return Engine(engine_config)
+        with lean_imports():
+            return Engine(engine_config)
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(
             f"guideway's own engine needs {error.name!r}, which is not installed: pip install 'guideway[engine]'",
