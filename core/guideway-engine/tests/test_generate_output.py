@@ -209,6 +209,17 @@ def test_a_line_that_is_not_utf_8_costs_itself_and_has_a_number(
     assert capsys.readouterr().err == f"guideway: {given} is UTF-16; convert it to UTF-8\n"
 
 
+def test_a_schema_that_is_wrong_for_all_prompts_is_named_once_before_the_model_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = prompts(tmp_path / "prompts.jsonl", {"prompt": "x"}, {"prompt": "y"})
+    wrong = '{"properties": {"a": {"type": "strnig"}}}'
+    assert main(["generate", "--model", "./no-model", "--input", given, "--schema", wrong]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "--schema: " in err and "#/properties/a/type" in err
+
+
 def test_an_option_given_twice_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     for twice in (["--regex", "a", "--regex", "b"], ["--close", "--no-close"], ["--raw", "--raw"]):
         assert main(["generate", "--model", "demo", "--prompt", "x", *twice]) == 2

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams
 from guideway.errors import InvalidRequest, did_you_mean
+from guideway.json_schema import check_schema
 
 from guideway_engine.fields import add_flag, fields_of
 
@@ -122,7 +123,8 @@ def read_jobs(args: Namespace) -> list[Job]:
     if args.schema is not None:
         inline = args.schema.lstrip().startswith("{")
         constraint = JsonSchema(args.schema if inline else _read(args.schema, "schema"))
-        _named("--schema" if inline else args.schema, constraint.source)
+        given, checked = "--schema" if inline else args.schema, constraint
+        _named(given, lambda: (checked.source(), checked.cached(check_schema)))
     elif args.regex is not None:
         constraint = Regex(args.regex)
     elif args.choice is not None:
