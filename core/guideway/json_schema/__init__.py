@@ -15,12 +15,12 @@ from guideway.json_schema.assertions import (
     assertions,
     combine,
     keywords,
-    pattern_details,
     root_keywords,
 )
 from guideway.json_schema.checking import check_schema, misspelt_keywords
 from guideway.json_schema.cursor import JsonCursor
 from guideway.json_schema.formats import FORMATS, has_format, with_patterns
+from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.tags import tag_nodes, tag_schemas
 from guideway.json_schema.walking import Pointer, Schema, resolve, subschemas
 from guideway.json_schema.writing import WritingRule

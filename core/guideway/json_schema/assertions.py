@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from guideway.json_schema.patterns import pattern_details, repeats_a_repetition, string_details
 from guideway.json_schema.walking import Schema, ignores_beside_ref, walk
 
-__all__ = ["KEYWORDS", "TYPES", "Assertions", "assertions", "combine", "keywords", "pattern_details", "root_keywords"]
+__all__ = ["KEYWORDS", "TYPES", "Assertions", "assertions", "combine", "keywords", "root_keywords"]
 
 TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 
@@ -57,7 +57,7 @@ def keywords(schema: Schema) -> frozenset[str]:
     - ``pattern:lookaround`` and the like (`pattern_details`), ``pattern:escaped`` for one of the characters that JSON's
       strings escape and ``pattern:unescaped`` for all but some of them, and ``pattern:repetition`` for a group with
       ``*``, ``+`` or ``{2,}`` in it that ``?`` or ``{1,2}`` stands after, which engines mistake in strings of JSON.
-      Lookaround and repetition, which engines drop without a word, of ``patternProperties`` as well;
+      Lookaround, repetition and anchors, which engines drop without a word, of ``patternProperties`` as well;
     - ``number:large`` where a number is past 2**53, which engines round, ``number:fraction`` where a value is like 0.1,
       which no double is, and ``number:narrow`` where a bound that is excluded has the other one less than 1 away.
     """
@@ -82,9 +82,11 @@ def assertions(schema: Schema) -> Assertions:
             subschema = {"$ref": subschema["$ref"]}
             own, typed = _own(subschema), None
         names, pattern = subschema.get("patternProperties", ()), subschema.get("pattern", "")
-        details = {f"pattern:{detail}" for detail in (*pattern_details(pattern), *_string_details(pattern))}
-        details |= {"pattern:lookaround"} if any("lookaround" in pattern_details(name) for name in names) else set()
-        if any(map(_repeats_a_repetition, (pattern, *names))):
+        details = {f"pattern:{detail}" for detail in (*pattern_details(pattern), *string_details(pattern))}
+        details |= {
+            f"pattern:{detail}" for name in names for detail in pattern_details(name) & {"lookaround", "anchor"}
+        }
+        if any(map(repeats_a_repetition, (pattern, *names))):
             details.add("pattern:repetition")
         values = _values(subschema)
         if any(map(_is_large, _numbers([*values, *(subschema[name] for name in _NUMERIC & subschema.keys())]))):
@@ -140,33 +142,6 @@ def combine(first: str, second: str) -> str:
 def _combinations(names: Iterable[str]) -> Iterable[str]:
     names = ("format" if name.startswith("format:") else name for name in names)
     return map("+".join, combinations(sorted(names, key=lambda name: _ORDER[name.partition(":")[0]]), 2))
-
-
-def pattern_details(pattern: str) -> frozenset[str]:
-    """What a regular expression uses that engines may lack: ``lookaround``, ``backreference``, ``boundary``,
-    ``property``. Errs on the side of naming too much."""
-    return frozenset(detail for detail, search in _PATTERN_DETAILS.items() if search(pattern))
-
-
-def _repeats_a_repetition(pattern: str) -> bool:
-    """Whether ``?`` or ``{...}`` stands after a group in which something is repeated without end."""
-    groups = [False]  # of the groups that are open, whether they have such a repetition
-    for piece in _PIECE.finditer(pattern):
-        text = piece[0]
-        if text == "(":
-            groups.append(False)
-        elif text.startswith(")"):
-            inside = groups.pop() if len(groups) > 1 else groups[0]
-            if inside and len(text) > 1:
-                return True
-            groups[-1] |= inside
-        elif piece["endless"]:
-            groups[-1] = True
-    return False
-
-
-_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(|\)[?{]?|(?P<endless>[*+]|\{\d+,\})", re.DOTALL)
-"""An escape, a class, what begins or ends a group, or a repetition without end."""
 
 
 def _own(schema: Mapping[str, Any]) -> set[str]:
@@ -297,25 +272,6 @@ def _are_of_different_types(schemas: list[Any]) -> bool:
 _NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 
 _APPLIES_OTHERS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+_LOST_IN_NAMES = frozenset({"lookaround", "anchor"})
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 _NEED_NO_TYPE = frozenset({*_REFERENCES, "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"})
-
-_ALL_BUT = re.compile(r"\[\^(?:\\.|[^\]\\])*\]", re.DOTALL)
-"""A class of all characters but some."""
-_ESCAPED = re.compile(r'["\x00-\x1f]|\\(?:\\|[nrtfv]|c|x(?:22|5[cC]|[01])|u00(?:22|5[cC]|[01]))')
-
-_PATTERN_DETAILS: dict[str, Callable[[str], object]] = {
-    "lookaround": re.compile(r"\(\?<?[=!]").search,
-    "backreference": re.compile(r"\\[1-9]|\\k<").search,
-    "boundary": re.compile(r"\\[bB]").search,
-    "property": re.compile(r"\\[pP]").search,
-}
-
-
-def _string_details(pattern: str) -> Iterator[str]:
-    """What a regular expression says of characters that JSON's strings escape: that there is one, ``escaped``, or all
-    but one, ``unescaped``."""
-    if _ESCAPED.search(_ALL_BUT.sub("", pattern)):
-        yield "escaped"
-    if any(map(_ESCAPED.search, _ALL_BUT.findall(pattern))):
-        yield "unescaped"

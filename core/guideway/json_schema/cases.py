@@ -582,6 +582,15 @@ _LABELLED: list[Case] = [
     ("pattern:backreference", {"type": "string", "pattern": r"^([ab])\1$"}, ["aa", "bb"], ["ab", "a"]),
     ("pattern:boundary", {"type": "string", "pattern": r"^a\b.*$"}, ["a", "a b"], ["ab", "b"]),
     *(
+        ("pattern:anchor", _string(pattern=pattern), right, wrong)
+        for pattern, right, wrong in (
+            ("^(b|a$b|^c)$", ["b", "c"], ["ab", "bc"]),
+            ("^(b|(a$)?)b$", ["bb", "b"], ["ab"]),
+            ("^(b|x*^a)$", ["b", "a"], ["xa", "xxa"]),
+            ("^(^a|b)*$", ["", "b", "ab"], ["aa", "ba"]),
+        )
+    ),
+    *(
         ("pattern:repetition", _string(pattern=pattern), right, wrong)
         for pattern, right, wrong in (
             ("^(a*b)?$", ["", "b", "aab"], ["a", "aa", "ba"]),
@@ -706,6 +715,16 @@ def cases() -> Iterator[Case]:
                 continue  # no draft has both
             for one, other, t in product(fragments[first], fragments[second], types):
                 yield from _case(combine(first, second), {"type": t, **one, **other}, everything)
+        yield from _beside_another_type(kind, everything)
+
+
+def _beside_another_type(kind: str, instances: list[Any]) -> Iterator[Case]:
+    """Keywords of one type beside what allows another type alone: an engine may read the type off the keywords."""
+    other = {"type": "array" if kind == "object" else "object"}
+    holders = ({"$ref": "#/$defs/other", "$defs": {"other": other}}, {"allOf": [other]}, {"anyOf": [other]})
+    for holder, (name, (schema, *_)) in product(holders, _FRAGMENTS[kind].items()):
+        if name not in ("$ref", "allOf", "anyOf"):
+            yield from _case(combine(next(iter(holder)), name), {**holder, **schema}, instances)
 
 
 def _case(name: str, schema: Schema, instances: list[Any]) -> Iterator[Case]:
