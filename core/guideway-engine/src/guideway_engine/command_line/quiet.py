@@ -17,8 +17,8 @@ def quiet_libraries() -> Iterator[None]:
     """Within, standard error is for what Python writes there: what native code writes, here and in processes begun
     meanwhile, goes nowhere, and Python's warnings are not shown. Without effect where they were asked for
     (``python -W``, PYTHONWARNINGS, PYTHONDEVMODE) and where `sys.stderr` is not the process's own."""
-    ours = sys.stderr
-    if sys.warnoptions or sys.flags.dev_mode or ours is None or ours is not sys.__stderr__ or ours.fileno() != 2:
+    ours = sys.__stderr__
+    if sys.warnoptions or sys.flags.dev_mode or ours is None or sys.stderr is not ours or ours.fileno() != 2:
         yield
         return
     ours.flush()
