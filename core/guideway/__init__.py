@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from guideway_engine.async_engine import *
     from guideway_engine.config import *
     from guideway_engine.engine import *
+    from guideway_engine.extract import *
     from guideway_engine.generation import *
 
     from guideway.api.reasoning import *
@@ -54,12 +55,14 @@ __all__ = [
     "TokenLogprobs",
     "Unhealthy",
     "__version__",
+    "extract",
 ]
 
 _MODULES = (
     *("guideway.errors", "guideway.api.types", "guideway.api.reasoning"),
     *("guideway.plugins.limits", "guideway.plugins.selection"),
     *("guideway_engine.config", "guideway_engine.generation", "guideway_engine.engine", "guideway_engine.async_engine"),
+    "guideway_engine.extract",
 )
 """Where the names come from, each from the first that lists it; the lighter ones stand first."""
 

@@ -153,7 +153,8 @@ class InvalidRequest(GuidewayError, ValueError):
 
 
 class InvalidAnswer(GuidewayError, ValueError):
-    """A complete answer that is no instance of the type, or no value of the JSON, it was asked for as."""
+    """An answer that is no instance of the type, or no value of the JSON, it was asked for as; or, from
+    `guideway.extract`, one that is not whole."""
 
 
 class InvalidGrammar(InvalidRequest):

@@ -14,11 +14,13 @@ from guideway.api.types import Choice, Constraint, JsonObject, JsonSchema, Regex
 from guideway.errors import GuidewayError, InvalidAnswer, InvalidRequest, text_of
 from guideway.json_schema import subschemas
 
-__all__ = ["constraint_of", "parse"]
+__all__ = ["constraint_of", "is_type", "parse", "parse_partial"]
 
 FIELD = "constraint"
 FLAGS = re.compile("").flags
 """What a pattern has that was given none."""
+TOKENS = re.compile(r'"(?:[^"\\]|\\[^u]|\\u[0-9a-fA-F]{4})*+(?P<quote>"?)|[][{},:]|[^][{},:"\s]+')
+"""The tokens of JSON. A string that is not over has no `quote`, and goes as far as its last whole escape."""
 
 
 def constraint_of(given: Any) -> Constraint:
@@ -45,7 +47,7 @@ def constraint_of(given: Any) -> Constraint:
             return Regex(given.pattern)
         case list() | tuple() if all(isinstance(choice, str) for choice in given):
             return Choice(list(given))
-    if _is_type(given):
+    if is_type(given):
         return JsonSchema(_adapted(given)[0])
     raise InvalidRequest(
         "constraint must be a JsonSchema, JsonObject, Regex, Choice, Grammar or StructuralTag, or stand for one: a "
@@ -58,21 +60,75 @@ def parse(given: Any, answer: str) -> Any:
     """The object that a complete answer stands for: of a type an instance, of a JSON Schema the value, else the text.
     Raises `InvalidAnswer` if it is none, as it may be where a strategy left something out or the type judges more than
     its schema says."""
-    is_type = _is_type(given) and not isinstance(given, Constraint)
-    if not is_type and not isinstance(given, Mapping | JsonSchema | JsonObject):
+    if not _is_json(given):
         return answer
-    read: Callable[[str], Any] = _adapted(given)[1] if is_type else json.loads
+    read: Callable[[str], Any] = _adapted(given)[1] if is_type(given) else json.loads
     try:
         return read(answer)
     except GuidewayError:
         raise
     except Exception as error:
         name = getattr(given, "__name__", None) or short_repr(given)
-        raise InvalidAnswer(f"the answer is no {name if is_type else 'JSON'}: {text_of(error)}") from error
+        raise InvalidAnswer(f"the answer is no {name if is_type(given) else 'JSON'}: {_said(error)}") from error
 
 
-def _is_type(given: Any) -> bool:
-    """Whether `given` is a type, or a form of one such as ``list[int]``."""
+def parse_partial(given: Any, answer: str, *, whole: bool, growing_strings: bool) -> Any:
+    """What is finished of an answer that goes on, or all of one that is `whole`: the values of JSON as ``json.loads``
+    has them, of other constraints the text.
+
+    Objects and arrays are there as soon as they begin, and grow. A string is finished with its quote, a number or a
+    word with what follows it, a property with its value; with `growing_strings` a string that is a value grows as well.
+    None: nothing is finished. Raises `InvalidAnswer` if what there is begins no JSON.
+    """
+    if not _is_json(given):
+        return answer if whole or growing_strings else None
+    try:
+        finished = answer if whole else _finished(answer, growing_strings)
+        return json.loads(finished) if finished else None
+    except Exception as error:
+        raise InvalidAnswer(f"the answer so far is no JSON: {text_of(error)}") from error
+
+
+def _finished(text: str, growing_strings: bool) -> str:
+    """What `text` begins with, up to where the last value of it ended or began to hold others, and then the end of all
+    that is open there."""
+    ends: list[str] = []
+    end, before = 0, ""
+    for token in TOKENS.finditer(text):
+        first = token[0][0]
+        match first:
+            case "{" | "[":
+                ends.append("}" if first == "{" else "]")
+            case "}" | "]":
+                del ends[-1:]
+            case "," | ":":
+                before = first
+                continue
+            case '"':
+                is_name = ends[-1:] == ["}"] and before in ("{", ",")
+                before = first
+                if not token["quote"]:
+                    if growing_strings and not is_name:
+                        end = token.end()
+                        # the first half of a character in two escapes, of which the second may come
+                        end -= 6 if "\ud800" <= json.loads(token[0] + '"')[-1:] <= "\udbff" else 0
+                        ends.append('"')
+                    break
+                if is_name:
+                    continue
+            case _ if token.end() == len(text):
+                break
+        end, before = token.end(), first
+    return text[:end] + "".join(reversed(ends))
+
+
+def _is_json(given: Any) -> bool:
+    """Whether what was given for a constraint has JSON for an answer."""
+    return is_type(given) or isinstance(given, Mapping | JsonSchema | JsonObject)
+
+
+def is_type(given: Any) -> bool:
+    """Whether `given` is a type, or a form of one such as ``list[int]``; a constraint's instance is none."""
     return isinstance(given, type) or get_origin(given) is not None
 
 
@@ -96,8 +152,12 @@ def _adapt(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
         adapter = TypeAdapter(given)
         return _closed(adapter.json_schema()), adapter.validate_json
     except Exception as error:  # whatever a stranger's type raises
-        said = text_of(error).partition("\n\nFor further information")[0]  # an address follows
-        raise InvalidRequest(f"there is no JSON Schema of {short_repr(given)}: {said}", field=FIELD) from error
+        raise InvalidRequest(f"there is no JSON Schema of {short_repr(given)}: {_said(error)}", field=FIELD) from error
+
+
+def _said(error: Exception) -> str:
+    """What pydantic says, without the addresses it adds."""
+    return re.sub(r"\s*For further information visit \S+", "", text_of(error))
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:

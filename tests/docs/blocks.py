@@ -28,7 +28,7 @@ def run_block(source: str, page: str, namespace: dict[str, Any]) -> str:
     """Run Python code in `namespace`; what it prints."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(source, page, "exec"), namespace)
+        exec(compile(source, page, "exec", dont_inherit=True), namespace)
     return printed.getvalue()
 
 

@@ -101,6 +101,10 @@ def _do(block: Block, after: Block | None, before: str, folder: Path, followed: 
         case "json":
             json.loads(block.code)
             return ""
+        case "jsonl":
+            for line in block.code.splitlines():
+                json.loads(line)
+            return ""
         case "text":
             assert before, "it shows what no block before it prints; a picture has no language"
             assert matches(block.code, before), f"it shows\n{block.code}but that is\n{before}"

@@ -31,6 +31,8 @@ def test_every_example_runs(shown: Followed) -> None:
     assert json.loads(names["good"].text) == {"name": "Zoë Garcia", "age": 31}
     assert names["refused"].error.field == "top_p"
     assert names["too_short"].error.field == "max_tokens"
+    assert names["unknown"].error.field == "tools"
+    assert names["person_found"] == names["Person"](name="Zoë Garcia", age=31)
     assert names["cut"].outputs[0].stop == "Garcia"
     assert "Garcia" not in names["cut"].text
     assert len(names["several"].outputs) == 3
@@ -50,13 +52,16 @@ def test_the_table_has_every_sampling_parameter() -> None:
 
 def test_what_is_printed_is_what_the_text_says(shown: Followed) -> None:
     assert shown.said("refused.finish_reason").splitlines()[1].startswith("refused ")
-    assert json.loads(shown.said("for text in generation:\n    print").rpartition("}")[0] + "}")["age"] == 31
+    assert json.loads(shown.said("for text in generation:\n    print(text").rpartition("}")[0] + "}")["age"] == 31
     assert "True" in shown.said("tight.submit")
     assert shown.said("unfinished").endswith("abort\n")
     assert "layer" in shown.said("layer_timing.report")
     assert shown.said("generation.fork()").count("'") >= 4
     assert [line.split()[0] for line in shown.said("on_result").splitlines()] == ["1", "0"]
     assert shown.said("without_e").endswith(" False\n")
+    partial = shown.said("repr(text), generation.partial()").splitlines()
+    assert "{'name': 'Zoë Garcia'}" in partial[-3]
+    assert partial[-1] == "True"
     assert shown.said("generation.abort()") == "abort True\n"
     full, room, still = shown.said("QueueFull").splitlines()
     assert "max_waiting is 2" in full

@@ -16,12 +16,14 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from tests.docs.blocks import ROOT, fenced, pages
 from tests.docs.follow import PROGRAMS, commands
 from tests.vllm.serving import Server, serve_by
 
 PAGE = "docs/hosts/vllm.md"
+MEET = "Meet Zoë Garcia. Age: 31."
 MODULE = ["python", "-m", "vllm.entrypoints.openai.api_server"]
 
 
@@ -86,7 +88,7 @@ def _command(words: list[str]) -> str:
 
 
 def test_the_examples_run_as_written(outputs: list[str]) -> None:
-    curl, online, offline = outputs
+    curl, online, parsed, offline = outputs
     answer = json.loads(curl)
     assert json.loads(answer["choices"][0]["message"]["content"]) == {"name": "Zoë Garcia", "age": 31}
     assert answer["kv_transfer_params"] == {"guideway": {"strategy": "llguidance"}}
@@ -100,8 +102,47 @@ def test_the_examples_run_as_written(outputs: list[str]) -> None:
     assert refusal.startswith("400 ")
     assert "must be one of string" in refusal
 
+    assert parsed == "Person(name='Zoë Garcia', age=31)\n"
+
     # beside what vLLM logs
     assert re.search(r"^\{.*31\} stop \{'guideway': \{'strategy': 'xgrammar'\}\}$", offline, re.MULTILINE)
+
+
+class Person(BaseModel):
+    name: str = Field(max_length=40)
+    age: int
+
+
+class Child(Person):
+    @field_validator("age")
+    @classmethod
+    def is_young(cls, age: int) -> int:
+        assert age < 18, "too old"
+        return age
+
+
+@pytest.mark.parametrize(
+    ("content", "target", "max_tokens", "error"),
+    [
+        (MEET, Person, 6, openai.LengthFinishReasonError),
+        (MEET, Child, 60, ValidationError),
+        ("x " * 4000, Person, 60, openai.BadRequestError),
+    ],
+    ids=["cut", "invalid", "long"],
+)
+def test_an_object_that_cannot_be_had_is_an_error_of_the_client(
+    server: Server, demo_model: str, content: str, target: Any, max_tokens: int, error: type[Exception]
+) -> None:
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
+    with client, pytest.raises(error):
+        client.chat.completions.parse(
+            model=demo_model,
+            messages=[{"role": "user", "content": f"Extract name, age. {content}"}],
+            response_format=target,
+            temperature=0,
+            max_tokens=max_tokens,
+            extra_body={"vllm_xargs": {"guideway.close": False}},
+        )
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "person"}}], ids=str)

@@ -432,6 +432,8 @@ class Submission:
     prompt_token_ids: tuple[int, ...] | None = None
     """Where the host knows them already."""
     tenant: str = ""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """What the chat template tells the model of beside the messages, in the form of OpenAI's API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -516,13 +518,17 @@ class Completion:
     """Makes the object of a complete answer, as what was given for a constraint has it."""
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the output ended by itself, and nothing cut what the constraint asks for."""
+        return self.finish_reason is FinishReason.STOP and "constraint" not in self.unenforced
+
+    @property
     def parsed(self) -> Any:
         """The answer as an object: an instance of the type that was given as constraint, the value of JSON, else text;
         made anew each time. None without a constraint, and where the output is not complete. Raises
         `guideway.InvalidAnswer` if it is no such object, which a strategy that left something out may bring about, and
         a type that judges more than its JSON Schema says."""
-        is_complete = self.finish_reason is FinishReason.STOP and "constraint" not in self.unenforced
-        return self.parse(self.answer) if self.parse is not None and is_complete else None
+        return self.parse(self.answer) if self.parse is not None and self.is_complete else None
 
     @property
     def answer(self) -> str:

@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -21,8 +21,8 @@ from guideway.errors import GuidewayError, text_of
 from guideway_engine.admission import demand
 from guideway_engine.config import EngineArguments, EngineConfig
 from guideway_engine.engine import Engine, EngineClosed
-from guideway_engine.generation import Chunk, ChunkReader, Generation, check_streamable
-from guideway_engine.prompts import Prompt
+from guideway_engine.generation import Answers, Chunk, ChunkReader, Generation, check_streamable
+from guideway_engine.prompts import Prompt, Tool
 from guideway_engine.scheduling.sequence import SequenceGroup, refusal
 from guideway_engine.scheduling.waiting import WaitingQueue
 
@@ -44,11 +44,12 @@ class AsyncGeneration:
         arrival: int,
         prompt: Prompt,
         params: SamplingParams | None,
+        tools: Sequence[Tool] | None,
         tenant: str,
     ) -> None:
         self.request_id = request_id
         self.params = SamplingParams() if params is None else params
-        self.arguments = (prompt, self.params, tenant)
+        self.arguments = (prompt, self.params, tools, tenant)
         self.priority, _ = demand(self.params)
         self.tenant = tenant if isinstance(tenant, str) else ""  # admission refuses another one
         self.arrival = arrival
@@ -58,11 +59,13 @@ class AsyncGeneration:
         self.admitted: asyncio.Future[None] = self.loop.create_future()
         self._engine = engine
         self._chunks: deque[Chunk] = deque()
+        self._answers = Answers()
         self._changed = asyncio.Event()
 
     def deliver(self, chunks: list[Chunk], result: GenerationResult | None) -> None:
         """Called in the event loop with what is new."""
         self._chunks += chunks
+        self._answers.add(chunks)
         self.result = result
         self._changed.set()
 
@@ -91,6 +94,11 @@ class AsyncGeneration:
         finally:
             if self.result is None:
                 self.abort()
+
+    def partial(self, index: int = 0, *, growing_strings: bool = False) -> Any:
+        """The object so far, as `Generation.partial`. It may be ahead of the text that has been read."""
+        check_streamable(self.params)
+        return self._answers.partial(self.params, self.result, index, growing_strings=growing_strings)
 
     async def wait(self) -> GenerationResult:
         """Wait for the result."""
@@ -143,20 +151,30 @@ class AsyncEngine:
         return self._engine.vocabulary
 
     async def submit(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, tenant: str = ""
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+        tenant: str = "",
     ) -> AsyncGeneration:
         """Start one request. Raises `InvalidRequest` if admission refuses it, `PluginError` if a plugin failed over
         it, and `EngineClosed`; what only compiling its constraint finds out comes with the result."""
-        generation = self._new_generation(prompt, params, tenant)
+        generation = self._new_generation(prompt, params, tools, tenant)
         await self._begin(generation)
         return generation
 
     async def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, tenant: str = ""
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+        tenant: str = "",
     ) -> GenerationResult:
         """The result of one request, whatever becomes of it, as `Engine.generate`; cancelling aborts it. Raises
         `EngineClosed`."""
-        generation = self._new_generation(prompt, params, tenant)
+        generation = self._new_generation(prompt, params, tools, tenant)
         try:
             await self._begin(generation)
         except EngineClosed:
@@ -194,9 +212,11 @@ class AsyncEngine:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _new_generation(self, prompt: Prompt, params: SamplingParams | None, tenant: str) -> AsyncGeneration:
+    def _new_generation(
+        self, prompt: Prompt, params: SamplingParams | None, tools: Sequence[Tool] | None, tenant: str
+    ) -> AsyncGeneration:
         request_id, arrival = f"request-{next(self._ids)}", self._engine.new_arrival()
-        return AsyncGeneration(self, request_id, arrival, prompt, params, tenant)
+        return AsyncGeneration(self, request_id, arrival, prompt, params, tools, tenant)
 
     async def _begin(self, generation: AsyncGeneration) -> None:
         """Wait until it is admitted. Raises what `submit` raises."""
@@ -268,11 +288,12 @@ class AsyncEngine:
             self._backlog.discard(waiting)
             self._entering[waiting] = demand(waiting.params)[1]
             under_way[waiting.tenant] += 1
-            prompt, params, tenant = waiting.arguments
+            prompt, params, tools, tenant = waiting.arguments
             admit = partial(
                 self._engine.admit,
                 prompt,
                 params,
+                tools=tools,
                 tenant=tenant,
                 request_id=waiting.request_id,
                 arrival=waiting.arrival,
@@ -311,7 +332,8 @@ class AsyncEngine:
         except Exception as error:
             self._call_in(waiting.loop, _set_admitted, waiting.admitted, error)
             return
-        self._admitted[waiting] = (generation, generation.reader() if waiting.params.best_of is None else None)
+        reader = None if waiting.params.best_of is not None or waiting.params.max_retries else generation.reader()
+        self._admitted[waiting] = (generation, reader)
         self._call_in(waiting.loop, _set_admitted, waiting.admitted, None)
 
     def _publish(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guideway.api.options import short_repr
-from guideway.errors import InvalidRequest
+from guideway.errors import InvalidRequest, UnsupportedCapability
 from tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -56,14 +56,16 @@ class ChatTemplate:
         self._plain = Tokenizer.from_str(json.dumps(spec))
         self._plain.encode_special_tokens = True
 
-    def render(self, messages: Sequence[Any], check: Callable[[str], None]) -> list[str]:
-        """The prompt, in parts to be tokenised one after the other. Raises `InvalidRequest`, and what `check` raises,
-        which is given all that is in the messages before any of it is tokenised."""
+    def render(self, messages: Sequence[Any], tools: Sequence[Any], check: Callable[[str], None]) -> list[str]:
+        """The prompt, in parts to be tokenised one after the other. Raises `InvalidRequest`, `UnsupportedCapability` if
+        the template does nothing with the tools, and what `check` raises, which is given all that is in messages and
+        tools before any of it is tokenised."""
         if self._tokenizer.chat_template is None:
             raise InvalidRequest("this model has no chat template; give the prompt as text", field="prompt")
         if not all({"role", "content"} <= message.keys() for message in messages):
             raise InvalidRequest("each chat message is a mapping with 'role' and 'content'", field="prompt")
-        given: Any = [{**message, "content": _joined(message["content"])} for message in messages]
+        joined = [{**message, "content": _joined(message["content"])} for message in messages]
+        given: tuple[Any, Any] = joined, list(tools)
         hidden: list[str] = []
         texts = [] if self._written is None else list(_texts(given))
         if any(map(self._may_hold, texts)):
@@ -74,10 +76,13 @@ class ChatTemplate:
                 return self._hide(text, mark, hidden)
 
             given = _mapped(given, hide)
-        try:
-            text = str(self._tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=True))
-        except Exception as error:  # whatever a template's own code raises
-            raise InvalidRequest(f"the model's chat template refused the messages: {error}", field="prompt") from error
+        text = self._apply(*given)
+        if tools and text == self._apply(given[0], []):
+            raise UnsupportedCapability(
+                "this model's chat template does nothing with tools, so the model would not know them; say in a "
+                "message what they are, and leave out tools",
+                field="tools",
+            )
         if not hidden:
             return [text]
         parts = re.split(f"{mark}([0-9]+){mark}", text)
@@ -85,19 +90,29 @@ class ChatTemplate:
         escaped = mark.encode("unicode_escape").decode()  # as a template's `tojson` may have it
         if any(mark in part or escaped in part for part in found):
             raise InvalidRequest(
-                f"a chat message holds the special token {short_repr(hidden[0])}, and the model's chat template takes "
-                "such messages apart; leave it out",
+                f"a chat message or tool holds the special token {short_repr(hidden[0])}, and the model's chat "
+                "template takes such messages apart; leave it out",
                 field="prompt",
             )
         return [part for part in found if part]
+
+    def _apply(self, messages: Any, tools: Any) -> str:
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    messages, tools=tools or None, tokenize=False, add_generation_prompt=True
+                )
+            )
+        except Exception as error:  # whatever a template's own code raises
+            raise InvalidRequest(f"the model's chat template refused the messages: {error}", field="prompt") from error
 
     def encode_plain(self, text: str) -> list[int]:
         """The token ids of text in which special tokens are text. Raises `InvalidRequest` where it has none."""
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         if not self._special_token_ids.isdisjoint(ids):
             raise InvalidRequest(
-                f"a chat message holds the special token {short_repr(text)}, and this model's tokenizer has no other "
-                "tokens for its text; leave it out, or set split_special_tokens to False where messages may hold "
+                f"a chat message or tool holds the special token {short_repr(text)}, and this model's tokenizer has no "
+                "other tokens for its text; leave it out, or set split_special_tokens to False where messages may hold "
                 "special tokens",
                 field="prompt",
             )
@@ -154,7 +169,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
     elif value is not None and not isinstance(value, int | float):
         raise InvalidRequest(
-            f"a chat message holds a value of type {type(value).__name__}; it may hold what JSON has: strings, "
+            f"a chat message or tool holds a value of type {type(value).__name__}; it may hold what JSON has: strings, "
             "numbers, true, false, null, lists and mappings",
             field="prompt",
         )

@@ -33,9 +33,9 @@ from guideway_engine.admission import demand, make_group
 from guideway_engine.assembly import assemble
 from guideway_engine.config import EngineArguments, EngineConfig, config_of
 from guideway_engine.generation import Generation
-from guideway_engine.prompts import BYTES, Message, Prompt, conversations
+from guideway_engine.prompts import BYTES, Message, Prompt, Tool, conversations, read_tools
 from guideway_engine.scheduling.scheduler import Scheduler
-from guideway_engine.scheduling.sequence import SequenceGroup, reason_of, refusal
+from guideway_engine.scheduling.sequence import SequenceGroup, SequenceState, reason_of, refusal
 from guideway_engine.scheduling.stepper import Stepper
 
 __all__ = ["Engine", "EngineBusy", "EngineClosed", "QueueFull"]
@@ -129,22 +129,26 @@ class Engine:
         prompts: str | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        tools: Sequence[Tool] | None = None,
         tenants: str | Sequence[str] = "",
         on_result: Callable[[int, GenerationResult], None] | None = None,
     ) -> list[GenerationResult]:
         """One result per prompt, in order, whatever happens to some of them: a refused prompt has
         `FinishReason.REFUSED`, a failed one `FinishReason.INTERNAL_ERROR`, both with their error.
 
-        `params` and `tenants` are one for all or one per prompt. `on_result` is called with the index and result of
-        each prompt as it ends. What is wrong with one prompt, or its own item of `params` or `tenants`, is in its
-        result. Raises `InvalidRequest` where an argument is wrong as such, for all prompts:
-        `prompts` that are no list, `params` that are neither `SamplingParams` nor a list, `tenants` that are neither
-        a string nor a list, a list of another length. Raises `EngineClosed` and `EngineBusy` too.
+        `params` and `tenants` are one for all or one per prompt. `tools` are for all prompts, which then are chat
+        messages: the chat template tells the model of them; that the answer is a call takes a constraint. `on_result`
+        is called with the index and result of each prompt as it ends. What is wrong with one prompt, or its own item
+        of `params` or `tenants`, is in its result. Raises `InvalidRequest` where an argument is wrong as such, for all
+        prompts: `prompts` that are no list, `params` that are neither `SamplingParams` nor a list, `tenants` that are
+        neither a string nor a list, a list of another length, `tools` that are none. Raises `EngineClosed` and
+        `EngineBusy` too.
         """
         self._check_open()
         many: Sequence[Any] = [prompts] if isinstance(prompts, str) else prompts
         if not isinstance(many, Sequence) or isinstance(many, BYTES):
             raise InvalidRequest(f"prompts must be a list of prompts, not {type(many).__name__}", field="prompts")
+        described = read_tools(tools)
         each_params = _one_each(SamplingParams() if params is None else params, SamplingParams, many, "params")
         each_tenant = _one_each(tenants, str, many, "tenants")
         results: list[GenerationResult | None] = [None] * len(many)
@@ -163,7 +167,9 @@ class Engine:
                 request_id = self._new_id()
                 prompt, its_params, tenant = job
                 try:
-                    group = self.admit(prompt, its_params, tenant=tenant, request_id=request_id, inbox=ended)
+                    group = self.admit(
+                        prompt, its_params, tools=described, tenant=tenant, request_id=request_id, inbox=ended
+                    )
                     self.enter(group)
                 except GuidewayError as error:
                     keep(index, refusal(request_id, error))
@@ -179,13 +185,14 @@ class Engine:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        tools: Sequence[Tool] | None = None,
         tenants: str | Sequence[str] = "",
         on_result: Callable[[int, GenerationResult], None] | None = None,
     ) -> list[GenerationResult]:
         """`generate` for conversations: `messages` is one, a list of messages (``{"role": ..., "content": ...}``) that
         the model's chat template makes a prompt of, or a list of such lists. One result each, in order. Raises
         `InvalidRequest` if it is neither, and what `generate` raises."""
-        return self.generate(conversations(messages), params, tenants=tenants, on_result=on_result)
+        return self.generate(conversations(messages), params, tools=tools, tenants=tenants, on_result=on_result)
 
     @_by_one_thread
     def submit(
@@ -193,14 +200,15 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
+        tools: Sequence[Tool] | None = None,
         tenant: str = "",
         request_id: str | None = None,
         wait: bool = True,
     ) -> Generation:
         """Start one request; iterate the `Generation` for its text. Waits until its constraint is compiled, while
-        other requests go on; unless `wait`, what only the compilation finds out is in the result. Results and hooks
-        have the `request_id`; None: one of the engine's own. Raises `InvalidRequest` if the request is refused,
-        `PluginError` if a plugin failed, `QueueFull` and `EngineClosed`."""
+        other requests go on; unless `wait`, what only the compilation finds out is in the result. `tools` as in
+        `generate`. Results and hooks have the `request_id`; None: one of the engine's own. Raises `InvalidRequest` if
+        the request is refused, `PluginError` if a plugin failed, `QueueFull` and `EngineClosed`."""
         self._check_open()
         if wrong := mismatch("request_id", request_id, REQUEST_ID):
             raise InvalidRequest(wrong, field="request_id")
@@ -212,7 +220,11 @@ class Engine:
                 "again when some have started"
             )
         group = self.admit(
-            prompt, params, tenant=tenant, request_id=self._new_id() if request_id is None else request_id
+            prompt,
+            params,
+            tools=tools,
+            tenant=tenant,
+            request_id=self._new_id() if request_id is None else request_id,
         )
         generation = self.enter(group)
         if wait:
@@ -228,6 +240,7 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None,
         *,
+        tools: Sequence[Tool] | None = None,
         tenant: str,
         request_id: str,
         arrival: int | None = None,
@@ -246,11 +259,13 @@ class Engine:
         if params.constraint is not None:
             parse_answer = partial(parse, params.constraint)
             params = replace(params, constraint=constraint_of(params.constraint))
-        given = self._prompts.read(prompt)
-        self._runtime.check(Submission(request_id=request_id, prompt=given, params=params, tenant=tenant))
+        given, described = self._prompts.read(prompt), read_tools(tools)
+        self._runtime.check(
+            Submission(request_id=request_id, prompt=given, params=params, tenant=tenant, tools=described)
+        )
         request = Request(
             request_id=request_id,
-            prompt_token_ids=self._prompts.tokenize(given),
+            prompt_token_ids=self._prompts.tokenize(given, described),
             params=params,
             prompt=prompt if isinstance(prompt, str) else None,
             tenant=tenant,
@@ -348,6 +363,13 @@ class Engine:
             if sequence.index == index:
                 return self._scheduler.fork(sequence).index
         raise InvalidRequest(f"there is no output {index!r} to fork", field="index")
+
+    def answer_start(self, sequence: SequenceState) -> int | None:
+        """Where the answer begins in the text of a sequence, for `Chunk.answer_start`."""
+        if sequence.completion is not None:
+            return sequence.completion.answer_start
+        start = self._runtime.journal(sequence.slots[0]).constraint_start if sequence.slots else None
+        return None if start is None else sequence.answer_start(self.vocabulary.decode(sequence.output[:start]))
 
     @_by_one_thread
     def call_workers(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import isfunction
 from itertools import chain
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -20,7 +21,7 @@ from guideway_engine.chat import ChatTemplate, Plain
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["BYTES", "Message", "Prompt", "PromptReader", "conversations", "most_bytes"]
+__all__ = ["BYTES", "Message", "Prompt", "PromptReader", "Tool", "conversations", "most_bytes", "read_tools"]
 
 Message: TypeAlias = Mapping[str, Any]
 """``{"role": ..., "content": ...}``"""
@@ -28,6 +29,10 @@ Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages (``{"role": ..., "content": ...}``) for the model's chat template. Content is text,
 or a list of text parts (``{"type": "text", "text": ...}``), which are joined as they stand."""
+
+Tool: TypeAlias = Mapping[str, Any] | Callable[..., Any]
+"""``{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}`` as in OpenAI's API, or a
+function with type hints and a docstring that says what it does and has an ``Args:`` for its parameters."""
 
 BYTES = bytes | bytearray | memoryview
 """Sequences of whole numbers, but not of token ids."""
@@ -55,14 +60,19 @@ class PromptReader:
         with _as_invalid("read"):
             return _read(prompt)
 
-    def tokenize(self, prompt: Read) -> tuple[int, ...]:
-        """The token ids of a prompt. Raises `InvalidRequest`."""
+    def tokenize(self, prompt: Read, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[int, ...]:
+        """The token ids of a prompt, with tools for its chat template. Raises `InvalidRequest`."""
         with _as_invalid("tokenized"):
+            if tools and not (prompt and isinstance(prompt[0], Mapping)):
+                raise InvalidRequest(
+                    "tools go through the model's chat template, and this prompt does not; give it as chat messages",
+                    field="tools",
+                )
             if isinstance(prompt, str):
                 self._check_bytes(_valid_text(prompt, "the prompt"))
                 return tuple(self._tokenizer(prompt).input_ids)
             if prompt and isinstance(prompt[0], Mapping):
-                parts = self._template.render(prompt, self._check_bytes)
+                parts = self._template.render(prompt, tools, self._check_bytes)
                 self._check_bytes(_valid_text("".join(parts), "a chat message"))
                 return tuple(chain.from_iterable(map(self._encode, parts)))
             return cast("tuple[int, ...]", prompt)
@@ -121,6 +131,41 @@ def conversations(messages: Any) -> list[Any]:
             field="messages",
         )
     return list(messages)
+
+
+def read_tools(tools: Any) -> tuple[Mapping[str, Any], ...]:
+    """Tools in OpenAI's form, from what is of it and from functions. Raises `InvalidRequest`."""
+    if tools is None:
+        return ()
+    if not isinstance(tools, Sequence) or isinstance(tools, str | BYTES):
+        raise InvalidRequest(f"tools must be a list of tools, not {short_repr(tools)}", field="tools")
+    return tuple(map(_read_tool, tools))
+
+
+def _read_tool(tool: Any) -> Mapping[str, Any]:
+    if isfunction(tool):
+        from transformers.utils.chat_template_utils import get_json_schema
+
+        try:
+            described: Mapping[str, Any] = get_json_schema(tool)
+        except Exception as error:  # whatever its hints and its docstring lead to
+            raise InvalidRequest(
+                f"the function {tool.__name__} cannot be described as a tool: {text_of(error)}", field="tools"
+            ) from error
+        return described
+    function = tool.get("function") if isinstance(tool, Mapping) and tool.get("type") == "function" else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise InvalidRequest(
+            "a tool is {'type': 'function', 'function': {'name': ..., 'description': ..., 'parameters': ...}} or a "
+            f"function with type hints and a docstring, not {short_repr(tool)}",
+            field="tools",
+        )
+    try:
+        copied: Mapping[str, Any] = json.loads(json.dumps(tool))  # hooks see it, and it is the caller's
+    except (TypeError, ValueError, RecursionError) as error:
+        name = short_repr(function["name"])
+        raise InvalidRequest(f"the tool {name} is not what JSON can have: {text_of(error)}", field="tools") from error
+    return copied
 
 
 def _are(items: object, cls: type) -> bool:

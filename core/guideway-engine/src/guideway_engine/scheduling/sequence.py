@@ -236,6 +236,10 @@ class SequenceState:
         """Its text if it ends now, without the prompt's."""
         return (self.text + self.stream.end())[len(self.group.prompt_text) :]
 
+    def answer_start(self, reasoning: bytes) -> int:
+        """Where its answer begins in its text, after the prompt's and `reasoning`."""
+        return len(self.group.prompt_text) + len(reasoning.decode(errors="replace"))
+
     def finish(
         self,
         reason: FinishReason,
@@ -251,7 +255,6 @@ class SequenceState:
     ) -> Completion:
         """Set and return what it has become. The first `num_reasoning_tokens` of its tokens stand for `reasoning`."""
         text = self.text + self.stream.end()
-        answer_start = len(self.group.prompt_text) + len(reasoning.decode(errors="replace"))
         completion = Completion(
             index=self.index,
             text=text,
@@ -262,7 +265,7 @@ class SequenceState:
             strategy=strategy,
             unenforced=unenforced,
             num_reasoning_tokens=num_reasoning_tokens,
-            answer_start=min(answer_start, len(text)),
+            answer_start=min(self.answer_start(reasoning), len(text)),
             closed_early=closed_early,
             reports=reports or {},
             logprobs=None if self.logprobs is None else tuple(self.logprobs),

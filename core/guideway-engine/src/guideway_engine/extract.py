@@ -1,0 +1,161 @@
+"""An object from a text in one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar, Unpack, overload
+
+from guideway.api.options import short_repr
+from guideway.api.types import Completion, FinishReason, GenerationResult, SamplingParams
+from guideway.errors import InvalidAnswer, InvalidConfiguration, InvalidRequest
+from guideway.objects import constraint_of, is_type
+
+from guideway_engine.async_engine import AsyncEngine
+from guideway_engine.config import EngineArguments, EngineConfig
+from guideway_engine.engine import Engine
+from guideway_engine.prompts import Message
+
+__all__ = ["extract"]
+
+T = TypeVar("T")
+
+
+@overload
+def extract(
+    target: type[T],
+    text: str,
+    engine: AsyncEngine,
+    *,
+    instruction: str | None = None,
+    params: SamplingParams | None = None,
+) -> Coroutine[Any, Any, T]: ...
+@overload
+def extract(
+    target: Any,
+    text: str,
+    engine: AsyncEngine,
+    *,
+    instruction: str | None = None,
+    params: SamplingParams | None = None,
+) -> Coroutine[Any, Any, Any]: ...
+@overload
+def extract(
+    target: type[T],
+    text: str,
+    engine: Engine | str | os.PathLike[str] | EngineConfig,
+    *,
+    instruction: str | None = None,
+    params: SamplingParams | None = None,
+    **settings: Unpack[EngineArguments],
+) -> T: ...
+@overload
+def extract(
+    target: Any,
+    text: str,
+    engine: Engine | str | os.PathLike[str] | EngineConfig,
+    *,
+    instruction: str | None = None,
+    params: SamplingParams | None = None,
+    **settings: Unpack[EngineArguments],
+) -> Any: ...
+def extract(
+    target: Any,
+    text: str,
+    engine: Engine | AsyncEngine | str | os.PathLike[str] | EngineConfig,
+    *,
+    instruction: str | None = None,
+    params: SamplingParams | None = None,
+    **settings: Unpack[EngineArguments],
+) -> Any:
+    """Return an instance of the type `target`, such as a pydantic model, a dataclass or ``list[int]``, which the model
+    makes of `text`; of an `AsyncEngine` a coroutine that returns it.
+
+    `engine` is an engine, which stays open. Or it is a model, or a whole `EngineConfig`: an engine is made of it with
+    `settings`, as ``Engine(model, **settings)``, for this call alone, and loads the model.
+
+    The model reads one chat message: the `instruction`, a space, and the text. An `instruction` that is None is
+    ``Extract name, age.``, with the names of the type's properties, each with what its ``description`` says in
+    parentheses, and empty for a type without properties. An empty one is left out. `params` are those of the request,
+    without a constraint.
+
+    Raises `InvalidAnswer` if a limit, a stop string or the end of the engine cut the answer or brought it to an early
+    end, and if the type refuses it; `InvalidRequest` if the request is refused, `LimitExceeded` if the text is longer
+    than the context; what else ended the request; and what making an engine raises.
+    """
+    if settings and isinstance(engine, AsyncEngine | Engine):
+        name = next(iter(settings))
+        raise InvalidConfiguration(
+            f"{name} is a setting of an engine that is made for this call, and an engine is given; write it where that "
+            "one is made",
+            field=name,
+        )
+    messages, asked = _ask(target, text, instruction, params)  # what is wrong is said before a model is loaded
+    if isinstance(engine, AsyncEngine):
+        return _extract_async(engine, messages, asked)
+    if isinstance(engine, Engine):
+        return _object_of(engine.chat(messages, asked)[0])
+    with Engine(engine, **settings) as own:
+        return _object_of(own.chat(messages, asked)[0])
+
+
+async def _extract_async(engine: AsyncEngine, messages: list[Message], asked: SamplingParams) -> Any:
+    return _object_of(await engine.generate(messages, asked))
+
+
+def _ask(
+    target: Any, text: str, instruction: str | None, params: SamplingParams | None
+) -> tuple[list[Message], SamplingParams]:
+    """The conversation and its parameters. Raises `InvalidRequest`."""
+    if not is_type(target):
+        raise InvalidRequest(
+            "extract makes an instance of a type, such as a pydantic model, a dataclass or list[int], not of "
+            f"{short_repr(target)}; give a schema as constraint of SamplingParams to Engine.chat",
+            field="target",
+        )
+    for name, value in (("text", text), ("instruction", instruction)):
+        if not isinstance(value, str) and not (name == "instruction" and value is None):
+            raise InvalidRequest(f"{name} must be a string, not {short_repr(value)}", field=name)
+    params = SamplingParams() if params is None else params
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
+    if params.constraint is not None:
+        raise InvalidRequest("params have a constraint, and here the type is it; leave it out", field="constraint")
+    if instruction is None:
+        instruction = _instruction(constraint_of(target).parsed)  # type: ignore[attr-defined]
+    content = f"{instruction} {text}" if instruction else text
+    return [{"role": "user", "content": content}], replace(params, constraint=target)
+
+
+def _instruction(schema: dict[str, Any]) -> str:
+    """The names of an object's properties, as a request; empty for anything else."""
+    if "$ref" in schema:  # a type that refers to itself
+        schema = schema["$defs"][schema["$ref"].rpartition("/")[2]]
+    wanted = [
+        f"{name} ({about['description']})" if "description" in about else name
+        for name, about in schema.get("properties", {}).items()
+    ]
+    return f"Extract {', '.join(wanted)}." if wanted else ""
+
+
+def _object_of(result: GenerationResult) -> Any:
+    output = result.outputs[0]
+    if output.error is not None:
+        raise output.error
+    if not output.is_complete or output.closed_early:
+        raise InvalidAnswer(_why_not_whole(output))
+    return output.parsed
+
+
+def _why_not_whole(output: Completion) -> str:
+    num_tokens = len(output.token_ids)
+    if output.finish_reason is FinishReason.ABORT:
+        return f"the request was aborted after {num_tokens} tokens, before its answer was whole"
+    if output.finish_reason is FinishReason.LENGTH or output.closed_early:
+        cut = "brought to an early end" if output.closed_early else "cut"
+        return (
+            f"the answer was {cut} after {num_tokens} tokens, for its limit; raise max_tokens, or bound the type's "
+            f"strings and lists: {short_repr(output.answer)}"
+        )
+    return f"{short_repr(output.stop)} ended the answer before it was whole: {short_repr(output.answer)}"

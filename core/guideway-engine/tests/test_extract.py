@@ -1,0 +1,181 @@
+"""An object from a text in one call."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, assert_type
+
+import guideway
+import pytest
+from annotated_types import MaxLen, MinLen
+from guideway import (
+    AsyncEngine,
+    Engine,
+    EngineClosed,
+    EngineConfig,
+    InvalidAnswer,
+    InvalidConfiguration,
+    InvalidRequest,
+    SamplingParams,
+    extract,
+)
+from guideway.errors import LimitExceeded
+from guideway_engine.extract import _ask
+from pydantic import BaseModel, Field, field_validator
+
+TEXT = "Meet Zoë Garcia. Age: 31."
+
+
+class Person(BaseModel):
+    name: str = Field(max_length=40)
+    age: int
+
+
+class Grown(Person):
+    @field_validator("age")
+    @classmethod
+    def enough(cls, age: int) -> int:
+        raise ValueError(f"too young: {age}")
+
+
+class Described(BaseModel):
+    name: str = Field(description="as in the passport")
+    age: int
+
+
+class Tree(BaseModel):
+    children: list[Tree]
+
+
+@dataclasses.dataclass
+class Record:
+    name: Annotated[str, MaxLen(40)]
+    age: int
+
+
+ZOE = Person(name="Zoë Garcia", age=31)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine("demo", grammar=("llguidance",)) as built:
+        yield built
+
+
+def test_an_engine_makes_an_instance_and_stays_open(engine: Engine) -> None:
+    person = assert_type(extract(Person, TEXT, engine), Person)
+    assert person == ZOE
+    assert assert_type(extract(Record, TEXT, engine), Record) == Record("Zoë Garcia", 31)
+    married: Any = extract(Literal["yes", "no"], "Is Zoë Garcia married? She is married to Liam.", engine)
+    assert married in ("yes", "no")
+
+
+def test_a_model_is_loaded_for_the_call() -> None:
+    assert assert_type(guideway.extract(Person, TEXT, "demo", grammar=("llguidance",)), Person) == ZOE
+    assert extract(Person, TEXT, EngineConfig(model="demo", grammar=("llguidance",))) == ZOE
+
+
+def test_an_async_engine_is_awaited() -> None:
+    async def run() -> None:
+        async with AsyncEngine("demo", grammar=("llguidance",)) as engine:
+            assert assert_type(await extract(Person, TEXT, engine), Person) == ZOE
+            with pytest.raises(LimitExceeded):
+                await extract(Person, "x " * 4000, engine)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("target", "instruction", "content"),
+    [
+        (Person, None, f"Extract name, age. {TEXT}"),
+        (Described, None, f"Extract name (as in the passport), age. {TEXT}"),
+        (Tree, None, f"Extract children. {TEXT}"),
+        (list[int], None, TEXT),
+        (Person, "Who is it?", f"Who is it? {TEXT}"),
+        (Person, "", TEXT),
+    ],
+    ids=["names", "descriptions", "recursive", "list", "own", "none"],
+)
+def test_what_the_model_reads(target: Any, instruction: str | None, content: str) -> None:
+    messages, params = _ask(target, TEXT, instruction, SamplingParams(max_tokens=7))
+    assert messages == [{"role": "user", "content": content}]
+    assert params == SamplingParams(max_tokens=7, constraint=target)
+
+
+@pytest.mark.parametrize(
+    ("target", "params", "said"),
+    [
+        (
+            Person,
+            SamplingParams(max_tokens=10, close=False),
+            "was cut after 10 tokens, for its limit; raise max_",
+        ),
+        (Person, SamplingParams(max_tokens=14), r"was brought to an early end after \d+ tokens, for its limit"),
+        (Person, SamplingParams(stop=("age",)), "'age' ended the answer before it was whole: "),
+        (
+            Grown,
+            None,
+            "is no Grown: ValidationError: .*\nage\n  Value error, too young: 31[^\n]*$",
+        ),
+    ],
+    ids=["cut", "closed early", "stop", "validator"],
+)
+def test_what_is_not_whole_or_not_valid_is_no_object(
+    engine: Engine, target: Any, params: SamplingParams | None, said: str
+) -> None:
+    with pytest.raises(InvalidAnswer, match=said):
+        extract(target, TEXT, engine, params=params)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "error", "field"),
+    [
+        ((Person, "x " * 4000), {}, LimitExceeded, "prompt"),
+        ((Person.model_json_schema(), TEXT), {}, InvalidRequest, "target"),
+        ((Person, 3), {}, InvalidRequest, "text"),
+        ((Person, TEXT), {"instruction": 3}, InvalidRequest, "instruction"),
+        ((Person, TEXT), {"params": {"max_tokens": 3}}, InvalidRequest, "params"),
+        ((Person, TEXT), {"params": SamplingParams(constraint=Person)}, InvalidRequest, "constraint"),
+        ((Engine, TEXT), {}, InvalidRequest, "constraint"),
+        ((Person, TEXT), {"grammar": ("xgrammar",)}, InvalidConfiguration, "grammar"),
+    ],
+    ids=["long", "schema", "text", "instruction", "params", "constraint", "no schema of it", "settings"],
+)
+def test_what_is_wrong_has_a_name(engine: Engine, arguments: Any, more: Any, error: Any, field: str) -> None:
+    with pytest.raises(error) as got:
+        extract(*arguments, engine, **more)
+    assert got.value.field == field
+
+
+def test_a_wrong_request_loads_no_model() -> None:
+    with pytest.raises(InvalidRequest, match="text must be a string"):
+        extract(Person, None, "no such model")  # type: ignore[call-overload]
+
+
+def test_a_closed_engine_says_so() -> None:
+    engine = Engine("demo", grammar=("llguidance",))
+    engine.close()
+    with pytest.raises(EngineClosed):
+        extract(Person, TEXT, engine)
+
+
+def test_an_engine_that_ends_meanwhile_says_so() -> None:
+    class Names(BaseModel):
+        names: Annotated[list[str], MinLen(100)]
+
+    async def run() -> None:
+        async with AsyncEngine("demo", grammar=("llguidance",)) as engine:
+            asked = asyncio.ensure_future(extract(Names, TEXT, engine))
+            later = await engine.submit([5, 6], SamplingParams(max_tokens=500, ignore_eos=True))
+            async for _ in later.chunks():
+                break
+            while not any(group.params.constraint for group in engine._admitted):
+                await asyncio.sleep(0.01)
+            await engine.close()
+            with pytest.raises(InvalidAnswer, match="the request was aborted after"):
+                await asked
+
+    asyncio.run(asyncio.wait_for(run(), 60))
