@@ -316,7 +316,7 @@ def test_the_package_is_the_program(bare: Environment) -> None:
 def test_a_full_disk_is_one_line(bare: Environment) -> None:
     done = bare.run("sh", "-c", "bin/guideway plugins list > /dev/full")
     assert done.returncode == 1
-    assert done.stderr == "guideway: cannot write to standard output: [Errno 28] No space left on device\n"
+    assert done.stderr == "guideway: cannot write to standard output: No space left on device\n"
 
 
 def test_a_file_that_cannot_be_written_is_one_line(bare: Environment, tmp_path: Path) -> None:

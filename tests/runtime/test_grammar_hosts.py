@@ -33,7 +33,7 @@ from guideway.errors import GuidewayError, InvalidConfiguration, PluginError, Un
 from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
-from guideway.runtime.grammar_hosts import GrammarHosts
+from guideway.runtime.grammar_hosts.hosts import GrammarHosts
 from guideway.runtime.grammar_hosts.spare import Spare
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 

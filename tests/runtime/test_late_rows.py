@@ -17,7 +17,7 @@ from guideway.api.bitmask import allocate
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.errors import GuidewayError
 from guideway.plugins.limits import Limits
-from guideway.runtime.grammar_hosts import GrammarHosts
+from guideway.runtime.grammar_hosts.hosts import GrammarHosts
 from guideway.runtime.grammar_hosts.matchers import MatcherHost
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
 from guideway.runtime.mask_block import Late

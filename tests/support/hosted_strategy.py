@@ -8,7 +8,7 @@ from typing import Any
 
 from guideway.api import Vocabulary, hookimpl
 from guideway.plugins import Plugins
-from guideway.runtime.grammar_hosts import GrammarHosts
+from guideway.runtime.grammar_hosts.hosts import GrammarHosts
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
 from guideway_llguidance.strategy import Strategy as Inner
 

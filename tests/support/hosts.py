@@ -11,7 +11,7 @@ from typing import Any
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
-from guideway.runtime.grammar_hosts import GrammarHosts
+from guideway.runtime.grammar_hosts.hosts import GrammarHosts
 from guideway.runtime.grammar_hosts.matchers import MatcherHost
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
 

@@ -110,7 +110,8 @@ def test_lines_of_input_keep_their_order_and_their_own_parameters(
 def test_standard_input_is_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"prompt": PROMPT, "regex": "[0-9]{2}"})))
+    given = json.dumps({"prompt": PROMPT, "regex": "[0-9]{2}"}).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
     status, lines, _ = run(capsys, "--model", "demo", "--input", "-")
     assert (status, len(lines[0]["text"])) == (0, 2)
 
@@ -171,6 +172,9 @@ def read_all(master: int) -> str:
     return shown.decode()
 
 
+COLORS = re.compile(r"\x1b\[\d+m")
+
+
 def answers(output: str, lines: Path, *, interrupt: bool = False) -> tuple[int, str, str]:
     """The exit status of ``generate --json --input lines`` with its standard error on a terminal, what arrived at its
     standard output (a file, a pipe, or that terminal), and what the terminal was sent. With `interrupt`, for a pipe,
@@ -211,7 +215,10 @@ def test_a_terminal_for_standard_error_leaves_the_answers_alone(output: str, tmp
     )
     status, arrived, terminal = answers(output, lines)
     if output == "terminal":
-        arrived = terminal[terminal.index('{"index"') :].replace("\r\n", "\n")
+        shown = COLORS.sub("", terminal).replace("\r\n", "\n")
+        assert shown.count('\n  "text": "xxxxxxxxx",\n') == len(identifiers)
+        arrived = shown[shown.index("{\n") : shown.rindex("}\n") + 2].replace("\n}\n", "}\x00").replace("\n", "")
+        arrived = arrived.replace("\x00", "\n")
     assert status == 0
     assert [(line["id"], line["text"]) for line in map(json.loads, arrived.splitlines())] == [
         (identifier, "xxxxxxxxx") for identifier in identifiers
@@ -237,7 +244,8 @@ def test_an_interrupt_half_way_keeps_the_answers_there_are(tmp_path: Path) -> No
     assert status == 130
     assert arrived.endswith("\n")
     assert [json.loads(line)["num_tokens"] for line in arrived.splitlines()] == [1]
-    assert terminal.endswith("guideway: interrupted\r\n")
+    told = r"guideway: interrupted: 1 of 3 done: 0 answered; 1 cut; 1 token in [\d.]+ s, \d+ tokens/s\r\n$"
+    assert re.search(told, terminal)
     assert terminal.rindex("\x1b[?25h") > terminal.rindex("\x1b[?25l")  # the cursor is shown again
 
 
@@ -439,12 +447,15 @@ def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("strangers")
 def test_an_installed_plugin_that_is_broken_matters_only_where_it_is_wanted(
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("--model", "demo", "--prompt", PROMPT, "--max-tokens", "40")
     assert run(capsys, *arguments)[0] == 0
     assert run(capsys, *arguments, "--regex", "yes|no", "--strategy", "xgrammar")[0] == 0
-    status, _, err = run(capsys, *arguments, "--regex", "yes|no")
+    assert run(capsys, *arguments, "--regex", "yes|no")[0] == 0
+    everyone_asked = tmp_path / "answer.txt"
+    everyone_asked.write_text('root ::= "yes"', encoding="utf-8")
+    status, _, err = run(capsys, *arguments, "--grammar-file", f"nobodys={everyone_asked}")
     assert status == 1
     assert "grammar 'aaa' (strangers 1.0" in err
     assert "--strategy NAME chooses others" in err

@@ -235,8 +235,9 @@ class LogitModifier(ABC, Generic[State]):
         return ()
 
     def validate(self, state: State, token_ids: Sequence[int]) -> int:
-        """Return how many of these drafts this modifier would let pass; the state does not move. Where a modifier with a
-        state does not override this, nothing is drafted that other modifiers force: it might end the output amid it."""
+        """Return how many of these drafts this modifier would let pass; the state does not move. Where a modifier with
+        a state does not override this, nothing is drafted that other modifiers force: it might end the output amid
+        it."""
         return len(token_ids)
 
     def companions(self, request: Request) -> Sequence[Companion]:

@@ -20,6 +20,7 @@ import importlib_metadata
 
 from guideway.api import CONTRACT
 from guideway.command_line.commands import OURS, installed
+from guideway.command_line.terminal import print_json, print_table
 from guideway.plugins.index import PluginIndex, PluginRecord, Problem
 from guideway.plugins.kinds import KINDS, normalize
 from guideway.plugins.lock import LOCK_FILE, Certification, Lock, certifying_command
@@ -106,7 +107,7 @@ def _list(args: Namespace) -> int:
     plugins = Plugins(settings=PluginSettings(lock=args.lock))
     records, problems = plugins.index.records, plugins.index.problems
     if args.json:
-        _print_json(
+        print_json(
             {
                 "contract": CONTRACT,
                 "plugins": [_facts(plugins, record) for record in records],
@@ -126,7 +127,7 @@ def _list(args: Namespace) -> int:
         )
         for r in records
     ]
-    _print_table(("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATE", "CONFORMANCE", "WHERE"), rows)
+    print_table(("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATE", "CONFORMANCE", "WHERE"), rows)
     if problems or plugins.index.foreign or any(row[4] != "discovered" for row in rows):
         print("there are problems; see: guideway plugins doctor", file=sys.stderr)
     return 0
@@ -139,7 +140,7 @@ def _show(args: Namespace) -> int:
     if args.json:
         concerned = {name for r in records for name in (r.id, r.distribution, r.location)}
         problems = [asdict(problem) for problem in plugins.index.problems if problem.plugin in concerned]
-        _print_json({"contract": CONTRACT, "plugins": found, "problems": problems})
+        print_json({"contract": CONTRACT, "plugins": found, "problems": problems})
         return 0
     for i, facts in enumerate(found):
         if i:
@@ -177,7 +178,7 @@ def _doctor(args: Namespace) -> int:
     failed = any(problem.severity == "error" for problem in problems)
     if args.json:
         found = {plugin_id: asdict(each) for plugin_id, each in certifications.items()}
-        _print_json({"ok": not failed, "problems": [asdict(problem) for problem in problems], "conformance": found})
+        print_json({"ok": not failed, "problems": [asdict(problem) for problem in problems], "conformance": found})
         return int(failed)
     _print_problems(index, problems)
     serious = sum(problem.severity != "note" for problem in problems)
@@ -247,7 +248,7 @@ def _lock(args: Namespace) -> int:
     for plugin_id in dropped:
         print(f"{plugin_id} is no longer certified: it changed, or is no longer locked", file=sys.stderr)
     if args.json:
-        _print_json(
+        print_json(
             {"file": args.file, "plugins": sorted(new.plugins), "kept": kept, "no_longer_certified": sorted(dropped)}
         )
     else:
@@ -262,7 +263,7 @@ def _new(args: Namespace) -> int:
     folder = args.folder or Path(normalize(args.distribution or f"guideway-{args.name}"))
     written = new_package(args.kind, args.name, folder, args.distribution)
     if args.json:
-        _print_json({"folder": str(folder), "files": [str(path) for path in written]})
+        print_json({"folder": str(folder), "files": [str(path) for path in written]})
         return 0
     print(*written, sep="\n")
     print(f"\nnext:\n  pip install -e '{folder}[test]'\n  guideway conform {args.kind}.{args.name}")
@@ -275,7 +276,7 @@ def _verify_lock(args: Namespace) -> int:
     unlocked = [record.id for record in index.records if record.id not in lock.plugins]
     failed = bool(differences or (args.strict and unlocked))
     if args.json:
-        _print_json({"ok": not failed, "differences": list(differences), "unlocked": unlocked})
+        print_json({"ok": not failed, "differences": list(differences), "unlocked": unlocked})
         return int(failed)
     for row in differences:
         print(row)
@@ -341,15 +342,3 @@ def _lines(value: object) -> list[str]:
 
 def _count(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
-
-
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    for row in (header, *rows):
-        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _print_json(value: object) -> None:
-    import json
-
-    print(json.dumps(value, indent=2))

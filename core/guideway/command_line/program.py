@@ -11,7 +11,14 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import REMAINDER, Action, ArgumentError, ArgumentParser, RawDescriptionHelpFormatter
+from argparse import (
+    REMAINDER,
+    Action,
+    ArgumentError,
+    ArgumentParser,
+    RawDescriptionHelpFormatter,
+    _AppendAction,
+)
 from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -43,6 +50,7 @@ exit status:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status, as `EPILOG` lists them; what went wrong is on standard error."""
+    _reopen_what_is_closed()
     _print_anything()
     try:
         status = _run(sys.argv[1:] if argv is None else list(argv))
@@ -56,6 +64,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except OSError as error:
         return _failed(error)
+
+
+def _reopen_what_is_closed() -> None:
+    """Take the place of a standard output or error that was closed before the program began: the next file it opens
+    would. What is written to such an output fails, as it would have; errors go nowhere."""
+    for number, name, mode in ((0, "", os.O_WRONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, mode), number)
+            if name:
+                setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _print_anything() -> None:
@@ -75,7 +95,8 @@ def _failed(error: OSError) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         where = "cannot write to standard output: "
     if not isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
-        print(f"guideway: {where}{error}", file=sys.stderr)
+        notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+        print(printable(f"guideway: {where}{error.strerror if where else error}{notes}"), file=sys.stderr)
     return 1
 
 
@@ -121,10 +142,19 @@ class _Parser(ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._words = args or ()
+        self._given: set[Action] = set()
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return known, unknown
+
+    def _get_values(self, action: Action, arg_strings: list[str]) -> Any:
+        # called for each time an option is given; argparse would keep the last and say nothing of the others
+        if action.option_strings and not isinstance(action, _AppendAction):
+            if action in self._given:
+                raise ArgumentError(action, "is given twice; keep one")
+            self._given.add(action)
+        return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
         # whatever argparse complains of, a misspelt option may be why: a required one, misspelt, is reported missing

@@ -62,7 +62,7 @@ from guideway.runtime.admission import Admission, Validator, check_companions, r
 from guideway.runtime.bans import Bans, with_bans
 from guideway.runtime.checking import Checker, known
 from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler
-from guideway.runtime.grammar_hosts import GrammarHosts
+from guideway.runtime.grammar_hosts.hosts import GrammarHosts
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
 from guideway.runtime.metrics import LATE_ROWS

@@ -215,4 +215,20 @@ def test_messages_show_nothing_the_user_did_not_write(strategy: GrammarStrategy,
     message = str(caught.value)
     assert "unclosed group" in message or 'unknown name: "foo"' in message
     assert "%llguidance" not in message
-    assert " | " not in message
+    assert (" | " in message) == isinstance(constraint, Grammar)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "shown"),
+    [
+        (Regex("foo[a-"), "regex parse error:\n    foo[a-\n       ^\nerror: unclosed character class"),
+        (Grammar('start: "a" b\nfoo: "x"', "lark"), 'unknown name: "b"\n   1 | start: "a" b\n              ^'),
+        (Grammar('start: "a"\nfoo: ]', "lark"), "\n   2 | foo: ]\n            ^"),
+    ],
+)
+def test_an_error_in_a_text_of_the_users_points_at_the_place(
+    strategy: GrammarStrategy, constraint: Regex | Grammar, shown: str
+) -> None:
+    with pytest.raises(InvalidGrammar) as refused:
+        strategy.compile(constraint)
+    assert str(refused.value).endswith(shown)

@@ -91,15 +91,17 @@ class Configuration:
                 f"(--config, {FILE_VARIABLE})",
                 field="model",
             )
-        values: dict[str, Any] = {}
+        values = {key[0]: setting.value for key, setting in self.settings.items() if key[0] not in ("options", *TABLES)}
+        tables = {table: self._table(table) for table in TABLES}
+        return self._sourced(lambda: cls(**values, options=self.options(), **tables))
+
+    def options(self) -> dict[str, dict[str, Any]]:
+        """Those of components, by ``kind.name``."""
         options: dict[str, dict[str, Any]] = {}
         for key, setting in self.settings.items():
             if key[0] == "options":
                 options.setdefault(key[1], {}).update(dict.fromkeys(key[2:], setting.value))
-            elif key[0] not in TABLES:
-                values[key[0]] = setting.value
-        tables = {table: self._table(table) for table in TABLES}
-        return self._sourced(lambda: cls(**values, options=options, **tables))
+        return options
 
     def plugin_settings(self) -> PluginSettings:
         """Raises `InvalidConfiguration` that says where the wrong value comes from."""

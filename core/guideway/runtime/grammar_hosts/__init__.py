@@ -8,7 +8,3 @@ costs one request and not the server.
                                                                           └─ matcher hosts: one per strategy, and one
                                                                              for slow sequences; shared memory
 """
-
-from guideway.runtime.grammar_hosts.hosts import GrammarHosts
-
-__all__ = ["GrammarHosts"]

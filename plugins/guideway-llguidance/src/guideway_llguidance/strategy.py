@@ -160,10 +160,16 @@ def _refuse(kind: str, native: LLMatcher) -> NoReturn:
 
 def _readable(kind: str, error: str) -> str:
     """llguidance's message without the state it adds, and without an excerpt of the grammar built around the
-    constraint, which the user never wrote; a place in it is kept for a grammar that the user did write."""
-    text = " ".join(_EXCERPT.split(error.split("<state>")[0])[0].split())
-    if not kind.startswith("grammar"):
+    constraint, which the user never wrote; of what the user did write the line with the place in it is kept."""
+    text, *excerpt = _EXCERPT.split(error.split("<state>")[0].rstrip(), maxsplit=1)
+    if kind.startswith("grammar"):
+        lines = error[len(text) :].split("\n") if excerpt else []
+        place = next((i for i, line in enumerate(lines) if line.strip() == "^"), -1)
+        text += "\n".join(lines[: place + 1])  # the line after it may be none of the user's
+    elif kind == "regex":
         text = _PLACE.sub("", text)
+    else:
+        text = " ".join(_PLACE.sub("", text).split())
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
 
 

@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from guideway.api.types import Completion, FinishReason, GenerationResult, TokenLogprobs
+from guideway.command_line.terminal import as_stdout_can
 from guideway.errors import GuidewayError, InvalidRequest, printable
 
 from guideway_engine.command_line.jobs import Job, in_flags
+from guideway_engine.command_line.lines import Lines
 
-__all__ = ["print_line", "print_table", "report"]
+__all__ = ["Answers", "print_table", "report"]
+
+OUTCOMES = ("answered", "cut", "refused", "failed")
+"""What becomes of a prompt."""
 
 CONSTRAINT = "constraint"
 """In `Completion.unenforced`: the output was ended before it was complete."""
@@ -22,9 +28,96 @@ CLOSING = "closing"
 """The same, where its limit ended it."""
 
 
-def print_line(index: int, job: Job, result: GenerationResult, record: Mapping[str, Any] | None = None) -> None:
-    """One line of JSON, as readable as standard output allows: the first output, and all of them if there are more.
-    With a `record`, what that says and the token ids of each output."""
+class Answers:
+    """The results of the jobs of one run. Lines come in the order of the input, each as soon as all before it are
+    there; `lines` is None where a table is printed at the end instead. Jobs whose id is in `done` were answered by an
+    earlier run. `record` gives what the line of an answer says besides."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        lines: Lines | None,
+        done: Collection[str] = (),
+        record: Callable[[Job], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._record = record
+        self.jobs = jobs
+        self._lines = lines
+        self._results: dict[int, GenerationResult] = {}
+        self._open = [index for index, job in enumerate(jobs) if job.id not in done]
+        """Whose lines are not written, in order."""
+        self._num_done = len(jobs) - len(self._open)
+        self._num_written = 0
+        self._began: float | None = None
+
+    @property
+    def ended(self) -> list[tuple[Job, GenerationResult]]:
+        """Those there is a result for, in the order of the input."""
+        return [(self.jobs[index], self._results[index]) for index in sorted(self._results)]
+
+    def begin(self) -> None:
+        """The first tokens are about to be made."""
+        self._began = self._began or time.monotonic()
+
+    def keep(self, index: int, result: GenerationResult) -> None:
+        """Take a result, and write the lines that can be written. Raises OSError and `OutputLost`."""
+        self._results[index] = result
+        while self._num_written < len(self._open) and self._open[self._num_written] in self._results:
+            self._num_written += 1  # first: what an interrupt cuts short is not written a second time
+            self._write(self._open[self._num_written - 1])
+
+    def write_rest(self) -> None:
+        """Write the results that others, which will never come, should have come before."""
+        rest, self._open = self._open[self._num_written :], self._open[: self._num_written]
+        for index in rest:
+            if index in self._results:
+                self._write(index)
+
+    def _write(self, index: int) -> None:
+        if self._lines is not None:
+            job, result = self.jobs[index], self._results[index]
+            # the constraint of one that was refused may be no JSON
+            refused = result.finish_reason is FinishReason.REFUSED
+            record = None if refused or self._record is None else self._record(job)
+            self._lines.write(line_of(index, job, result, record), job.id)
+
+    def summary(self, *, interrupted: bool) -> str:
+        """How many prompts were answered, and how fast; one line."""
+        counts = Counter(_outcome(job, result) for job, result in self.ended)
+        said = [f"{counts[what]} {what}" for what in OUTCOMES if counts[what] or what == "answered"]
+        if self._num_done:
+            said.append(f"{self._num_done} answered before")
+        num_tokens = sum(len(output.token_ids) for _, result in self.ended for output in result.outputs)
+        if num_tokens and self._began is not None:
+            seconds = max(time.monotonic() - self._began, 1e-9)
+            said.append(f"{_tokens(num_tokens)} in {seconds:.1f} s, {num_tokens / seconds:.0f} tokens/s")
+        total = len(self.jobs)
+        head = "1 prompt" if total == 1 else f"{total} prompts"
+        if interrupted:
+            head = f"interrupted: {len(self._results) + self._num_done} of {total} done"
+        return f"guideway: {head}: {'; '.join(said)}"
+
+
+def _outcome(job: Job, result: GenerationResult) -> str:
+    """One of `OUTCOMES`: the worst that any of its outputs came to."""
+    return max((_outcome_of(job, output) for output in result.outputs), key=OUTCOMES.index)
+
+
+def _outcome_of(job: Job, output: Completion) -> str:
+    if output.error is not None:
+        return "refused" if output.finish_reason is FinishReason.REFUSED else "failed"
+    if output.finish_reason is FinishReason.ABORT:
+        return "failed"
+    if job.params.constraint is not None and (
+        output.finish_reason is FinishReason.LENGTH or CONSTRAINT in output.unenforced
+    ):
+        return "cut"
+    return "answered"
+
+
+def line_of(index: int, job: Job, result: GenerationResult, record: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A line of JSON: the first output, and all of them if there are more. With a `record`, what that says and the
+    token ids of each output."""
     line = {"index": index, "id": job.id, **(record or {}), **_output(result.outputs[0], with_ids=record is not None)}
     if len(result.outputs) > 1:
         line["outputs"] = [
@@ -32,10 +125,7 @@ def print_line(index: int, job: Job, result: GenerationResult, record: Mapping[s
         ]
     if result.prompt_logprobs is not None:
         line["prompt_logprobs"] = [None if entry is None else _logprobs(entry) for entry in result.prompt_logprobs]
-    text = json.dumps(line, ensure_ascii=False)
-    # the line and its end at once: an interrupt comes before or after both
-    sys.stdout.write((text if _printable(text) == text else json.dumps(line)) + "\n")
-    sys.stdout.flush()
+    return line
 
 
 def print_table(answered: Sequence[tuple[Job, GenerationResult]]) -> None:
@@ -81,7 +171,7 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
             elif output.finish_reason is FinishReason.LENGTH and job.params.constraint is not None:
                 status = 1
                 print(
-                    f"guideway: the answer to prompt {which} was cut after {_tokens(output)} and may be "
+                    f"guideway: the answer to prompt {which} was cut after {_tokens(len(output.token_ids))} and may be "
                     "incomplete; raise --max-tokens",
                     file=sys.stderr,
                 )
@@ -143,7 +233,7 @@ def _finite(value: float) -> float | None:
 
 
 def _ending(output: Completion) -> str:
-    lines = [str(output.finish_reason), _tokens(output)]
+    lines = [str(output.finish_reason), _tokens(len(output.token_ids))]
     if isinstance(output.stop, str):
         lines[0] += f" {output.stop!r}"
     if output.num_reasoning_tokens:
@@ -159,8 +249,7 @@ def _ending(output: Completion) -> str:
     return "\n".join(lines)
 
 
-def _tokens(output: Completion) -> str:
-    number = len(output.token_ids)
+def _tokens(number: int) -> str:
     return "1 token" if number == 1 else f"{number} tokens"
 
 
@@ -173,5 +262,4 @@ def _described(error: GuidewayError) -> dict[str, str]:
 
 def _printable(text: str) -> str:
     """`text`, with what standard output cannot encode, or a terminal would obey, escaped."""
-    encoding = sys.stdout.encoding or "utf-8"
-    return printable(text.encode(encoding, "backslashreplace").decode(encoding))
+    return printable(as_stdout_can(text))

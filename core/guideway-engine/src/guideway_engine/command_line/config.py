@@ -2,7 +2,6 @@
 
 ``guideway config show``, and the configuration's flags for every command that starts an engine.
 """
-# ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import MISSING
 from typing import Any
 
+from guideway.command_line.terminal import print_json, print_table
 from guideway.errors import GuidewayError, InvalidConfiguration, PluginError
 from guideway.plugins import PluginIndex
 from guideway.plugins.selection import resolve
@@ -154,13 +154,12 @@ def _show(args: Namespace) -> int:
             if key[0] == "options" and len(key) == 3:
                 rows[".".join(key)] = (setting.value, f"{setting.source}{note}")
     if args.json:
-        print(json.dumps({name: {"value": v, "source": s} for name, (v, s) in rows.items()}, indent=2, default=str))
+        print_json({name: {"value": v, "source": s} for name, (v, s) in rows.items()})
         return 0
-    lines = [("KEY", "VALUE", "FROM"), *((name, _text(value), source) for name, (value, source) in rows.items())]
     # a long path may stand out; it need not widen the table for all others
-    widths = [max(len(line[column]) for line in lines if len(line[column]) <= 40) for column in range(2)]
-    for name, text, source in lines:
-        print(f"{name:{widths[0]}}  {text:{widths[1]}}  {source}")
+    print_table(
+        ("KEY", "VALUE", "FROM"), [(name, _text(value), source) for name, (value, source) in rows.items()], longest=40
+    )
     return 0
 
 

@@ -13,21 +13,23 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from guideway.api.types import Completion, FinishReason, GenerationResult
-from guideway.errors import InvalidConfiguration, PluginError
-from guideway.plugins import PluginIndex, PluginRecord, Plugins, PluginSettings
-from guideway.plugins.selection import denial
+from guideway.errors import InvalidConfiguration, PluginError, UnsupportedGrammar
 
 from guideway_engine.command_line import config, jobs
-from guideway_engine.command_line.answers import print_line, print_table, report
+from guideway_engine.command_line.answers import Answers, print_table, report
 from guideway_engine.command_line.jobs import Job, read_jobs
+from guideway_engine.command_line.lean import lean_imports
+from guideway_engine.command_line.lines import Lines, resumed
+from guideway_engine.command_line.quiet import quiet_libraries
 from guideway_engine.command_line.records import written
+from guideway_engine.command_line.strategies import installed_strategies
 from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import Configuration, Layer, Setting
 
 if TYPE_CHECKING:
     from guideway_engine.engine import Engine
 
-__all__ = ["add_generate", "installed_strategies"]
+__all__ = ["add_generate"]
 
 
 def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
@@ -38,14 +40,27 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         help="answer prompts with a model, under a constraint",
         description="Answer prompts with a model, under a constraint. Prints a table to a terminal, JSON lines to a "
         "pipe. Exit status: 0 all prompts were answered; 1 some were refused, failed or, under a constraint, cut; "
-        "2 wrong usage. Where there is a constraint and no configuration names strategies, all that are installed "
-        "are used, guideway's own distributions first.",
+        "2 wrong usage; 130 interrupted, after the answers that were ready were written. Where there "
+        "is a constraint and no configuration names strategies, all that are installed "
+        "can be used, guideway's own distributions first.",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON lines also to a terminal")
+    parser.add_argument("--json", action="store_true", help="print JSON also to a terminal")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write JSON lines to this file, which must be new, unless --resume is given",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the file of --output: leave its answers as they are, by 'id', and ask again what was refused, "
+        "failed or torn",
+    )
     parser.add_argument(
         "--record",
         action="store_true",
-        help="print JSON lines that hold model, constraint and token ids too: all that guideway inspect needs",
+        help="print JSON that holds model, constraint and token ids too: all that guideway inspect needs",
     )
     jobs.add_flags(parser)
     config.add_flags(parser)
@@ -53,8 +68,16 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def _generate(args: Namespace) -> int:
+    if args.resume and args.output is None:
+        print("guideway generate: error: --resume goes on with a file: name it with --output", file=sys.stderr)
+        return 2
     jobs = read_jobs(args)
-    configuration = _configuration(args, jobs)
+    with quiet_libraries():
+        return _run(args, jobs)
+
+
+def _run(args: Namespace, jobs: list[Job]) -> int:
+    configuration, more = _configuration(args, jobs)
     if ("model",) not in configuration.settings:
         print(
             "guideway generate: error: no model is configured; give --model, GUIDEWAY_MODEL, or model in a "
@@ -62,64 +85,88 @@ def _generate(args: Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    results: list[GenerationResult | None] = [None] * len(jobs)
-    as_json = args.json or args.record or not sys.stdout.isatty()
-    printed = 0
+    done = resumed(args.output, jobs) if args.resume else set()
 
-    def record(job: Job, result: GenerationResult) -> dict[str, Any] | None:
-        if not args.record or result.finish_reason is FinishReason.REFUSED:  # its constraint may be no JSON
-            return None
+    def record(job: Job) -> dict[str, Any]:
         settings = configuration.build(EngineConfig)
         return written(settings.model, job.params.constraint, settings.whitespace)
 
-    def keep(index: int, result: GenerationResult) -> None:
-        """Lines come in the order of the input, each as soon as all before it are there."""
-        nonlocal printed
-        results[index] = result
-        while as_json and printed < len(jobs) and (ready := results[printed]) is not None:
-            print_line(printed, jobs[printed], ready, record(jobs[printed], ready))
-            printed += 1
-
-    for index, job in enumerate(jobs):
-        if job.error is not None:
-            refused = Completion(finish_reason=FinishReason.REFUSED, error=job.error)
-            keep(index, GenerationResult(request_id=job.id, outputs=(refused,)))
-    asked = [index for index, job in enumerate(jobs) if job.error is None]
-    try:
-        if asked:
-            with _loading():
-                engine = _engine(configuration)
-            # in a terminal the lines themselves show how far it is, and a bar would be drawn into them
-            bar = 0 if as_json and sys.stdout.isatty() else len(asked)
-            with engine, _progress(bar) as advance:
-
-                def ended(position: int, result: GenerationResult) -> None:
-                    advance()
-                    keep(asked[position], result)
-
-                engine.generate(
-                    [jobs[i].prompt for i in asked],
-                    [jobs[i].params for i in asked],
-                    tenants=[jobs[i].tenant for i in asked],
-                    on_result=ended,
-                )
-    finally:  # also when interrupted: what has been answered is worth something
-        answered = [(job, result) for job, result in zip(jobs, results, strict=True) if result is not None]
-        if answered and not as_json:
-            print_table(answered)
-    return report(answered, in_table=not as_json)
+    in_table = args.output is None and not args.json and not args.record and sys.stdout.isatty()
+    with Lines(args.output, append=args.resume) as lines:
+        answers = Answers(jobs, None if in_table else lines, done, record if args.record else None)
+        for index, job in enumerate(jobs):
+            if job.error is not None and job.id not in done:
+                refused = Completion(finish_reason=FinishReason.REFUSED, error=job.error)
+                answers.keep(index, GenerationResult(request_id=job.id, outputs=(refused,)))
+        asked = [index for index, job in enumerate(jobs) if job.error is None and job.id not in done]
+        interrupted = False
+        try:
+            if asked:
+                # in a terminal the lines themselves show how far it is, and a bar would be drawn into them
+                shows = args.output is None and not in_table and sys.stdout.isatty()
+                again = _answer(configuration, answers, asked, bar=not shows, held=more is not None)
+                if again and more is not None:
+                    _answer(more(), answers, again, bar=False, held=False)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            answers.write_rest()
+    if in_table and answers.ended:
+        print_table(answers.ended)
+    status = report(answers.ended, in_table=in_table)
+    if args.prompt is None or interrupted:
+        print(answers.summary(interrupted=interrupted), file=sys.stderr)
+    return 130 if interrupted else status
 
 
-def _configuration(args: Namespace, jobs: list[Job]) -> Configuration:
-    """Combine what the sources say; where they say nothing, strategies and modifiers are what the jobs need."""
+def _answer(configuration: Configuration, answers: Answers, asked: list[int], *, bar: bool, held: bool) -> list[int]:
+    """Answer the jobs of these indices. With `held`, those that no strategy could compile are given back."""
+    again: list[int] = []
+    with _loading():
+        engine = _engine(configuration)
+    with engine, _progress(len(asked) if bar else 0) as advance:
+        answers.begin()
+
+        def ended(position: int, result: GenerationResult) -> None:
+            if held and isinstance(result.outputs[0].error, UnsupportedGrammar):
+                again.append(asked[position])
+                return
+            advance()
+            answers.keep(asked[position], result)
+
+        try:
+            engine.generate(
+                [answers.jobs[i].prompt for i in asked],
+                [answers.jobs[i].params for i in asked],
+                tenants=[answers.jobs[i].tenant for i in asked],
+                on_result=ended,
+            )
+        except KeyboardInterrupt:  # before the engine takes its time to close
+            answers.write_rest()
+            raise
+    return again
+
+
+def _configuration(args: Namespace, jobs: list[Job]) -> tuple[Configuration, Callable[[], Configuration] | None]:
+    """What the sources say; where they say nothing, strategies and modifiers are what the jobs need. And, where that
+    leaves out strategies, the same with all that are installed, for what turns out not to compile."""
     sources = config.sources(args)
-    plugins = config.configuration(args, sources).plugin_settings()
+    said = config.configuration(args, sources)
     modifiers = {name for job in jobs if isinstance(job.params.modifiers, dict) for name in job.params.modifiers}
     modifiers -= {name for name, _ in args.modifier}  # these are added, and come from there
     defaults: Layer = {("modifiers",): Setting(tuple(sorted(modifiers)), "the prompts")}
-    if any(job.params.constraint is not None for job in jobs):
-        defaults[("grammar",)] = Setting(installed_strategies(plugins), config.INSTALLED)
-    return config.configuration(args, sources, defaults)
+    constraints = [job.params.constraint for job in jobs if job.params.constraint is not None]
+    if not constraints or ("grammar",) in said.settings:
+        return config.configuration(args, sources, defaults), None
+
+    def with_strategies(names: tuple[str, ...]) -> Configuration:
+        return config.configuration(args, sources, defaults | {("grammar",): Setting(names, config.INSTALLED)})
+
+    plugins, options = said.plugin_settings(), said.options()
+    names, are_some = installed_strategies(plugins, options, constraints)
+    if not are_some:
+        return with_strategies(names), None
+    return with_strategies(names), lambda: with_strategies(installed_strategies(plugins, options)[0])
 
 
 def _engine(configuration: Configuration) -> Engine:
@@ -127,7 +174,8 @@ def _engine(configuration: Configuration) -> Engine:
     try:
         from guideway_engine.engine import Engine
 
-        return Engine(engine_config)
+        with lean_imports():
+            return Engine(engine_config)
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(
             f"guideway's own engine needs {error.name!r}, which is not installed: pip install 'guideway[engine]'",
@@ -136,33 +184,6 @@ def _engine(configuration: Configuration) -> Engine:
     except (InvalidConfiguration, PluginError) as error:
         config.add_source(error, configuration)
         raise
-
-
-def installed_strategies(settings: PluginSettings) -> tuple[str, ...]:
-    """Every grammar strategy that is installed and may run, and can: of guideway's own distributions first, the slow
-    reference last."""
-    index = PluginIndex.scan()
-    records = [r for r in index.records if r.kind == "grammar" and denial(settings, r) is None]
-    claimed = [record.name for record in records]
-    plugins = Plugins(index, settings)
-
-    def rank(distribution: str) -> int:
-        return 2 if distribution == "guideway" else 0 if distribution.startswith("guideway-") else 1
-
-    addresses = [
-        (rank(r.distribution), r.name if claimed.count(r.name) == 1 else f"{r.distribution}/{r.name}")
-        for r in records
-        if _can_run(plugins, r)
-    ]
-    return tuple(address for _, address in sorted(addresses))
-
-
-def _can_run(plugins: Plugins, record: PluginRecord) -> bool:
-    """Return whether a strategy can be built here. One that is broken counts: its error is to be seen."""
-    try:
-        return plugins.load("grammar", f"{record.distribution}/{record.name}").available() is None
-    except PluginError:
-        return True
 
 
 @contextmanager
@@ -188,9 +209,14 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        *Progress.get_default_columns()[:2],
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
         task = progress.add_task("generating", total=total)
         yield lambda: progress.advance(task)

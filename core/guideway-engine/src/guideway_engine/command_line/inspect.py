@@ -24,9 +24,9 @@ from guideway.plugins.building import build_strategies
 
 from guideway_engine.assembly import model_path
 from guideway_engine.command_line import config
-from guideway_engine.command_line.generate import installed_strategies
 from guideway_engine.command_line.jobs import add_constraint, constraint_of, read_text
 from guideway_engine.command_line.records import Record, read_record
+from guideway_engine.command_line.strategies import installed_strategies
 from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import Layer, Setting
 from guideway_engine.inspection.as_json import as_json
@@ -115,7 +115,8 @@ def _inspected(args: Namespace, record: Record | None) -> tuple[Inspection, str]
     said = config.configuration(args, layers)
     defaults: Layer = {}
     if ("grammar",) not in said.settings:  # each has to be imported to know whether it can run
-        defaults["grammar",] = Setting(installed_strategies(said.plugin_settings()), config.INSTALLED)
+        names, _ = installed_strategies(said.plugin_settings(), said.options())
+        defaults["grammar",] = Setting(names, config.INSTALLED)
     configuration = config.configuration(args, layers, defaults)
     chosen = configuration.build(EngineConfig)
     if isinstance(constraint, JsonSchema) and constraint.whitespace is None:

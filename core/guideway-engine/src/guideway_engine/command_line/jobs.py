@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams
 from guideway.errors import InvalidRequest, did_you_mean
+from guideway.json_schema import check_schema
 
 from guideway_engine.fields import add_flag, fields_of
 
@@ -40,6 +41,8 @@ SAMPLING = {name: field for name, field in fields_of(SamplingParams).items() if 
 
 CONSTRAINTS = ("schema", "regex", "choice", "grammar")
 """The constraints that a line of input may have, one of them."""
+
+BOM = b"\xef\xbb\xbf"
 
 LINE_KEYS = ("prompt", "id", *CONSTRAINTS, "tenant", "modifiers", "on_unenforced", *SAMPLING)
 """The keys that a line of ``--input`` may hold."""
@@ -131,12 +134,18 @@ def add_constraint(parser: ArgumentParser) -> None:
 def read_jobs(args: Namespace) -> list[Job]:
     """The jobs of a command line. Raises `InvalidRequest` for what concerns all of them."""
     constraint = constraint_of(args)
+    if isinstance(constraint, JsonSchema):
+        checked = constraint
+        _named(_schema_name(args), lambda: checked.cached(check_schema))
     given = {name: value for name, value in vars(args).items() if name in SAMPLING}
     common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint, "modifiers": dict(args.modifier)}
     common = _as_params(common)
     if args.prompt is not None:
         return [_job("0", args.prompt, common, args.tenant, raw=args.raw)]
-    lines = read_text(args.input, "input").split("\n")  # splitlines would cut where JSON strings may go on
+    data = _read_bytes(args.input, "input")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InvalidRequest(f"{args.input} is UTF-16; convert it to UTF-8", field="input")
+    lines = data.removeprefix(BOM).split(b"\n")  # splitlines would cut where JSON strings may go on
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not numbered:
         raise InvalidRequest(f"{args.input} holds no prompt", field="input")
@@ -145,7 +154,8 @@ def read_jobs(args: Namespace) -> list[Job]:
         try:
             jobs.append(_job_of_line(f"{args.input}, line {number}", index, line, common, args.tenant, raw=args.raw))
         except InvalidRequest as error:
-            jobs.append(Job(str(index), line.strip()[:200], "", SamplingParams(), error=error))
+            shown = line.strip().decode(errors="backslashreplace")[:200]
+            jobs.append(Job(str(index), shown, "", SamplingParams(), error=error))
     return jobs
 
 
@@ -153,9 +163,8 @@ def constraint_of(args: Namespace) -> Constraint | None:
     """The constraint of a command line, if it has one. Raises `InvalidRequest` for a file that cannot be read, and
     `InvalidGrammar` for a schema that is no JSON."""
     if args.schema is not None:
-        inline = args.schema.lstrip().startswith("{")
-        constraint = JsonSchema(args.schema if inline else read_text(args.schema, "schema"))
-        _named("--schema" if inline else args.schema, constraint.source)
+        constraint = JsonSchema(args.schema if _is_inline(args) else read_text(args.schema, "schema"))
+        _named(_schema_name(args), constraint.source)
         return constraint
     if args.regex is not None:
         return Regex(args.regex)
@@ -165,6 +174,14 @@ def constraint_of(args: Namespace) -> Constraint | None:
         dialect, path = args.grammar_file
         return Grammar(read_text(path, "grammar"), dialect)
     return None
+
+
+def _is_inline(args: Namespace) -> bool:
+    return str(args.schema).lstrip().startswith("{")
+
+
+def _schema_name(args: Namespace) -> str:
+    return "--schema" if _is_inline(args) else args.schema
 
 
 def _dialect_and_path(text: str) -> tuple[str, str]:
@@ -205,7 +222,7 @@ def _job(job_id: str, prompt: Any, params: dict[str, Any], tenant: Any, *, raw: 
     return Job(job_id, shown, prompt, SamplingParams(**params), tenant)
 
 
-def _job_of_line(where: str, index: int, line: str, common: dict[str, Any], tenant: str, *, raw: bool) -> Job:
+def _job_of_line(where: str, index: int, line: bytes, common: dict[str, Any], tenant: str, *, raw: bool) -> Job:
     entry = _parsed(where, line)
     if unknown := sorted(entry.keys() - set(LINE_KEYS)):
         near = did_you_mean(unknown[0], LINE_KEYS) or (
@@ -236,12 +253,18 @@ def constraint_of_line(where: str, key: str, value: Any) -> Constraint:
     return Regex(value) if key == "regex" else Choice(value)
 
 
-def _parsed(where: str, line: str) -> dict[str, Any]:
+def _parsed(where: str, line: bytes) -> dict[str, Any]:
     try:
-        entry = json.loads(line)
+        entry = json.loads(line.decode())
         json.dumps(entry, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"{where} holds a lone surrogate, which no text can contain", field="input") from error
+    except UnicodeDecodeError as error:
+        column = len(line[: error.start].decode()) + 1
+        byte = line[error.start]
+        raise InvalidRequest(
+            f"{where} is not UTF-8: the byte 0x{byte:02x} at column {column}", field="input"
+        ) from error
     except RecursionError as error:
         raise InvalidRequest(f"{where} is nested too deeply", field="input") from error
     except ValueError as error:  # JSONDecodeError is one, and so is what a number of too many digits raises
@@ -254,14 +277,28 @@ def _parsed(where: str, line: str) -> dict[str, Any]:
 
 
 def read_text(path: str, what: str) -> str:
-    """The text of a file, of standard input for ``-``. Raises `InvalidRequest` with the field `what`."""
+    """The text of a file in UTF-8, of standard input for ``-``. Raises `InvalidRequest` with the field `what`."""
+    data = _read_bytes(path, what).removeprefix(BOM)
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidRequest(f"cannot read the {what} {path!r}: {error.strerror or error}", field=what) from error
-    except ValueError as error:  # not UTF-8, or a path with a NUL
-        raise InvalidRequest(f"cannot read the {what} {path!r}: {error}", field=what) from error
-    return text.removeprefix("\ufeff")  # a byte order mark
+        return data.decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].split(b"\n")
+        place = f"the byte 0x{data[error.start]:02x} in line {len(before)}, column {len(before[-1].decode()) + 1}"
+        raise InvalidRequest(f"cannot read the {what} {path!r}: it is not UTF-8: {place}", field=what) from error
+
+
+def _read_bytes(path: str, what: str) -> bytes:
+    try:
+        if path != "-":
+            return Path(path).read_bytes()
+        if sys.stdin is None:
+            raise InvalidRequest(f"cannot read the {what}: standard input is closed", field=what)
+        return sys.stdin.buffer.read()
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        if isinstance(error, InvalidRequest):
+            raise
+        why = getattr(error, "strerror", None) or error
+        raise InvalidRequest(f"cannot read the {what} {path!r}: {why}", field=what) from error
 
 
 def _named(path: str, check: Callable[[], object]) -> None:

@@ -1,0 +1,146 @@
+"""Where ``guideway generate`` writes JSON lines: standard output or a file, which a later run may go on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from guideway.command_line.terminal import as_stdout_can, print_json
+from guideway.errors import GuidewayError, InvalidRequest, printable
+
+from guideway_engine.command_line.jobs import Job
+
+__all__ = ["Lines", "OutputLost", "resumed"]
+
+UNANSWERED = ("refused", "internal_error", "abort")
+"""The finish reasons that a run which resumes asks again for."""
+
+
+class OutputLost(GuidewayError):
+    """The file of answers takes no more. All whole lines are in it."""
+
+
+class Lines:
+    """Writes JSON lines, each of them whole: to the file `path`, or to standard output if that is None, where a
+    terminal gets them indented. Raises `InvalidRequest` if the file cannot be opened or, unless `append`, is there."""
+
+    def __init__(self, path: str | None, *, append: bool) -> None:
+        self._path = path
+        self._last: str | None = None
+        """The id of the last whole line."""
+        self._number = 0
+        """That line's."""
+        self._file: int | None = None
+        if path is None:
+            return
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            self._file = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+            why = getattr(error, "strerror", None) or error
+            raise InvalidRequest(f"cannot write the output {path!r}: {why}", field="output") from error
+        size = os.fstat(self._file).st_size
+        if size and not append:
+            self.__exit__()
+            raise InvalidRequest(
+                f"the output {path!r} is there already; --resume goes on with it, or name a new file", field="output"
+            )
+        if size:
+            self._number = Path(path).read_bytes().count(b"\n")
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def write(self, line: dict[str, Any], its_id: str) -> None:
+        """Write one line. Raises `OutputLost`, and OSError for standard output, both with the last whole line."""
+        try:
+            if self._file is not None:
+                self._write(json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace"))
+            elif sys.stdout.isatty():
+                print_json(line)
+            else:
+                text = json.dumps(line, ensure_ascii=False)
+                # the line and its end at once: an interrupt comes before or after both
+                sys.stdout.write((text if as_stdout_can(text) == text else json.dumps(line)) + "\n")
+                sys.stdout.flush()
+        except OSError as error:
+            last = f"line {self._number}, of prompt {self._last}" if self._last is not None else f"line {self._number}"
+            whole = printable(f"its last whole line is {last}") if self._number else "it has no whole line"
+            if self._path is None:
+                error.add_note(whole)
+                raise
+            again = "; --resume goes on after it" if self._number else ""
+            raise OutputLost(
+                f"cannot write the output {self._path!r}: {error.strerror or error}; {whole}{again}"
+            ) from error
+        self._number += 1
+        self._last = its_id
+
+    def _write(self, data: bytes) -> None:
+        """Append a line to the file; of one that does not fit nothing stays."""
+        assert self._file is not None
+        before = os.fstat(self._file).st_size
+        rest = memoryview(data + b"\n")
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except BaseException:  # interrupted, too
+            with suppress(OSError):
+                os.ftruncate(self._file, before)
+            raise
+
+
+def resumed(path: str, jobs: Sequence[Job]) -> set[str]:
+    """The ids of those jobs that the file `path` has whole answers for. What else it holds is taken out of it: a torn
+    line, and what was refused or failed. Raises `InvalidRequest` for a file that is not one of answers, and for jobs
+    that have the same id."""
+    ids = [job.id for job in jobs]
+    if len(set(ids)) < len(ids):
+        twice = next(each for each in ids if ids.count(each) > 1)
+        raise InvalidRequest(
+            f"--resume finds answers by their id, and two prompts have the id {twice!r}; give each its own 'id'",
+            field="input",
+        )
+    file = Path(path)
+    try:
+        if not file.exists():
+            return set()
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise InvalidRequest(f"--resume needs an ordinary file to go on with, and {path!r} is none", field="output")
+        lines = [line + b"\n" for line in file.read_bytes().split(b"\n")]
+        torn = lines.pop() != b"\n"
+        found = [_id_of(path, number, line) for number, line in enumerate(lines, start=1)]
+        if torn or None in found:
+            kept = [line for line, its_id in zip(lines, found, strict=True) if its_id is not None]
+            beside = file.resolve().with_name(f"{file.resolve().name}.resuming")
+            beside.write_bytes(b"".join(kept))
+            beside.chmod(stat.S_IMODE(file.stat().st_mode))
+            beside.replace(file.resolve())
+    except OSError as error:
+        why = f"cannot go on with the output {path!r}: {error.strerror or error}"
+        raise InvalidRequest(why, field="output") from error
+    return {its_id for its_id in found if its_id is not None} & set(ids)
+
+
+def _id_of(path: str, number: int, line: bytes) -> str | None:
+    """The id in a line of answers; None for one that is to be asked again."""
+    try:
+        entry = json.loads(line)
+        its_id, reasons = entry["id"], [each["finish_reason"] for each in (entry, *entry.get("outputs", ()))]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InvalidRequest(
+            f"{path}, line {number} is no line of answers, so --resume leaves the file alone", field="output"
+        ) from error
+    return None if any(reason in UNANSWERED for reason in reasons) or not isinstance(its_id, str) else its_id

@@ -1,0 +1,317 @@
+"""What ``guideway generate`` writes: nothing is lost, whatever becomes of the output."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guideway import Completion, FinishReason, GenerationResult, InvalidRequest, JsonSchema, SamplingParams
+from guideway.api import hookimpl
+from guideway.api.grammar import CompiledGrammar, Support
+from guideway.api.types import Constraint
+from guideway.command_line.program import main
+from guideway.errors import UnsupportedGrammar
+from guideway_engine.command_line.answers import Answers
+from guideway_engine.command_line.jobs import Job
+from guideway_engine.command_line.lines import Lines, OutputLost, resumed
+from guideway_llguidance.strategy import Strategy
+
+from tests.support.distributions import install
+
+GENERATE = [sys.executable, "-m", "guideway", "generate", "--model", "demo"]
+
+
+def job(its_id: str, **params: Any) -> Job:
+    return Job(its_id, "x", "x", SamplingParams(**params))
+
+
+def result(text: str, reason: FinishReason = FinishReason.STOP, **more: Any) -> GenerationResult:
+    output = Completion(text=text, token_ids=tuple(range(len(text))), finish_reason=reason, **more)
+    return GenerationResult(request_id="r", outputs=(output,))
+
+
+def written(path: Path) -> list[tuple[str, str]]:
+    return [(line["id"], line["text"]) for line in map(json.loads, path.read_text(encoding="utf-8").splitlines())]
+
+
+def prompts(path: Path, *lines: dict[str, Any] | bytes) -> str:
+    path.write_bytes(
+        b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
+    )
+    return str(path)
+
+
+def test_answers_are_in_the_order_of_the_input_and_at_an_interrupt_all_that_are_ready(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    with Lines(str(path), append=False) as lines:
+        answers = Answers([job("a"), job("b"), job("c"), job("d")], lines)
+        answers.keep(1, result("B"))
+        answers.keep(3, result("D"))
+        assert written(path) == []
+        answers.keep(0, result("A"))
+        assert written(path) == [("a", "A"), ("b", "B")]
+        answers.write_rest()
+        answers.write_rest()
+    assert written(path) == [("a", "A"), ("b", "B"), ("d", "D")]
+    assert answers.summary(interrupted=True) == "guideway: interrupted: 3 of 4 done: 3 answered"
+
+
+def test_the_summary_tells_what_became_of_all() -> None:
+    schema = JsonSchema({"type": "integer"})
+    error = InvalidRequest("no", field="prompt")
+    jobs = [job(str(i), constraint=schema if i in (1, 2) else None) for i in range(7)]
+    answers = Answers(jobs, None, {"6"})
+    for index, each in enumerate(
+        (
+            result("one"),
+            result("cu", FinishReason.LENGTH),
+            result("t", unenforced=("constraint",)),
+            result("long", FinishReason.LENGTH),  # under no constraint, and as long as was asked for
+            result("", FinishReason.REFUSED, error=error),
+            result("", FinishReason.INTERNAL_ERROR, error=error),
+        )
+    ):
+        answers.keep(index, each)
+    assert answers.summary(interrupted=False) == (
+        "guideway: 7 prompts: 2 answered; 2 cut; 1 refused; 1 failed; 1 answered before"
+    )
+
+
+def test_a_file_of_answers_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "answers.jsonl"
+    path.write_text("precious\n", encoding="utf-8")
+    for more, said in (([], "is there already; --resume goes on with it"), (["--resume"], "line 1 is no line of answ")):
+        assert main(["generate", "--model", "demo", "--prompt", "x", "-o", str(path), *more]) == 1
+        assert said in capsys.readouterr().err
+        assert path.read_text(encoding="utf-8") == "precious\n"
+    assert main(["generate", "--model", "demo", "--prompt", "x", "--resume"]) == 2
+    assert "name it with --output" in capsys.readouterr().err
+
+
+def test_resuming_keeps_whole_answers_and_drops_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    jobs = [job(name) for name in "abcde"]
+    assert resumed(str(path), jobs) == set()
+    with Lines(str(path), append=False) as lines:
+        answers = Answers(jobs, lines)
+        answers.keep(0, result("A\u2028\u0085"))
+        answers.keep(1, result("", FinishReason.REFUSED, error=InvalidRequest("no", field="prompt")))
+        answers.keep(2, result("C", FinishReason.LENGTH))
+        answers.keep(3, result("", FinishReason.INTERNAL_ERROR, error=InvalidRequest("no", field="prompt")))
+    path.chmod(0o640)
+    with path.open("ab") as file:
+        file.write(b'{"index": 4, "id": "e", "text": "torn')
+    assert resumed(str(path), jobs) == {"a", "c"}
+    assert [json.loads(line)["id"] for line in path.read_bytes().split(b"\n")[:-1]] == ["a", "c"]
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert [each.name for each in tmp_path.iterdir()] == ["answers.jsonl"]
+    with pytest.raises(InvalidRequest, match="two prompts have the id 'a'"):
+        resumed(str(path), [job("a"), job("a")])
+    with pytest.raises(InvalidRequest, match="ordinary file"):
+        resumed(os.devnull, jobs)
+
+
+def test_a_run_goes_on_where_another_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, lines = tmp_path / "answers.jsonl", [{"prompt": "x", "id": name, "regex": name} for name in "abc"]
+    given = prompts(tmp_path / "prompts.jsonl", {**lines[0], "regex": "first"}, {**lines[1], "top_p": 2})
+    assert main(["generate", "--model", "demo", "--input", given, "-o", str(path)]) == 1
+    given = prompts(tmp_path / "prompts.jsonl", *lines)
+    capsys.readouterr()
+    assert main(["generate", "--model", "demo", "--input", given, "-o", str(path), "--resume"]) == 0
+    out, err = capsys.readouterr()
+    assert written(path) == [("a", "first"), ("b", "b"), ("c", "c")]
+    assert out == ""
+    assert re.match(r"guideway: 3 prompts: 2 answered; 1 answered before; \d+ tokens in", err)
+
+
+def test_a_full_disk_names_the_file_and_its_last_whole_line(tmp_path: Path) -> None:
+    import resource
+
+    path = tmp_path / "answers.jsonl"
+    with Lines(str(path), append=False) as lines:
+        answers = Answers([job("a"), job("b")], lines)
+        answers.keep(0, result("A"))
+        whole = path.read_bytes()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        # the next line begins to fit, as where a disk fills up
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 20, limits[1]))
+        try:
+            with pytest.raises(OutputLost) as lost:
+                answers.keep(1, result("B"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, before)
+    assert str(lost.value) == (
+        f"cannot write the output {str(path)!r}: File too large; its last whole line is line 1, of prompt a; "
+        "--resume goes on after it"
+    )
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("arguments", [["-o", "/dev/full"], []])
+def test_a_device_that_is_full_is_named(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [*GENERATE, "--prompt", "x", "--max-tokens", "1", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    what = "the output '/dev/full'" if arguments else "to standard output"
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"guideway: cannot write {what}: No space left on device; it has no whole line\n",
+    )
+
+
+@pytest.mark.parametrize("closed", ["0", "1", "2", "01", "012"])
+def test_a_closed_output_is_an_error_and_no_traceback(closed: str, tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    closing = " ".join(f"{number}>&-" for number in closed)
+    command = f'exec "$@" {closing}'
+    shown = subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, "-m", "guideway", "config", "show"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shown.returncode == (1 if "1" in closed else 0)
+    told = "1" in closed and "2" not in closed
+    assert shown.stderr == ("guideway: cannot write to standard output: Bad file descriptor\n" if told else "")
+    if closed == "012":
+        arguments = [*GENERATE, "--prompt", "x", "--regex", "a", "-o", str(path)]
+        assert subprocess.run(["sh", "-c", command, "sh", *arguments], check=False).returncode == 0
+        assert written(path) == [("0", "a")]
+
+
+def test_a_line_that_is_not_utf_8_costs_itself_and_has_a_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = {"prompt": "x", "regex": "a"}
+    given = prompts(tmp_path / "prompts.jsonl", good, "{'é': '".encode() + b"\xff'}", good)
+    assert main(["generate", "--model", "demo", "--input", given]) == 1
+    out, err = capsys.readouterr()
+    assert [line["text"] for line in map(json.loads, out.splitlines())] == ["a", "", "a"]
+    assert f"prompt 1 was refused: {given}, line 2 is not UTF-8: the byte 0xff at column 8" in err
+    (tmp_path / "prompts.jsonl").write_bytes('{"prompt": "x"}'.encode("utf-16"))
+    assert main(["generate", "--model", "demo", "--input", given]) == 1
+    assert capsys.readouterr().err == f"guideway: {given} is UTF-16; convert it to UTF-8\n"
+
+
+def test_a_schema_that_is_wrong_for_all_prompts_is_named_once_before_the_model_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = prompts(tmp_path / "prompts.jsonl", {"prompt": "x"}, {"prompt": "y"})
+    wrong = '{"properties": {"a": {"type": "strnig"}}}'
+    assert main(["generate", "--model", "./no-model", "--input", given, "--schema", wrong]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "--schema: " in err and "#/properties/a/type" in err
+
+
+def test_an_option_given_twice_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    for twice in (["--regex", "a", "--regex", "b"], ["--close", "--no-close"], ["--raw", "--raw"]):
+        assert main(["generate", "--model", "demo", "--prompt", "x", *twice]) == 2
+        assert "is given twice; keep one" in capsys.readouterr().err
+
+
+def test_only_what_is_needed_is_imported() -> None:
+    program = (
+        "import sys\n"
+        "from guideway.command_line.program import main\n"
+        "status = main(sys.argv[1:])\n"
+        "heavy = ('llguidance', 'xgrammar', 'lmformatenforcer', 'scipy', 'torch._dynamo', 'torch.distributed.tensor')\n"
+        "print([name for name in heavy if name in sys.modules])\n"
+        "sys.exit(status)"
+    )
+    command = [sys.executable, "-c", program, "generate", "--model", "demo", "--prompt", "x"]
+    for constraint, imported in (
+        ([], "[]"),
+        (["--schema", '{"enum": ["a"]}'], "['llguidance']"),
+    ):
+        done = subprocess.run(
+            [*command, "--max-tokens", "40", *constraint], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, imported)
+
+
+class Boaster(Strategy):
+    """Takes every constraint, and finds out too late that it cannot."""
+
+    name = "aaa"
+
+    def supports(self, constraint: Constraint) -> Support:
+        return Support()
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        raise UnsupportedGrammar("not after all", feature="all")
+
+
+class Entry:
+    @hookimpl
+    def guideway_grammar_strategy(self) -> type[Boaster]:
+        return Boaster
+
+
+entry = Entry()
+
+
+def test_what_does_not_compile_is_tried_with_all_strategies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path / "installed", "guideway-boaster", {"grammar.aaa": "test_generate_output:entry"})
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    given = prompts(tmp_path / "prompts.jsonl", {"prompt": "x", "regex": "a"}, {"prompt": "x", "regex": "b"})
+    status = main(["generate", "--model", "demo", "--input", given])
+    out, err = capsys.readouterr()
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [(line["text"], line["strategy"]) for line in lines] == [("a", "llguidance"), ("b", "llguidance")]
+    assert (status, err.partition(";")[0]) == (0, "guideway: 2 prompts: 2 answered")
+
+
+def test_what_native_libraries_say_reaches_no_terminal() -> None:
+    # xgrammar's own words for this are "[time] /project/cpp/...: Warning: Lookahead assertion is not supported"
+    schema = json.dumps({"type": "string", "pattern": "^(?=a)ab$"})
+    command = [*GENERATE, "--prompt", "x", "--schema", schema, "--strategy", "xgrammar"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == "guideway: prompt 0: xgrammar does not enforce pattern:lookaround\n"
+
+
+def test_an_interrupt_at_a_terminal_writes_what_is_ready(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    long = {"prompt": "x", "regex": "[a-z]{900}", "max_tokens": 900, "close": False}
+    given = prompts(tmp_path / "prompts.jsonl", long, {"prompt": "x", "regex": "b"}, long)
+    master, slave = pty.openpty()
+    environment = os.environ | {"COLUMNS": "80", "TERM": "xterm"}
+    command = [*GENERATE, "--input", given, "-o", str(path)]
+    with subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+    ) as process:
+        os.close(slave)
+        shown = b""
+        while b"1/3" not in shown:  # the bar: one of three has ended, and it is not the first
+            shown += os.read(master, 65536)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        while True:
+            try:
+                shown += os.read(master, 65536)
+            except OSError:  # the other side is closed
+                break
+    os.close(master)
+    assert process.returncode == 130
+    assert written(path) == [("1", "b")]
+    assert b"left" in shown
+    told = rb"guideway: interrupted: 1 of 3 done: 1 answered; \d+ tokens? in [\d.]+ s, \d+ tokens/s\r\n$"
+    assert re.search(told, shown)

@@ -1,0 +1,58 @@
+"""What commands print on standard output, as a person at a terminal wants it."""
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+
+from guideway.errors import printable
+
+__all__ = ["as_stdout_can", "print_json", "print_table"]
+
+TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(?=(:)?)|\b(?:true|false|null)\b|-?\b\d[\d.eE+-]*')
+KEY, STRING, OTHER, PLAIN = "\x1b[34m", "\x1b[32m", "\x1b[36m", "\x1b[0m"
+
+
+def print_json(value: object) -> None:
+    """Print JSON, indented, as readable as standard output allows; colored at a terminal. No line is broken but where
+    JSON allows it, so that it can be copied."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    if printable(as_stdout_can(text)) != text:
+        text = json.dumps(value, indent=2, default=str)
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        text = TOKEN.sub(_colored, text)
+    print(text, flush=True)
+
+
+def _colored(found: re.Match[str]) -> str:
+    color = OTHER if found[1] is None else STRING if found[2] is None else KEY
+    return f"{color}{found[0]}{PLAIN}"
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, longest: int | None = None) -> None:
+    """Print columns; what does not fit beside each other at a terminal follows on lines that are indented. Cells of
+    more than `longest` characters may stand out, and widen no column."""
+    table = [header, *rows]
+    widths = [
+        max(len(row[i]) for row in table if longest is None or len(row[i]) <= longest) for i in range(len(header))
+    ]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for row in table:
+        line, indent = "", "    "
+        for cell, width in zip(row, widths, strict=True):
+            if line.strip() and room is not None and len(line) + len(cell) > room:
+                print(line.rstrip())
+                line = indent
+            line += f"{cell:{width}}  "
+        print(line.rstrip())
+
+
+def as_stdout_can(text: str) -> str:
+    """`text`, with what standard output cannot encode escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)

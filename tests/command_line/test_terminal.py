@@ -1,0 +1,57 @@
+"""What commands print at a terminal of 80 columns, and in a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+
+COLOR = re.compile(r"\x1b\[\d+m")
+
+
+def shown(*arguments: str, **environment: str) -> str:
+    """What a command shows at a terminal."""
+    master, slave = pty.openpty()
+    variables = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    variables |= {"COLUMNS": "80", "TERM": "xterm"} | environment
+    command = [sys.executable, "-m", "guideway", *arguments]
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=variables) as process:
+        os.close(slave)
+        text = b""
+        while True:
+            try:
+                text += os.read(master, 65536)
+            except OSError:  # the other side is closed
+                break
+    os.close(master)
+    assert process.returncode == 0
+    return text.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("arguments", [("plugins", "list"), ("config", "show", "--model", "m" * 60)])
+def test_a_list_fits_a_terminal_but_for_a_cell_that_does_not(arguments: tuple[str, ...]) -> None:
+    lines = shown(*arguments).splitlines()
+    assert all(len(line) <= 80 or len(line.split("  ")) < 3 for line in lines)
+    piped = subprocess.run([sys.executable, "-m", "guideway", *arguments], capture_output=True, text=True, check=True)
+    words = sorted(" ".join(lines).split())
+    assert words == sorted(piped.stdout.split())
+    assert len(lines) > len(piped.stdout.splitlines())
+
+
+def test_json_at_a_terminal_is_colored_and_can_be_copied() -> None:
+    model = 'a " 1 true: \x1b[0m ' + "long " * 30
+    arguments = ("config", "show", "--json", "--model", model)
+    colored = shown(*arguments)
+    assert '\x1b[34m"model"\x1b[0m: {' in colored
+    assert "\x1b[36mnull\x1b[0m" in colored
+    plain = shown(*arguments, NO_COLOR="1")
+    assert "\x1b" not in plain
+    assert COLOR.sub("", colored) == plain
+    piped = subprocess.run([sys.executable, "-m", "guideway", *arguments], capture_output=True, text=True, check=True)
+    assert piped.stdout == plain
+    assert json.loads(plain)["model"] == {"value": model, "source": "--model"}
