@@ -1,4 +1,4 @@
-"""What ``guideway generate`` writes: nothing is lost, whatever becomes of the output."""
+"""The lines that ``guideway generate`` writes: nothing is lost, whatever becomes of the output."""
 
 from __future__ import annotations
 

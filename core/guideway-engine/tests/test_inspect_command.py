@@ -48,7 +48,7 @@ def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, d
 
 
 def in_terminal(columns: int, *arguments: str) -> tuple[int, str]:
-    """What a command shows in a terminal of so many columns, without its colors, and its exit status."""
+    """The text that a command shows in a terminal of so many columns, without its colors, and its exit status."""
     master, slave = pty.openpty()
     environment = os.environ | {"COLUMNS": str(columns), "TERM": "xterm-256color"}
     with subprocess.Popen([*GUIDEWAY, *arguments], stdout=slave, stderr=slave, stdin=slave, env=environment) as process:

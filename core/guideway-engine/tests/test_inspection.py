@@ -1,4 +1,4 @@
-"""What an inspection says of real strategies and a real tokenizer."""
+"""Inspections of real strategies and a real tokenizer."""
 
 from __future__ import annotations
 

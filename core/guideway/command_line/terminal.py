@@ -1,4 +1,4 @@
-"""What commands print on standard output, as a person at a terminal wants it."""
+"""Print for a person at a terminal."""
 # ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations

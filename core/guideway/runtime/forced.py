@@ -15,7 +15,7 @@ from guideway.errors import DeadEnd
 __all__ = ["Forcing"]
 
 MOST_CHOICES = 16
-"""Of a mask that is looked at: the beginnings of one text that are tokens."""
+"""The most tokens of a mask that are looked at: the beginnings of one text."""
 
 
 class Forcing:
@@ -61,7 +61,7 @@ class Forcing:
         return choices[0]
 
     def _goes_on(self, matcher: Matcher, token_id: int, rest: bytes) -> bool:
-        """Whether after this token `rest` must come."""
+        """Return whether after this token `rest` must come."""
         if matcher.accept((token_id,)) != 1:
             return False
         try:

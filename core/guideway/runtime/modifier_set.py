@@ -394,7 +394,7 @@ class ModifierSet:
     def validate(
         self, sequence: ActiveSequence, token_ids: Sequence[int], *, says: LogitModifier[Any] | None = None
     ) -> int:
-        """Return how many of these drafts every modifier of the sequence lets pass, but for the one that `says` them."""
+        """Return how many of these drafts every modifier of the sequence but the one that `says` them lets pass."""
         count = len(token_ids)
         for modifier, state in sequence.acting:
             if modifier is says:

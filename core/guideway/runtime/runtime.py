@@ -619,8 +619,8 @@ class Runtime:
         return found
 
     def may_end_unseen(self, slot: int) -> bool:
-        """Whether nobody is told anything of the row that the next token of `slot` is drawn from but that token, if a
-        stop token is all that may come: no modifier beside the constraint, and no parameter that bans stop tokens."""
+        """Return whether a stop token that alone may come next needs no row of logits: there is no modifier beside the
+        constraint, and no parameter that bans stop tokens."""
         return self._is_plain(self._sequence(slot))
 
     def validate(self, slot: int, token_ids: Sequence[int]) -> int:
@@ -636,7 +636,7 @@ class Runtime:
     # Parts
 
     def _is_plain(self, sequence: ActiveSequence) -> bool:
-        """Whether no modifier acts on its next token but the constraint, and no ban."""
+        """Return whether no modifier acts on its next token but the constraint, and no ban."""
         journal = sequence.journal
         alone = all(modifier is self._mask or modifier is self._gate for modifier, _ in sequence.acting)
         return alone and sequence.bans is None and not banned_by(journal.request.params, len(journal.token_ids))

@@ -53,7 +53,7 @@ class Parts:
     hooks: Hooks
     info: ModelInfo
     num_forced_tokens: int
-    """How many forced tokens of a sequence a step may have."""
+    """The most forced tokens of a sequence in a step."""
     restart: Callable[[], None]
     """Makes new workers in place of lost ones and brings them to where the first ones were: ready for a step, with
     nothing in their caches."""

@@ -174,7 +174,7 @@ class HostedMatcher(Matcher):
         self.first_closed: int | None = None
         """The first row of the last fill that does not allow all that its grammar does."""
         self.forced: tuple[int, ...] | None = None
-        """What must come next, see `Forcing`, as its host said; None: it was not asked since the last token."""
+        """The tokens that must come next (`Forcing`), as its host said; None: it was not asked since the last token."""
         self._stop_token_ids = stop_token_ids
         self._accepted = accepted
         self.born_in = -1

@@ -1,4 +1,4 @@
-"""Where the logits of vLLM's two model runners lie between the forward pass and the draw."""
+"""The places of vLLM's two model runners where logits lie between the forward pass and the draw."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Seams(ABC):
     """Those of one model runner: around its draw, `act` is called with the logits."""
 
     needed: ClassVar[Mapping[str, Sequence[str]]]
-    """What the runner must have; of a method, the parameters that are relied on."""
+    """The parts that the runner must have; of a method, the parameters that are relied on."""
     inner: ClassVar[str]
-    """What an output that is still to come calls the message it will be."""
+    """The attribute by which an output that is still to come calls the message it will be."""
 
     def __init__(self, runner: Any, act: Act) -> None:
         self._runner = runner
@@ -29,12 +29,12 @@ class Seams(ABC):
 
     @classmethod
     def missing(cls, runner: Any) -> list[str]:
-        """What it has not got, by name."""
+        """The parts it has not got, by name."""
         return [_named(name, given) for name, given in cls.needed.items() if not _has(runner, name, given)]
 
     @abstractmethod
     def sample(self, sample_tokens: Callable[[Any], Any], grammar_output: Any) -> tuple[Any, GuestOutput | None]:
-        """What vLLM makes of the step, and what guideway does."""
+        """Return what vLLM makes of the step, and what guideway does."""
 
 
 class V1Seams(Seams):

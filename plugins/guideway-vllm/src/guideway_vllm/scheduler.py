@@ -19,7 +19,7 @@ from guideway_vllm.steps import ATTRIBUTE
 __all__ = ["with_guest"]
 
 NO_MASKS = np.empty((0, 0), dtype=np.int32)
-"""What vLLM sends down with a step, which guideway's worker takes in its place."""
+"""The message that vLLM sends down with a step, which guideway's worker takes in its place."""
 
 
 @cache

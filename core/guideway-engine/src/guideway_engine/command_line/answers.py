@@ -20,7 +20,7 @@ from guideway_engine.command_line.lines import Lines
 __all__ = ["Answers", "print_table", "report"]
 
 OUTCOMES = ("answered", "cut", "refused", "failed")
-"""What becomes of a prompt."""
+"""The outcomes of a prompt."""
 
 CONSTRAINT = "constraint"
 """In `Completion.unenforced`: the output was ended before it was complete."""
@@ -82,7 +82,7 @@ class Answers:
             self._lines.write(line_of(index, job, result, record), job.id)
 
     def summary(self, *, interrupted: bool) -> str:
-        """How many prompts were answered, and how fast; one line."""
+        """Say how many prompts were answered, and how fast; one line."""
         counts = Counter(_outcome(job, result) for job, result in self.ended)
         said = [f"{counts[what]} {what}" for what in OUTCOMES if counts[what] or what == "answered"]
         if self._num_done:

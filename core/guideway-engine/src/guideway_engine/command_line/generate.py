@@ -148,8 +148,8 @@ def _answer(configuration: Configuration, answers: Answers, asked: list[int], *,
 
 
 def _configuration(args: Namespace, jobs: list[Job]) -> tuple[Configuration, Callable[[], Configuration] | None]:
-    """What the sources say; where they say nothing, strategies and modifiers are what the jobs need. And, where that
-    leaves out strategies, the same with all that are installed, for what turns out not to compile."""
+    """Combine what the sources say; where they say nothing, strategies and modifiers are what the jobs need. And,
+    where that leaves out strategies, the same with all that are installed, for what turns out not to compile."""
     sources = config.sources(args)
     said = config.configuration(args, sources)
     modifiers = {name for job in jobs if isinstance(job.params.modifiers, dict) for name in job.params.modifiers}

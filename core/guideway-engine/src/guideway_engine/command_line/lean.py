@@ -16,7 +16,8 @@ __all__ = ["lean_imports"]
 COMPILER = "torch._dynamo"
 
 ABSENT = ("is_scipy_available", "is_torch_distributed_available")
-"""What ``transformers`` asks for extras that only training and sharding a model need, and that take long to import."""
+"""The questions of ``transformers`` for modules that only training and sharding a model need, and that take long to
+import."""
 
 
 @contextmanager

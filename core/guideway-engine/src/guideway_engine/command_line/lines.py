@@ -1,4 +1,4 @@
-"""Where ``guideway generate`` writes JSON lines: standard output or a file, which a later run may go on with."""
+"""The output of ``guideway generate``: JSON lines on standard output or in a file, which a later run may go on with."""
 
 from __future__ import annotations
 

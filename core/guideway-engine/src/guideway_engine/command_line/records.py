@@ -27,12 +27,12 @@ class Record:
     strategy: str | None
     constraint: Constraint | None
     settings: Mapping[Key, Any]
-    """What it says of the configuration: the model, and the white space of JSON."""
+    """The settings it names: the model, and the white space of JSON."""
 
 
 def written(model: str, constraint: Constraint | None, whitespace: Whitespace) -> dict[str, Any]:
-    """What a line says besides its answer; `whitespace` is that of constraints that do not say. Raises `InvalidGrammar`
-    for a schema that is no JSON."""
+    """Return what a line says besides its answer; `whitespace` is that of constraints that do not say. Raises
+    `InvalidGrammar` for a schema that is no JSON."""
     said: dict[str, Any] = {}
     if isinstance(constraint, JsonSchema):
         said = {"schema": json.loads(constraint.source()), "whitespace": constraint.whitespace or whitespace}

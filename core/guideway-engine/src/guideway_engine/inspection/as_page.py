@@ -77,7 +77,7 @@ class _Page:
                 yield _fact(f"{name}, per token", costs(median(found)), f"median; {costs(max(found))} at most")
 
     def allowed_there(self) -> str:
-        """What might have stood where the text is refused."""
+        """The tokens that might have stood where the text is refused."""
         assert self._of.refusal is not None
         examples = self._of.refusal.allowed.examples
         if not examples:
@@ -120,7 +120,7 @@ class _Page:
             yield f'<span class="token unread"><i></i><b>{shown}</b><s>&nbsp;</s></span>'
 
     def steps(self) -> Iterator[dict[str, Any]]:
-        """What the page tells of a token when it is chosen."""
+        """The words of the page for a token when it is chosen."""
         of = self._of
         for index, step in enumerate(of.steps):
             refused = of.refusal is not None and of.refusal.step == index
@@ -147,7 +147,7 @@ class _Page:
             yield f"<tr>{name}<td>{report.outcome}</td><td>{escape(report.reason)}</td></tr>"
 
     def _height(self, seconds: float) -> float:
-        """Of a bar, from 0 to 1; a logarithm, so that one slow step does not flatten all others."""
+        """The length of a bar, from 0 to 1; a logarithm, so that one slow step does not flatten all others."""
         return log1p(seconds * 1e6) / log1p(self.tallest * 1e6) if self.tallest else 0.0
 
 

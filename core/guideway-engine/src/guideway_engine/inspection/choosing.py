@@ -1,4 +1,4 @@
-"""Which strategy compiles a constraint, and why none of the others does."""
+"""Choose the strategy that compiles a constraint, and say why none of the others does."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from guideway.runtime.candidates import Candidate, CandidateCache
 __all__ = ["Choice", "StrategyReport", "Unenforced", "choose_and_compile"]
 
 MOST_PLACES = 20
-"""How many subschemas with an unenforced keyword are named."""
+"""The most subschemas that are named for one unenforced keyword."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyReport:
-    """What became of one strategy."""
+    """The outcome of one strategy."""
 
     name: str
     outcome: Literal["chosen", "possible", "failed", "refused"]
@@ -30,7 +30,7 @@ class StrategyReport:
     it. ``refused``: it does not take it."""
     reason: str
     unenforced: tuple[str, ...] = ()
-    """What it leaves unenforced, by name."""
+    """The keywords it leaves unenforced, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Unenforced:
     name: str
     """As in `Completion.unenforced`."""
     places: tuple[str, ...]
-    """Where it stands in the schema, as JSON pointers; empty where the constraint is no schema."""
+    """The places where it stands in the schema, as JSON pointers; empty where the constraint is no schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _reports(
 
 
 def _places(constraint: Constraint, name: str) -> tuple[str, ...]:
-    """Where in a schema stands what `name` names, as `guideway.json_schema.keywords` does."""
+    """Find where in a schema stands what `name` names, as `guideway.json_schema.keywords` does."""
     if not isinstance(constraint, JsonSchema):
         return ()
     needed = [part.partition(":")[0] for part in name.split("+") if part not in ("types", "untyped")]

@@ -1,4 +1,4 @@
-"""What a compiled constraint says to each token of a text."""
+"""Ask what a compiled constraint says to each token of a text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Freedom: TypeAlias = Literal["forced", "spelled", "few", "many", "none"]
 FEW = 20
 """Up to so many allowed tokens count as few."""
 EXAMPLES = 12
-"""How many of the allowed tokens are named."""
+"""The most allowed tokens that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Allowed:
     """The tokens that may come next."""
 
     count: int
-    """How many, stop tokens included."""
+    """The number of them, stop tokens included."""
     examples: tuple[int, ...]
     """Some of them: ids, those of short readable text first."""
     first_bytes: bytes
     """The bytes that their texts begin with, ascending, each once."""
     may_end: bool
-    """Whether the text is complete as it stands: stop tokens are among them."""
+    """True if the text is complete as it stands: stop tokens are among them."""
 
 
 NOTHING = Allowed(0, (), b"", may_end=False)
@@ -57,18 +57,18 @@ class Step:
     """Bytes of text before it."""
     allowed: Allowed
     choice: Freedom
-    """How much choice there was: one token; one text, which can be cut into tokens in several ways; at most `FEW`
+    """The choice there was: one token; one text, which can be cut into tokens in several ways; at most `FEW`
     tokens; more; none, where the text cannot be completed any more."""
     accepted: bool
     fill_seconds: float
-    """What the mask took."""
+    """The time of the mask."""
     accept_seconds: float | None
-    """What going on to the next state took; None at the end of the text."""
+    """The time of going on to the next state; None at the end of the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Where and why the text is not what the constraint asks for."""
+    """The place where, and the reason why, the text is not what the constraint asks for."""
 
     step: int
     """Index into `Inspection.steps`."""
@@ -76,7 +76,7 @@ class Refusal:
     """The first byte that may not stand there: inside a token, where the text of the token begins well."""
     reason: str
     allowed: Allowed
-    """What may stand there."""
+    """The characters that may stand there."""
 
 
 class Run(NamedTuple):
@@ -98,12 +98,12 @@ class Inspection:
     strategy: str
     """The one chosen."""
     unenforced: tuple[Unenforced, ...]
-    """What it does not enforce."""
+    """The keywords it does not enforce."""
     compile_seconds: float
     nbytes: int
     """Memory of the compiled constraint, as the strategy reports it."""
     matcher_seconds: float
-    """What a matcher for one sequence took."""
+    """The time to make a matcher for one sequence."""
     text: bytes | None
     """The bytes of all tokens; None without a text."""
     token_ids: tuple[int, ...]
@@ -112,14 +112,14 @@ class Inspection:
     refusal: Refusal | None
     """None: the text is what the constraint asks for, as far as the strategy enforces it, or there is no text."""
     valid: bool | None
-    """Whether the text is an instance of the schema, by the library ``jsonschema``. None: not known, no JSON Schema, or
+    """True if the text is an instance of the schema, by the library ``jsonschema``. None: not known, no JSON Schema, or
     no text."""
     faults: tuple[Fault, ...]
     """Why it is not."""
 
     @property
     def num_forced(self) -> int:
-        """How many accepted tokens left no choice."""
+        """The number of accepted tokens that left no choice."""
         return sum(run.length for run in self.forced_runs)
 
     @property
@@ -142,7 +142,7 @@ class Inspection:
 
     @property
     def passes(self) -> bool:
-        """Whether neither the strategy nor ``jsonschema`` has something against the text."""
+        """Return whether neither the strategy nor ``jsonschema`` has something against the text."""
         return self.refusal is None and self.valid is not False
 
 
@@ -183,7 +183,7 @@ def inspect_constraint(
 
 
 def _judged(constraint: Constraint, text: bytes | None) -> tuple[bool | None, tuple[Fault, ...]]:
-    """What `Inspection` has as `valid` and `faults`."""
+    """Return what `Inspection` has as `valid` and `faults`."""
     if text is None or not isinstance(constraint, JsonSchema):
         return None, ()
     try:
@@ -302,7 +302,7 @@ class _Walk:
             return self._of_bytes.accept((token_id,)) == 1
 
     def _allowed(self, matcher: Matcher) -> tuple[Allowed, float]:
-        """What the mask allows, and what it took to fill."""
+        """Return what the mask allows, and what it took to fill."""
         begin = time.perf_counter()
         try:
             with self._blamed("fill_bitmask"):

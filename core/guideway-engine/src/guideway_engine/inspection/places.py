@@ -1,4 +1,4 @@
-"""Where in a text a byte stands, for a person who has the text in an editor."""
+"""Tell where in a text a byte stands, for a person who has the text in an editor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Place:
 
 
 def place_of(text: bytes, offset: int, *, is_json: bool) -> Place:
-    """Where the byte at `offset` of `text` stands; in the middle of a character, where that begins."""
+    """Return where the byte at `offset` of `text` stands; in the middle of a character, where that begins."""
     before = text[:offset].decode(errors="ignore")
     pointer = json_place(before) if is_json else None
     return Place(offset, before.count("\n") + 1, len(before) - before.rfind("\n"), pointer)

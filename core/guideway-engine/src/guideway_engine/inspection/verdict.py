@@ -22,7 +22,7 @@ __all__ = [
 
 
 def verdict(inspection: Inspection) -> str:
-    """Whether the text is what the constraint asks for, and if not, where it is refused."""
+    """Say whether the text is what the constraint asks for, and if not, where it is refused."""
     refusal = inspection.refusal
     if inspection.text is None:
         return "No text: this is what may come first."
@@ -36,7 +36,7 @@ def verdict(inspection: Inspection) -> str:
 
 
 def judge_lines(inspection: Inspection) -> list[str]:
-    """What ``jsonschema`` says of the whole text."""
+    """Say what ``jsonschema`` finds of the whole text."""
     if inspection.text is None or not isinstance(inspection.constraint, JsonSchema):
         return []
     if inspection.valid is None:
@@ -51,7 +51,7 @@ def judge_lines(inspection: Inspection) -> list[str]:
 
 
 def unenforced_lines(inspection: Inspection) -> list[str]:
-    """What the chosen strategy does not enforce, each with its places."""
+    """List what the chosen strategy does not enforce, each with its places."""
     return [
         f"{each.name}{' at ' if each.places else ''}{', '.join(each.places)}" for each in inspection.unenforced
     ] or ["nothing: every part of the constraint is enforced"]
@@ -72,7 +72,7 @@ def costs_line(inspection: Inspection) -> str:
 
 
 def forced_line(inspection: Inspection) -> str:
-    """How many tokens left no choice."""
+    """Count the tokens that left no choice."""
     tokens, runs = counted(len(inspection.token_ids), "token"), inspection.forced_runs
     if not runs:
         return f"{tokens}, none forced"
@@ -81,7 +81,7 @@ def forced_line(inspection: Inspection) -> str:
 
 
 def step_words(step: Step) -> str:
-    """How much choice there was: ``1 forced``."""
+    """Say how much choice there was: ``1 forced``."""
     return "" if step.choice == "none" else f"{step.allowed.count:,} {step.choice}"
 
 
@@ -93,7 +93,7 @@ def step_token(inspection: Inspection, step: Step) -> str:
 
 
 def allowed_words(inspection: Inspection, allowed: Allowed, *, in_tokens: bool) -> str:
-    """What may come, as the tokens themselves or as the characters they begin with."""
+    """Say what may come, as the tokens themselves or as the characters they begin with."""
     examples = [token_text(inspection.vocabulary, token_id) for token_id in allowed.examples]
     if not examples:
         return "nothing"

@@ -26,7 +26,7 @@ def visible(text: bytes) -> str:
 
 
 def begins(first_bytes: bytes) -> str:
-    """Which characters texts may begin with, as ranges: ``␣ - 0-9``. What is beyond ASCII is not told apart."""
+    """List the characters that texts may begin with, as ranges: ``␣ - 0-9``. What is beyond ASCII is not told apart."""
     runs: list[list[int]] = []
     for byte in first_bytes:
         if byte >= 0x80:

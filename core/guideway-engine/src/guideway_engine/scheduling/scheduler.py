@@ -286,7 +286,7 @@ class Scheduler:
         return works
 
     def _forced(self, sequences: list[SequenceState]) -> dict[SequenceState, Sequence[int]]:
-        """What must come next, of those that draw in this step."""
+        """Return what must come next, of those that draw in this step."""
         if not self._num_forced_tokens:
             return {}
         limits = {}
@@ -299,7 +299,7 @@ class Scheduler:
         return {sequence: found[sequence.slots[0]] for sequence in limits}
 
     def _ends_unseen(self, sequence: SequenceState, forced: Sequence[int]) -> bool:
-        """Whether nothing but the end can come, and nobody asks what the model says to that."""
+        """Return whether nothing but the end can come, and nobody asks what the model says to that."""
         at_end = len(forced) == 1 and forced[0] in sequence.group.stop_token_ids
         return at_end and sequence.logprobs is None and self._runtime.may_end_unseen(sequence.slots[0])
 
@@ -310,7 +310,7 @@ class Scheduler:
         self._apply(SequenceOutput(sequence, tuple(token_ids), [], outcome))
 
     def _draft(self, sequence: SequenceState, forced: Sequence[int], budget: int, *, guess: bool) -> list[int]:
-        """What is forced; where it may `guess`, what is looked up, if that is not cut shorter."""
+        """Return what is forced; where it may `guess`, what is looked up, if that is not cut shorter."""
         drafts = list(forced[: max(0, budget // len(sequence.slots))])
         room = min(self._num_speculative_tokens, sequence.group.max_tokens - len(sequence.output) - 1)
         room = min(room, budget // len(sequence.slots))
