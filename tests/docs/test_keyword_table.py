@@ -37,10 +37,8 @@ def test_every_keyword_has_a_row_and_every_pair_counts() -> None:
         assert pairs == sum("+" in pair for pair in table)
 
 
-def test_keywords_without_a_row_are_told() -> None:
-    names = {name.partition(":")[0] for _, table in tables().values() for name in table if ":number" not in name}
-    assert set(KEYWORDS) - names == {"multipleOf"}
-    assert "without a row is named by every strategy: `multipleOf`" in PAGE.read_text("utf-8")
+def test_every_keyword_has_a_row() -> None:
+    assert {name.partition(":")[0] for _, table in tables().values() for name in table} >= set(KEYWORDS)
 
 
 def test_a_page_that_is_not_up_to_date_is_named(

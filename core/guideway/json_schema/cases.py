@@ -535,6 +535,7 @@ _LABELLED: list[Case] = [
         [1],
         ["a", None],
     ),
+    ("multipleOf", {"type": "integer", "multipleOf": 3}, [-12, 0, 3, 333], [-2, -1, 1, 4, 100]),
     ("multipleOf:number", {"type": "number", "multipleOf": 0.5}, [0, 1.5, 2, -2.5], [0.25, 1.2]),
     ("exclusiveMinimum:draft4", {"type": "integer", "minimum": 2, "exclusiveMinimum": True}, [3, 12], [1, 2]),
     ("exclusiveMaximum:draft4", {"type": "integer", "maximum": 4, "exclusiveMaximum": True}, [-12, 3], [4, 5]),
@@ -700,7 +701,7 @@ def cases() -> Iterator[Case]:
         types = ["number", "integer"] if kind == "number" else [kind]
         for name, schemas in fragments.items():
             plain = name.partition(":")[0] if name.startswith("format") else name
-            needs_type = f"{plain}+untyped" in keywords(schemas[0])
+            needs_type = {f"{plain}+untyped", f"{plain}:number+untyped"} & keywords(schemas[0])
             for schema in schemas:
                 for typed in [{"type": t, **schema} for t in types] if needs_type else [schema]:
                     yield from _case(name, typed, everything)

@@ -12,7 +12,8 @@ __all__ = ["as_json"]
 
 
 def as_json(inspection: Inspection, model: str) -> dict[str, Any]:
-    """Return the object that ``guideway inspect --json`` prints. Times are microseconds; bytes that are no text are hexadecimal."""
+    """Return the object that ``guideway inspect --json`` prints. Times are microseconds; bytes that are no text are
+    hexadecimal."""
     shown = _Shown(inspection)
     text = inspection.text
     return {
