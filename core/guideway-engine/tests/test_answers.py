@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 from guideway import Completion, FinishReason, GenerationResult, InvalidRequest, Regex, SamplingParams
 from guideway.api.types import TokenLogprobs
-from guideway_engine.command_line.answers import print_line, print_table, report
+from guideway_engine.command_line.answers import line_of, print_table, report
 from guideway_engine.command_line.jobs import Job
+from guideway_engine.command_line.lines import Lines
 
 SCORES = (
     TokenLogprobs(5, -0.25, ((5, -0.25), (6, -2.0))),
@@ -33,6 +34,10 @@ REFUSED = GenerationResult(
 
 def job(name: str, params: SamplingParams | None = None) -> Job:
     return Job(name, f"prompt {name}", "", params or SamplingParams())
+
+
+def print_line(index: int, job: Job, result: GenerationResult) -> None:
+    Lines(None, append=False).write(line_of(index, job, result), job.id)
 
 
 def test_a_line_has_the_first_output_and_all_of_them_if_there_are_more(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,6 +69,7 @@ def test_every_field_can_be_set_by_every_source(tmp_path: Path) -> None:
         "enable_prefix_caching": False,
         "max_waiting": 7,
         "num_speculative_tokens": 8,
+        "forced_tokens": "canonical",
         "split_special_tokens": False,
         "grammar_host": "inline",
         "modifier_host": "process",

@@ -213,7 +213,9 @@ def check(plugin: str, phase: str, error: type[BaseException], result: Generatio
         assert str(result.error).startswith("validator hostile/hooks.hostile failed")
     else:
         assert isinstance(result.error, PluginError) and result.error.plugin == plugin
-        assert str(result.error).startswith(f"{plugin} failed in {phase}: {error.__name__}")
+        # whichever asks the matcher first
+        phases = (phase, "forced") if (plugin, phase) == ("grammar.hostile", "accept") else (phase,)
+        assert str(result.error).startswith(tuple(f"{plugin} failed in {each}: {error.__name__}" for each in phases))
         assert result.finish_reason is FinishReason.INTERNAL_ERROR
 
 

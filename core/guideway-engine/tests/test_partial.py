@@ -70,7 +70,7 @@ def test_each_output_has_its_own(engine: Engine) -> None:
 def test_a_number_is_finished_when_the_answer_is(engine: Engine) -> None:
     generation = engine.submit(PROMPT, asked(constraint={"type": "integer", "minimum": 1000, "maximum": 2000}))
     seen = [generation.partial() for _ in generation]
-    assert seen[:4] == [None] * 4
+    assert set(seen[:-1]) == {None}
     assert generation.partial() == generation.wait().parsed
 
 

@@ -402,7 +402,7 @@ class SamplingParams:
     """The policy for a constraint of which not all can be enforced; None: what the operator chose, ``report`` by
     default."""
     max_retries: int = 0
-    """The number of times that an output that is not valid is drawn again, each time with another seed; with
+    """The number of times that an invalid output is drawn again, each time with another seed; with
     ``on_unenforced="check"``."""
     close: bool = True
     """True if the last tokens of its limit are kept to complete what the constraint asks for."""

@@ -44,7 +44,7 @@ class Limits:
     memory_bytes: Annotated[int, Range(1 << 20)] = 2 << 30
     """The bytes that a grammar or modifier host may allocate beyond what it starts with."""
     remembered_seconds: Seconds = 300.0
-    """The seconds for which a constraint that missed a limit, or killed a host, is refused at once."""
+    """The seconds for which a constraint that missed a limit, or killed a host, is refused."""
 
     def __post_init__(self) -> None:
         check_fields(self, table="limits")

@@ -161,8 +161,8 @@ class Runtime:
         self._gate = None
         if reasoning is not None and reasoning.has_marker:
             self._gate = ReasoningGate(Marker(reasoning, context.vocabulary), self._mask, context)
-        own = [self._mask] if self._gate is None else [self._gate, self._mask]
-        self._modifiers = ModifierSet([*own, *modifiers], context, offers, limits, stopwatch, waiting)
+        self._own = [self._mask] if self._gate is None else [self._gate, self._mask]
+        self._modifiers = ModifierSet([*self._own, *modifiers], context, offers, limits, stopwatch, waiting)
         self._request_seconds = limits.request_seconds
         self._compiler = RequestCompiler(self._modifiers, self._mask.name, self._modifier_threads, self._at_work)
         self._by_name = {m.name: m for m in modifiers}
@@ -638,7 +638,7 @@ class Runtime:
     def _is_plain(self, sequence: ActiveSequence) -> bool:
         """Return whether no modifier acts on its next token but the constraint, and no ban."""
         journal = sequence.journal
-        alone = all(modifier is self._mask or modifier is self._gate for modifier, _ in sequence.acting)
+        alone = all(modifier in self._own for modifier, _ in sequence.acting)
         return alone and sequence.bans is None and not banned_by(journal.request.params, len(journal.token_ids))
 
     def _begin(self, journal: Journal, compiled: Compiled) -> ActiveSequence:

@@ -58,7 +58,7 @@ class EngineSettings:
     runner: Name = "transformers"
     """The component that runs the model."""
     executor: Name = "local"
-    """The place where the workers run: ``local``, in this process, or ``process``, in processes of their own."""
+    """The place of the workers: ``local``, this process, or ``process``, processes of their own."""
     max_num_seqs: Positive = 32
     """The number of sequences that run at once."""
     max_model_len: Annotated[int, Range(2)] | None = None
@@ -71,18 +71,16 @@ class EngineSettings:
     enable_prefix_caching: bool = True
     """True if prompts that begin alike share what was computed; changes speed, never tokens."""
     max_waiting: Positive = 1024
-    """The number of sequences that may wait before more of the same or a lower priority are turned away."""
+    """The sequences that may wait before more of the same or a lower priority are turned away."""
     num_speculative_tokens: Annotated[int, Range(0)] = 0
     """The number of tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
     forced_tokens: Literal["exact", "canonical", "off"] = "exact"
-    """Tokens that a grammar, or a modifier, forces pass through the model together with the token before them:
-    ``exact``: where the model cuts the text into them, so that no token changes; ``canonical``: as the tokenizer cuts
-    it, whatever the model would; ``off``: one step for each."""
+    """Forced tokens: ``exact``, ``canonical`` (cut as the tokenizer cuts text), or ``off``, one step each."""
     split_special_tokens: bool = True
     """True if special tokens written out in chat messages are text; False: ``<|im_end|>`` in a message is the token, so
     that who writes a message can end it and speak in another role. In a prompt that is text it is the token always."""
     grammar_host: Literal["process", "inline"] = "process"
-    """The place where grammar strategies run: ``process``, in grammar hosts, or ``inline``, in this process."""
+    """The place of grammar strategies: ``process``, grammar hosts, or ``inline``, this process."""
     modifier_host: Literal["process", "inline"] = "inline"
     """The place where modifiers keep their states: ``process``, in modifier hosts, or ``inline``, here."""
     compile_threads: Positive = 2

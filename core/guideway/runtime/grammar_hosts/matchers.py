@@ -133,8 +133,9 @@ class MatcherHost:
                     raise
 
     def ask_forced(self, matchers: Sequence[HostedMatcher], limit: int) -> None:
-        """Set `HostedMatcher.forced` of those that are not slow, if the host is there and does nothing else; the rows
-        of a step with these drafts come with it, and are kept for it. What fails, fails with that step."""
+        """Set `HostedMatcher.forced` of those that are not slow, if the host is there and does nothing else, or where
+        steps wait for it; the rows of a step with these drafts come with it, and are kept for it. What fails, fails
+        with that step."""
         for matcher in matchers:
             matcher.forced = ()
         with self._lock:
@@ -143,7 +144,7 @@ class MatcherHost:
             jobs = [FillJob(matcher) for matcher in matchers if not self.is_slow(matcher.grammar.number)]
             jobs = jobs[: MAX_ROWS // (1 + limit)]
             try:
-                if not jobs or lane.is_pending or not lane.together or not lane.is_up(0.0):
+                if not jobs or lane.is_pending or not lane.together or not lane.is_up(0.0 if self._sits_out else None):
                     return
                 lane.begin(jobs, range(len(jobs)), limit)
                 filled = lane.end(self._patience(lane, len(jobs)))

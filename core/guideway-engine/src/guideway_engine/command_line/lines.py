@@ -67,11 +67,11 @@ class Lines:
         """Write one line. Raises `OutputLost`, and OSError for standard output, both with the last whole line."""
         try:
             if self._file is not None:
-                self._write(json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace"))
+                self._write(_text(line).encode(errors="backslashreplace"))
             elif sys.stdout.isatty():
                 print_json(line)
             else:
-                text = json.dumps(line, ensure_ascii=False)
+                text = _text(line)
                 # the line and its end at once: an interrupt comes before or after both
                 sys.stdout.write((text if as_stdout_can(text) == text else json.dumps(line)) + "\n")
                 sys.stdout.flush()
@@ -100,6 +100,12 @@ class Lines:
             with suppress(OSError):
                 os.ftruncate(self._file, before)
             raise
+
+
+def _text(line: dict[str, Any]) -> str:
+    """Return a line as readable as can be, without anything that commands a terminal."""
+    text = json.dumps(line, ensure_ascii=False)
+    return text if printable(text) == text else json.dumps(line)
 
 
 def resumed(path: str, jobs: Sequence[Job]) -> set[str]:
