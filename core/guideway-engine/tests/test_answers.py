@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from guideway import Completion, FinishReason, GenerationResult, InvalidRequest, Regex, SamplingParams
 from guideway.api.types import TokenLogprobs
-from guideway_engine.command_line.answers import line_of, print_table, report
+from guideway_engine.command_line.answers import line_of, print_object, print_table, report
 from guideway_engine.command_line.jobs import Job
 from guideway_engine.command_line.lines import Lines
 
@@ -117,6 +117,31 @@ def test_nothing_printed_commands_a_terminal(capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr()
     for text in (lines, shown.out, shown.err):
         assert not set(text) & set(bad[0] + "\x07\x9b\u202e")
+
+
+def test_the_only_answer_is_shown_as_the_object_that_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"name": "Zoë", "bad": "\x1b]0;mine\x07", "ages": [31, 2.5], "more": {}}
+    output = Completion(text=json.dumps(value, separators=(",", ":")), token_ids=(1, 2), strategy="mine")
+    assert print_object([(job("a"), GenerationResult(request_id="r", outputs=(output,)))])
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == value
+    assert "\n" in shown.out.strip() and "\x1b" not in shown.out
+    assert shown.err == "guideway: stop, 2 tokens, mine\n"
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        *((Completion(text=text),) for text in ("no JSON", '{"cut": ', "31", '"text"')),
+        (Completion(text="{}"), Completion(text="{}")),
+        (Completion(text="hm</think>{}", num_reasoning_tokens=1, answer_start=10),),
+        REFUSED.outputs,
+    ],
+    ids=lambda outputs: " ".join(output.text or "refused" for output in outputs),
+)
+def test_anything_else_is_for_the_table(outputs: tuple[Completion, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert not print_object([(job("a"), GenerationResult(request_id="r", outputs=outputs))])
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_table_tells_reasoning_and_how_an_answer_was_closed(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
@@ -11,13 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from guideway.api.types import Completion, FinishReason, GenerationResult, TokenLogprobs
-from guideway.command_line.terminal import as_stdout_can
+from guideway.command_line.terminal import as_stdout_can, print_json
 from guideway.errors import GuidewayError, InvalidRequest, printable
 
 from guideway_engine.command_line.jobs import Job, in_flags
 from guideway_engine.command_line.lines import Lines
 
-__all__ = ["Answers", "print_table", "report"]
+__all__ = ["Answers", "print_object", "print_table", "report"]
 
 OUTCOMES = ("answered", "cut", "refused", "failed")
 """The outcomes of a prompt."""
@@ -126,6 +127,24 @@ def line_of(index: int, job: Job, result: GenerationResult, record: Mapping[str,
     if result.prompt_logprobs is not None:
         line["prompt_logprobs"] = [None if entry is None else _logprobs(entry) for entry in result.prompt_logprobs]
     return line
+
+
+def print_object(answered: Sequence[tuple[Job, GenerationResult]]) -> bool:
+    """Print the only answer there is, where that is a JSON object or array, so that it can be read and copied; how it
+    ended is said on standard error. Returns False, and prints nothing, of anything else."""
+    outputs = [output for _, result in answered for output in result.outputs]
+    if len(outputs) != 1 or outputs[0].error is not None or outputs[0].num_reasoning_tokens:
+        return False
+    try:
+        value = json.loads(outputs[0].text)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(value, dict | list):
+        return False
+    print_json(value)
+    sys.stdout.flush()
+    print(printable(f"guideway: {', '.join(_ending(outputs[0]).splitlines())}"), file=sys.stderr)
+    return True
 
 
 def print_table(answered: Sequence[tuple[Job, GenerationResult]]) -> None:

@@ -16,7 +16,7 @@ from guideway.api.types import Completion, FinishReason, GenerationResult
 from guideway.errors import InvalidConfiguration, PluginError, UnsupportedGrammar
 
 from guideway_engine.command_line import config, jobs
-from guideway_engine.command_line.answers import Answers, print_table, report
+from guideway_engine.command_line.answers import Answers, print_object, print_table, report
 from guideway_engine.command_line.jobs import Job, read_jobs
 from guideway_engine.command_line.lean import lean_imports
 from guideway_engine.command_line.lines import Lines, resumed
@@ -38,11 +38,11 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         "generate",
         usage="guideway generate --model NAME (--prompt TEXT | --input FILE) [flags]",
         help="answer prompts with a model, under a constraint",
-        description="Answer prompts with a model, under a constraint. Prints a table to a terminal, JSON lines to a "
-        "pipe. Exit status: 0 all prompts were answered; 1 some were refused, failed or, under a constraint, cut; "
-        "2 wrong usage; 130 interrupted, after the answers that were ready were written. Where there "
-        "is a constraint and no configuration names strategies, all that are installed "
-        "can be used, guideway's own distributions first.",
+        description="Answer prompts with a model, under a constraint. Prints a table to a terminal, or the JSON object "
+        "of a single answer, and JSON lines to a pipe. Exit status: 0 all prompts were answered; 1 some were refused, "
+        "failed or, under a constraint, cut; 2 wrong usage; 130 interrupted, after the answers that were ready were "
+        "written. Where there is a constraint and no configuration names strategies, all that are installed can be "
+        "used, guideway's own distributions first.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON also to a terminal")
     parser.add_argument(
@@ -112,7 +112,9 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
         finally:
             answers.write_rest()
     if in_table and answers.ended:
-        print_table(answers.ended)
+        in_table = not print_object(answers.ended)
+        if in_table:
+            print_table(answers.ended)
     status = report(answers.ended, in_table=in_table)
     if args.prompt is None or interrupted:
         print(answers.summary(interrupted=interrupted), file=sys.stderr)
