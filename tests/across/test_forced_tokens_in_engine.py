@@ -119,6 +119,7 @@ def without(strategy: str) -> list[GenerationResult]:
         return generate(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("settings", [SETTINGS["exact"], SETTINGS["inline"]], ids=["process", "inline"])
 def test_no_strategys_output_changes(strategy: str, settings: dict[str, Any]) -> None:

@@ -94,6 +94,7 @@ def test_a_format_that_is_not_known_is_open_only_where_the_verdict_hangs_on_it()
     assert is_valid({"anyOf": [unknown, {"const": "x"}]}, '"x"', enforces_formats=False) is True
 
 
+@pytest.mark.slow
 def test_verdicts_agree_with_the_labels_of_the_probe() -> None:
     judged = 0
     for name, schema, right, wrong in cases():

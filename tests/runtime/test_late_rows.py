@@ -195,6 +195,7 @@ def test_what_fails_where_the_slow_ones_are_leaves_nothing_there(hosts: GrammarH
     assert private_bytes(living, 1) < before + 64 * WEIGHT
 
 
+@pytest.mark.slow
 def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: GrammarHosts) -> None:
     """Two are late together, for the first time in this host; one of them ends before their rows are there."""
     strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
