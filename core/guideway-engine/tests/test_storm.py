@@ -182,7 +182,9 @@ def test_outputs_in_a_storm_are_those_of_a_run_alone(
         kept = sum(holder.region.size for holder in scheduler._cache._kept.values() if holder.region is not None)
         assert scheduler._cache._free.num_free() + kept == scheduler._cache.num_cells
     finished = 0
-    with Engine(EngineConfig(**config, enable_prefix_caching=False, short_budget="cut")) as engine:
+    # a token for each step, so that outputs are forked at the same length
+    one_by_one = EngineConfig(**config, enable_prefix_caching=False, short_budget="cut", forced_tokens="off")
+    with Engine(one_by_one) as engine:
         for plan in todo:
             assert plan.generation is not None
             result = plan.generation.result
