@@ -420,7 +420,10 @@ def test_accepted_drafts_decide_as_single_tokens_do() -> None:
             for row, wanted in enumerate(rows[done : done + count]):
                 assert [i for i in range(len(VOCABULARY)) if is_allowed(bitmask, row, i)] == wanted
             several.accept(tokens[done : done + count])
+            known = together.records[min(count, len(together.records)) - 1]
+            together.accept(())  # as with a question that is asked before the draw
             together.accept(tokens[done : done + count])
+            assert together.record == known
             done += count
 
 

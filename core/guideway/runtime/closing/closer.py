@@ -91,7 +91,9 @@ class Closer:
 
     def accept(self, token_ids: Sequence[int]) -> None:
         """These are final, and were drawn from the rows of the last `restrict`, the first from the first."""
-        if token_ids and self.records:
+        if not token_ids:  # what is known stays: the rows of the last `restrict` may still be drawn from
+            return
+        if self.records:
             self.record = self.records[min(len(token_ids), len(self.records)) - 1]
         self.records = []
         self._go_on(token_ids)

@@ -193,7 +193,9 @@ class HostedMatcher(Matcher):
     # What is known
 
     def accept(self, token_ids: Sequence[int]) -> int:
-        if token_ids and self.ends:
+        if not token_ids:
+            return 0
+        if self.ends:
             self.end = self.ends[min(len(token_ids), len(self.ends)) - 1]
         self.ends, self.forced = (), None
         for count, token_id in enumerate(token_ids):
