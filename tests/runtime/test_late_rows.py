@@ -19,7 +19,7 @@ from guideway.errors import GuidewayError
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts
 from guideway.runtime.grammar_hosts.matchers import MatcherHost
-from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher
+from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher, HostedStrategy
 from guideway.runtime.mask_block import Late
 from prometheus_client import REGISTRY
 
@@ -193,6 +193,29 @@ def test_what_fails_where_the_slow_ones_are_leaves_nothing_there(hosts: GrammarH
         if number == 4:
             before = private_bytes(living, 1)
     assert private_bytes(living, 1) < before + 64 * WEIGHT
+
+
+def test_whose_rows_are_kept_is_in_no_other_command(hosts: GrammarHosts) -> None:
+    """It may draw from them, and what it then accepts must not be taken for what that command said."""
+    strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
+    assert isinstance(strategy, HostedStrategy)
+    compiled = strategy.compile(Regex("abc[a-z]{2}", strategy="hostile"))
+    matcher = compiled.matcher(STOPS)
+    assert isinstance(matcher, HostedMatcher)
+    bitmask = allocate(1, VOCABULARY.logits_width)
+    matcher.fill_bitmask(bitmask, 0)  # the host is there
+    assert matcher.accept(ids_of(b"a")) == 1
+    strategy.ask_forced([matcher], 4)
+    lane, forced = living._lanes[0], matcher.forced
+    assert forced and matcher.number in living._kept
+    before = lane.num_commands
+    strategy.ask_forced([matcher], 4)
+    assert (lane.num_commands, matcher.forced) == (before, forced)
+    matcher.fill_bitmask(bitmask, 0)
+    assert lane.num_commands == before
+    assert matcher.accept(ids_of(b"b")) == 1
+    matcher.fill_bitmask(bitmask, 0)
+    assert matcher.accept(ids_of(b"b")) == 0 and matcher.accept(ids_of(b"c")) == 1
 
 
 @pytest.mark.slow

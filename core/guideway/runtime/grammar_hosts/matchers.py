@@ -136,11 +136,13 @@ class MatcherHost:
         """Set `HostedMatcher.forced` of those that are not slow, if the host is there and does nothing else, or where
         steps wait for it; the rows of a step with these drafts come with it, and are kept for it. What fails, fails
         with that step."""
-        for matcher in matchers:
-            matcher.forced = ()
         with self._lock:
             self._check_open()
             lane = self._lanes[0]
+            # whose rows are kept may draw from them at any time: no command about it may be on its way then
+            matchers = [matcher for matcher in matchers if matcher.number not in self._kept]
+            for matcher in matchers:
+                matcher.forced = ()
             jobs = [FillJob(matcher) for matcher in matchers if not self.is_slow(matcher.grammar.number)]
             jobs = jobs[: MAX_ROWS // (1 + limit)]
             try:

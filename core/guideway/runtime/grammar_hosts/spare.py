@@ -8,11 +8,9 @@ from contextlib import suppress
 
 from guideway.runtime.grammar_hosts.children import Child, answer_of
 from guideway.runtime.grammar_hosts.messages import Frames
+from guideway.runtime.grammar_hosts.nursery import ANSWER_SECONDS
 
 __all__ = ["Spare"]
-
-TAKES_OVER_WITHIN = 2.0
-"""Seconds."""
 
 
 class Spare:
@@ -22,7 +20,7 @@ class Spare:
     def __init__(self, control: Frames) -> None:
         ours, theirs = socket.socketpair()
         self._control = Frames(ours)
-        ours.settimeout(TAKES_OVER_WITHIN)
+        ours.settimeout(ANSWER_SECONDS)
         try:
             with theirs:
                 control.send(("spare", None))
@@ -44,7 +42,7 @@ class Spare:
         try:
             child = self._child()
             self._control.send(())
-            answer_of(self._control, child.pid, TAKES_OVER_WITHIN)
+            answer_of(self._control, child.pid, ANSWER_SECONDS)
         except BaseException:
             self._control.close()
             if child is not None:
@@ -62,4 +60,4 @@ class Spare:
         self._control.close()
 
     def _child(self) -> Child:
-        return Child(answer_of(self._control, 0, TAKES_OVER_WITHIN)["pid"])
+        return Child(answer_of(self._control, 0, ANSWER_SECONDS)["pid"])
