@@ -7,7 +7,7 @@
 #   make contracts      writes docs/contracts/ anew from the conformance checks
 #   make keywords       writes the tables of docs/which-strategy.md anew from what the probes measured
 #   make test-slow      tests that take minutes
-#   make test-vllm      tests inside a real vLLM, in an environment of their own
+#   make test-vllm      tests inside a real vLLM, in an environment of their own: test-vllm-v1 and test-vllm-v2, by model runner
 #   make test-vllm-slow  those that take long in vLLM's V2 model runner
 #   make demo-vllm      the same schema in vLLM alone and with guideway in it
 #   make test-corpora   CORPORA=folder: tests over a corpus of schemas
@@ -41,7 +41,7 @@ export OMP_NUM_THREADS ?= 1
 empty :=
 space := $(empty) $(empty)
 
-.PHONY: help setup setup-vllm demo demo-vllm test test-slow test-vllm test-vllm-slow test-corpora fuzz lint conform contracts keywords format bench bench-vllm soak clean
+.PHONY: help setup setup-vllm demo demo-vllm test test-slow test-vllm test-vllm-v1 test-vllm-v2 test-vllm-slow test-corpora fuzz lint conform contracts keywords format bench bench-vllm soak clean
 .DELETE_ON_ERROR:
 
 help:
@@ -77,9 +77,13 @@ test: setup
 test-slow: setup
 	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile || [ $$? -eq 5 ]  # 5: no test is marked slow
 
-test-vllm: setup-vllm
+test-vllm: test-vllm-v1 test-vllm-v2
+
+test-vllm-v1: setup-vllm
 	$(VLLM_BIN)/python -c "import openai, vllm"
 	$(VLLM_BIN)/python -m pytest tests/vllm plugins/guideway-vllm -m "vllm or not vllm" -W default
+
+test-vllm-v2: setup-vllm
 	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_TESTS) -m "not slow" -W default
 
 # what takes longer in the V2 model runner, whose kernels an interpreter runs
