@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import subprocess
 import sys
 
 import pytest
 
+from tests.support.terminal import shown_at_terminal
+
 COLOR = re.compile(r"\x1b\[\d+m")
 
 
 def shown(*arguments: str, **environment: str) -> str:
     """What a command shows at a terminal."""
-    master, slave = pty.openpty()
-    variables = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    variables |= {"COLUMNS": "80", "TERM": "xterm"} | environment
-    command = [sys.executable, "-m", "guideway", *arguments]
-    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=variables) as process:
-        os.close(slave)
-        text = b""
-        while True:
-            try:
-                text += os.read(master, 65536)
-            except OSError:  # the other side is closed
-                break
-    os.close(master)
-    assert process.returncode == 0
-    return text.decode().replace("\r\n", "\n")
+    status, text = shown_at_terminal([sys.executable, "-m", "guideway", *arguments], environment=environment)
+    assert status == 0
+    return text
 
 
 @pytest.mark.parametrize("arguments", [("plugins", "list"), ("config", "show", "--model", "m" * 60)])

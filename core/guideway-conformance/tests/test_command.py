@@ -20,6 +20,8 @@ from guideway_conformance.runner import run
 from guideway_conformance.target import Target
 from suite_support.packages import BROKEN, GOOD, UNLOADABLE, install
 
+from tests.support.terminal import shown_at_terminal
+
 CORE = ["conform", "device.mine", "--up-to", "core"]
 HANGING = f"""\
 {GOOD}
@@ -248,18 +250,7 @@ def test_an_interrupt_from_the_keyboard_leaves_a_report_and_no_process(site: Pat
 
 
 def test_a_terminal_sees_progress_and_color(site: Path) -> None:
-    leader, follower = os.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(site), "TERM": "xterm"}
-    environment.pop("NO_COLOR", None)
     command = [sys.executable, "-m", "guideway", "conform", "mine", "--up-to", "smoke"]
-    with subprocess.Popen(command, stdout=follower, stderr=follower, stdin=follower, env=environment) as process:
-        os.close(follower)
-        seen = b""
-        while True:
-            try:
-                seen += os.read(leader, 65536)
-            except OSError:  # the terminal was hung up
-                break
-        assert process.wait() == 2
-    os.close(leader)
-    assert b"\r\x1b[K" in seen and b" smoke" in seen and b"\x1b[1;33mINCOMPLETE" in seen
+    status, seen = shown_at_terminal(command, environment={"PYTHONPATH": str(site)})
+    assert status == 2
+    assert "\r\x1b[K" in seen and " smoke" in seen and "\x1b[1;33mINCOMPLETE" in seen

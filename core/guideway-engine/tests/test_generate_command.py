@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from guideway_engine.command_line import config, jobs
 
 from tests.support.distributions import install
 from tests.support.stages import everyday
+from tests.support.terminal import at_terminal, shown_at_terminal
 
 SCHEMA = {
     "type": "object",
@@ -61,13 +61,8 @@ def test_one_prompt_gives_one_json_line_in_a_pipe(schema: str) -> None:
 def test_a_terminal_gets_a_table(schema: str, tmp_path: Path) -> None:
     lines = tmp_path / "prompts.jsonl"
     lines.write_text("".join(json.dumps({"prompt": PROMPT, "max_tokens": n}) + "\n" for n in (60, 0)), encoding="utf-8")
-    master, slave = pty.openpty()
-    environment = os.environ | {"COLUMNS": "120", "TERM": "xterm"}
-    command = [*GENERATE, "--schema", schema, "--input", str(lines)]
-    with subprocess.Popen(command, stdout=slave, stderr=slave, stdin=slave, env=environment) as process:
-        os.close(slave)
-        text = read_all(master)
-    assert process.returncode == 1
+    status, text = shown_at_terminal([*GENERATE, "--schema", schema, "--input", str(lines)], columns=120)
+    assert status == 1
     for expected in ("prompt", "answer", '{"name":"Peter Young"', "llguidance", "refused", "max_tokens must be"):
         assert expected in text
     assert '"finish_reason"' not in text
@@ -142,34 +137,14 @@ def test_json_lines_are_json_in_any_encoding(encoding: str, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_terminal_is_shown_what_it_can_show(tmp_path: Path) -> None:
-    master, slave = pty.openpty()
-    environment = os.environ | {"COLUMNS": "120", "TERM": "xterm", "PYTHONIOENCODING": "ascii"}
-    command: list[str | bytes] = [
-        *GENERATE,
-        "--prompt",
-        b"Zo\xc3\xab \xff",
-        "--regex",
-        "ë",
-    ]  # the last byte is no text at all
-    with subprocess.Popen(command, stdout=slave, stderr=slave, stdin=slave, env=environment) as process:
-        os.close(slave)
-        shown = read_all(master)
-    assert process.returncode == 1
+    prompt = b"Zo\xc3\xab \xff"  # the last byte is no text at all
+    status, shown = shown_at_terminal(
+        [*GENERATE, "--prompt", prompt, "--regex", "ë"], columns=120, environment={"PYTHONIOENCODING": "ascii"}
+    )
+    assert status == 1
     assert "Traceback" not in shown
     assert "Zo\\xeb \\udcff" in shown
     assert "holds a lone surrogate" in shown
-
-
-def read_all(master: int) -> str:
-    """Read what a program wrote to the terminal until it closed it."""
-    shown = b""
-    while True:
-        try:
-            shown += os.read(master, 65536)
-        except OSError:  # the other side is closed
-            break
-    os.close(master)
-    return shown.decode()
 
 
 COLORS = re.compile(r"\x1b\[\d+m")
@@ -179,31 +154,28 @@ def answers(output: str, lines: Path, *, interrupt: bool = False) -> tuple[int, 
     """The exit status of ``generate --json --input lines`` with its standard error on a terminal, what arrived at its
     standard output (a file, a pipe, or that terminal), and what the terminal was sent. With `interrupt`, for a pipe,
     the program gets a SIGINT as soon as something has arrived."""
-    master, slave = pty.openpty()
     if output == "file":
         writing = os.open(lines.with_suffix(".answers"), os.O_WRONLY | os.O_CREAT)
         reading = os.open(lines.with_suffix(".answers"), os.O_RDONLY)
     else:
         reading, writing = os.pipe()
     command = [*GENERATE, "--json", "--input", str(lines)]
-    environment = os.environ | {"COLUMNS": "80", "TERM": "xterm"}
-    stdout = slave if output == "terminal" else writing
     with (
         ThreadPoolExecutor(1) as pool,
-        subprocess.Popen(command, stdin=slave, stdout=stdout, stderr=slave, env=environment) as process,
+        at_terminal(command, stdout=None if output == "terminal" else writing) as terminal,
     ):
         os.close(writing)
-        os.close(slave)
-        terminal = pool.submit(read_all, master)
+        shown = pool.submit(terminal.read_all)
         arrived = b""
         if interrupt:
             arrived = os.read(reading, 65536)
-            process.send_signal(signal.SIGINT)
-        process.wait()
+            terminal.process.send_signal(signal.SIGINT)
+        terminal.process.wait()
         while more := os.read(reading, 65536):
             arrived += more
+        told = shown.result().decode()
     os.close(reading)
-    return process.returncode, arrived.decode(), terminal.result()
+    return terminal.process.returncode, arrived.decode(), told
 
 
 @pytest.mark.parametrize("output", everyday(["file", "terminal"], "file"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -26,6 +25,7 @@ from guideway_engine.command_line.lines import Lines, OutputLost, resumed
 from guideway_llguidance.strategy import Strategy
 
 from tests.support.distributions import install
+from tests.support.terminal import at_terminal
 
 GENERATE = [sys.executable, "-m", "guideway", "generate", "--model", "demo"]
 
@@ -292,25 +292,12 @@ def test_an_interrupt_at_a_terminal_writes_what_is_ready(tmp_path: Path) -> None
     path = tmp_path / "answers.jsonl"
     long = {"prompt": "x", "regex": "[a-z]{900}", "max_tokens": 900, "close": False}
     given = prompts(tmp_path / "prompts.jsonl", long, {"prompt": "x", "regex": "b"}, long)
-    master, slave = pty.openpty()
-    environment = os.environ | {"COLUMNS": "80", "TERM": "xterm"}
-    command = [*GENERATE, "--input", given, "-o", str(path)]
-    with subprocess.Popen(
-        command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
-    ) as process:
-        os.close(slave)
-        shown = b""
-        while b"1/3" not in shown:  # the bar: one of three has ended, and it is not the first
-            shown += os.read(master, 65536)
+    with at_terminal([*GENERATE, "--input", given, "-o", str(path)]) as terminal:
+        terminal.read_until(b"1/3")  # the bar: one of three has ended, and it is not the first
         time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        while True:
-            try:
-                shown += os.read(master, 65536)
-            except OSError:  # the other side is closed
-                break
-    os.close(master)
-    assert process.returncode == 130
+        terminal.process.send_signal(signal.SIGINT)
+        shown = terminal.read_all()
+    assert terminal.process.returncode == 130
     assert written(path) == [("1", "b")]
     assert b"left" in shown
     told = rb"guideway: interrupted: 1 of 3 done: 1 answered; \d+ tokens? in [\d.]+ s, \d+ tokens/s\r\n$"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -14,6 +13,8 @@ from typing import Any
 
 import pytest
 from guideway.command_line.program import main
+
+from tests.support.terminal import shown_at_terminal
 
 SCHEMA = {
     "type": "object",
@@ -47,26 +48,12 @@ def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, d
     return status, said
 
 
-def in_terminal(columns: int, *arguments: str) -> tuple[int, str]:
-    """The text that a command shows in a terminal of so many columns, without its colors, and its exit status."""
-    master, slave = pty.openpty()
-    environment = os.environ | {"COLUMNS": str(columns), "TERM": "xterm-256color"}
-    with subprocess.Popen([*GUIDEWAY, *arguments], stdout=slave, stderr=slave, stdin=slave, env=environment) as process:
-        os.close(slave)
-        shown = b""
-        try:
-            while piece := os.read(master, 65536):
-                shown += piece
-        except OSError:  # Linux says so where a terminal ends
-            pass
-        os.close(master)
-    return process.returncode, shown.decode()
-
-
 @pytest.mark.parametrize("columns", [80, 200])
 def test_a_terminal_gets_a_table_that_fits_it(columns: int) -> None:
     text = '{"name":"Zoë","age":4e}'
-    status, shown = in_terminal(columns, *INSPECT, "--schema", json.dumps(SCHEMA), "--text", text)
+    status, shown = shown_at_terminal(
+        [*GUIDEWAY, *INSPECT, "--schema", json.dumps(SCHEMA), "--text", text], columns=columns
+    )
     assert status == 1
     assert "\x1b[" in shown
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
@@ -139,7 +126,7 @@ def test_what_was_refused_is_recorded_as_ever(capsys: pytest.CaptureFixture[str]
 
 def test_records_go_to_a_terminal_as_json_lines() -> None:
     command = ["generate", "--model", "demo", "--strategy", "llguidance", "--prompt", "x", "--regex", "ab", "--record"]
-    status, shown = in_terminal(80, *command)
+    status, shown = shown_at_terminal([*GUIDEWAY, *command])
     assert status == 0
     assert '"constraint"' in shown  # a table has no such word
 
