@@ -155,11 +155,13 @@ def alone(engine: Engine, plan: Plan) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("count", "num_speculative_tokens"),
-    everyday([(60, 0), (60, 3), (2000, 0), (2000, 3)], (60, 3)),
+    ("count", "num_speculative_tokens", "forced_tokens"),
+    everyday(
+        [(60, 0, "off"), (60, 3, "off"), (60, 3, "exact"), (2000, 0, "exact"), (2000, 3, "exact")], (60, 3, "exact")
+    ),
 )
 def test_outputs_in_a_storm_are_those_of_a_run_alone(
-    count: int, num_speculative_tokens: int, config: dict[str, Any]
+    count: int, num_speculative_tokens: int, forced_tokens: Any, config: dict[str, Any]
 ) -> None:
     rng = random.Random(count + num_speculative_tokens)
     todo = plans(count, rng)
@@ -168,6 +170,7 @@ def test_outputs_in_a_storm_are_those_of_a_run_alone(
         kv_cache_tokens=KV_CACHE_TOKENS,
         max_num_batched_tokens=64,
         num_speculative_tokens=num_speculative_tokens,
+        forced_tokens=forced_tokens,
         short_budget="cut",
     )
     with Engine(tight) as engine:
