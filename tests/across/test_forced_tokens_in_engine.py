@@ -77,7 +77,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def config(strategy: str, **settings: Any) -> EngineConfig:
     # float64: else a row computed beside others could be drawn from differently
     shared: dict[str, Any] = {"model": "demo", "grammar": (strategy,), "dtype": "float64", "max_model_len": 256}
-    return EngineConfig(**shared | {"max_num_seqs": 8, "forced_tokens": "exact"} | settings)
+    return EngineConfig(**shared | {"max_num_seqs": 8} | settings)
 
 
 def passes(engine: Engine) -> list[int]:

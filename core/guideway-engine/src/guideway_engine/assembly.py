@@ -103,7 +103,7 @@ def assemble(config: EngineConfig) -> Parts:
             grammar_host=config.grammar_host,
             modifier_host=config.modifier_host,
             limits=config.limits,
-            sits_out=config.forced_tokens == "off",  # what is forced must not depend on when masks come
+            sits_out=config.forced_tokens != "canonical",  # its tokens are a function of what must come, not of time
             whitespace=config.whitespace,
             short_budget=config.short_budget,
             reasoning=config.reasoning,

@@ -74,7 +74,7 @@ class EngineSettings:
     """The sequences that may wait before more of the same or a lower priority are turned away."""
     num_speculative_tokens: Annotated[int, Range(0)] = 0
     """The number of tokens to draft ahead by prompt lookup and verify in one step; changes speed, never tokens."""
-    forced_tokens: Literal["exact", "canonical", "off"] = "off"
+    forced_tokens: Literal["exact", "canonical", "off"] = "exact"
     """Forced tokens: ``exact``, ``canonical`` (cut as the tokenizer cuts text), or ``off``, one step each."""
     split_special_tokens: bool = True
     """True if special tokens written out in chat messages are text; False: ``<|im_end|>`` in a message is the token, so
