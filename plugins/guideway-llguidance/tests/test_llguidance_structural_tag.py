@@ -223,7 +223,9 @@ def some_text(rng: random.Random, least: int, most: int) -> str:
 
 def some_format(rng: random.Random, depth: int = 0) -> dict[str, Any]:
     """A format as nobody would write it."""
-    kind = rng.choice(["any", "text", "schema", "schema", "tag", "triggered", "triggered", "or", "sequence", "separated"])
+    kind = rng.choice(
+        ["any", "text", "schema", "schema", "tag", "triggered", "triggered", "or", "sequence", "separated"]
+    )
     if kind == "any":
         return ANY
     if kind == "text":
