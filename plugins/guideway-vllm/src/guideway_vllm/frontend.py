@@ -180,6 +180,11 @@ class FrontEnd:
             params.structured_outputs._backend = f"{CARRIER}{self._fingerprint}"
         elif params.structured_outputs is not None:
             params.structured_outputs._backend = f"{PREFIX}{self._fingerprint}"
+        handed_on = (params.extra_args or {}).get("kv_transfer_params")
+        if isinstance(handed_on, dict) and ATTRIBUTE in handed_on:
+            # what was told of another request, by a proxy that hands all of the field on: it is for no connector
+            rest = {name: value for name, value in handed_on.items() if name != ATTRIBUTE}
+            params.extra_args = {**params.extra_args, "kv_transfer_params": rest}
         if self.observers is not None:
             in_pieces = params.output_kind == RequestOutputKind.DELTA
             self.observers.admitted(request.request_id, ours, in_pieces=in_pieces)

@@ -183,6 +183,7 @@ async def _tried(self: Any, given: dict[str, Any]) -> Callable[[Any], None]:
 
     def take_over(request: Any) -> None:
         request.sampling_params.structured_outputs = tried.sampling_params.structured_outputs
+        request.sampling_params.extra_args = tried.sampling_params.extra_args
 
     return take_over
 
@@ -317,8 +318,11 @@ def _around_get_scheduler_cls(get_scheduler_cls: Callable[..., Any]) -> Callable
 def _around_init_device(init_device: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any) -> None:
         init_device(self)
+        from vllm.config import set_current_vllm_config
+
         from guideway_vllm.worker import attach
 
-        attach(self.worker, self.vllm_config)
+        with set_current_vllm_config(self.vllm_config):  # for what asks for it while it is made
+            attach(self.worker, self.vllm_config)
 
     return wrapped
