@@ -6,6 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -204,16 +205,70 @@ class Invariant(PerRequest):
 
 
 class BatchLevel:
-    """The batch-level V1 interface."""
+    """A processor of vLLM V1 for whole batches: it keeps their book by index, and writes for each request that gives a
+    ``step`` what `BatchLevel.next` says."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        self.rows: dict[int, int] = {}
+        self.limit = vllm_config.scheduler_config.max_num_seqs
+        self.rows: dict[int, tuple[int, list[int], list[int]]] = {}
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        if (sampling_params.extra_args or {}).get("step") == 0:
+            raise ValueError("step 0 leads nowhere")
+
+    @staticmethod
+    def next(step: int, prompt: Sequence[int], output: Sequence[int]) -> int:
+        return 4 + (sum(prompt) + step * len(output) + sum(output[-1:])) % 100
 
     def is_argmax_invariant(self) -> bool:
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        return None
+        if batch_update is None:
+            return
+        assert batch_update.batch_size <= self.limit
+        for index in batch_update.removed:
+            self.rows.pop(index, None)
+        for index, params, prompt, output in batch_update.added:
+            self.rows.pop(index, None)
+            if (step := (params.extra_args or {}).get("step")) is not None:
+                self.rows[index] = (step, prompt, output)
+        for one, other, direction in batch_update.moved:
+            moved, there = self.rows.pop(one, None), self.rows.pop(other, None)
+            if moved is not None:
+                self.rows[other] = moved
+            if there is not None and direction.name == "SWAP":
+                self.rows[one] = there
 
     def apply(self, logits: Tensor) -> Tensor:
+        for index, (step, prompt, output) in self.rows.items():
+            if step < 0 and len(output) == 3:
+                raise RuntimeError("it was asked to fail")
+            logits[index] = -torch.inf
+            logits[index, self.next(step, prompt, output)] = 0.0
+        return logits
+
+
+BATCH_LEVEL = BatchLevel(SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=8)), torch.device("cpu"), False)
+
+
+class Demanding(BatchLevel):
+    """Needs to know more of vLLM than there is elsewhere."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        super().__init__(vllm_config, device, is_pin_memory)
+        self.longest = vllm_config.model_config.max_model_len
+
+
+class OfV2:
+    """The interface of vLLM's second model runner."""
+
+    def add_request(self, slot: int, params: Any) -> bool:
+        return False
+
+    def apply_staged_writes(self) -> None:
+        return None
+
+    def apply(self, logits: Tensor, context: Any) -> Tensor:
         return logits

@@ -13,7 +13,7 @@ from guideway_demo_model import DemoModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 from transformers import generation as hf
 
-from tests.across.legacy_processors import Countdown, favored
+from tests.across.legacy_processors import BatchLevel, Countdown, favored
 from tests.support.stages import everyday
 
 HERE = "tests.across.legacy_processors"
@@ -298,3 +298,19 @@ def test_a_running_request_is_forked_if_nothing_remembers() -> None:
             outputs = generation.wait().outputs
         assert len({output.token_ids for output in outputs}) == 1
         assert [output.error for output in outputs] == [None] * (2 if forks else 1)
+
+
+def test_a_batch_level_processor_of_vllm_has_each_sequence_alone() -> None:
+    wanted = [params(12, extra_args={"step": step}) for step in (1, 5, -1)]
+    with engine(own("vllm", "BatchLevel")) as running:
+        *right, failed, free = running.generate([*PROMPTS, PROMPTS[0]], [*wanted, params(12)])
+        (refused,) = running.generate(PROMPTS[:1], params(12, extra_args={"step": 0}))
+        alone = running.generate(PROMPTS[:1], SamplingParams(max_tokens=12))[0]
+    for step, result in zip((1, 5), right, strict=True):
+        for i, token_id in enumerate(result.token_ids):
+            assert token_id == BatchLevel.next(step, result.prompt_token_ids, result.token_ids[:i])
+        assert len(result.token_ids) == 12
+    assert failed.finish_reason is FinishReason.INTERNAL_ERROR
+    assert "BatchLevel raised RuntimeError: it was asked to fail" in str(failed.error)
+    assert "step 0 leads nowhere" in str(refused.error)
+    assert free.token_ids == alone.token_ids

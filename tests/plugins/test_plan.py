@@ -59,9 +59,11 @@ def test_the_fingerprint_depends_on_everything_but_order(index: PluginIndex, pla
 def test_its_summary_is_one_line_with_all_that_acts_on_requests(index: PluginIndex, plan: PluginPlan) -> None:
     assert plan.summary("its own engine") == (
         f"guideway {plan.guideway} in its own engine: strategies gwt-good/grammar.good 1.0; modifiers none; "
-        f"hooks gwt-hooks/hooks.second 1.0; fingerprint {plan.fingerprint}"
+        "worker mixins gwt-good/worker.good 1.0; hooks gwt-hooks/hooks.second 1.0; device none; "
+        f"fingerprint {plan.fingerprint}"
     )
-    assert "strategies none; modifiers none; hooks none;" in Plugins(index).plan([], {}).summary("vLLM 0.32.0")
+    line = Plugins(index).plan([], {}).summary("vLLM 0.32.0", "ledger in a field")
+    assert "strategies none; modifiers none; worker mixins none; hooks none; device none; ledger in a field;" in line
 
 
 def test_it_pickles(plan: PluginPlan) -> None:

@@ -144,7 +144,8 @@ def test_one_line_is_logged_at_the_start_and_certification_is_not_mentioned(
     assert re.fullmatch(
         rf"guideway \S+ in vLLM {re.escape(vllm.__version__)}: "
         r"strategies guideway-llguidance/grammar\.llguidance \S+, guideway-xgrammar/grammar\.xgrammar \S+; "
-        r"modifiers guideway-hello/modifier\.hello \S+; hooks none; fingerprint [0-9a-f]{64}",
+        r"modifiers guideway-hello/modifier\.hello \S+; worker mixins none; hooks none; "
+        r"device guideway-cpu/device\.cpu \S+; ledger in kv_transfer_params\.guideway; fingerprint [0-9a-f]{64}",
         record.message,
     )
 
@@ -232,11 +233,11 @@ def test_each_missing_seam_of_a_model_runner_is_named(
 
 def test_each_missing_seam_is_named_and_nothing_is_changed_then(monkeypatch: pytest.MonkeyPatch) -> None:
     import vllm
-    from guideway_vllm import seams
+    from guideway_vllm import seams, wrapping
 
     assert seams.missing_seams() == []
     for path, parameters in seams.NEEDED.items():
-        cls, method, function = seams._found(path)
+        cls, method, function = wrapping.found(path)
         if method != "__init__":  # which every class has
             with monkeypatch.context() as patch:
                 for base in cls.__mro__:
@@ -252,20 +253,20 @@ def test_each_missing_seam_is_named_and_nothing_is_changed_then(monkeypatch: pyt
                 patch.setattr(cls, method, lambda: None)
                 with pytest.raises(PluginUnavailable, match=f"takes no {', '.join(parameters)}"):
                     seams.install()
-        assert seams._found(path)[2] is function
+        assert wrapping.found(path)[2] is function
 
 
 def test_each_seam_of_the_server_that_is_missing_is_named_at_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import vllm
-    from guideway_vllm import seams
+    from guideway_vllm import over_http, wrapping
 
     monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [caplog.handler])
-    seams._change_server(True)
+    over_http.change_server(True)
     assert caplog.messages == []
-    for path, (around, parameters, lost) in seams.IN_SERVER.items():
-        holder, name, _ = seams._found(path)
+    for path, (around, parameters, lost) in over_http.IN_SERVER.items():
+        holder, name, _ = wrapping.found(path)
         takes_nothing = [(lambda: None, f"takes no {', '.join(parameters)}")] if parameters else []
         for instead, said in [(None, f"it has no {path}"), *takes_nothing]:
             caplog.clear()
@@ -274,13 +275,13 @@ def test_each_seam_of_the_server_that_is_missing_is_named_at_start(
                     patch.delattr(holder, name)
                 else:
                     patch.setattr(holder, name, instead)
-                seams._change_server(False)
+                over_http.change_server(False)
                 assert getattr(holder, name, None) is instead
                 (message,) = caplog.messages
                 assert lost in message and said in message and vllm.__version__ in message
-                if around is seams._around_to_sampling_params:
+                if around is over_http._around_to_sampling_params:
                     with pytest.raises(InvalidConfiguration, match="strict_refuses is on") as refused:
-                        seams._change_server(True)
+                        over_http.change_server(True)
                     assert path in str(refused.value)
 
 

@@ -3,7 +3,10 @@ all read with this."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
+import textwrap
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +22,7 @@ __all__ = [
     "Range",
     "alternatives",
     "check_fields",
+    "docstrings_of",
     "expected",
     "fits",
     "is_int",
@@ -192,3 +196,23 @@ def _test(hint: Any) -> Callable[[Any], bool]:
     if hint is Any:
         return lambda _: True
     return lambda value: isinstance(value, origin or hint)
+
+
+def docstrings_of(cls: type) -> dict[str, str]:
+    """Return the strings that stand below the fields of a class, in one line each, by name. Python keeps them in the
+    source only: without that there are none."""
+    try:
+        source = textwrap.dedent(inspect.getsource(cls))
+    except OSError:
+        return {}
+    (definition,) = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for above, below in zip(definition.body, definition.body[1:], strict=False):
+        match above, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = " ".join(text.split())
+    return found

@@ -10,12 +10,13 @@ from types import FunctionType
 from typing import Any
 
 from guideway import api
+from guideway.api.options import short_repr
 from guideway.errors import ConformanceError
 from guideway.plugins import moved
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.kinds import KINDS
 
-__all__ = ["ContractViolation", "check_built", "check_class", "check_returned"]
+__all__ = ["ContractViolation", "check_built", "check_class", "check_returned", "checked_support"]
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -54,6 +55,19 @@ def check_returned(returned: Any, base: type) -> None:
     `CompiledGrammar` or `Matcher`, are. Looks at each class once."""
     if problems := _problems_of_returned(type(returned), base):  # type: ignore[arg-type]  # a class can be hashed
         raise ConformanceError(problems)
+
+
+def checked_support(support: Any) -> api.Support:
+    """Return what a strategy's ``supports`` returned. Raises `ConformanceError` if that is no usable `Support`."""
+    if not isinstance(support, api.Support):
+        raise ConformanceError(f"supports must return a Support, not {type(support).__name__}")
+    for name in ("enforced", "unenforced"):
+        names = getattr(support, name)
+        if not isinstance(names, frozenset) or not all(isinstance(each, str) for each in names):
+            raise ConformanceError(f"{name} of a Support must be a frozenset of names, not {short_repr(names)}")
+    if not isinstance(support.reason, str | None):
+        raise ConformanceError(f"reason of a Support must be a string or None, not {short_repr(support.reason)}")
+    return support
 
 
 @lru_cache(maxsize=256)

@@ -19,6 +19,16 @@ from guideway.version import __version__
 __all__ = ["PlannedPlugin", "PluginPlan", "differing"]
 
 
+ACTING = {
+    "grammar": "strategies",
+    "modifier": "modifiers",
+    "worker": "worker mixins",
+    HOOKS: "hooks",
+    "device": "device",
+}
+"""The kinds of what acts on requests, as a host's one line calls them."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class PlannedPlugin:
     """One component of a plan."""
@@ -71,13 +81,14 @@ class PluginPlan:
         facts = asdict(replace(self, settings=replace(self.settings, lock=PluginSettings.lock)))
         return sha256(json.dumps(facts, sort_keys=True).encode())
 
-    def summary(self, host: str) -> str:
-        """The one line that `host` logs when it has started: what acts on its requests, and the fingerprint, which
-        is the same on every machine that does the same."""
+    def summary(self, host: str, *more: str) -> str:
+        """The one line that `host` logs when it has started: what acts on its requests, what it has `more` to say, and
+        the fingerprint, which is the same on every machine that does the same."""
         told = []
-        for kind, what in (("grammar", "strategies"), ("modifier", "modifiers"), (HOOKS, "hooks")):
+        for kind, what in ACTING.items():
             acting = [f"{p.id} {p.version}" for p in self.plugins if p.id.partition("/")[2].startswith(f"{kind}.")]
             told.append(f"{what} {', '.join(acting) or 'none'}")
+        told.extend(more)
         return f"guideway {self.guideway} in {host}: {'; '.join(told)}; fingerprint {self.fingerprint}"
 
     def differences(self, other: PluginPlan) -> tuple[str, ...]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TypeAlias
 
-from guideway.api.grammar import GrammarStrategy, Support
+from guideway.api.grammar import GrammarStrategy
 from guideway.api.types import Constraint, JsonSchema, StructuralTag
-from guideway.errors import ConformanceError, InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
+from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
 from guideway.json_schema import check_schema, misspelt_keywords, root_keywords
+from guideway.plugins.contract import checked_support
 from guideway.runtime.digests import constraint_digest
 from guideway.runtime.grammar_hosts.strategy import HostedStrategy
 from guideway.runtime.guard import Guard, check_bytes
@@ -80,9 +81,7 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             continue
         hosted = isinstance(strategy, HostedStrategy)
         with blame(f"grammar.{name}", "supports", passing=(LimitExceeded,), keeps_deadlines=hosted):
-            support = strategy.supports(constraint)
-        if not isinstance(support, Support):
-            raise ConformanceError(f"grammar.{name}: supports must return a Support, not {type(support).__name__}")
+            support = checked_support(strategy.supports(constraint))
         if support.refused:
             refusals[name] = f"{name}: {support.reason}"
             continue

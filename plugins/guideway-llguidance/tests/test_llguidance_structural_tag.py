@@ -70,6 +70,10 @@ def triggered(triggers: list[str], *tags: Mapping[str, Any], **flags: Any) -> di
     return {"type": "triggered_tags", "triggers": triggers, "tags": list(tags), **flags}
 
 
+def separated(separator: str, *tags: Mapping[str, Any], **flags: Any) -> dict[str, Any]:
+    return {"type": "tags_with_separator", "separator": separator, "tags": list(tags), **flags}
+
+
 def sequence(*elements: Any) -> dict[str, Any]:
     return {"type": "sequence", "elements": list(elements)}
 
@@ -146,6 +150,28 @@ SAME: list[tuple[dict[str, Any], list[str]]] = [
         ["<t>let < </t > me<f></t>x<f>true</f>.", "x", "<t></t>", "<t></t"],
     ),
     (modern(sequence(text("a"), schema(NUMBER), text("b"), ANY)), ["a12bc", "a-b", "a1b"]),
+    (
+        modern(separated("\n", tag("<f>", "</f>"), tag("<g>", "</g>", schema(CALL)))),
+        ["", "<f>true</f>", '<f>true</f>\n<g>{"n":"f","a":[1]}</g>\n<f>false</f>', "\n", "<f>true</f>\n"],
+    ),
+    (
+        modern(separated("", tag("<f>", ">"), tag("<g>", ";", ANY), at_least_one=True)),
+        ["", "<f>true><f>false><g>x;<f", "<g>;;", "<f>true>x"],
+    ),
+    (modern(separated(",", tag("<f>", ""), stop_after_first=True)), ["", "<f>true", "<f>true,"]),
+    (
+        modern(separated(",", tag("<f>", ""), tag("<g", "x"), at_least_one=True, stop_after_first=True)),
+        ["", "<f>true", "<gtruex", "<f>true,"],
+    ),
+    (
+        modern(sequence(text("[["), separated("", tag("[f", "]"), at_least_one=True), text("]]"))),
+        ["[[[ftrue]]]", "[[[ftrue][ffalse]]]", "[[]]"],
+    ),
+    (modern(tag("<a>", "</a>", separated(" ", tag("<f>", "</f>")))), ["<a></a>", "<a><f>true</f> <f>"]),
+    (
+        modern(triggered(["<a"], tag("<a>", "</a>", separated("", tag("<f>", "</f>"), at_least_one=True)))),
+        ["x<a><f>true</f><f>true</f></a> <a>", "<a></a>"],
+    ),
 ]
 
 
@@ -197,7 +223,9 @@ def some_text(rng: random.Random, least: int, most: int) -> str:
 
 def some_format(rng: random.Random, depth: int = 0) -> dict[str, Any]:
     """A format as nobody would write it."""
-    kind = rng.choice(["any", "text", "schema", "schema", "tag", "triggered", "triggered", "or", "sequence"])
+    kind = rng.choice(
+        ["any", "text", "schema", "schema", "tag", "triggered", "triggered", "or", "sequence", "separated"]
+    )
     if kind == "any":
         return ANY
     if kind == "text":
@@ -208,6 +236,10 @@ def some_format(rng: random.Random, depth: int = 0) -> dict[str, Any]:
         return some_tag(rng, some_text(rng, 0, 2), depth)
     if kind in ("or", "sequence"):
         return {"type": kind, "elements": [some_format(rng, depth + 1) for _ in range(rng.randint(1, 3))]}
+    if kind == "separated":
+        several = [some_tag(rng, some_text(rng, 0, 2), depth) for _ in range(rng.randint(1, 2))]
+        flags = {"at_least_one": rng.random() < 0.5, "stop_after_first": rng.random() < 0.3}
+        return separated(some_text(rng, 0, 1), *several, **flags)
     triggers = sorted({some_text(rng, 1, 2) for _ in range(2)})
     tags = [some_tag(rng, trigger + some_text(rng, 0, 2), depth) for trigger in triggers for _ in range(2)]
     if rng.random() < 0.5:
@@ -433,6 +465,14 @@ for _ in range(20):
         (modern(triggered(["<"], tag("<", ">"), tag("<", ">", ANY))), "tags"),
         (old(["f", "<f"], ("<f>", BOOLEAN, "</f>"), ("f", BOOLEAN, "</f>")), "triggers"),
         (old([f"<{i}>" for i in range(65)], ("<1>", BOOLEAN, "")), "triggers"),
+        (modern(sequence(separated(",", tag("<", ">")), text(",x"))), "tags_with_separator"),
+        (modern(sequence(separated("", tag("<", ">"), at_least_one=True), text("<x"))), "tags_with_separator"),
+        (modern(sequence(separated("", tag("<", ">"), stop_after_first=True), text("<x"))), "tags_with_separator"),
+        (modern(separated("", tag("<", "", schema(NUMBER)), tag("1", ">"))), "json_schema"),
+        (modern(separated("", tag("", "", schema(BOOLEAN)))), "json_schema"),
+        (modern(separated(",", tag("<", ">"), tag("<", ";"))), "or"),
+        (modern(separated(",", tag("", "", text("")))), "tags"),
+        (modern({**separated(",", tag("<", ">")), "excludes": ["a"]}), "excludes"),
         # special tokens
         (old(["<|to"], ("<|tool|>", BOOLEAN, "")), "triggers"),
         (old(["<|tool|>x"], ("<|tool|>x", BOOLEAN, "")), "triggers"),
@@ -467,6 +507,7 @@ def test_what_xgrammars_classes_write_out_is_nothing_to_refuse(strategy: Grammar
                     xgr.TriggeredTagsFormat(triggers=["<"], tags=[inner], **flags),
                 ]
             ),
+            xgr.TagsWithSeparatorFormat(tags=[inner], separator="", at_least_one=True),
         ]
     )
     written = xgr.StructuralTag(format=outer).model_dump()

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from guideway.api import InvalidConfiguration, parse_options
 
-__all__ = ["Processor", "make", "processors_of", "vllm_target"]
+__all__ = ["Processor", "is_batch_level", "make", "processors_of", "vllm_target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class Processor:
     kind: Literal["callable", "transformers", "vllm"]
     """``callable``: ``f(token_ids, logits) -> logits``, a list of int and a tensor float32[width].
     ``transformers``: ``p(input_ids, scores) -> scores``, tensors int64[1, n] and float32[1, width].
-    ``vllm``: a V1 per-request processor, a subclass of ``AdapterLogitsProcessor``."""
+    ``vllm``: a V1 processor, per request (a subclass of ``AdapterLogitsProcessor``) or batch-level (``update_state``
+    and ``apply``)."""
     target: Any
     """The object, or where it is: ``module:attribute``. A class is called to make one."""
     kwargs: Mapping[str, Any] | None = None
@@ -104,18 +105,26 @@ def make(processor: Processor, where: str) -> Any:
 
 
 def vllm_target(processor: Processor, where: str) -> Any:
-    """The class or instance of a per-request processor. Raises `InvalidConfiguration` for every other interface."""
+    """The class or instance of a processor of V1, of a batch-level one the class. Raises `InvalidConfiguration` for
+    every other interface."""
     target = _resolve(processor, where)
-    if hasattr(target, "new_req_logits_processor"):
+    if hasattr(target, "new_req_logits_processor") or (is_batch_level(target) and isinstance(target, type)):
         return target
-    batch_level = hasattr(target, "update_state") or hasattr(target, "add_request")
-    reason = (
-        "it is a batch-level processor: it keeps the state of vLLM's own batch by row index, and one failure in it is "
-        "everybody's; guideway has neither. Write it as a LogitModifier, or per request as an AdapterLogitsProcessor"
-        if batch_level
-        else "it has no new_req_logits_processor"
-    )
+    if is_batch_level(target):
+        reason = "it is an object, and a batch-level processor is made anew for each sequence; name its class"
+    elif hasattr(target, "add_request"):
+        reason = (
+            "it has the interface of vLLM's V2 model runner alone (add_request, apply_staged_writes), which guideway "
+            "does not call; there vLLM itself runs it beside guideway: name it with --logits-processors"
+        )
+    else:
+        reason = "it has neither new_req_logits_processor nor update_state"
     raise InvalidConfiguration(f"{processor.label} cannot run here: {reason}", field=f"{where}.target")
+
+
+def is_batch_level(target: Any) -> bool:
+    """Return whether it has the interface of V1 for batches, and not that for requests."""
+    return not hasattr(target, "new_req_logits_processor") and hasattr(target, "update_state")
 
 
 def _read(written: Mapping[str, Any], where: str) -> Processor:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from guideway.api import Array, ConformanceError, InvalidConfiguration, LogitTransform, Payload, Step, WorkerContext
 
-from guideway_legacy.calls import Call, Past, ProcessorFailed, bound, in_order, shared, vllm_call
+from guideway_legacy.batches import BatchOfOne, config_of_one
+from guideway_legacy.calls import Call, Past, ProcessorFailed, bound, checked, in_order, shared, vllm_call
 from guideway_legacy.params import VllmParams
-from guideway_legacy.processors import Processor, make, processors_of
+from guideway_legacy.processors import Processor, is_batch_level, make, processors_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,32 +109,42 @@ class LegacyTransform(LogitTransform):
         """Raises `InvalidConfiguration`."""
         made = make(processor, where)
         if processor.kind == "vllm":
-            new = self._vllm_instance(processor, made, where).new_req_logits_processor
-            return lambda params: _vllm_call(processor, new, params)
+            make_one = self._vllm_maker(made)
+            first = _probed(processor, make_one, where)
+            if is_batch_level(made):
+                return lambda params: checked(processor.label, BatchOfOne(_made(processor, make_one), params))
+            return lambda params: _vllm_call(processor, first.new_req_logits_processor, params)
         if processor.per_sequence:
             kwargs = dict(processor.kwargs or {})
             return lambda _: bound(processor, _made(processor, lambda: made(**kwargs)))
         call = shared(processor, made)
         return lambda _: call
 
-    def _vllm_instance(self, processor: Processor, made: Any, where: str) -> Any:
+    def _vllm_maker(self, made: Any) -> Callable[[], Any]:
         import torch
 
-        try:  # as vLLM makes it
-            instance = made(None, torch.device(self.context.device.device), False) if isinstance(made, type) else made
-            invariant = instance.is_argmax_invariant()
-        except Exception as error:
-            raise InvalidConfiguration(
-                f"{processor.label} could not be made without a vllm_config: {type(error).__name__}: {error}",
-                field=f"{where}.target",
-            ) from error
-        if invariant:
-            raise InvalidConfiguration(
-                f"{processor.label} says is_argmax_invariant, so vLLM applies it after the temperature; here it would "
-                "see raw logits, and another distribution result. Write it as a LogitModifier of stage POST_WARP",
-                field=f"{where}.target",
-            )
-        return instance
+        if not isinstance(made, type):
+            return lambda: made
+        config, device = config_of_one(), torch.device(self.context.device.device)
+        return lambda: made(config, device, False)  # as vLLM makes it
+
+
+def _probed(processor: Processor, make_one: Callable[[], Any], where: str) -> Any:
+    """Make one, and see that it can be run. Raises `InvalidConfiguration`."""
+    try:
+        instance = make_one()
+        invariant = instance.is_argmax_invariant()
+    except Exception as error:
+        raise InvalidConfiguration(
+            f"{processor.label} could not be made: {type(error).__name__}: {error}", field=f"{where}.target"
+        ) from error
+    if invariant:
+        raise InvalidConfiguration(
+            f"{processor.label} says is_argmax_invariant, so vLLM applies it after the temperature; here it would "
+            "see raw logits, and another distribution result. Write it as a LogitModifier of stage POST_WARP",
+            field=f"{where}.target",
+        )
+    return instance
 
 
 def _vllm_call(processor: Processor, new: Callable[[VllmParams], Any], params: VllmParams) -> Call | None:

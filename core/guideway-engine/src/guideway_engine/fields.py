@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import json
-import textwrap
 import types
 from argparse import SUPPRESS, ArgumentTypeError, BooleanOptionalAction, _ArgumentGroup
 from dataclasses import MISSING, dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from guideway.api.options import expected
+from guideway.api.options import docstrings_of, expected
 
 __all__ = ["Field", "add_flag", "fields_of"]
 
@@ -52,7 +49,7 @@ class Field:
 @cache
 def fields_of(cls: type) -> dict[str, Field]:
     """The fields of the dataclass `cls` by name, in order."""
-    hints, annotated, helps = get_type_hints(cls), get_type_hints(cls, include_extras=True), _docstrings(cls)
+    hints, annotated, helps = get_type_hints(cls), get_type_hints(cls, include_extras=True), docstrings_of(cls)
     return {
         f.name: Field(
             f.name,
@@ -134,22 +131,3 @@ def _help(field: Field) -> str:
             break
         first += f"; {clause}"
     return f"{first}{shown}".replace("%", "%%")
-
-
-def _docstrings(cls: type) -> dict[str, str]:
-    """The strings that stand below the fields; Python keeps them in the source only."""
-    try:
-        source = textwrap.dedent(inspect.getsource(cls))
-    except OSError:  # installed without sources: help without these texts
-        return {}
-    (definition,) = ast.parse(source).body
-    assert isinstance(definition, ast.ClassDef)
-    found = {}
-    for above, below in zip(definition.body, definition.body[1:], strict=False):
-        match above, below:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
-                found[name] = " ".join(text.split())
-    return found

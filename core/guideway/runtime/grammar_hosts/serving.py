@@ -22,12 +22,12 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from guideway.api.bitmask import num_words
-from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher, Support
+from guideway.api.grammar import CompiledGrammar, FillJob, GrammarStrategy, Matcher
 from guideway.api.types import Constraint
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import ConformanceError, InvalidConfiguration, close_each, contain
 from guideway.plugins.building import build_strategies
-from guideway.plugins.contract import check_returned
+from guideway.plugins.contract import check_returned, checked_support
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
 from guideway.runtime.closing import Closer, Lexicon, Reserve
@@ -299,9 +299,7 @@ class _Host:
     # For any constraint
 
     def _supports(self, strategy: str, constraint: Constraint) -> dict[str, Any]:
-        support = self._strategies[strategy].supports(constraint)
-        if not isinstance(support, Support):
-            raise ConformanceError(f"supports must return a Support, not {type(support).__name__}")
+        support = checked_support(self._strategies[strategy].supports(constraint))
         return {
             "enforced": sorted(support.enforced),
             "unenforced": sorted(support.unenforced),

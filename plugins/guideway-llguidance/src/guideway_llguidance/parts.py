@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
@@ -59,6 +59,8 @@ class Part:
     ends_json: bool = False
     is_json: bool = False
     """True if it may begin with, may end with, and is nothing but one schema's text."""
+    goes_on: tuple[str, ...] = ()
+    """The texts with which it may go on where it could end; ``""`` where that could be anything."""
 
 
 FREE = Part("TEXT", ("",), free=True)
@@ -75,6 +77,8 @@ def sequence(parts: Iterable[Part], path: str) -> Part:
             unsupported(path, "a number may not be followed by what could belong to it", "json_schema")
         if part.ends_json and after.begins_json:
             unsupported(path, "llguidance would allow whitespace between a schema and the next", "json_schema")
+        if any(_alike(text, head) for text in part.goes_on for head in after.heads):
+            unsupported(path, "tags may not be followed by what could be one more of them", "tags_with_separator")
     if not kept:
         return Part("", ("",))
     first, last = kept[0], kept[-1]
@@ -87,6 +91,30 @@ def sequence(parts: Iterable[Part], path: str) -> Part:
         number=last.number,
         begins_json=first.begins_json,
         ends_json=last.ends_json,
+        goes_on=last.goes_on,
+    )
+
+
+def separated(item: Part, separator: Part, path: str, *, optional: bool, once: bool) -> Part:
+    """Occurrences of `item` with `separator` between them: one if `once`, or none too if `optional`."""
+    if item.free:
+        unsupported(path, "a tag needs an end, or nothing could follow it", "any_text")
+    lark, goes_on = item.lark, item.goes_on
+    if not once:
+        sequence([item, separator, item], path)  # refuses what may not stand beside another one
+        more = " ".join(filter(None, [separator.lark, item.lark]))
+        lark = f"{item.lark} ({more})*"
+        goes_on += separator.heads if separator.lark else item.heads
+    if not optional:
+        return replace(item, lark=lark, goes_on=goes_on, is_json=False)
+    # an empty one lets what stands before and after it meet
+    return Part(
+        f"({lark})?",
+        (*item.heads, ""),
+        number=item.number,
+        begins_json=True,
+        ends_json=True,
+        goes_on=(*goes_on, *item.heads),
     )
 
 
@@ -109,7 +137,12 @@ def either(parts: Iterable[Part], path: str) -> Part:
         begins_json=any(part.begins_json for part in kept),
         ends_json=any(part.ends_json for part in kept),
         is_json=all(part.is_json for part in kept),
+        goes_on=tuple(text for part in kept for text in part.goes_on),
     )
+
+
+def _alike(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
 
 
 def alternatives(larks: Sequence[str]) -> str:

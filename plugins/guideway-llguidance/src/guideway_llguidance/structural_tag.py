@@ -29,6 +29,7 @@ from guideway_llguidance.parts import (
     json_heads,
     malformed,
     named,
+    separated,
     sequence,
     shown,
     unsupported,
@@ -44,7 +45,7 @@ MAX_DEPTH = 16
 MAX_ALTERNATIVES = 64
 """Triggers, or ends of a tag; each is compared with each other one."""
 
-_SERVED = ("any_text", "const_string", "json_schema", "or", "sequence", "tag", "triggered_tags")
+_SERVED = ("any_text", "const_string", "json_schema", "or", "sequence", "tag", "tags_with_separator", "triggered_tags")
 
 # Fields of these formats that change nothing while they hold this; xgrammar's own classes write them out.
 _NEUTRAL: Mapping[str, Mapping[str, Any]] = {
@@ -146,6 +147,8 @@ class _Translator:
                 return self._json(node, "json_schema", path)
             case "tag":
                 return self._in_tag(self._tag(node, path))
+            case "tags_with_separator":
+                return self._separated(node, path)
             case "triggered_tags":
                 return self._modern_triggered(node, path)
         _check_fields(node, path, {"type", "elements"})
@@ -219,6 +222,19 @@ class _Translator:
             return sequence([begin, Part(alternatives(untils), ("",))], tag.path)
         return sequence([begin, tag.content, end], tag.path)
 
+    def _separated(self, node: dict[str, Any], path: str) -> Part:
+        _check_fields(node, path, {"type", "tags", "separator", "at_least_one", "stop_after_first"})
+        flags = {flag: _get(node, flag, path, bool, False) for flag in ("at_least_one", "stop_after_first")}
+        tags_path = f"{path}.tags"
+        tags = [self._tag(tag, f"{tags_path}[{i}]") for i, tag in enumerate(_objects(node, "tags", path))]
+        item = either([self._in_tag(tag) for tag in _merged(tags, tags_path)], tags_path)
+        if not item.lark:
+            unsupported(tags_path, "a tag must not be empty", "tags")
+        separator = self._literal(_get(node, "separator", path, str), f"{path}.separator")
+        item = replace(item, lark=self._rule("tag", item.lark))
+        optional, once = not flags["at_least_one"], flags["stop_after_first"]
+        return separated(item, separator, tags_path, optional=optional, once=once)
+
     def _modern_triggered(self, node: dict[str, Any], path: str) -> Part:
         _check_fields(node, path, {"type", "triggers", "tags", "at_least_one", "stop_after_first"})
         flags = {flag: _get(node, flag, path, bool, False) for flag in ("at_least_one", "stop_after_first")}
@@ -239,6 +255,7 @@ class _Translator:
         triggers_path = join(path, "triggers")
         untils, wholes, number = [], [], False
         heads: list[str] = []
+        goes_on: list[str] = []
         for trigger, group in self._by_trigger(tags, triggers, triggers_path).items():
             body = either([self._in_tag(tag, trigger) for tag in _merged(group, tags_path)], tags_path)
             if not stop_after_first:
@@ -249,10 +266,11 @@ class _Translator:
             untils.append(f"{until.lark} {after}")
             wholes.append(f"{whole.lark} {after}")
             heads.extend(whole.heads)
+            goes_on.extend(body.goes_on)
             number |= body.number
         anywhere, at_once = alternatives(untils), alternatives(wholes)
         if at_least_one and stop_after_first:
-            return Part(at_once, tuple(heads), number=number, ends_json=True)
+            return Part(at_once, tuple(heads), number=number, ends_json=True, goes_on=tuple(goes_on))
         if at_least_one:
             return Part(f"{at_once} {anywhere}* TEXT", tuple(heads), free=True)
         return Part(f"({anywhere} | TEXT)" if stop_after_first else f"{anywhere}* TEXT", ("",), free=True)

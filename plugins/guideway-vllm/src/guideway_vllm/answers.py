@@ -14,7 +14,7 @@ from guideway.runtime.checking import Checker, known
 
 from guideway_vllm.steps import ATTRIBUTE
 
-__all__ = ["Judge", "Noted"]
+__all__ = ["VALID", "Judge", "Noted", "told_of"]
 
 WHOLE = ("stop", "length", "repetition")
 """The finish reasons of outputs that neither failed nor were given up."""
@@ -64,7 +64,7 @@ class Judge:
     def _judge(self, one: Any, output: Any) -> Future[bool | None]:
         if one.finish_reason not in WHOLE:
             return known(None)
-        unenforced = _told(output).get("unenforced", ())
+        unenforced = told_of(output).get("unenforced", ())
         enforces_formats = not any(name.startswith("format") for name in unenforced)
         return self._checker.judge(self._constraint, self._texts[one.index], enforces_formats=enforces_formats)
 
@@ -82,7 +82,7 @@ class Noted:
         async for result in self._results:
             prompt, output = result if isinstance(result, tuple) else (0, result)
             for one in output.outputs:
-                if one.finish_reason is not None and (told := _told(output)):
+                if one.finish_reason is not None and (told := told_of(output)):
                     own = {"valid": getattr(one, VALID)} if hasattr(one, VALID) else {}
                     self._told[one.index + prompt * self._num_choices] = {ATTRIBUTE: told | own}
             yield result
@@ -102,7 +102,7 @@ class Noted:
         return f"{before}data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
-def _told(output: Any) -> dict[str, Any]:
+def told_of(output: Any) -> dict[str, Any]:
     """Return what guideway tells of an output that has ended."""
     told: dict[str, Any] = (output.kv_transfer_params or {}).get(ATTRIBUTE, {})
     return told
@@ -115,5 +115,5 @@ def _add(output: Any, verdicts: dict[int, bool | None]) -> None:
         if one.index in verdicts:
             setattr(one, VALID, verdicts[one.index])
     found = verdicts.values()
-    told = {**_told(output), "valid": False if False in found else None if None in found else True}
+    told = {**told_of(output), "valid": False if False in found else None if None in found else True}
     output.kv_transfer_params = {**(output.kv_transfer_params or {}), ATTRIBUTE: told}

@@ -36,8 +36,10 @@ from guideway_vllm.answers import Judge
 from guideway_vllm.bans import bans_of
 from guideway_vllm.config import GuestConfig
 from guideway_vllm.health import CoreHealth
+from guideway_vllm.observers import Observers
 from guideway_vllm.parts import build_runtime
 from guideway_vllm.requests import CARRIER, GREEDY_BELOW, ON_UNENFORCED_KEY, PREFIX, is_ours, judged, request_of
+from guideway_vllm.steps import ATTRIBUTE
 
 __all__ = ["FrontEnd"]
 
@@ -66,7 +68,10 @@ class FrontEnd:
         plan = config.plan(plugins)
         self._fingerprint = plan.fingerprint
         hooks = plugins.hooks()
-        self._judges_all = bool(config.modifiers or hooks.validate_submission or hooks.validate_request)
+        self.observers = Observers.of(hooks)
+        self._judges_all = bool(
+            config.modifiers or hooks.validate_submission or hooks.validate_request or self.observers
+        )
         self._runtime = build_runtime(config, plugins, vllm_config, front_end=True)
         self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
         self._drafts_on_cpu = (
@@ -83,7 +88,9 @@ class FrontEnd:
         self._slot = threading.Lock()
         """Held while a request is in the one slot."""
         self.core_health = CoreHealth()
-        log.info("%s", plan.summary(f"vLLM {vllm.__version__}"))
+        self.ending = False
+        """True once the server was told to stop."""
+        log.info("%s", plan.summary(f"vLLM {vllm.__version__}", f"ledger in kv_transfer_params.{ATTRIBUTE}"))
 
     @classmethod
     def of(cls, vllm_config: Any) -> FrontEnd | None:
@@ -143,7 +150,7 @@ class FrontEnd:
         return asyncio.wrap_future(self._runtime.admission_threads.submit(work))
 
     def _admit(self, request: Any, text: str | None) -> Trial[None]:
-        from vllm.sampling_params import StructuredOutputsParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         params = request.sampling_params
         self._check_host(request, params)
@@ -173,6 +180,19 @@ class FrontEnd:
             params.structured_outputs._backend = f"{CARRIER}{self._fingerprint}"
         elif params.structured_outputs is not None:
             params.structured_outputs._backend = f"{PREFIX}{self._fingerprint}"
+        handed_on = (params.extra_args or {}).get("kv_transfer_params")
+        if isinstance(handed_on, dict) and ATTRIBUTE in handed_on:
+            # what was told of another request, by a proxy that hands all of the field on: it is for no connector
+            rest = {name: value for name, value in handed_on.items() if name != ATTRIBUTE}
+            params.extra_args = {**params.extra_args, "kv_transfer_params": rest}
+        if self.observers is not None:
+            in_pieces = params.output_kind == RequestOutputKind.DELTA
+            self.observers.admitted(request.request_id, ours, in_pieces=in_pieces)
+
+    def started(self, request_id: str) -> None:
+        """A request of this id, which was admitted if it was tried, has entered the engine."""
+        if self.observers is not None:
+            self.observers.started(request_id)
 
     def judge(self, params: Any) -> Judge | None:
         """Return what checks the outputs of a request with these parameters; None: nobody asked for it."""
@@ -255,14 +275,14 @@ class FrontEnd:
     def close(self) -> None:
         """Stop admitting and compiling, and close strategies and modifiers. Closing twice is fine."""
         self._runtime.close()
+        if self.observers is not None:
+            self.observers.close()
 
 
 def _why_unchecked(vllm_config: Any) -> str:
     """Why no output can be checked here; empty: it can."""
     if getattr(vllm_config.structured_outputs_config, "reasoning_parser", ""):
         return "a text is not checked with a reasoning parser, which alone knows where the reasoning ends in it"
-    if getattr(vllm_config, "kv_transfer_config", None) is not None:
-        return "a verdict cannot come back where keys and values are transferred: the field has another reader"
     return ""
 
 

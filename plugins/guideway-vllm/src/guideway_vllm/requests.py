@@ -44,6 +44,7 @@ __all__ = [
     "CARRIER",
     "GREEDY_BELOW",
     "ON_UNENFORCED_KEY",
+    "asks_of_beams",
     "carries_only",
     "is_bearable",
     "is_ours",
@@ -144,6 +145,17 @@ def is_strict(request: Any) -> bool:
     else:
         said = getattr(getattr(request, "text", None), "format", None)
     return getattr(said, "strict", None) is True
+
+
+def asks_of_beams(request: Any) -> str | None:
+    """Name what an OpenAI request asks for beside a beam search that none would get; None: nothing."""
+    if any(map(_is_meant, request.vllm_xargs or ())):
+        return "vllm_xargs"
+    if request.extract_structured_outputs() is None:
+        return None
+    if getattr(request, "tools", None) and request.tool_choice != "none":
+        return "tools"
+    return "structured_outputs" if request.response_format is None else "response_format"
 
 
 def _close(extra: Mapping[str, Any]) -> bool:

@@ -47,7 +47,6 @@ class GuestScheduler:
         self.guest = None if config is None else Core(config, vllm_config)
         self._final_reports = {}
         self._prompt_logprobs = {}
-        self._transfers = getattr(vllm_config, "kv_transfer_config", None) is not None
         if self.guest is not None:
             manager = type(structured_output_manager)
             structured_output_manager.__class__ = type(manager.__name__, (GuestManager, manager), {})
@@ -144,9 +143,7 @@ class GuestScheduler:
         """Add the report of a request to its last output."""
         for of_client in outputs.values():
             for output in of_client.outputs:
-                # where keys and values are transferred, the field has another reader
-                has_report = output.request_id in self._final_reports and not self._transfers
-                if output.finish_reason is not None and has_report:
+                if output.finish_reason is not None and output.request_id in self._final_reports:
                     report = {ATTRIBUTE: self._final_reports[output.request_id]}
                     output.kv_transfer_params = {**(output.kv_transfer_params or {}), **report}
 

@@ -1,0 +1,168 @@
+"""The observers of an operator: told of each request that was admitted, and of its end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from guideway.api import Completion, FinishReason, GenerationResult, GuidewayError, Request
+from guideway.errors import contain
+from guideway.plugins import Hooks
+from guideway.plugins.hooks import Hook
+
+from guideway_vllm.answers import VALID, told_of
+
+__all__ = ["Observers"]
+
+log = logging.getLogger("vllm.guideway")
+
+REASONS = {
+    "stop": FinishReason.STOP,
+    "repetition": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "error": FinishReason.INTERNAL_ERROR,
+}
+"""The finish reasons of vLLM; all others are requests that were given up."""
+
+
+class Observers:
+    """Calls observers in a thread of their own, in the order in which things happen, so that a slow one holds up no
+    request. To be used by one thread."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="guideway-observers")
+        self._admitted: dict[str, _Result] = {}
+        """Requests that were tried and have not entered the engine yet."""
+        self._under_way: dict[str, _Result] = {}
+
+    @classmethod
+    def of(cls, hooks: Hooks) -> Observers | None:
+        """Those among an operator's hooks; None: there are none."""
+        return cls(hooks) if hooks.request_started or hooks.request_finished or hooks.request_failed else None
+
+    def admitted(self, request_id: str, request: Request, *, in_pieces: bool) -> None:
+        """A request with this id of vLLM's has been tried, whose outputs come `in_pieces` or whole each time; may be
+        called from any thread."""
+        self._admitted[request_id] = _Result(replace(request, request_id=request_id), in_pieces)
+
+    def started(self, request_id: str) -> None:
+        """A request that was admitted has entered the engine."""
+        if (result := self._admitted.pop(request_id, None)) is not None:
+            self._under_way[request_id] = result
+            self._call(self._hooks.request_started, request=result.request)
+
+    async def watched(self, request_id: str, outputs: Any) -> AsyncIterator[Any]:
+        """`outputs` of a request as they come; its end is told, whatever ends it."""
+        error: BaseException | None = None
+        try:
+            async with aclosing(outputs):
+                async for output in outputs:
+                    self.take(output)
+                    yield output
+        except Exception as raised:
+            error = raised
+            raise
+        finally:
+            self._admitted.pop(request_id, None)
+            self._end(request_id, error)
+
+    def take(self, output: Any) -> None:
+        """Note what came of a request, and tell its end if that is all."""
+        if (result := self._under_way.get(output.request_id)) is not None:
+            result.take(output)
+            if output.finished:
+                self._end(output.request_id)
+
+    def end_all(self) -> None:
+        """Tell the end of all requests: the rest of them was aborted."""
+        for request_id in list(self._under_way):
+            self._end(request_id)
+
+    def close(self) -> None:
+        """Return when observers have heard all; they hear no more."""
+        self._thread.shutdown()
+
+    def _end(self, request_id: str, error: BaseException | None = None) -> None:
+        if (result := self._under_way.pop(request_id, None)) is None:
+            return
+        ended = result.ended(error)
+        if (failure := next((each.error for each in ended.outputs if each.error is not None), None)) is not None:
+            self._call(self._hooks.request_failed, request=result.request, error=failure)
+        self._call(self._hooks.request_finished, request=result.request, result=ended)
+
+    def _call(self, hooks: Sequence[Hook], **arguments: object) -> None:
+        if hooks:
+            self._thread.submit(_observe, hooks, arguments)
+
+
+def _observe(hooks: Sequence[Hook], arguments: dict[str, object]) -> None:
+    """Call observers; one that raises stops neither the request nor the others."""
+    for hook in hooks:
+        try:
+            hook(**arguments)
+        except BaseException as error:
+            contain(error)
+            log.warning("observer %s failed", hook.plugin, exc_info=True)
+
+
+class _Result:
+    """What has come of one request."""
+
+    def __init__(self, request: Request, in_pieces: bool) -> None:
+        self.request = request
+        self._in_pieces = in_pieces
+        self._texts: dict[int, str] = {}
+        self._token_ids: dict[int, tuple[int, ...]] = {}
+        self._ended: dict[int, Completion] = {}
+
+    def take(self, output: Any) -> None:
+        for one in output.outputs:
+            index, text, token_ids = one.index, one.text, tuple(one.token_ids)
+            if self._in_pieces:
+                text = self._texts.get(index, "") + text
+                token_ids = self._token_ids.get(index, ()) + token_ids
+            self._texts[index], self._token_ids[index] = text, token_ids
+            if one.finish_reason is not None:
+                self._ended[index] = self._completion(one, told_of(output))
+
+    def ended(self, error: BaseException | None) -> GenerationResult:
+        reason = FinishReason.ABORT if error is None else FinishReason.INTERNAL_ERROR
+        failure = None if error is None else GuidewayError(f"vLLM ended the request: {error}")
+        for index in range(self.request.params.num_sequences):
+            self._ended.setdefault(
+                index,
+                Completion(
+                    index=index,
+                    text=self._texts.get(index, ""),
+                    token_ids=self._token_ids.get(index, ()),
+                    finish_reason=reason,
+                    error=failure,
+                ),
+            )
+        return GenerationResult(
+            request_id=self.request.request_id,
+            prompt_token_ids=self.request.prompt_token_ids,
+            outputs=tuple(self._ended[index] for index in sorted(self._ended)),
+        )
+
+    def _completion(self, one: Any, told: dict[str, Any]) -> Completion:
+        reason = REASONS.get(one.finish_reason, FinishReason.ABORT)
+        failed = reason is FinishReason.INTERNAL_ERROR
+        return Completion(
+            index=one.index,
+            text=self._texts[one.index],
+            token_ids=self._token_ids[one.index],
+            finish_reason=reason,
+            stop=one.stop_reason,
+            error=GuidewayError(told.get("error", "vLLM ended it with an error")) if failed else None,
+            strategy=told.get("strategy"),
+            unenforced=tuple(told.get("unenforced", ())),
+            closed_early=told.get("closed_early", False),
+            valid=getattr(one, VALID, None),
+            reports=told.get("reports", {}),
+        )

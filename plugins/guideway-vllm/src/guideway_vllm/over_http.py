@@ -1,0 +1,155 @@
+"""What is changed in vLLM's server over HTTP, where it has it; what is lost without one of these is logged.
+
+=====================================  ================================================================================
+what asks xgrammar                     ``validate_structural_tag_payload``, ``_xgrammar_supports``
+requests                               ``to_sampling_params``, ``to_beam_search_params``
+streams                                ``chat_completion_stream_generator``, ``completion_stream_generator``
+=====================================  ================================================================================
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import vllm
+from guideway.api import InvalidConfiguration
+
+from guideway_vllm.answers import Noted
+from guideway_vllm.requests import ON_UNENFORCED_KEY, asks_of_beams, is_strict
+from guideway_vllm.wrapping import lacks, wrap
+
+__all__ = ["IN_SERVER", "SERVING", "change_server"]
+
+log = logging.getLogger("vllm.guideway")
+
+SERVING: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The front ends of this process."""
+
+
+def change_server(strict_refuses: bool) -> None:
+    """Change what only a server over HTTP has, and not in every version: what is lost without it is logged. Raises
+    `InvalidConfiguration` where that was asked for."""
+    for path, (around, parameters, lost) in IN_SERVER.items():
+        if (why := lacks(path, parameters)) is None:
+            wrap(path, around)
+        elif strict_refuses and around is _around_to_sampling_params:
+            raise InvalidConfiguration(
+                f"strict_refuses is on, and {lost} in vLLM {vllm.__version__}: {why}; leave it out, and have clients "
+                f"set {ON_UNENFORCED_KEY}",
+                field="strict_refuses",
+            )
+        else:
+            log.warning("in vLLM %s %s: %s", vllm.__version__, lost, why)
+
+
+def _around_to_sampling_params(to_sampling_params: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        params = to_sampling_params(self, *args, **kwargs)
+        if any(front_end.strict_refuses for front_end in SERVING) and is_strict(self):
+            params.extra_args = {ON_UNENFORCED_KEY: "refuse", **(params.extra_args or {})}
+        return params
+
+    return wrapped
+
+
+def _around_to_beam_search_params(to_beam_search_params: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if SERVING and (field := asks_of_beams(self)) is not None:
+            from vllm.exceptions import VLLMValidationError
+
+            raise VLLMValidationError(
+                f"{field} is not heard in a beam search, where vLLM drops it; leave out one or the other, or ask for "
+                "several answers with n",
+                parameter=field,
+            )
+        return to_beam_search_params(self, *args, **kwargs)
+
+    return wrapped
+
+
+def _around_stream(stream: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(stream)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if not SERVING:
+            return stream(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        noted = Noted(given.arguments["result_generator"], given.arguments["request"].n or 1)
+        given.arguments["result_generator"] = noted
+        return noted.added_to(stream(*given.args, **given.kwargs))
+
+    return wrapped
+
+
+def _around_validate_tag(validate: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(payload: Any, *, parameter: str) -> None:
+        if not (SERVING and isinstance(payload, str)):  # what is no text is refused unread
+            validate(payload, parameter=parameter)
+
+    return wrapped
+
+
+def _around_xgrammar_supports(supports: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(structured_outputs: Any) -> bool:
+        from guideway_vllm.requests import is_bearable
+        from guideway_vllm.stock.xgrammar.backend import Xgrammar
+
+        # where it is not, the constraint stands alone and meets its limits like any other
+        bearable = not SERVING or is_bearable(structured_outputs, Xgrammar.limits)
+        return bearable and bool(supports(structured_outputs))
+
+    return wrapped
+
+
+OPENAI = "vllm.entrypoints.openai"
+UNHEARD = "`strict` of a request is not heard"
+UNTOLD = "streams do not have what guideway tells"
+UNREFUSED = "a beam search drops constraints and what is asked of guideway without a word"
+
+IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
+    # it asks xgrammar in its own process while it reads a request, on the event loop, before anything has counted what
+    # it asks about, where a crash ends the server
+    "vllm.entrypoints.generate.base.protocol:validate_structural_tag_payload": (
+        _around_validate_tag,
+        ("payload", "parameter"),
+        "structural tags may reach xgrammar before they are counted",
+    ),
+    "vllm.parser.abstract_parser:_xgrammar_supports": (
+        _around_xgrammar_supports,
+        ("structured_outputs",),
+        "constraints beside tools may reach xgrammar before they are counted",
+    ),
+    f"{OPENAI}.chat_completion.protocol:ChatCompletionRequest.to_sampling_params": (
+        _around_to_sampling_params,
+        (),
+        UNHEARD,
+    ),
+    f"{OPENAI}.completion.protocol:CompletionRequest.to_sampling_params": (_around_to_sampling_params, (), UNHEARD),
+    f"{OPENAI}.responses.protocol:ResponsesRequest.to_sampling_params": (_around_to_sampling_params, (), UNHEARD),
+    f"{OPENAI}.chat_completion.protocol:ChatCompletionRequest.to_beam_search_params": (
+        _around_to_beam_search_params,
+        (),
+        UNREFUSED,
+    ),
+    f"{OPENAI}.completion.protocol:CompletionRequest.to_beam_search_params": (
+        _around_to_beam_search_params,
+        (),
+        UNREFUSED,
+    ),
+    f"{OPENAI}.chat_completion.serving:OpenAIServingChat.chat_completion_stream_generator": (
+        _around_stream,
+        ("request", "result_generator"),
+        UNTOLD,
+    ),
+    f"{OPENAI}.completion.serving:OpenAIServingCompletion.completion_stream_generator": (
+        _around_stream,
+        ("request", "result_generator"),
+        UNTOLD,
+    ),
+}
+"""The places that are changed of the server over HTTP, where vLLM has it: the parameters that are relied on, and what
+is lost without it. It drops ``strict``, and streams have no field for what guideway tells."""

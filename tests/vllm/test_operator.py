@@ -1,0 +1,267 @@
+"""A server as its operator and his clients have it: over HTTP, with observers and with a connector for keys and values.
+
+The tests stand in the order in which they run: the last one ends the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.vllm import faulty, operating
+from tests.vllm.serving import Server, serve
+from tests.vllm.test_server import ANSWER, SCHEMA, TEXT, TOOLS, Ask, modifiers, told
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def server(demo_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("operator")
+    faulty.install(folder)
+    operating.install(folder)
+    guideway = {
+        "grammar": ["llguidance", "faulty"],
+        "grammar_host": "inline",
+        "modifiers": ["hello"],
+        "refuse_within": 30,
+        "plugins": {"enable": ["operating"]},
+    }
+    connector = {
+        "kv_connector": "Connector",
+        "kv_connector_module_path": operating.__name__,
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": str(folder / "keys")},
+    }
+    with serve(
+        demo_model,
+        guideway,
+        folder / "log.txt",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser=hermes",
+        f"--kv-transfer-config={json.dumps(connector)}",
+        "--max-num-seqs=4",
+        environment={operating.NOTES: str(folder), "VLLM_LOGGING_LEVEL": "INFO"},
+        python_path=[folder, REPOSITORY],
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def ask(server: Server) -> Iterator[Ask]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        yield Ask(client)
+
+
+@pytest.fixture
+def heard(server: Server) -> Callable[[], list[dict[str, Any]]]:
+    """What was written down since the test began."""
+    file = server.log_file.with_name("notes.jsonl")
+
+    def notes() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
+
+    before = len(notes())
+    return lambda: notes()[before:]
+
+
+def finished(heard: Callable[[], list[dict[str, Any]]]) -> dict[str, Any]:
+    """What observers heard of one request that has ended."""
+    faulty.until(lambda: any("finished" in note for note in heard()))
+    (note,) = [note for note in heard() if "finished" in note]
+    return note
+
+
+# The log
+
+
+def test_one_line_says_what_acts(server: Server) -> None:
+    lines = [line for line in server.log().splitlines() if "fingerprint" in line]
+    (line,) = [line for line in lines if "guideway" in line]
+    for said in (
+        "guideway-llguidance/grammar.llguidance 0.",
+        "modifiers guideway-hello/modifier.hello",
+        "hooks operating/hooks.operating 1.0",
+        "device guideway-cpu/device.cpu",
+        "ledger in kv_transfer_params.guideway",
+    ):
+        assert said in line
+
+
+# Errors
+
+
+@pytest.mark.parametrize("how", ["type", "raise"])
+def test_a_strategy_with_an_unusable_answer_is_named(ask: Ask, how: str) -> None:
+    spec = json.dumps({"bytes": 5, "phase": "supports", "how": how})
+    with pytest.raises(openai.InternalServerError) as raised:
+        ask.chat(structured_outputs={"grammar": spec}, vllm_xargs={"guideway.dialect": "faulty"})
+    error: Any = raised.value.body
+    assert "faulty failed in supports over request chatcmpl-" in error["message"]
+    assert error["code"] == 500
+
+
+@pytest.mark.parametrize(
+    ("wanted", "field"),
+    [
+        ({"structured_outputs": {"regex": "[ab]{2}"}}, "structured_outputs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"vllm_xargs": {"guideway.tenant": "x"}}, "vllm_xargs"),
+        ({"tools": TOOLS, "tool_choice": "required"}, "tools"),
+    ],
+    ids=["structured", "format", "xargs", "tools"],
+)
+def test_a_beam_search_refuses_what_vllm_would_drop(server: Server, wanted: dict[str, Any], field: str) -> None:
+    asked = {"model": "demo", "use_beam_search": True, "n": 2, "max_tokens": 4}
+    chat = {**asked, "messages": [{"role": "user", "content": TEXT}]}
+    answers = [httpx.post(f"{server.url}/v1/chat/completions", json={**chat, **wanted}, timeout=120)]
+    if "tools" not in wanted:
+        completion = {**asked, "prompt": TEXT, **wanted}
+        answers.append(httpx.post(f"{server.url}/v1/completions", json=completion, timeout=120))
+    for answer in answers:
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, field)
+        assert f"{field} is not heard in a beam search" in error["message"]
+    free = httpx.post(f"{server.url}/v1/chat/completions", json=chat, timeout=120)
+    assert len(free.json()["choices"]) == 2
+
+
+# What comes back
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "person"}}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_are_called_with_llguidance(ask: Ask, choice: Any, stream: bool) -> None:
+    asked = {"tools": TOOLS, "tool_choice": choice, "stream": stream, "max_tokens": 200}
+    answer = ask.chat(**asked)
+    if stream:
+        pieces = [call for chunk in answer if chunk.choices for call in chunk.choices[0].delta.tool_calls or ()]
+        calls = [(piece.function.name, piece.index) for piece in pieces if piece.function.name]
+        arguments = "".join(piece.function.arguments or "" for piece in pieces if piece.index == 0)
+        name = calls[0][0]
+    else:
+        assert told(answer)["strategy"] == "llguidance"
+        call = answer.choices[0].message.tool_calls[0]
+        name, arguments = call.function.name, call.function.arguments
+    assert name in ("person", "weather")
+    assert set(json.loads(arguments)) == set(ANSWER if name == "person" else ("city",))
+
+
+def test_logprobs_are_those_of_what_a_constraint_leaves(ask: Ask) -> None:
+    answer = ask.chat(structured_outputs={"regex": "[ab]{2}"}, logprobs=True, top_logprobs=3)
+    steps = answer.choices[0].logprobs.content
+    assert len(steps) == 3
+    for step, letters in zip(steps, ({"a", "b"}, {"a", "b"}, {"<|end|>"}), strict=True):
+        legal = {each.token for each in step.top_logprobs if each.logprob > -9999}
+        assert legal <= letters and step.token in legal
+        assert sum(2.718281828**each.logprob for each in step.top_logprobs if each.logprob > -9999) > 0.999
+
+
+def test_the_ledger_comes_beside_what_a_connector_says(ask: Ask, heard: Callable[[], list[dict[str, Any]]]) -> None:
+    answer = ask.chat(
+        extra_body={
+            "structured_outputs": {"json": SCHEMA},
+            "vllm_xargs": {"guideway.on_unenforced": "check"},
+            "kv_transfer_params": {"guideway": {"strategy": "other"}, "mine": 1},
+        }
+    )
+    assert json.loads(answer.choices[0].message.content) == ANSWER
+    assert answer.model_extra["kv_transfer_params"] == {
+        "remote": 7,
+        "guideway": {"strategy": "llguidance", "valid": True},
+    }
+    (brought,) = [note["brought"] for note in heard() if "brought" in note]
+    assert brought == {"mine": 1}, "what was told of another request is for no connector"
+
+
+# Observers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_observers_hear_of_a_request(ask: Ask, heard: Callable[[], list[dict[str, Any]]], stream: bool) -> None:
+    answer = ask.chat(structured_outputs={"json": SCHEMA}, stream=stream, vllm_xargs={"guideway.tenant": "raises"})
+    if stream:
+        list(answer)
+    note = finished(heard)
+    (output,) = note["outputs"]
+    assert json.loads(output["text"]) == ANSWER
+    assert output["num_tokens"] > 5
+    assert (output["reason"], output["strategy"]) == ("stop", "llguidance")
+    started, ended = (note for note in heard() if "brought" not in note)
+    assert started == {"started": ended["finished"], "tenant": "raises"}
+
+
+def test_observers_hear_of_requests_without_a_constraint(ask: Ask, heard: Callable[[], list[dict[str, Any]]]) -> None:
+    choices = ask.chat(n=2, temperature=1, max_tokens=5, vllm_xargs=modifiers(hello={"letter": "o"})).choices
+    outputs = finished(heard)["outputs"]
+    assert [output["text"] for output in outputs] == [choice.message.content for choice in choices]
+
+
+def test_observers_hear_of_what_failed_and_what_was_given_up(
+    ask: Ask, heard: Callable[[], list[dict[str, Any]]]
+) -> None:
+    spec = json.dumps({"bytes": 30, "phase": "fill_bitmask", "how": "raise", "at": 3})
+    with pytest.raises(openai.InternalServerError):
+        ask.chat(structured_outputs={"grammar": spec}, vllm_xargs={"guideway.dialect": "faulty"})
+    assert finished(heard)["outputs"][0]["reason"] == "internal_error"
+    (failure,) = [note for note in heard() if "failed" in note]
+    assert "faulty" in failure["error"]
+    before = len(heard())
+    with ask.chat(stream=True, structured_outputs={"regex": "[a-z]{300}"}, max_tokens=310) as stream:
+        next(stream)
+        next(stream)
+    faulty.until(lambda: any("finished" in note for note in heard()[before:]))
+    (note,) = [note for note in heard()[before:] if "finished" in note]
+    assert note["outputs"][0]["reason"] == "abort"
+
+
+def test_a_refused_request_never_started(ask: Ask, heard: Callable[[], list[dict[str, Any]]]) -> None:
+    with pytest.raises(openai.BadRequestError):
+        ask.text(regex="(")
+    assert ask.text(regex="[ab]{2}")
+    finished(heard)
+    assert sum("started" in note for note in heard()) == 1
+
+
+# The end
+
+
+def test_requests_under_way_when_the_server_is_told_to_stop_end_with_an_error(server: Server) -> None:
+    url = f"{server.url}/v1/chat/completions"
+    asked = {"model": "demo", "messages": [{"role": "user", "content": TEXT}], "max_tokens": 480}
+    forms: list[dict[str, Any]] = [
+        {"ignore_eos": True},
+        {"structured_outputs": {"regex": "[a-z]{470}"}},
+        {"structured_outputs": {"regex": "[a-z]{470}"}, "stream": True},
+    ]
+
+    def outcome(form: dict[str, Any]) -> tuple[int, str]:
+        with httpx.stream("POST", url, json={**asked, **form}, timeout=100) as answer:
+            return answer.status_code, answer.read().decode()
+
+    with ThreadPoolExecutor(24) as threads:
+        answers = [(form, threads.submit(outcome, form)) for form in forms * 8]
+        faulty.until(lambda: server.metric("vllm:num_requests_running") == 4)
+        began = time.monotonic()
+        os.kill(server.pid, signal.SIGTERM)
+        ended = [(form, answer.result()) for form, answer in answers]
+    assert time.monotonic() - began < 60
+    stopped = 0
+    for form, (status, text) in ended:
+        said = "the server is shutting down" in text
+        stopped += said
+        if form.get("stream"):
+            assert status == 200 and (said or '"finish_reason":"' in text), text[-300:]
+        else:
+            assert (status, said) in ((503, True), (200, False)), text[-300:]
+    assert stopped > 12
