@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from guideway_vllm.bans import bans_of, without_bans
 from guideway_vllm.config import GuestConfig
-from guideway_vllm.parts import build_runtime, fingerprint
+from guideway_vllm.parts import build_runtime
 from guideway_vllm.requests import PREFIX, carries_only, request_of
 from guideway_vllm.steps import GuestOutput, GuestStep, Part, select
 
@@ -81,7 +81,7 @@ class Core:
 
     def __init__(self, config: GuestConfig, vllm_config: Any) -> None:
         plugins = Plugins(settings=config.plugins)
-        self._fingerprint = fingerprint(config, plugins)
+        self.plan = config.plan(plugins)
         self.runtime: Runtime = build_runtime(config, plugins, vllm_config, front_end=False)
         self._entering: dict[str, Future[RequestState]] = {}
         """The values that `admit` has returned, of requests whose admission has not ended and that were not released.
@@ -223,7 +223,7 @@ class Core:
         masked, masks = _outside(rows, bitmask, parts) if parts else (rows, bitmask)
         num_rows = [1 + len(ids) for ids in ahead]
         guest = GuestStep(
-            self._fingerprint,
+            self.plan.fingerprint,
             self._stop_token_id,
             request_ids,
             num_rows,
@@ -372,7 +372,7 @@ class Core:
             ready.set_exception(error)
 
     def _check_mark(self, mark: Any) -> None:
-        if isinstance(mark, str) and mark.startswith(PREFIX) and not mark.endswith(f".{self._fingerprint}"):
+        if isinstance(mark, str) and mark.startswith(PREFIX) and not mark.endswith(f".{self.plan.fingerprint}"):
             raise PluginError(
                 "front end and engine core do not run the same plugins: their files, versions or options differ; "
                 "install the same packages everywhere and start the server anew",

@@ -4,6 +4,7 @@
 ``InputProcessor``                     ``__init__``, ``_validate_params``, ``process_inputs``
 ``AsyncLLM``                           ``add_request``, so that a server tries requests beside its event loop, and
                                        ``check_health``, which asks ``EngineCore`` by a method more
+``EngineCore.__init__``                once it has started, the plans of its workers are compared with its own
 ``AsyncLLM``, ``LLMEngine``            ``generate``; ``add_request``, ``step``: finished texts that are to be checked
 ``SchedulerConfig.get_scheduler_cls``  the scheduler's class, and through it the structured-output manager's
 ``WorkerWrapperBase.init_device``      the model runner of each worker, once it is there
@@ -53,6 +54,8 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.llm_engine:LLMEngine.add_request": PROCESSED,
     "vllm.v1.engine.llm_engine:LLMEngine.step": (),
     "vllm.v1.engine.core:EngineCore.__init__": (),
+    "vllm.v1.engine.core:EngineCore.shutdown": (),
+    "vllm.v1.executor.abstract:Executor.collective_rpc": ("method",),
     "vllm.config:SchedulerConfig.get_scheduler_cls": (),
     "vllm.v1.core.sched.scheduler:Scheduler.__init__": ("vllm_config", "structured_output_manager"),
     "vllm.v1.core.sched.scheduler:Scheduler.get_grammar_bitmask": ("scheduler_output",),
@@ -99,6 +102,7 @@ def install() -> None:
     _wrap("vllm.v1.engine.async_llm:AsyncLLM.check_health", _around_check_health)
     _wrap("vllm.v1.engine.llm_engine:LLMEngine.add_request", _around_offline_add_request)
     _wrap("vllm.v1.engine.llm_engine:LLMEngine.step", _around_offline_step)
+    _wrap("vllm.v1.engine.core:EngineCore.__init__", _around_core_init)
     setattr(_found("vllm.v1.engine.core:EngineCore.__init__")[0], METHOD, unhealthy)
     _wrap("vllm.config:SchedulerConfig.get_scheduler_cls", _around_get_scheduler_cls)
     _wrap("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", _around_init_device)
@@ -364,6 +368,20 @@ def _around_get_scheduler_cls(get_scheduler_cls: Callable[..., Any]) -> Callable
         from guideway_vllm.scheduler import with_guest
 
         return with_guest(get_scheduler_cls(self))
+
+    return wrapped
+
+
+def _around_core_init(init: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        from guideway_vllm.ranks import check_ranks
+
+        try:
+            check_ranks(self)
+        except BaseException:
+            self.shutdown()
+            raise
 
     return wrapped
 
