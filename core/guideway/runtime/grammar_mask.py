@@ -153,8 +153,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         self.late: set[GrammarState] = set()
         """Those whose rows were not ready in the last step: they are open, and nothing drawn from them is final."""
         self.closing: set[GrammarState] = set()
-        """The sequences of whose ends anything is known that `record_end` is to keep. A host may prepare a step of others
-        before their tokens come."""
+        """Those of whose ends anything is known that `record_end` is to keep. Before their tokens come, a host may
+        prepare a step of others."""
         self._compiler = compiler
         self._lexicon = Lexicon(context.vocabulary)
         self.words = num_words(context.vocabulary.logits_width)
