@@ -311,6 +311,16 @@ class Core:
             return 0
         return self.runtime.validate(state.slot, token_ids)
 
+    def forced(self, request_ids: Sequence[str], limit: int) -> dict[str, Sequence[int]]:
+        """At most `limit` tokens of each request that its constraint leaves no choice about."""
+        states = {request_id: self._states.get(request_id) for request_id in request_ids}
+        slots = {
+            state.slot: request_id
+            for request_id, state in states.items()
+            if state is not None and state.slot is not None and not state.sits_out and self._fault(state) is None
+        }
+        return {slots[slot]: run for slot, run in self.runtime.forced(dict.fromkeys(slots, limit)).items()}
+
     def fail(self, request_id: str, fault: Fault) -> None:
         """The request has to end, for a reason outside of guideway's plugins."""
         if (state := self._states.get(request_id)) is not None:

@@ -60,6 +60,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.core.sched.scheduler:Scheduler.__init__": ("vllm_config", "structured_output_manager"),
     "vllm.v1.core.sched.scheduler:Scheduler.get_grammar_bitmask": ("scheduler_output",),
     "vllm.v1.core.sched.scheduler:Scheduler.update_from_output": ("scheduler_output", "model_runner_output"),
+    "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids": ("draft_token_ids",),
     "vllm.v1.core.sched.scheduler:Scheduler.finish_requests": ("request_ids", "finished_status"),
     "vllm.v1.core.sched.scheduler:Scheduler._free_request": ("request",),
     "vllm.v1.structured_output:StructuredOutputManager.grammar_init": ("request",),
