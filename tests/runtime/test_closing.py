@@ -23,14 +23,18 @@ from guideway.api import (
     JsonObject,
     JsonSchema,
     Matcher,
+    ModifierContext,
     Regex,
+    Request,
     SamplingParams,
+    StepBatch,
     StructuralTag,
 )
 from guideway.api.bitmask import allow_only, is_allowed
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.json_schema.cursor import START, JsonCursor, Place
 from guideway.json_schema.prober import byte_vocabulary
+from guideway.runtime import Runtime
 from guideway.runtime.bans import Bans
 from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
 from guideway.runtime.closing.fewest import Spelling, fewest_tokens
@@ -252,6 +256,26 @@ def test_what_does_not_fit_is_cut_where_the_operator_says_so() -> None:
     (cut,) = generate([SamplingParams(max_tokens=4, constraint=Regex("[ab]{6}c"))], short_budget="cut")
     assert cut.finish_reason is FinishReason.LENGTH
     assert cut.unenforced == ("closing",)
+
+
+def test_an_end_is_known_though_a_step_of_others_is_prepared_before_its_tokens_come() -> None:
+    """As where several steps are under way at once: pipeline parallelism."""
+    context = ModifierContext(vocabulary=VOCABULARY, max_num_sequences=2, max_model_len=64)
+    runtime = Runtime(context, strategies={"xgrammar": XGrammarStrategy(VOCABULARY, {})})
+    constraint = Regex("[ab]+x")
+    for slot, params in enumerate([SamplingParams(max_tokens=3, constraint=constraint), SamplingParams(max_tokens=9)]):
+        request = Request(request_id=str(slot), prompt_token_ids=(1,), params=params)
+        runtime.start(runtime.admit(request), slot)
+    for position, token_id in enumerate((*b"ax", min(STOPS)), start=1):
+        runtime.prepare(StepBatch.build([0], [position], [[]]))
+        runtime.prepare(StepBatch.build([1], [position], [[]]))
+        runtime.accept_one(0, 0, [token_id])
+        runtime.accept_one(1, 0, [ord("b")])
+    assert runtime.closed_early(0)
+    assert runtime.journal(0).ends
+    runtime.release(0)
+    runtime.release(1)
+    runtime.close()
 
 
 def test_a_neighbor_that_is_closed_changes_nobody_else() -> None:

@@ -339,3 +339,25 @@ def test_what_came_while_one_was_in_no_step_is_kept(hosts: GrammarHosts) -> None
     assert not is_late(first)
     until_ready(second)
     assert not is_late(second)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"), [(b"cd", b"xy"), (b"cd", b"cy"), (b"c", b"cy"), (b"cd", b"c"), (b"c1", b"cy")]
+)
+def test_rows_that_came_late_are_not_those_of_other_drafts(hosts: GrammarHosts, before: bytes, now: bytes) -> None:
+    """A draft that nobody has judged would be drawn from its row, and the one after from a row that is open."""
+    strategy = hosts.strategies["hostile"]
+    matcher = strategy.compile(TARDY_ONE.constraint).matcher(STOPS)  # type: ignore[arg-type]
+    assert isinstance(matcher, HostedMatcher)
+    bitmask = allocate(4, VOCABULARY.logits_width)
+    assert matcher.accept(ids_of(b"FTab")) == 4
+    jobs = [FillJob(matcher, tuple(ids_of(drafts)), 0) for drafts in (before, now)]
+    assert strategy.fill(jobs[:1], bitmask)[0] == -1
+    assert isinstance(jobs[0].error, Late)
+    end = time.monotonic() + 60
+    while (count := strategy.fill(jobs[1:], bitmask)[0]) < 0:
+        assert isinstance(jobs[1].error, Late)
+        assert time.monotonic() < end
+        jobs[1].error = None
+        time.sleep(0.05)
+    assert count == len(now)

@@ -231,6 +231,28 @@ def test_each_missing_seam_of_a_model_runner_is_named(
             assert vars(runner) == before
 
 
+@pytest.mark.parametrize("v2", [False, True])
+def test_what_lies_between_forward_pass_and_draw_is_known(monkeypatch: pytest.MonkeyPatch, v2: bool) -> None:
+    """As in another version of vLLM, whose messages have other fields, or that calls what guideway stands for with
+    more: a request would be the first to find out, in the worker."""
+    from guideway_vllm.runners import V1Seams, V2Seams, _found
+
+    seams, runner = V2Seams if v2 else V1Seams, runner_with(v2=v2)
+    assert seams.missing(runner) == []
+    for path, names in seams.fields.items():
+        for name in names:
+            with monkeypatch.context() as patch:
+                patch.delitem(_found(path).__annotations__, name)
+                assert seams.missing(runner) == [f"{path}.{name}"]
+    for path, names in seams.replaced.items():
+        holder, _, method = path.rpartition(".")
+        with monkeypatch.context() as patch:
+            patch.setattr(_found(holder), method, eval(f"lambda self, {', '.join(names)}, another: None"))
+            assert seams.missing(runner) == [f"{path}({', '.join(names)})"]
+            patch.delattr(_found(holder), method)
+            assert seams.missing(runner) == [f"{path}({', '.join(names)})"]
+
+
 def test_each_missing_seam_is_named_and_nothing_is_changed_then(monkeypatch: pytest.MonkeyPatch) -> None:
     import vllm
     from guideway_vllm import seams, wrapping

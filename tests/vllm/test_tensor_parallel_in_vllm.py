@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from guideway.api import PluginError
+from guideway.plugins import PluginPlan
+from guideway_vllm.ranks import check_ranks
 
 from tests.support.distributions import install
 from tests.vllm.serving import serve
@@ -92,6 +97,36 @@ def test_two_workers_answer_as_one_does(
     assert len(reports) == 2, "a file of each worker"
     (report,) = (file.read_text("utf-8") for file in marks[1].iterdir())
     assert reports == [report, report]
+
+
+def test_a_worker_with_other_plugins_is_named_at_start(
+    tiny_model: str, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = start({"grammar": ["llguidance"]}, model=tiny_model)
+    core = llm.llm_engine.engine_core.engine_core
+    guest = core.model_executor.driver_worker.worker.guideway_guest
+    check_ranks(core)
+    llguidance = next(plugin for plugin in guest.plan.plugins if "grammar.llguidance" in plugin.id)
+    others = (replace(llguidance, version="0.0.1"), *(p for p in guest.plan.plugins if p is not llguidance))
+    with monkeypatch.context() as patch:
+        patch.setattr(guest, "plan", replace(guest.plan, plugins=others))
+        with pytest.raises(PluginError, match=rf"rank 0: {re.escape(llguidance.id)} version: want .*, have 0.0.1"):
+            check_ranks(core)
+    with monkeypatch.context() as patch:
+        patch.delattr(core.model_executor.driver_worker.worker, "guideway_guest")
+        with pytest.raises(PluginError, match="rank 0 does not load guideway"):
+            check_ranks(core)
+
+
+def test_an_engine_does_not_start_where_a_worker_has_other_plugins(
+    tiny_model: str, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(worker: Any) -> PluginPlan:
+        return replace(worker.guideway_guest.plan, contract="0.9")
+
+    monkeypatch.setattr("guideway_vllm.ranks.plan_of", other)
+    with pytest.raises(PluginError, match=r"rank 0: contract: want 1.0, have 0.9"):
+        start({"grammar": ["llguidance"]}, model=tiny_model, max_num_seqs=2)
 
 
 def guideway(folder: Path) -> dict[str, Any]:

@@ -6,15 +6,13 @@ What else is promised of it the other modules here say: `make test-vllm` runs so
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.vllm.another import tokens
 from tests.vllm.probes_in_vllm import GUIDEWAY, check_nothing_left, installed, params, prompt
 from tests.vllm.test_exact_state import KINDS, MAX_TOKENS, SCHEMA, Job
 
@@ -53,17 +51,7 @@ def test_a_schema_is_kept_with_asynchronous_scheduling(llm: Any) -> None:
 
 @pytest.mark.slow
 def test_tokens_are_those_of_v1(llm: Any, folder: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TRITON_", "PYTHONPATH"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.vllm.v1_tokens", str(folder)],
-        env={**environment, "VLLM_USE_V2_MODEL_RUNNER": "0"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert generated(llm, JOBS) == json.loads(done.stdout.splitlines()[-1])
+    assert generated(llm, JOBS) == tokens(folder, v2=False)
     check_nothing_left(llm)
 
 

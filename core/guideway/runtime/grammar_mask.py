@@ -152,8 +152,9 @@ class GrammarMask(LogitModifier[GrammarState]):
         """The constraints that came last."""
         self.late: set[GrammarState] = set()
         """Those whose rows were not ready in the last step: they are open, and nothing drawn from them is final."""
-        self.is_closing = False
-        """True if anything is known of an end after the last step, which `record_end` is to keep."""
+        self.closing: set[GrammarState] = set()
+        """Those of whose ends anything is known that `record_end` is to keep. Before their tokens come, a host may
+        prepare a step of others."""
         self._compiler = compiler
         self._lexicon = Lexicon(context.vocabulary)
         self.words = num_words(context.vocabulary.logits_width)
@@ -199,6 +200,7 @@ class GrammarMask(LogitModifier[GrammarState]):
     def release(self, state: GrammarState | None) -> None:
         if state is not None:
             self.late.discard(state)
+            self.closing.discard(state)
 
     def recycle(self, state: GrammarState | None) -> None:
         """Give the matcher of a sequence back that ended without a failure."""
@@ -271,7 +273,8 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def record_end(self, state: GrammarState | None, journal: Journal) -> None:
         """Keep what is known of the end of a sequence's output."""
-        if state is not None:
+        if state in self.closing:
+            self.closing.discard(state)
             if state.end is not None and state.end not in journal.ends[-1:]:
                 journal.ends.append(state.end)
             journal.closed_early |= state.closed_early
@@ -297,7 +300,6 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def prepare(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:
         self.late.clear()
-        self.is_closing = False
         # before the beginning and after the end all is open
         blocks: dict[str, Block] = {}
         name = block = None
@@ -511,14 +513,15 @@ class GrammarMask(LogitModifier[GrammarState]):
         matcher = state.job.matcher
         if isinstance(matcher, HostedMatcher):
             state.first_closed = matcher.first_closed
-            self.is_closing |= matcher.end is not None or bool(matcher.ends)
+            if matcher.end is not None or matcher.ends:
+                self.closing.add(state)
         elif state.closer is not None:
             rows = buffer[1:][state.rows][: count + 1]
             try:
                 began = time.monotonic()
                 state.first_closed = state.closer.restrict(matcher, state.job.draft_token_ids, rows)
                 self._stopwatch.leave_out(began, waited=False)  # it is bounded in work
-                self.is_closing = True
+                self.closing.add(state)
             except BaseException as error:
                 contain(error)
                 return error

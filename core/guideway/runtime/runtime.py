@@ -719,7 +719,7 @@ class Runtime:
                 self._end_reasoning_among(sequence, ids)
         self._modifiers.announce(sequences, token_ids, feedback)
         outcomes = [accept(*step) for step in zip(sequences, token_ids, feedback, strict=False)]
-        if self._mask.is_closing:
+        if self._mask.closing:
             for sequence in sequences:
                 self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)
         return outcomes

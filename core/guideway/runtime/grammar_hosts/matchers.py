@@ -268,15 +268,16 @@ class MatcherHost:
         self, lane: Lane | None, job: FillJob, filled: Filled, bitmask: Bitmask, accepted: NDArray[np.int32], i: int
     ) -> bool:
         """Let a job have what became of it; its rows stay in `lane`, or None: become its own. False if it was asked
-        before with fewer drafts, and is to be asked anew."""
+        before with fewer or other drafts, and is to be asked anew."""
         if filled.error is not None:
             job.error = filled.error
             return True
         count, sent, asked = filled.count, filled.command.draft_token_ids, tuple(job.draft_token_ids)
         if sent != asked:
-            if count == len(sent) < len(asked) and asked[:count] == sent:
+            alike = next((n for n, pair in enumerate(zip(sent, asked, strict=False)) if pair[0] != pair[1]), len(sent))
+            if alike <= count and alike < len(asked):  # nobody knows of the next: a row after it would stay open
                 return False
-            count = next((n for n in range(count) if asked[n : n + 1] != sent[n : n + 1]), count)
+            count = min(count, len(asked))
         matcher = matcher_of(job)
         self._deaths.pop(matcher.number, None)
         masks = filled.masks[: matcher.num_filled(count, sent)]

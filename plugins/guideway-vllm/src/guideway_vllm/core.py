@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from guideway_vllm.bans import bans_of, without_bans
 from guideway_vllm.config import GuestConfig
-from guideway_vllm.parts import build_runtime, fingerprint
+from guideway_vllm.parts import build_runtime
 from guideway_vllm.requests import PREFIX, carries_only, request_of
 from guideway_vllm.steps import GuestOutput, GuestStep, Part, select
 
@@ -81,7 +81,7 @@ class Core:
 
     def __init__(self, config: GuestConfig, vllm_config: Any) -> None:
         plugins = Plugins(settings=config.plugins)
-        self._fingerprint = fingerprint(config, plugins)
+        self.plan = config.plan(plugins)
         self.runtime: Runtime = build_runtime(config, plugins, vllm_config, front_end=False)
         self._entering: dict[str, Future[RequestState]] = {}
         """The values that `admit` has returned, of requests whose admission has not ended and that were not released.
@@ -223,7 +223,7 @@ class Core:
         masked, masks = _outside(rows, bitmask, parts) if parts else (rows, bitmask)
         num_rows = [1 + len(ids) for ids in ahead]
         guest = GuestStep(
-            self._fingerprint,
+            self.plan.fingerprint,
             self._stop_token_id,
             request_ids,
             num_rows,
@@ -311,6 +311,16 @@ class Core:
             return 0
         return self.runtime.validate(state.slot, token_ids)
 
+    def forced(self, request_ids: Sequence[str], limit: int) -> dict[str, Sequence[int]]:
+        """At most `limit` tokens of each request that its constraint leaves no choice about."""
+        states = {request_id: self._states.get(request_id) for request_id in request_ids}
+        slots = {
+            state.slot: request_id
+            for request_id, state in states.items()
+            if state is not None and state.slot is not None and not state.sits_out and self._fault(state) is None
+        }
+        return {slots[slot]: run for slot, run in self.runtime.forced(dict.fromkeys(slots, limit)).items()}
+
     def fail(self, request_id: str, fault: Fault) -> None:
         """The request has to end, for a reason outside of guideway's plugins."""
         if (state := self._states.get(request_id)) is not None:
@@ -372,7 +382,7 @@ class Core:
             ready.set_exception(error)
 
     def _check_mark(self, mark: Any) -> None:
-        if isinstance(mark, str) and mark.startswith(PREFIX) and not mark.endswith(f".{self._fingerprint}"):
+        if isinstance(mark, str) and mark.startswith(PREFIX) and not mark.endswith(f".{self.plan.fingerprint}"):
             raise PluginError(
                 "front end and engine core do not run the same plugins: their files, versions or options differ; "
                 "install the same packages everywhere and start the server anew",

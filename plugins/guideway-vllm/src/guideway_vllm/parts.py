@@ -15,7 +15,7 @@ from guideway_vllm.config import GuestConfig
 from guideway_vllm.stock.server import Server, serving
 from guideway_vllm.stock.strategy import StockStrategy
 
-__all__ = ["OFFERS", "build_runtime", "check_server", "fingerprint", "vocabulary_of", "whitespace_of"]
+__all__ = ["OFFERS", "build_runtime", "check_server", "vocabulary_of", "whitespace_of"]
 
 OFFERS = frozenset({Need.HIDDEN_STATES, Need.BITMASK, Need.HISTORY, Need.UNIFORM, Need.FEEDBACK})
 """The needs of a modifier that can be met here. vLLM runs no sequence beside another one's, and the draw ends in its
@@ -104,11 +104,6 @@ def whitespace_of(config: GuestConfig, structured_outputs: Any) -> Whitespace:
     if config.whitespace is not None:
         return config.whitespace
     return "compact" if getattr(structured_outputs, "disable_any_whitespace", False) else "bounded"
-
-
-def fingerprint(config: GuestConfig, plugins: Plugins) -> str:
-    """Hash the plugins, their files, their options and everything that decides how they behave."""
-    return config.plan(plugins).fingerprint
 
 
 def _tokenizer(vllm_config: Any) -> Any:

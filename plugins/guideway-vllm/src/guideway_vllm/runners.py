@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from importlib import import_module
 from typing import Any, ClassVar, TypeAlias
 
 from guideway_vllm.steps import ATTRIBUTE, GuestOutput, GuestStep
@@ -20,6 +22,10 @@ class Seams(ABC):
 
     needed: ClassVar[Mapping[str, Sequence[str]]]
     """The parts that the runner must have; of a method, the parameters that are relied on."""
+    fields: ClassVar[Mapping[str, Sequence[str]]]
+    """The fields that are read of vLLM's own classes."""
+    replaced: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """The methods of vLLM's in whose place guideway is called, with all their parameters, in order."""
     inner: ClassVar[str]
     """The attribute by which an output that is still to come calls the message it will be."""
 
@@ -29,8 +35,12 @@ class Seams(ABC):
 
     @classmethod
     def missing(cls, runner: Any) -> list[str]:
-        """The parts it has not got, by name."""
-        return [_named(name, given) for name, given in cls.needed.items() if not _has(runner, name, given)]
+        """What it has not got, by name, and what vLLM's own classes have not got that come with it."""
+        lacking = [_named(name, given) for name, given in cls.needed.items() if not _has(runner, name, given)]
+        for path, names in cls.fields.items():
+            has = getattr(_found(path), "__annotations__", {})
+            lacking += [f"{path}.{name}" for name in names if name not in has]
+        return lacking + [_named(path, names) for path, names in cls.replaced.items() if _parameters(path) != names]
 
     @abstractmethod
     def sample(self, sample_tokens: Callable[[Any], Any], grammar_output: Any) -> tuple[Any, GuestOutput | None]:
@@ -46,6 +56,9 @@ class V1Seams(Seams):
         "execute_model_state": (),
         "load_model": (),
         "sample_tokens": ("grammar_output",),
+    }
+    fields: ClassVar = {
+        "vllm.v1.worker.gpu_model_runner:ExecuteModelState": ("scheduler_output", "logits", "sample_hidden_states")
     }
     inner = "_model_runner_output"
 
@@ -82,6 +95,15 @@ class V2Seams(Seams):
         "sample": ("hidden_states", "input_batch", "grammar_output"),
         "sample_tokens": ("grammar_output",),
         "structured_outputs_worker": (),
+    }
+    fields: ClassVar = {"vllm.v1.worker.gpu.input_batch:InputBatch": ("req_ids", "cu_num_logits_np", "logits_indices")}
+    replaced: ClassVar = {
+        "vllm.v1.worker.gpu.structured_outputs:StructuredOutputsWorker.apply_grammar_bitmask": (
+            "logits",
+            "input_batch",
+            "grammar_req_ids",
+            "grammar_bitmask",
+        )
     }
     inner = "model_runner_output"
 
@@ -132,6 +154,21 @@ def _has(runner: Any, name: str, parameters: Sequence[str]) -> bool:
     if not hasattr(runner, name):
         return False
     return not parameters or set(parameters) <= inspect.signature(getattr(runner, name)).parameters.keys()
+
+
+def _found(path: str) -> Any:
+    """What stands at ``module:name``; None: nothing does."""
+    module, _, qualified = path.partition(":")
+    try:
+        return reduce(getattr, qualified.split("."), import_module(module))
+    except (ImportError, AttributeError):
+        return None
+
+
+def _parameters(path: str) -> tuple[str, ...] | None:
+    """Those of a method, without the first."""
+    method = _found(path)
+    return None if method is None else tuple(inspect.signature(method).parameters)[1:]
 
 
 def _named(name: str, parameters: Sequence[str]) -> str:

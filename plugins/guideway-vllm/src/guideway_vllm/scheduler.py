@@ -35,6 +35,7 @@ class GuestScheduler:
     requests: dict[str, Any]
     running: list[Any]
     max_num_active_reqs: int
+    num_spec_tokens: int
     _preempt_request: Callable[..., None]
     _final_reports: dict[str, dict[str, Any]]
     """The reports of the requests that ended in this step, which go with their last outputs."""
@@ -47,6 +48,7 @@ class GuestScheduler:
         self.guest = None if config is None else Core(config, vllm_config)
         self._final_reports = {}
         self._prompt_logprobs = {}
+        self._drafts_forced = can_draft_forced(vllm_config)
         if self.guest is not None:
             manager = type(structured_output_manager)
             structured_output_manager.__class__ = type(manager.__name__, (GuestManager, manager), {})
@@ -97,6 +99,19 @@ class GuestScheduler:
         if self._final_reports:
             self._attach_reports(outputs)
         return outputs
+
+    def update_draft_token_ids(self, draft_token_ids: Any) -> None:
+        """vLLM's, and where a constraint leaves one way for longer than they reach, that way in their place."""
+        super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
+        if self.guest is None or not self._drafts_forced:
+            return
+        given = {r: self.requests[r] for r in draft_token_ids.req_ids if r in self.requests}
+        asking = [r for r, request in given.items() if request.use_structured_output and not request.is_prefill_chunk]
+        for request_id, run in self.guest.forced(asking, self.num_spec_tokens).items():
+            request = given[request_id]
+            if len(run) > len(request.spec_token_ids):
+                manager = self.structured_output_manager  # type: ignore[attr-defined]
+                request.spec_token_ids = manager.validate_tokens(request, list(run))
 
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
         """Return whether a request that waits may be scheduled."""
@@ -176,6 +191,18 @@ class GuestScheduler:
             output.finish_reason = request.get_finished_reason()
             output.stop_reason = request.stop_reason
         return [request.request_id for request in ended]
+
+
+def can_draft_forced(vllm_config: Any) -> bool:
+    """Return whether tokens of the scheduler's may be drafts: V1 verifies those that the scheduler names, where no
+    model has drafted them with probabilities of its own. In V2 drafts never leave the device."""
+    speculative = vllm_config.speculative_config
+    return (
+        speculative is not None
+        and speculative.method == "ngram"
+        and not vllm_config.use_v2_model_runner
+        and not vllm_config.scheduler_config.async_scheduling
+    )
 
 
 class GuestManager:

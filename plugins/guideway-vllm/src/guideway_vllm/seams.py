@@ -5,6 +5,7 @@
 ``AsyncLLM``                           ``add_request``, so that a server tries requests beside its event loop;
                                        ``check_health``, which asks ``EngineCore`` by a method more; ``shutdown``, which
                                        ends the requests under way
+``EngineCore.__init__``                once it has started, the plans of its workers are compared with its own
 ``AsyncLLM``, ``LLMEngine``            ``generate``; ``add_request``, ``step``: finished texts that are to be checked,
                                        and observers
 ``SchedulerConfig.get_scheduler_cls``  the scheduler's class, and through it the structured-output manager's
@@ -53,10 +54,13 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.llm_engine:LLMEngine.add_request": PROCESSED,
     "vllm.v1.engine.llm_engine:LLMEngine.step": (),
     "vllm.v1.engine.core:EngineCore.__init__": (),
+    "vllm.v1.engine.core:EngineCore.shutdown": (),
+    "vllm.v1.executor.abstract:Executor.collective_rpc": ("method",),
     "vllm.config:SchedulerConfig.get_scheduler_cls": (),
     "vllm.v1.core.sched.scheduler:Scheduler.__init__": ("vllm_config", "structured_output_manager"),
     "vllm.v1.core.sched.scheduler:Scheduler.get_grammar_bitmask": ("scheduler_output",),
     "vllm.v1.core.sched.scheduler:Scheduler.update_from_output": ("scheduler_output", "model_runner_output"),
+    "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids": ("draft_token_ids",),
     "vllm.v1.core.sched.scheduler:Scheduler.finish_requests": ("request_ids", "finished_status"),
     "vllm.v1.core.sched.scheduler:Scheduler._free_request": ("request",),
     "vllm.v1.structured_output:StructuredOutputManager.grammar_init": ("request",),
@@ -95,6 +99,7 @@ def install() -> None:
     wrap("vllm.v1.engine.async_llm:AsyncLLM.shutdown", _around_shutdown)
     wrap("vllm.v1.engine.llm_engine:LLMEngine.add_request", _around_offline_add_request)
     wrap("vllm.v1.engine.llm_engine:LLMEngine.step", _around_offline_step)
+    wrap("vllm.v1.engine.core:EngineCore.__init__", _around_core_init)
     setattr(found("vllm.v1.engine.core:EngineCore.__init__")[0], METHOD, unhealthy)
     wrap("vllm.config:SchedulerConfig.get_scheduler_cls", _around_get_scheduler_cls)
     wrap("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", _around_init_device)
@@ -311,6 +316,20 @@ def _around_get_scheduler_cls(get_scheduler_cls: Callable[..., Any]) -> Callable
         from guideway_vllm.scheduler import with_guest
 
         return with_guest(get_scheduler_cls(self))
+
+    return wrapped
+
+
+def _around_core_init(init: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        from guideway_vllm.ranks import check_ranks
+
+        try:
+            check_ranks(self)
+        except BaseException:
+            self.shutdown()
+            raise
 
     return wrapped
 

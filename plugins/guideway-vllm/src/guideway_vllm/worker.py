@@ -26,7 +26,7 @@ from guideway.runtime.grammar_mask import GrammarMask
 from numpy.typing import NDArray
 
 from guideway_vllm.config import GuestConfig
-from guideway_vllm.parts import fingerprint, vocabulary_of
+from guideway_vllm.parts import vocabulary_of
 from guideway_vllm.runners import Seams, V1Seams, V2Seams
 from guideway_vllm.steps import ATTRIBUTE, GuestOutput, GuestStep, Part
 
@@ -97,7 +97,7 @@ class GuestWorker:
         plugins = Plugins(settings=config.plugins)
         self._worker = worker
         self._seams = seams(worker.model_runner, self.act)
-        self._fingerprint = fingerprint(config, plugins)
+        self.plan = config.plan(plugins)
         self._parts: list[tuple[str, Callable[[], object]]] = []
         """The parts that have to be closed, the last one first."""
         try:
@@ -204,7 +204,7 @@ class GuestWorker:
     ) -> tuple[Any, GuestOutput | None]:
         """The logits the runner is to draw from, in place where the device changes arrays, and what came of it.
         `hidden` gives the hidden states of rows, and `first_row` says where the rows of a request begin."""
-        if step.fingerprint != self._fingerprint:
+        if step.fingerprint != self.plan.fingerprint:
             return logits, GuestOutput(
                 failure="engine core and worker do not run the same guideway plugins: their files, versions or options "
                 "differ; install the same packages everywhere and start the server anew"

@@ -1,0 +1,63 @@
+"""Print the tokens that the jobs of `test_v2_runner` have in another vLLM, as JSON: in other processes, or with drafts.
+
+python -m tests.vllm.another FOLDER [OPTIONS]    # the probes are installed in FOLDER; OPTIONS of vLLM's, as JSON
+
+The environment says which model runner it is. `tokens` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def tokens(folder: Path, *, v2: bool, one_process: bool = True, **options: Any) -> Any:
+    """The tokens of each job in a vLLM with these options."""
+    foreign = ("TRITON_", "PYTHONPATH", "VLLM_USE_V2")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.vllm.another", str(folder), json.dumps(options)],
+        env={
+            **environment,
+            "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
+            "VLLM_USE_V2_MODEL_RUNNER": str(int(v2)),
+            "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(not one_process)),
+        },
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(next(line for line in done.stdout.splitlines()[::-1] if line.startswith("[[")))
+
+
+def main() -> None:
+    chosen = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"]
+    from tests.vllm.probes_in_vllm import GUIDEWAY
+    from tests.vllm.test_v2_runner import JOBS, generated  # which makes this process one for tests: in one process
+
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = chosen
+    from guideway_demo_model import DemoModel
+    from vllm import LLM
+
+    sys.path.insert(0, sys.argv[1])
+    options = {
+        "model": str(DemoModel().path()),
+        "dtype": "float32",
+        "enforce_eager": True,
+        "max_model_len": 512,
+        "max_num_seqs": 16,
+    }
+    llm = LLM(**options | json.loads(sys.argv[2]), additional_config={"guideway": GUIDEWAY})
+    print(json.dumps(generated(llm, JOBS)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Whatever happens to a sequence, and in whichever order, its tokens are those of a run alone.
+
+Requests of every stage come at random times, with random priorities, in a vLLM with room for two or three: they are
+preempted, their prompts come in chunks, their drafts are refused, some are aborted, some fork, and each takes a slot
+that another has left.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.vllm.conftest import USES_V2
+from tests.vllm.probes_in_vllm import GUIDEWAY, check_nothing_left, installed
+from tests.vllm.test_exact_state import DRAFTS, KINDS, SMALL, Job, counted, run
+
+EPISODES, JOBS = (4, 20) if USES_V2 else (25, 30)
+"""Of each of the two engines: at least 1,000 sequences in V1 and 100 in V2."""
+NUMBERS = 2 if USES_V2 else 5
+"""Prompts of each kind."""
+SEQUENCES = 3
+"""The most sequences of a request that has several."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def probes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with installed(tmp_path_factory.mktemp("installed")):
+        yield
+
+
+@pytest.fixture(scope="module")
+def alone(start: Callable[..., Any], probes: None) -> dict[tuple[str, int, int], list[int]]:
+    """The tokens of each kind, prompt and sequence, with vLLM to itself."""
+    llm, found = start(GUIDEWAY), {}
+    for kind in KINDS:
+        for number in range(NUMBERS):
+            for later in range(SEQUENCES if "seed" in KINDS[kind] else 1):
+                found[kind, number, later] = run(llm, [Job(kind, number, later_seed=later)])[0][0]
+    return found
+
+
+def episode(rng: random.Random, kinds: list[str]) -> list[Job]:
+    """Jobs that come within a hundred steps, and some of which are given up."""
+    jobs = []
+    for _ in range(JOBS):
+        kind, at = rng.choice(kinds), rng.randrange(100)
+        aborted_at = at + rng.randrange(60) if rng.random() < 0.25 else None
+        n = rng.randint(1, SEQUENCES) if "seed" in KINDS[kind] else 1
+        jobs.append(Job(kind, rng.randrange(NUMBERS), at, rng.randrange(-3, 4), aborted_at, n))
+    return jobs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drafts", [False, True])
+def test_tokens_are_those_of_an_undisturbed_run(
+    start: Callable[..., Any], alone: dict[tuple[str, int, int], list[int]], drafts: bool
+) -> None:
+    llm = start(GUIDEWAY, **SMALL, **({"speculative_config": DRAFTS} if drafts else {}))
+    # in V1, where there is no Triton, vLLM's own verification above temperature 0 reads memory nobody wrote
+    kinds = [kind for kind in KINDS if USES_V2 or not drafts or "seed" not in KINDS[kind]]
+    names = ["num_preemptions", *(["spec_decode_num_draft_tokens"] if drafts else [])]
+    before = [counted(llm, name) for name in names]
+    num_whole = num_cut = 0
+    for seed in range(EPISODES):
+        jobs = episode(random.Random(seed + 1000 * drafts), kinds)
+        for job, sequences in zip(jobs, run(llm, jobs), strict=True):
+            for index, token_ids in enumerate(sequences):
+                expected = alone[job.kind, job.number, index]
+                if job.aborted_at is not None:
+                    expected = expected[: len(token_ids)]
+                assert token_ids == expected, (seed, job, index)
+                num_whole += job.aborted_at is None
+                num_cut += job.aborted_at is not None
+        check_nothing_left(llm)
+    assert num_whole >= (40 if USES_V2 else 500)
+    assert num_cut >= 5
+    happened = [counted(llm, name) - count for name, count in zip(names, before, strict=True)]
+    assert min(happened) > 10, dict(zip(names, happened, strict=True))
