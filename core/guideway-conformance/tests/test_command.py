@@ -57,8 +57,9 @@ def test_certified_and_every_form_of_the_report(site: Path, capsys: pytest.Captu
     assert json.loads(Path("badge.out").read_text())["message"] == "core"
     assert not Path("guideway.lock").exists()
     assert main(["conform", "verify", "report.out"]) == 0
-    assert main(["conform", "matrix", "report.out", "--html", "m.html", "--markdown", "m.md"]) == 0
-    assert "device.mine" in Path("m.html").read_text() and "device.mine" in Path("m.md").read_text()
+    assert main(["conform", "matrix", "report.out", "--html", "a/site", "--markdown", "m.md"]) == 0
+    assert "device.mine" in Path("a/site/index.html").read_text() and "device.mine" in Path("m.md").read_text()
+    assert main(["conform", "verify", "a/site/gwt-mine.device.mine.json"]) == 0
 
 
 def test_failed_names_the_rule_the_check_and_what_the_plugin_did(
@@ -109,6 +110,7 @@ def test_known_failures_have_a_status_of_their_own(site: Path, capsys: pytest.Ca
         (["mine", "--report", "no/such/r.json"], 2, "there is no folder"),
         (["matrix", "absent.json"], 2, "no conformance report"),
         (["matrix"], 2, "required: REPORT"),
+        (["matrix", "r.json", "--html", "m.html"], 2, "names a file"),
         ([], 2, "name a PLUGIN, or give --config FILE"),
         (["mine", "--config", "guideway.toml"], 2, "not both"),
         (["--config", "no.toml"], 2, "'no.toml' cannot be read"),

@@ -18,7 +18,7 @@ from guideway.plugins import Plugins
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.lock import Lock, Verdict, default_lock
 
-from guideway_conformance.formats.badge import badge
+from guideway_conformance.formats.badge import badge, svg
 from guideway_conformance.formats.junit import junit
 from guideway_conformance.formats.markdown import markdown
 from guideway_conformance.formats.terminal import Terminal
@@ -61,7 +61,7 @@ def conform(args: Namespace) -> int:
         if args.record and Path(lock).exists():
             Lock.read(lock)  # an unreadable one is better known before the run than after it
         if not several:
-            return _one(args, records[0], lock, _in_place)[0]
+            return _one(args, records[0], lock, in_folders=False)[0]
         return _all(args, records, lock)
 
 
@@ -96,7 +96,7 @@ def _all(args: Namespace, records: Sequence[PluginRecord], lock: str) -> int:
             came[record] = (0, "as it was recorded", "")
             continue
         try:
-            came[record] = _one(args, record, lock, _in_folder)
+            came[record] = _one(args, record, lock, in_folders=True)
         except CannotLoad as error:
             print(f"guideway conform: {error}", file=sys.stderr)
             came[record] = (CANNOT_LOAD, "cannot be loaded", "")
@@ -112,7 +112,7 @@ def _all(args: Namespace, records: Sequence[PluginRecord], lock: str) -> int:
     return next(status for status in GRAVEST_FIRST if status in statuses)
 
 
-def _one(args: Namespace, record: PluginRecord, lock: str, place: Callable[[str, str, PluginRecord], Path]) -> Outcome:
+def _one(args: Namespace, record: PluginRecord, lock: str, *, in_folders: bool) -> Outcome:
     """Test one. Raises `CannotLoad`."""
     if record.kind not in KIND_MODULES:
         return _without_checks(record, lock if args.record else "")
@@ -136,20 +136,14 @@ def _one(args: Namespace, record: PluginRecord, lock: str, place: Callable[[str,
     terminal.end(report)
     for form, (suffix, text) in FORMS.items():
         if path := getattr(args, form):
-            place(path, suffix, record).write_text(text(report), encoding="utf-8")
+            file = Path(path, f"{report.stem}{suffix}") if in_folders else Path(path)
+            write = svg if form == "badge" and file.suffix == ".svg" else text
+            file.write_text(write(report), encoding="utf-8")
     status = EXIT_STATUS[report.verdict]
     if args.record and not _record(report, target, lock):
         status = status or EXIT_STATUS["incomplete"]
     ended = any(result.detail == INTERRUPTED for result in report.results)
     return status, ENDED if ended else report.verdict, f"{report.met} of {len(report.results)}"
-
-
-def _in_place(path: str, _suffix: str, _record: PluginRecord) -> Path:
-    return Path(path)
-
-
-def _in_folder(path: str, suffix: str, record: PluginRecord) -> Path:
-    return Path(path) / f"{record.id.replace('/', '.')}{suffix}"
 
 
 def _without_checks(record: PluginRecord, lock: str) -> Outcome:

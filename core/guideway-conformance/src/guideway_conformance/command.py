@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from guideway.api import CONTRACT
-from guideway.errors import GuidewayError, PluginConflict, PluginError
+from guideway.errors import GuidewayError, InvalidConfiguration, PluginConflict, PluginError
 from guideway.plugins.lock import DEFAULT_LOCK
 
 from guideway_conformance.certifying import CANNOT_LOAD, EXIT_STATUS, conform
@@ -73,7 +73,11 @@ def add_conform(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     parser.add_argument("--report", metavar="FILE", help="write the report, JSON: what matrix and verify read")
     parser.add_argument("--markdown", metavar="FILE", help='write it as Markdown, as for "$GITHUB_STEP_SUMMARY"')
     parser.add_argument("--junit", metavar="FILE", help="write it as JUnit XML, a test case per obligation")
-    parser.add_argument("--badge", metavar="FILE", help="write a badge, JSON for the endpoint of shields.io")
+    parser.add_argument(
+        "--badge",
+        metavar="FILE",
+        help="write a badge: an image if FILE ends in .svg, else JSON for the endpoint of shields.io",
+    )
     parser.add_argument("--record", action="store_true", help="if certified, record that in the lock file")
     parser.add_argument("--lock", metavar="FILE", help=f"with --record; default: {DEFAULT_LOCK}")
     parser.set_defaults(run=_reporting(conform))
@@ -84,7 +88,9 @@ def add_conform(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         description="Compare reports: plugins across, rules down. Without --html and --markdown, Markdown is printed.",
     )
     matrix.add_argument("reports", metavar="REPORT", nargs="+", help="what conform --report wrote")
-    matrix.add_argument("--html", metavar="FILE", help="write a page, with all that it needs in it")
+    matrix.add_argument(
+        "--html", metavar="FOLDER", help="write a site: an index, a page and a badge for each plugin, and the matrix"
+    )
     matrix.add_argument("--markdown", metavar="FILE", help="write Markdown")
     matrix.set_defaults(run=_reporting(_matrix))
     verify = subparsers.add_parser(
@@ -139,12 +145,15 @@ def _reporting(command: Callable[[Namespace], int]) -> Callable[[Namespace], int
 
 
 def _matrix(args: Namespace) -> int:
-    from guideway_conformance.formats.html import html
+    from guideway_conformance.formats.site import write_site
     from guideway_conformance.matrix import Matrix, markdown
 
-    matrix = Matrix.of([Report.read(path) for path in args.reports])
+    if args.html and (args.html.endswith(".html") or Path(args.html).is_file()):
+        raise InvalidConfiguration(f"--html writes a site into a folder, and {args.html} names a file", field="html")
+    reports = [Report.read(path) for path in args.reports]
+    matrix = Matrix.of(reports)
     if args.html:
-        Path(args.html).write_text(html(matrix), encoding="utf-8")
+        write_site(reports, Path(args.html))
     if args.markdown:
         Path(args.markdown).write_text(markdown(matrix), encoding="utf-8")
     if not args.html and not args.markdown:

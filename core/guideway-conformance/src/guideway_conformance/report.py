@@ -84,6 +84,11 @@ class Report:
         return replace(self, results=tuple(known.get(result.obligation, result) for result in self.results))
 
     @property
+    def stem(self) -> str:
+        """The name of files about this plugin, without an end."""
+        return self.plugin.replace("/", ".")
+
+    @property
     def planned(self) -> tuple[Obligation, ...]:
         """The obligations of the plugin in this run."""
         return tuple(result.obligation for result in self.results)
