@@ -28,6 +28,7 @@ __all__ = [
     "InvalidGrammar",
     "InvalidRequest",
     "LimitExceeded",
+    "NotCertified",
     "PluginConflict",
     "PluginError",
     "PluginLoadError",
@@ -113,6 +114,11 @@ class PluginConflict(PluginError):
 
 class PluginUnavailable(PluginError):
     """The component is installed but cannot or may not run here; the message says why."""
+
+
+class NotCertified(PluginUnavailable):
+    """Selected components have no verdict that stands, and ``[plugins] require`` is ``certified``; the message names
+    them all, and `plugin` the first."""
 
 
 class PluginLoadError(PluginError):

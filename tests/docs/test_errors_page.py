@@ -10,7 +10,7 @@ import sys
 import guideway
 import pytest
 from guideway import errors
-from guideway_conformance.command import CANNOT_LOAD, EXIT_STATUS
+from guideway_conformance.certifying import CANNOT_LOAD, EXIT_STATUS
 
 from tests.docs.blocks import ROOT
 

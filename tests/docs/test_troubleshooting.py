@@ -91,6 +91,7 @@ STARTS: dict[str, Callable[[Path], object]] = {
     "a device as a strategy": lambda _: Engine("demo", grammar=("triton",)),
     "a strategy of vLLM": lambda _: Engine("demo", grammar=("vllm_xgrammar",)),
     "denied": lambda _: Engine("demo", grammar=("xgrammar",), plugins=PluginSettings(deny=("*/grammar.xgrammar",))),
+    "not certified": lambda tmp: Engine("demo", plugins=PluginSettings(require="certified", lock=str(tmp / "no.lock"))),
     "options of another": lambda _: Engine("demo", grammar=("xgrammar",), options={"grammar.llguidance": {"a": 1}}),
     "an unknown option": lambda _: Engine("demo", grammar=("xgrammar",), options={"grammar.xgrammar": {"a": 1}}),
     "a long context": lambda _: Engine("demo", max_model_len=100_000),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from guideway.api import CONTRACT
-from guideway.errors import InvalidConfiguration, PluginUnavailable
+from guideway.errors import InvalidConfiguration, NotCertified, PluginUnavailable
 from guideway.plugins import PluginIndex, PluginRecord, Plugins, PluginSettings, bootstrap_worker
-from guideway.plugins.lock import Lock, Locked, Verdict, certifying_command
+from guideway.plugins.lock import Lock, Locked, Verdict, certifying_command, default_lock
 
 from tests.support.environments import Environment
 
@@ -43,15 +44,16 @@ def test_it_reads_what_it_wrote(installed: Path, tmp_path: Path) -> None:
 def test_differences(installed: Path) -> None:
     index = PluginIndex.scan([str(installed)])
     lock = Lock.of(index.records)
-    assert lock.differences(index) == ()
+    assert lock.differences(index) == {}
     (installed / "gwt_good.py").write_text("changed = True\n")
     index = PluginIndex.scan([str(installed)])
-    changed = [f"{record.id} digest" for record in index.records if record.kind == "grammar"]
-    assert [row.partition(":")[0] for row in lock.differences(index)] == changed
+    changed = {record.id for record in index.records if record.kind == "grammar"}
+    assert lock.differences(index).keys() == changed
+    assert all(row.startswith("digest: locked ") for (row,) in lock.differences(index).values())
     newer = PluginIndex(tuple(replace(record, value="elsewhere") for record in index.records[:1]))
-    rows = lock.differences(newer)
-    assert any("value: locked gwt_good:plugin, now elsewhere" in row for row in rows)
-    assert any("gwt-good/worker.good: locked 1.0, not installed now" in row for row in rows)
+    found = lock.differences(newer)
+    assert any("value: locked gwt_good:plugin, now elsewhere" in row for rows in found.values() for row in rows)
+    assert found["gwt-good/worker.good"] == ("locked 1.0, not installed now",)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +78,6 @@ def certified(site: Path, lock: Path) -> Plugins:
     return Plugins(PluginIndex.scan([str(site)]), PluginSettings(require="certified", lock=str(lock)))
 
 
-def test_certified_needs_a_lock_file(installed: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfiguration, match="guideway plugins lock") as caught:
-        certified(installed, tmp_path / "no.lock").resolve("grammar", "good")
-    assert caught.value.field == "plugins.lock"
-
-
 @pytest.mark.slow
 def test_certified_refuses_what_is_unproven(installed: Path, tmp_path: Path) -> None:
     path = tmp_path / "guideway.lock"
@@ -104,13 +100,32 @@ def test_certified_refuses_what_is_unproven(installed: Path, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_the_command_of_a_refusal_names_the_lock_file_only_where_it_has_to(installed: Path, tmp_path: Path) -> None:
-    index = PluginIndex.scan([str(installed)])
-    record = next(record for record in index.records if record.kind == "grammar")
-    assert certifying_command(record) == f"guideway conform {record.id} --record"
-    assert certifying_command(record, "my locks") == f"guideway conform {record.id} --record --lock 'my locks'"
-    provisional = replace(record, kind="executor")
-    assert certifying_command(provisional) == "guideway plugins lock gwt-good/executor.better"
-    assert certifying_command(provisional, "x").endswith(" --file x")
+    grammar, *_, worker = PluginIndex.scan([str(installed)]).records
+    assert certifying_command([grammar], default_lock()) == f"guideway conform {grammar.id} --record"
+    command = certifying_command([grammar, worker], "my locks")
+    assert command == f"guideway conform {grammar.id} {worker.id} --record --lock 'my locks'"
+
+
+def test_the_default_lock_file_is_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GUIDEWAY_PLUGINS_LOCK", raising=False)
+    paths = []
+    for folder in (tmp_path, tmp_path.parent):
+        monkeypatch.chdir(folder)
+        paths.append(Plugins(PluginIndex(())).lock_file)
+    assert paths == [str(Path(sys.prefix, "guideway.lock"))] * 2
+    monkeypatch.setenv("GUIDEWAY_PLUGINS_LOCK", "/there/it.lock")
+    assert Plugins(PluginIndex(())).lock_file == "/there/it.lock"
+
+
+def test_all_that_is_not_certified_is_one_error(installed: Path, tmp_path: Path) -> None:
+    path = tmp_path / "guideway.lock"
+    with pytest.raises(NotCertified) as caught:
+        certified(installed, path).plan([("grammar", "good"), ("worker", "good"), ("grammar", "better")], {})
+    told = str(caught.value)
+    every = ["gwt-good/grammar.good", "gwt-good/worker.good", "gwt-good/grammar.better"]
+    assert f"{path} has no verdict that stands for these 3 plugins:" in told and caught.value.plugin == every[0]
+    assert told.count("no passed conformance report") == 3 and "plugins lock" not in told
+    assert told.endswith(f"to certify them: guideway conform {' '.join(every)} --record --lock {path}")
 
 
 @pytest.mark.slow

@@ -71,6 +71,14 @@ def test_its_test_file_runs(tmp_path: Path, site: Path) -> None:
     assert " passed" in done.stdout
 
 
+def test_the_workflow_is_the_one_that_the_page_gives(tmp_path: Path) -> None:
+    new_package("grammar", "mine", tmp_path / "new")
+    workflow = (tmp_path / "new" / ".github" / "workflows" / "conformance.yml").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text("utf-8")
+    assert f"\n{workflow}```\n" in page
+    assert "guideway conform grammar.mine --report report.json" in workflow and "matrix report.json --html" in workflow
+
+
 def test_style_and_types(tmp_path: Path) -> None:
     for kind in KINDS_TO_WRITE:
         new_package(kind, "mine", tmp_path / kind)

@@ -11,12 +11,13 @@ from suite_support.packages import GOOD, install
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on the path with the package ``gwt-mine``; the working directory is another one."""
+    """A folder on the path with the package ``gwt-mine``; the working directory is another one, with the lock file."""
     folder = tmp_path / "site"
     install(folder, GOOD)
     monkeypatch.syspath_prepend(str(folder))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("GUIDEWAY_PLUGINS_LOCK", "guideway.lock")
     return folder
 
 

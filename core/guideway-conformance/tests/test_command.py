@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,11 +14,11 @@ import pytest
 from guideway.command_line.program import main
 from guideway.errors import PluginUnavailable
 from guideway.plugins import Plugins, PluginSettings
-from guideway_conformance import command
+from guideway_conformance import certifying
 from guideway_conformance.outcomes import Result
 from guideway_conformance.report import Report
 from guideway_conformance.runner import run
-from guideway_conformance.target import Target
+from guideway_conformance.target import Target, find
 from suite_support.packages import BROKEN, GOOD, UNLOADABLE, install
 
 from tests.support.terminal import shown_at_terminal
@@ -55,8 +56,9 @@ def test_certified_and_every_form_of_the_report(site: Path, capsys: pytest.Captu
     assert json.loads(Path("badge.out").read_text())["message"] == "core"
     assert not Path("guideway.lock").exists()
     assert main(["conform", "verify", "report.out"]) == 0
-    assert main(["conform", "matrix", "report.out", "--html", "m.html", "--markdown", "m.md"]) == 0
-    assert "device.mine" in Path("m.html").read_text() and "device.mine" in Path("m.md").read_text()
+    assert main(["conform", "matrix", "report.out", "--html", "a/site", "--markdown", "m.md"]) == 0
+    assert "device.mine" in Path("a/site/index.html").read_text() and "device.mine" in Path("m.md").read_text()
+    assert main(["conform", "verify", "a/site/gwt-mine.device.mine.json"]) == 0
 
 
 def test_failed_names_the_rule_the_check_and_what_the_plugin_did(
@@ -107,6 +109,11 @@ def test_known_failures_have_a_status_of_their_own(site: Path, capsys: pytest.Ca
         (["mine", "--report", "no/such/r.json"], 2, "there is no folder"),
         (["matrix", "absent.json"], 2, "no conformance report"),
         (["matrix"], 2, "required: REPORT"),
+        (["matrix", "r.json", "--html", "m.html"], 2, "names a file"),
+        ([], 2, "name a PLUGIN, or give --config FILE"),
+        (["mine", "--config", "guideway.toml"], 2, "not both"),
+        (["--config", "no.toml"], 2, "'no.toml' cannot be read"),
+        (["mine", "executor.local"], 4, "not settled"),
     ],
 )
 def test_mistakes_have_a_status_and_a_reason(
@@ -135,10 +142,9 @@ def test_an_editable_install_brings_its_file_unless_there_is_one_here(site: Path
     (source / "conformance.toml").write_text('[subjects."device.mine"]\ndevice = "there"\n')
     (folder,) = site.glob("*.dist-info")
     (folder / "direct_url.json").write_text(json.dumps({"url": source.as_uri(), "dir_info": {"editable": True}}))
-    target = Target.installed("mine")
-    assert command._preferences(target).settings("device.mine").device == "there"
+    assert certifying._preferences(find("mine")).settings("device.mine").device == "there"
     Path("conformance.toml").write_text('[subjects."device.mine"]\ndevice = "here"\n')
-    assert command._preferences(target).settings("device.mine").device == "here"
+    assert certifying._preferences(find("mine")).settings("device.mine").device == "here"
 
 
 @pytest.mark.slow
@@ -209,7 +215,7 @@ def test_a_plugin_that_changes_while_it_is_tested_is_not_recorded(
     install(site, f"{GOOD}\nclass Changing(Device):\n    pass\n")
     report = run(Target.installed("mine"), up_to="core")
     install(site, GOOD)
-    assert not command._record(report, Target.installed("mine"), "guideway.lock")
+    assert not certifying._record(report, Target.installed("mine"), "guideway.lock")
     assert "changed while it was tested" in capsys.readouterr().err and not Path("guideway.lock").exists()
 
 
@@ -229,24 +235,83 @@ def test_an_interrupted_run_is_incomplete(site: Path) -> None:
 
     report = run(Target.installed("mine"), on_result=interrupt)
     assert report.verdict == "incomplete" and report.performed == 1
-    assert "interrupted" in report.results[-1].detail
+    assert "a signal ended the run" in report.results[-1].detail
 
 
-def test_an_interrupt_from_the_keyboard_leaves_a_report_and_no_process(site: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
+def test_a_signal_leaves_a_report_and_no_process(site: Path, number: signal.Signals) -> None:
     install(site, HANGING)
     os.mkfifo("begun")
-    command = [sys.executable, "-m", "guideway", "conform", "mine", "--jobs=1", "--report", "r.json"]
+    command = [sys.executable, "-m", "guideway", "conform", "mine", "hello", "--jobs=1", "--report", "reports"]
     environment = {**os.environ, "PYTHONPATH": str(site)}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
     ) as process:
         pid = int(Path("begun").read_text())  # returns once a check has begun
-        os.killpg(process.pid, signal.SIGINT)
+        # a terminal sends its interrupts to all of its processes, who ends a program to that alone
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         out, _ = process.communicate()
-    assert process.returncode == 2 and "INCOMPLETE" in out
-    assert Report.read("r.json").verdict == "incomplete"
+    assert process.returncode == 2 and "INCOMPLETE" in out and "a signal ended the run" in " ".join(out.split())
+    last = [line.split("  ")[0] + "|" + line.split("  ", 1)[1].strip() for line in out.splitlines()[-2:]]
+    assert last[0].startswith("gwt-mine/device.mine|") and "ended by a signal" in last[0]
+    assert last[1] == "guideway-hello/modifier.hello|not begun"
+    assert Report.read("reports/gwt-mine.device.mine.json").verdict == "incomplete"
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+CONFIGURATION = """\
+model = "demo"
+device_backend = "mine"
+[plugins]
+require = "certified"
+lock = "my.lock"
+"""
+
+
+def test_one_command_certifies_what_a_configuration_selects(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("GUIDEWAY_PLUGINS_LOCK")
+    Path("guideway.toml").write_text(CONFIGURATION)
+    lock = str(Path("my.lock").absolute())
+    generate = ["generate", "--config", "guideway.toml", "--prompt", "x", "--max-tokens", "1"]
+    assert main(generate) == 1
+    told = capsys.readouterr().err
+    assert f"require = 'certified', and {lock} has no verdict that stands for these 4 plugins:" in told
+    every = ["gwt-mine/device.mine", "guideway-engine/executor.local", "guideway-engine/runner.transformers"]
+    every.append("guideway-demo-model/model.demo")
+    assert f"to certify them: guideway conform {' '.join(every)} --record --lock {lock}\n" in told
+    assert "for all that guideway.toml selects: guideway conform --config guideway.toml --record\n" in told
+
+    command = ["conform", "--config", "guideway.toml", "--record", "--up-to", "core", "--report", "reports"]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert f"recorded in {lock}" in out and "executor has no checks; locked in" in out
+    assert [path.name for path in Path("reports").iterdir()] == ["gwt-mine.device.mine.json"]
+    assert main(generate) == 0
+    capsys.readouterr()
+
+    install(site, BROKEN)
+    assert main(command) == 1
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[-4:]]
+    assert [row[:2] for row in rows] == [[every[0], "failed"], *([name, "as"] for name in every[1:])]
+    main(["plugins", "verify-lock", "--file", "my.lock"])
+    told = capsys.readouterr()
+    assert told.out.startswith("gwt-mine\n  device.mine\n    digest: locked sha256:")
+    assert "    its verdict went stale: its files changed after it was certified\n" in told.out
+    assert "certified anew with: guideway conform gwt-mine/device.mine --record --lock my.lock\n" in told.err
+
+
+def test_of_several_plugins_one_that_cannot_be_loaded_stops_no_other(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(site, UNLOADABLE)
+    assert main(["conform", "mine", "hello", "--up-to", "smoke", "--badge", "badges"]) == 4
+    told = capsys.readouterr()
+    assert "no such library" in told.err
+    assert [line.split()[1] for line in told.out.splitlines()[-2:]] == ["cannot", "incomplete"]
+    assert [path.name for path in Path("badges").iterdir()] == ["guideway-hello.modifier.hello.badge.json"]
 
 
 def test_a_terminal_sees_progress_and_color(site: Path) -> None:
@@ -254,3 +319,5 @@ def test_a_terminal_sees_progress_and_color(site: Path) -> None:
     status, seen = shown_at_terminal(command, environment={"PYTHONPATH": str(site)})
     assert status == 2
     assert "\r\x1b[K" in seen and " smoke" in seen and "\x1b[1;33mINCOMPLETE" in seen
+    lines = re.sub(r"\x1b\[[0-9;]*[mK]", "", seen).replace("\r", "\n").splitlines()
+    assert max(map(len, lines)) <= 80

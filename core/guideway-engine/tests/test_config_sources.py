@@ -173,7 +173,7 @@ def test_paths_in_a_file_are_relative_to_its_folder(tmp_path: Path, monkeypatch:
     ):
         assert load(tmp_path, f'model = "{model}"').model == str(expected)
     assert load(tmp_path, 'model = "x"\nplugins = {lock = "my.lock"}').plugins.lock == str(tmp_path / "my.lock")
-    assert load(tmp_path, 'model = "x"').plugins.lock == "guideway.lock"
+    assert load(tmp_path, 'model = "x"').plugins.lock is None
     relative = Path(tmp_path.name, "guideway.toml")
     relative.write_text('model = "./llama"', encoding="utf-8")
     assert EngineConfig.load(relative, environ={}).model == str(tmp_path / "llama")
@@ -206,7 +206,7 @@ def test_paths_in_a_file_are_relative_to_its_folder(tmp_path: Path, monkeypatch:
         ("model = 'm'\ngrammar = [3]", "FILE: grammar must be a list of names, not [3]"),
         ("model = 'm'\nplugins = {require = 'x'}", "FILE: [plugins] require must be 'installed' or 'certified'"),
         ("model = 'm'\nplugins = {enable = 3}", "FILE: [plugins] enable must be a list of strings, not 3"),
-        ("model = 'm'\nplugins = {lock = 3}", "FILE: [plugins] lock must be the path of a lock file, not 3"),
+        ("model = 'm'\nplugins = {lock = 3}", "FILE: [plugins] lock must be the path of a lock file, or None, not 3"),
         ("options = 3", "FILE, [options]: options must map 'kind.name'"),
         ('[options]\n"grammar.one" = 3', "FILE, [options]: the options of 'grammar.one' must map names to values"),
         ("[options.grammar.one]\nx = 1", 'in one pair of quotes: write [options."grammar.one"]'),

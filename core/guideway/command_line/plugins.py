@@ -12,7 +12,8 @@ import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from guideway.command_line.commands import OURS, installed
 from guideway.command_line.terminal import print_json, print_table
 from guideway.plugins.index import PluginIndex, PluginRecord, Problem
 from guideway.plugins.kinds import KINDS, normalize
-from guideway.plugins.lock import LOCK_FILE, Certification, Lock, certifying_command
+from guideway.plugins.lock import DEFAULT_LOCK, Certification, Lock, certifying_command, default_lock
 from guideway.plugins.manager import Plugins
 from guideway.plugins.selection import PluginSettings, matching
 
@@ -66,7 +67,7 @@ def add_plugins(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     )
     for parser in (list_, show, doctor):
         parser.add_argument(
-            "--lock", metavar="PATH", default=LOCK_FILE, help="what says which are certified; default: %(default)s"
+            "--lock", metavar="PATH", default=default_lock(), help=f"the lock file; default: {DEFAULT_LOCK}"
         )
     lock = add("lock", _lock, "record the installed plugins, by digest, in the lock file")
     lock.add_argument(
@@ -85,7 +86,9 @@ def add_plugins(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     )
     verify.add_argument("--strict", action="store_true", help="fail also if an installed plugin is not locked")
     for parser in (lock, verify):
-        parser.add_argument("--file", metavar="PATH", default=LOCK_FILE, help="default: %(default)s")
+        parser.add_argument(
+            "--file", metavar="PATH", default=default_lock(), help=f"the lock file; default: {DEFAULT_LOCK}"
+        )
     new = add("new", _new, "write a package to begin with, which passes its conformance checks as it is")
     new.add_argument("kind", metavar="KIND", help="grammar, device, modifier, worker or hooks")
     new.add_argument("name", metavar="NAME", help="of the component, such as 'mine'")
@@ -105,7 +108,7 @@ def _seconds(text: str) -> float:
 
 def _list(args: Namespace) -> int:
     plugins = Plugins(settings=PluginSettings(lock=args.lock))
-    records, problems = plugins.index.records, plugins.index.problems
+    records, problems = _with_foreign(plugins.index).records, plugins.index.problems
     if args.json:
         print_json(
             {
@@ -128,14 +131,20 @@ def _list(args: Namespace) -> int:
         for r in records
     ]
     print_table(("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATE", "CONFORMANCE", "WHERE"), rows)
-    if problems or plugins.index.foreign or any(row[4] != "discovered" for row in rows):
+    if problems or any(row[4] != "discovered" for row in rows):
         print("there are problems; see: guideway plugins doctor", file=sys.stderr)
     return 0
 
 
+def _with_foreign(index: PluginIndex) -> PluginIndex:
+    """`index`, its records those of other contracts too, but for plugins that are there for this one as well."""
+    offered = {record.id for record in index.records}
+    return replace(index, records=(*index.records, *(r for r in index.foreign if r.id not in offered)))
+
+
 def _show(args: Namespace) -> int:
     plugins = Plugins(settings=PluginSettings(lock=args.lock))
-    records = matching(plugins.index, args.plugin)
+    records = matching(_with_foreign(plugins.index), args.plugin)
     found = [{**_facts(plugins, record), **_about(record)} for record in records]
     if args.json:
         concerned = {name for r in records for name in (r.id, r.distribution, r.location)}
@@ -214,7 +223,7 @@ def _stale(index: PluginIndex, certifications: Mapping[str, Certification], lock
             "stale-verdict",
             record.id,
             f"{record} no longer stands as {lock} says: {certifications[record.id].reason}",
-            certifying_command(record, lock),
+            certifying_command([record], lock),
             "warning",
         )
         for record in index.records
@@ -274,14 +283,27 @@ def _verify_lock(args: Namespace) -> int:
     index, lock = PluginIndex.scan(), Lock.read(args.file)
     differences = lock.differences(index)
     unlocked = [record.id for record in index.records if record.id not in lock.plugins]
+    stale = [record for record in index.records if lock.certification(record).state == "stale"]
     failed = bool(differences or (args.strict and unlocked))
     if args.json:
-        print_json({"ok": not failed, "differences": list(differences), "unlocked": unlocked})
+        went = {record.id: lock.certification(record).reason for record in stale}
+        print_json({"ok": not failed, "differences": differences, "stale_verdicts": went, "unlocked": unlocked})
         return int(failed)
-    for row in differences:
-        print(row)
-    for plugin_id in unlocked:
-        print(f"{plugin_id}: installed, not in the lock file", file=sys.stderr)
+    rows = {
+        **{plugin_id: list(found) for plugin_id, found in differences.items()},
+        **({plugin_id: ["installed, not in the lock file"] for plugin_id in unlocked} if args.strict else {}),
+    }
+    for record in stale:
+        rows.setdefault(record.id, []).append(f"its verdict went stale: {lock.certification(record).reason}")
+    for distribution, of_it in groupby(sorted(rows), key=lambda plugin_id: plugin_id.partition("/")[0]):
+        print(distribution)
+        for plugin_id in of_it:
+            print(f"  {plugin_id.partition('/')[2]}")
+            print(*(f"    {row}" for row in rows[plugin_id]), sep="\n")
+    if unlocked and not args.strict:
+        print(f"installed, not in the lock file: {', '.join(unlocked)}", file=sys.stderr)
+    if stale:
+        print(f"what went stale is certified anew with: {certifying_command(stale, args.file)}", file=sys.stderr)
     if failed:
         print(
             f"{args.file} does not describe what is installed; accept it with: guideway plugins lock", file=sys.stderr
@@ -301,7 +323,7 @@ def _facts(plugins: Plugins, record: PluginRecord) -> dict[str, Any]:
         "conformance": asdict(plugins.certification(record)),
         "contract": record.group.removeprefix("guideway."),
         **{f.name: getattr(record, f.name) for f in fields(record) if f.compare and f.name != "group"},
-        "provisional": KINDS[record.kind].provisional,
+        "provisional": record.kind not in KINDS or KINDS[record.kind].provisional,
     }
 
 

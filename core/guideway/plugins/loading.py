@@ -21,7 +21,7 @@ from guideway.errors import PluginLoadError, contain, did_you_mean, text_of
 from guideway.plugins import moved
 from guideway.plugins.contract import ContractViolation, check_class
 from guideway.plugins.index import PluginRecord
-from guideway.plugins.kinds import HOOKS, KINDS
+from guideway.plugins.kinds import GROUP, HOOKS, KINDS
 from guideway.plugins.requirements import extra_with, missing_distributions, version_conflict
 from guideway.version import __version__
 
@@ -72,7 +72,11 @@ def record_of(component: Any) -> PluginRecord | None:
 
 
 def incompatibility(record: PluginRecord) -> str | None:
-    """Why `record` could not work with this guideway, by its requirements; None if nothing speaks against it."""
+    """Why `record` could not work with this guideway, by its contract or requirements; None if nothing speaks against
+    it."""
+    if record.group != GROUP:
+        theirs = record.group.removeprefix("guideway.")
+        return f"it is written for contract {theirs}, and this guideway has {api.CONTRACT}"
     requirement = version_conflict(record.requires, "guideway", __version__)
     return requirement and f"it requires {requirement!r}, and this is guideway {__version__}"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,14 +14,30 @@ from typing import Any, Literal
 from guideway.api import CONTRACT
 from guideway.errors import InvalidConfiguration, PluginUnavailable
 from guideway.plugins.index import PluginIndex, PluginRecord
-from guideway.plugins.kinds import KINDS
+from guideway.plugins.kinds import GROUP, KINDS
 from guideway.plugins.plan import PlannedPlugin, differing
 
-__all__ = ["LOCK_FILE", "Certification", "Lock", "Locked", "Verdict", "certifying_command"]
+__all__ = [
+    "DEFAULT_LOCK",
+    "LOCK_VARIABLE",
+    "Certification",
+    "Lock",
+    "Locked",
+    "Verdict",
+    "certifying_command",
+    "default_lock",
+]
 
 _FORMAT = 1
-LOCK_FILE = "guideway.lock"
-"""The path of the lock file, if nothing else is said."""
+LOCK_VARIABLE = "GUIDEWAY_PLUGINS_LOCK"
+DEFAULT_LOCK = f"what {LOCK_VARIABLE} names, or guideway.lock in sys.prefix"
+"""The lock file that is meant if nothing is said, in words, for the help of commands."""
+
+
+def default_lock() -> str:
+    """Return the path of the lock file that is meant if nothing is said: the one that the environment variable
+    GUIDEWAY_PLUGINS_LOCK names, or else ``guideway.lock`` in the folder of the Python environment that it describes."""
+    return os.environ.get(LOCK_VARIABLE) or str(Path(sys.prefix, "guideway.lock"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +67,10 @@ class Certification:
         return self.state in ("certified", "locked")
 
 
-def certifying_command(record: PluginRecord, path: str = LOCK_FILE) -> str:
-    """Return the command that makes `record` acceptable to the lock file at `path`."""
-    where = "" if path == LOCK_FILE else shlex.quote(path)
-    if KINDS[record.kind].provisional:
-        return f"guideway plugins lock {record.id}{where and f' --file {where}'}"
-    return f"guideway conform {record.id} --record{where and f' --lock {where}'}"
+def certifying_command(records: Sequence[PluginRecord], path: str) -> str:
+    """Return the one command that makes all `records` acceptable to the lock file at `path`."""
+    where = "" if path == default_lock() else f" --lock {shlex.quote(path)}"
+    return f"guideway conform {' '.join(record.id for record in records)} --record{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +124,19 @@ class Lock:
         draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         draft.replace(target)
 
-    def differences(self, index: PluginIndex) -> tuple[str, ...]:
-        """One row for each locked plugin that is gone or not what it was."""
+    def differences(self, index: PluginIndex) -> dict[str, tuple[str, ...]]:
+        """By plugin id, what is not as it was locked: a row for each fact, or one that says that it is gone."""
         installed = {record.id: record for record in index.records}
-        rows = []
+        found: dict[str, tuple[str, ...]] = {}
         for plugin_id, locked in sorted(self.plugins.items()):
             if plugin_id not in installed:
-                rows.append(f"{plugin_id}: locked {locked.plugin.version}, not installed now")
+                found[plugin_id] = (f"locked {locked.plugin.version}, not installed now",)
                 continue
             now = PlannedPlugin.of(installed[plugin_id])
-            for name, was, is_ in differing(locked.plugin, now, "version", "value", "digest"):
-                rows.append(f"{plugin_id} {name}: locked {was}, now {is_}")
-        return tuple(rows)
+            rows = differing(locked.plugin, now, "version", "value", "digest")
+            if told := tuple(f"{name}: locked {was}, now {is_}" for name, was, is_ in rows):
+                found[plugin_id] = told
+        return found
 
     def certified(self, record: PluginRecord, verdict: Verdict) -> Lock:
         """This lock, with `verdict` on `record` as it is installed now, accepted with it. Raises `PluginUnavailable` if
@@ -135,6 +151,8 @@ class Lock:
     def certification(self, record: PluginRecord) -> Certification:
         """Tell whether `record` is certified, as it is installed now. Of a provisional kind, for which there are no
         checks, no more can be asked than that the files are those that were locked."""
+        if record.group != GROUP:
+            return Certification("unproven", "it is written for another contract")
         locked = self.plugins.get(record.id)
         if KINDS[record.kind].provisional:
             if locked is None:

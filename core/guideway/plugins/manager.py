@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from guideway.errors import InvalidConfiguration, PluginError, PluginUnavailable
+from guideway.errors import InvalidConfiguration, NotCertified, PluginError
 from guideway.plugins import loading
 from guideway.plugins.hooks import Hooks
 from guideway.plugins.index import PluginIndex, PluginRecord
 from guideway.plugins.kinds import HOOKS
-from guideway.plugins.lock import Certification, Lock, certifying_command
+from guideway.plugins.lock import Certification, Lock, certifying_command, default_lock
 from guideway.plugins.plan import PlannedPlugin, PluginPlan
 from guideway.plugins.selection import PluginSettings, denial, resolve
 
@@ -41,16 +41,32 @@ class Plugins:
     def resolve(self, kind: str, address: str) -> PluginRecord:
         """The record `address` (``name`` or ``distribution/name``) means. Raises `PluginNotFound`, `PluginConflict`,
         or `PluginUnavailable` if the operator's settings forbid it."""
-        if (kind, address) not in self._resolved:
-            record = resolve(self.index, self.settings, kind, address)
-            if self.settings.require == "certified" and not (found := self._lock.certification(record)).accepted:
-                raise PluginUnavailable(
-                    f"{record.kind} {record.name!r} ({record}) may not run: [plugins] require = 'certified', and "
-                    f"{found.reason}\n  to certify it: {certifying_command(record, self.settings.lock)}",
-                    plugin=record.id,
+        return self._resolve_all([(kind, address)])[0]
+
+    def require(self, selection: Iterable[tuple[str, str]]) -> tuple[PluginRecord, ...]:
+        """The records that the selected (kind, address) pairs mean, and those of the enabled hooks. Raises what
+        `resolve` raises; where several are not certified and have to be, one `NotCertified` names all of them."""
+        return tuple(self._resolve_all([*selection, *((HOOKS, address) for address in self.settings.enable)]))
+
+    def _resolve_all(self, selection: Sequence[tuple[str, str]]) -> list[PluginRecord]:
+        new = {
+            pair: resolve(self.index, self.settings, *pair)
+            for pair in dict.fromkeys(selection)
+            if pair not in self._resolved
+        }
+        if self.settings.require == "certified":
+            found = {record: self._lock.certification(record) for record in new.values()}
+            if refused := [record for record in found if not found[record].accepted]:
+                rows = "".join(f"\n  {r.id} {r.version}: {found[r].reason}" for r in refused)
+                raise NotCertified(
+                    f"[plugins] require = 'certified', and {self.lock_file} has no verdict that stands for "
+                    f"{'this plugin' if len(refused) == 1 else f'these {len(refused)} plugins'}:{rows}"
+                    f"\n  to certify {'it' if len(refused) == 1 else 'them'}: "
+                    f"{certifying_command(refused, self.lock_file)}",
+                    plugin=refused[0].id,
                 )
-            self._resolved[kind, address] = record
-        return self._resolved[kind, address]
+        self._resolved |= new
+        return [self._resolved[pair] for pair in selection]
 
     @overload
     def load(self, kind: Literal["grammar"], address: str) -> type[GrammarStrategy]: ...
@@ -71,7 +87,7 @@ class Plugins:
     def hooks(self) -> Hooks:
         """Validators and observers of the enabled ``hooks`` components. Taken once: the same object each time."""
         if self._hooks is None:
-            self._hooks = Hooks.of([loading.load(record) for record in self._enabled()])
+            self._hooks = Hooks.of([loading.load(record) for record in dict.fromkeys(self.require([]))])
         return self._hooks
 
     def state(self, record: PluginRecord) -> tuple[State, str]:
@@ -100,8 +116,7 @@ class Plugins:
     def plan(self, selection: Iterable[tuple[str, str]], configuration: Mapping[str, Any]) -> PluginPlan:
         """The plan for the selected (kind, address) pairs and the enabled hooks. `configuration` is whatever else
         workers have to agree on, as plain JSON values."""
-        records = [self.resolve(kind, address) for kind, address in selection]
-        plan = PluginPlan.build([*records, *self._enabled()], self.settings, configuration)
+        plan = PluginPlan.build(self.require(selection), self.settings, configuration)
         # a worker in this process has nothing else to compare
         _BOOTSTRAPPED[os.getpid(), plan.fingerprint] = self._limited_to(plan)
         return plan
@@ -114,18 +129,21 @@ class Plugins:
         limited._resolved = {address: record for address, record in self._resolved.items() if record.id in wanted}
         return limited
 
-    def _enabled(self) -> list[PluginRecord]:
-        return list(dict.fromkeys(self.resolve(HOOKS, address) for address in self.settings.enable))
+    @property
+    def lock_file(self) -> str:
+        """The path of the lock file, whether or not there is one."""
+        return self.settings.lock or default_lock()
 
     @cached_property
     def _lock(self) -> Lock:
-        return Lock.read(self.settings.lock)
+        """The lock file, empty if there is none: what it does not name is not accepted."""
+        return Lock.read(self.lock_file) if Path(self.lock_file).exists() else Lock({})
 
     @cached_property
     def _lock_if_any(self) -> tuple[Lock, str]:
         """The lock file, empty if there is none, and what is wrong with it."""
         try:
-            return (Lock.read(self.settings.lock) if Path(self.settings.lock).exists() else Lock({})), ""
+            return self._lock, ""
         except InvalidConfiguration as error:
             return Lock({}), str(error)
 

@@ -32,8 +32,8 @@ class PluginSettings:
     """Components that match one of these may not, whatever `allow` says."""
     require: Literal["installed", "certified"] = "installed"
     """``certified``: refuse whatever the lock file records no passed conformance report for; ``installed``: warn."""
-    lock: Annotated[str, Range(1), "the path of a lock file"] = "guideway.lock"
-    """The lock file. It has to be there if `require` is ``certified``."""
+    lock: Annotated[str, Range(1), "the path of a lock file"] | None = None
+    """The lock file; None: ``guideway.lock`` in the folder of the Python environment."""
 
     def __post_init__(self) -> None:
         check_fields(self, table="plugins")

@@ -15,30 +15,34 @@ from pathlib import Path
 from typing import Any
 
 from guideway.api import CONTRACT
-from guideway.errors import GuidewayError, InvalidConfiguration, PluginConflict, PluginError, PluginUnavailable
-from guideway.plugins.lock import Lock, Verdict
+from guideway.errors import GuidewayError, InvalidConfiguration, PluginConflict, PluginError
+from guideway.plugins.lock import DEFAULT_LOCK
 
+from guideway_conformance.certifying import CANNOT_LOAD, EXIT_STATUS, conform
 from guideway_conformance.isolation import CannotLoad
-from guideway_conformance.known_failures import Preferences
 from guideway_conformance.registry import TIERS
 from guideway_conformance.report import Report
-from guideway_conformance.runner import require_extra, run
-from guideway_conformance.target import Target
+from guideway_conformance.runner import require_extra
 
-__all__ = ["CANNOT_LOAD", "EXIT_STATUS", "add_conform"]
-
-EXIT_STATUS = {"certified": 0, "failed": 1, "incomplete": 2, "known failures": 3}
-CANNOT_LOAD = 4
+__all__ = ["add_conform"]
 
 EPILOG = """\
-'guideway conform matrix' compares reports, 'guideway conform verify' checks them.
-A plugin that is called matrix or verify is written KIND.NAME. conformance.toml, in this folder or above it, else in the
-folder of an editable install, names known failures and how to build the plugin.
+'guideway conform matrix' compares reports, 'guideway conform verify' checks
+them. A plugin that is called matrix or verify is written KIND.NAME.
+
+conformance.toml, in this folder or above it, else in the folder of an editable
+install, names known failures and how to build the plugin.
+
+With several plugins, or --config, each option that writes a report names a
+folder, made if it is missing; the exit status is the gravest; and --record
+passes over what is recorded already, and locks, as it is installed, what is of
+a kind without checks.
 
 exit status:
   0    certified, and recorded if that was asked for
   1    failed: the plugin broke a rule
-  2    incomplete: something was not performed; also a run up to smoke, a contract without checks, wrong usage
+  2    incomplete: something was not performed, a signal ended the run, it was
+       one up to smoke, or there are no checks for the contract; wrong usage
   3    known failures, and no others
   4    the plugin cannot be loaded, or there is none"""
 
@@ -52,7 +56,8 @@ def add_conform(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("plugin", metavar="PLUGIN", help="NAME, KIND.NAME or DISTRIBUTION/KIND.NAME")
+    parser.add_argument("plugin", metavar="PLUGIN", nargs="*", help="NAME, KIND.NAME or DISTRIBUTION/KIND.NAME")
+    parser.add_argument("--config", metavar="FILE", help="test all that this configuration of an engine selects")
     parser.add_argument("--contract", metavar="VERSION", default=CONTRACT, help="default: %(default)s")
     parser.add_argument(
         "--up-to", metavar="TIER", choices=TIERS, default=TIERS[-1], help=f"stop after {', '.join(TIERS[:-1])}"
@@ -68,10 +73,14 @@ def add_conform(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     parser.add_argument("--report", metavar="FILE", help="write the report, JSON: what matrix and verify read")
     parser.add_argument("--markdown", metavar="FILE", help='write it as Markdown, as for "$GITHUB_STEP_SUMMARY"')
     parser.add_argument("--junit", metavar="FILE", help="write it as JUnit XML, a test case per obligation")
-    parser.add_argument("--badge", metavar="FILE", help="write a badge, JSON for the endpoint of shields.io")
+    parser.add_argument(
+        "--badge",
+        metavar="FILE",
+        help="write a badge: an image if FILE ends in .svg, else JSON for the endpoint of shields.io",
+    )
     parser.add_argument("--record", action="store_true", help="if certified, record that in the lock file")
-    parser.add_argument("--lock", metavar="FILE", default="guideway.lock", help="with --record; default: %(default)s")
-    parser.set_defaults(run=_reporting(_conform))
+    parser.add_argument("--lock", metavar="FILE", help=f"with --record; default: {DEFAULT_LOCK}")
+    parser.set_defaults(run=_reporting(conform))
 
     # a positional argument that is a plugin or a word cannot be told apart by argparse, hence by its first word
     matrix = subparsers.add_parser(
@@ -79,7 +88,9 @@ def add_conform(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         description="Compare reports: plugins across, rules down. Without --html and --markdown, Markdown is printed.",
     )
     matrix.add_argument("reports", metavar="REPORT", nargs="+", help="what conform --report wrote")
-    matrix.add_argument("--html", metavar="FILE", help="write a page, with all that it needs in it")
+    matrix.add_argument(
+        "--html", metavar="FOLDER", help="write a site: an index, a page and a badge for each plugin, and the matrix"
+    )
     matrix.add_argument("--markdown", metavar="FILE", help="write Markdown")
     matrix.set_defaults(run=_reporting(_matrix))
     verify = subparsers.add_parser(
@@ -133,86 +144,16 @@ def _reporting(command: Callable[[Namespace], int]) -> Callable[[Namespace], int
     return run_command
 
 
-def _conform(args: Namespace) -> int:
-    from guideway_conformance.formats.terminal import Terminal
-
-    formats = _formats()
-    files = [(Path(path), formats[name]) for name in formats if (path := getattr(args, name))]
-    for path, _ in files:
-        if not path.absolute().parent.is_dir():
-            raise InvalidConfiguration(f"cannot write {path}: there is no folder {path.parent}", field="report")
-    if args.record and Path(args.lock).exists():
-        Lock.read(args.lock)  # an unreadable one is better known before the run than after it
-    target = Target.installed(args.plugin)
-    preferences = _preferences(target)
-    target = Target.installed(args.plugin, preferences.settings(target.component))
-    terminal = Terminal()
-    try:
-        report = run(
-            target,
-            contract=args.contract,
-            up_to=args.up_to,
-            preferences=preferences,
-            jobs=args.jobs,
-            timeout_factor=args.timeout_factor,
-            on_plan=terminal.begin,
-            on_result=terminal.result,
-        )
-    except CannotLoad as error:
-        raise CannotLoad(f"{target.name} cannot be loaded: {error}") from error
-    terminal.end(report)
-    for path, text in files:
-        path.write_text(text(report), encoding="utf-8")
-    if args.record and not _record(report, target, args.lock):
-        return EXIT_STATUS["incomplete"] if report.verdict == "certified" else EXIT_STATUS[report.verdict]
-    return EXIT_STATUS[report.verdict]
-
-
-def _preferences(target: Target) -> Preferences:
-    """Read the preferences of the nearest ``conformance.toml``: from here, or else from where an editable install has
-    its sources."""
-    here = Preferences.find(".")
-    record = target.record()
-    file = here or (Preferences.find(record.editable) if record and record.editable else None)
-    return Preferences.read(file) if file else Preferences()
-
-
-def _formats() -> dict[str, Callable[[Report], str]]:
-    """Return the functions that write a report, by the option that asks for it."""
-    from guideway_conformance.formats.badge import badge
-    from guideway_conformance.formats.junit import junit
-    from guideway_conformance.formats.markdown import markdown
-
-    return {"report": Report.to_text, "markdown": markdown, "junit": junit, "badge": badge}
-
-
-def _record(report: Report, target: Target, path: str) -> bool:
-    """Write the verdict into the lock file, if it is one that can be; otherwise say why not."""
-    record = target.record()
-    if report.verdict != "certified":
-        print(f"not recorded in {path}: the verdict is {report.verdict}", file=sys.stderr)
-        return False
-    assert record is not None, "the command tests installed plugins"
-    assert report.digest is not None
-    verdict = Verdict(report.sha256, report.digest, report.contract, report.levels)
-    earlier = Lock.read(path) if Path(path).exists() else Lock({})
-    try:
-        lock = earlier.certified(record, verdict)
-    except PluginUnavailable as error:
-        print(f"not recorded in {path}: {error}", file=sys.stderr)
-        return False
-    lock.write(path)
-    print(f"recorded in {path}")
-    return True
-
-
 def _matrix(args: Namespace) -> int:
-    from guideway_conformance.formats.html import html
+    from guideway_conformance.formats.site import write_site
     from guideway_conformance.matrix import Matrix, markdown
 
-    matrix = Matrix.of([Report.read(path) for path in args.reports])
+    if args.html and (args.html.endswith(".html") or Path(args.html).is_file()):
+        raise InvalidConfiguration(f"--html writes a site into a folder, and {args.html} names a file", field="html")
+    reports = [Report.read(path) for path in args.reports]
+    matrix = Matrix.of(reports)
     if args.html:
-        Path(args.html).write_text(html(matrix), encoding="utf-8")
+        write_site(reports, Path(args.html))
     if args.markdown:
         Path(args.markdown).write_text(markdown(matrix), encoding="utf-8")
     if not args.html and not args.markdown:

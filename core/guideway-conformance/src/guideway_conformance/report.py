@@ -22,7 +22,7 @@ from guideway_conformance.outcomes import Outcome, Result
 from guideway_conformance.registry import TIERS, Mode, Obligation, Tier, checks, plan
 from guideway_conformance.target import Target
 
-__all__ = ["FORMAT", "NOT_PERFORMED", "Report", "Verdict", "by_tier", "environment"]
+__all__ = ["FORMAT", "INTERRUPTED", "NOT_PERFORMED", "Report", "Verdict", "by_tier", "environment"]
 
 FORMAT = "guideway.conformance/1"
 
@@ -30,6 +30,7 @@ Verdict: TypeAlias = Literal["certified", "failed", "incomplete", "known failure
 
 
 NOT_PERFORMED = "not performed"
+INTERRUPTED = "not performed: a signal ended the run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,11 @@ class Report:
         """This report, now that these results are known. Those of obligations that were not planned are left out."""
         known = {result.obligation: result for result in results}
         return replace(self, results=tuple(known.get(result.obligation, result) for result in self.results))
+
+    @property
+    def stem(self) -> str:
+        """The name of files about this plugin, without an end."""
+        return self.plugin.replace("/", ".")
 
     @property
     def planned(self) -> tuple[Obligation, ...]:

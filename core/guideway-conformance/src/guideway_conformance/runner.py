@@ -16,7 +16,7 @@ from guideway_conformance.isolation import MEMORY, Host
 from guideway_conformance.known_failures import Preferences
 from guideway_conformance.outcomes import Result
 from guideway_conformance.registry import TIERS, Obligation, Tier, checks
-from guideway_conformance.report import Report, by_tier
+from guideway_conformance.report import INTERRUPTED, Report, by_tier
 from guideway_conformance.target import Target
 
 __all__ = ["require_contract", "require_extra", "run"]
@@ -63,7 +63,7 @@ def run(
                     found[marked.obligation] = marked
                     on_result(marked)
         except KeyboardInterrupt:
-            return report.with_results(_unperformed(report, found, "not performed: the run was interrupted"))
+            return report.with_results(_unperformed(report, found, INTERRUPTED))
     return report.with_results(_unperformed(report, found, "not performed, because a smoke check failed"))
 
 

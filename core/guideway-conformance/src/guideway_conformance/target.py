@@ -20,7 +20,17 @@ from guideway.plugins.selection import matching
 from guideway_conformance.registry import KIND_MODULES
 from guideway_conformance.subjects import Settings
 
-__all__ = ["Target"]
+__all__ = ["Target", "find"]
+
+
+def find(address: str) -> PluginRecord:
+    """The record of the installed plugin that ``[DISTRIBUTION/][KIND.]NAME`` means. Raises `PluginNotFound` if there is
+    none, `PluginConflict` if there are several, both saying what to write."""
+    records = matching(PluginIndex.scan(), address)
+    if len(records) > 1:
+        choices = " or ".join(record.id for record in records)
+        raise PluginConflict(f"{address!r} means {len(records)} plugins; write {choices}", plugin=address)
+    return records[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +58,12 @@ class Target:
 
     @staticmethod
     def installed(address: str, settings: Settings | None = None) -> Target:
-        """The installed plugin ``[DISTRIBUTION/][KIND.]NAME`` means.
+        """The installed plugin ``[DISTRIBUTION/][KIND.]NAME`` means. Raises what `find` and `of` raise."""
+        return Target.of(find(address), settings)
 
-        Raises `PluginNotFound` if there is none, `PluginConflict` if there are several, both saying what to write.
-        """
-        records = matching(PluginIndex.scan(), address)
-        if len(records) > 1:
-            choices = " or ".join(record.id for record in records)
-            raise PluginConflict(f"{address!r} means {len(records)} plugins; write {choices}", plugin=address)
-        (record,) = records
+    @staticmethod
+    def of(record: PluginRecord, settings: Settings | None = None) -> Target:
+        """The plugin of `record`. Raises `PluginNotFound` if it is of a kind that has no checks."""
         if record.kind not in KIND_MODULES:
             kinds = ", ".join(KIND_MODULES)
             raise PluginNotFound(

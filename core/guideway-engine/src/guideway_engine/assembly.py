@@ -65,7 +65,8 @@ def assemble(config: EngineConfig) -> Parts:
     from guideway_engine.runners.transformers.model_loader import load_tokenizer
 
     plugins = Plugins(settings=config.plugins)
-    # plugins first: a misspelt name should not cost the loading of a model
+    # plugins first: a misspelt name should not cost the loading of a model, and all that is not certified is one error
+    plugins.require(config.selection(plugins.index))
     spec = _worker_spec(config, plugins)
     strategies = [plugins.load("grammar", address) for address in config.grammar]
     modifiers = [plugins.load("modifier", address) for address in config.modifiers]

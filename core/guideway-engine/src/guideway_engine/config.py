@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from guideway.api import OnUnenforced, Whitespace
 from guideway.api.options import known_fields_only, short_repr
 from guideway.api.reasoning import ReasoningConfig
 from guideway.errors import InvalidConfiguration
-from guideway.plugins.configuration import components
+from guideway.plugins.configuration import component_name, components
+from guideway.plugins.index import PluginIndex
 from guideway.plugins.limits import Limits
 from guideway.plugins.selection import PluginSettings
 
@@ -51,6 +53,18 @@ class EngineConfig(EngineSettings):
     def components(self) -> tuple[str, ...]:
         """Return the components in use of the kinds that take options, as ``kind.name``, sorted."""
         return components(self, KIND_OF)
+
+    def selection(self, index: PluginIndex) -> tuple[tuple[str, str], ...]:
+        """Return (kind, address) of each component that it selects, besides hooks: the model too, if it is one of
+        `index` and no folder."""
+        found = []
+        for name, kind in KIND_OF.items():
+            value = getattr(self, name)
+            found += [(kind, address) for address in ([value] if isinstance(value, str) else value)]
+        name = component_name("model", self.model)
+        if index.named("model", name) and not Path(self.model).expanduser().is_dir():
+            found.append(("model", self.model))
+        return tuple(found)
 
 
 class EngineArguments(TypedDict, total=False):

@@ -317,6 +317,8 @@ def _check_quotes(key: Key, value: Any, where: str) -> None:
         meant = KEYS[key].parse(value)
     except ArgumentTypeError:
         return  # nothing to suggest; what it must be is said where it is checked
+    if meant == value:
+        return
     write = "leave it out" if meant is None else f"write {key[-1]} = {json.dumps(meant)}"
     raise InvalidConfiguration(
         f"{where}: {key[-1]} must be {KEYS[key].expected}, not the text {value!r}; {write}", field=".".join(key)

@@ -12,13 +12,20 @@ from guideway_conformance.outcomes import Result
 from guideway_conformance.registry import TIERS
 from guideway_conformance.report import Report, by_tier
 
-__all__ = ["html"]
+__all__ = ["COLORS_STYLE", "html", "rule_html"]
 
-STYLE = """\
+COLORS_STYLE = """\
 :root { color-scheme: light dark; --text: #1b1f24; --back: #fff; --soft: #57606a; --line: #d0d7de; --head: #f6f8fa;
-  --good: #1a7f37; --bad: #cf222e; --badback: #ffebe9; --warn: #9a6700; --warnback: #fff8c5; }
+  --good: #1a7f37; --bad: #cf222e; --badback: #ffebe9; --warn: #9a6700; --warnback: #fff8c5; --link: #0969da; }
 @media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --back: #0d1117; --soft: #8d96a0; --line: #30363d;
-  --head: #161b22; --good: #3fb950; --bad: #ff7b72; --badback: #491b1e; --warn: #d29922; --warnback: #3b2e0a; } }
+  --head: #161b22; --good: #3fb950; --bad: #ff7b72; --badback: #491b1e; --warn: #d29922; --warnback: #3b2e0a;
+  --link: #58a6ff; } }
+"""
+"""The colors of pages, light and dark."""
+
+STYLE = (
+    COLORS_STYLE
+    + """\
 body { font: 14px/1.45 system-ui, sans-serif; color: var(--text); background: var(--back); margin: 2rem auto;
   max-width: 75rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
@@ -38,11 +45,12 @@ tbody tr:hover th, tbody tr:hover td { background: var(--head); }
 .known_failure, .error, .not_run { color: var(--warn); background: var(--warnback); }
 .certified { color: var(--good); } .failed { color: var(--bad); } .incomplete, .known { color: var(--warn); }
 """
+)
 
 
 def html(matrix: Matrix) -> str:
     """Plugins across, rules down, a table per kind; what a plugin did instead is behind each sign, and below."""
-    legend = "".join(f"<span>{mark} {escape(meaning)}</span>" for mark, meaning in LEGEND)
+    legend = " ".join(f"<span>{mark} {escape(meaning)}</span>" for mark, meaning in LEGEND)
     body = "\n".join(_table(table) for table in matrix.tables)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -85,7 +93,7 @@ def _table(table: Table) -> str:
         for row in rows:
             cells = "".join(map(_cell, row.cells))
             parts.append(
-                f'<tr><th scope="row">{_rule(row.check.rule)} <code>{escape(row.check.id)}</code></th>{cells}</tr>'
+                f'<tr><th scope="row">{rule_html(row.check.rule)} <code>{escape(row.check.id)}</code></th>{cells}</tr>'
             )
     parts.append("</tbody></table></div>")
     parts += map(_unmet, table.reports)
@@ -118,13 +126,13 @@ def _unmet(report: Report) -> str:
     if not found:
         return ""
     items = "".join(
-        f"<li>{escape(WORDS[r.outcome])}: {_rule(rule_of(r.obligation))} <code>{escape(r.obligation.check)}</code>"
+        f"<li>{escape(WORDS[r.outcome])}: {rule_html(rule_of(r.obligation))} <code>{escape(r.obligation.check)}</code>"
         f'<span class="soft">{escape(r.detail)}</span></li>'
         for r in found
     )
     return f"<details><summary>{escape(report.plugin)}: {len(found)} not met</summary><ul>{items}</ul></details>"
 
 
-def _rule(rule: str) -> str:
-    """A rule, which is written with backticks around code."""
+def rule_html(rule: str) -> str:
+    """A rule, which is written with backticks around code, as HTML."""
     return re.sub(r"(`+)(.+?)\1", r"<code>\2</code>", escape(rule))

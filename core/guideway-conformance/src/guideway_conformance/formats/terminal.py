@@ -14,7 +14,7 @@ from typing import TextIO
 from guideway_conformance.formats.rules import WORDS, rule_of
 from guideway_conformance.outcomes import Outcome, Result
 from guideway_conformance.registry import TIERS, Obligation
-from guideway_conformance.report import Report, by_tier
+from guideway_conformance.report import INTERRUPTED, Report, by_tier
 
 __all__ = ["Terminal"]
 
@@ -42,8 +42,8 @@ class Terminal:
         self._tier_of = {obligation: tier for tier, owed in tiers.items() for obligation in owed}
         self._total = len(report.results)
         version = f" {report.version}" if report.version else ""
-        self._print(f"{report.plugin}{version}, contract {report.contract}: {self._total} obligations")
-        self._print(f"declares: {', '.join(report.declared) or 'no capabilities'}")
+        self._paragraph("", f"{report.plugin}{version}, contract {report.contract}: {self._total} obligations")
+        self._paragraph("", f"declares: {', '.join(report.declared) or 'no capabilities'}")
         if report.settings:
             self._print(f"settings: {json.dumps(report.settings)}")
         self._progress()
@@ -106,7 +106,9 @@ class Terminal:
             return f"This is no certification: there are no core checks of {report.kind} plugins yet."
         unknown = sum(result.outcome == "error" for result in report.results)
         absent = sum(result.outcome == "not_run" for result in report.results)
-        reasons = [f"{unknown} obligations were not performed"] if unknown else []
+        ended = any(result.detail == INTERRUPTED for result in report.results)
+        reasons = ["a signal ended the run"] if ended else []
+        reasons += [f"{unknown} obligations were not performed"] if unknown else []
         reasons += [f"{absent} could not be: hardware is absent"] if absent else []
         return f"This is no certification: {'; '.join(reasons)}."
 

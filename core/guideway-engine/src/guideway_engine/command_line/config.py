@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, _ArgumentGroup, _SubParsersAction
 from collections.abc import Collection
 from dataclasses import MISSING
+from pathlib import Path
 from typing import Any
 
 from guideway.command_line.terminal import print_json, print_table
-from guideway.errors import GuidewayError, InvalidConfiguration, PluginError
+from guideway.errors import GuidewayError, InvalidConfiguration, NotCertified, PluginError
 from guideway.plugins import PluginIndex
 from guideway.plugins.selection import resolve
 
@@ -178,6 +180,10 @@ def _check(resolved: Configuration) -> None:
 
 def add_source(error: GuidewayError, configuration: Configuration) -> None:
     """Note on `error` where the value stands that it comes from."""
+    if isinstance(error, NotCertified):
+        if (file := configuration.source_of("plugins.require")) and Path(file).is_file():
+            error.add_note(f"for all that {file} selects: guideway conform --config {shlex.quote(file)} --record")
+        return
     field = error.field if isinstance(error, InvalidConfiguration) else ""
     if isinstance(error, PluginError):
         kind = error.plugin.rpartition("/")[2].partition(".")[0]

@@ -1,0 +1,201 @@
+"""Test the plugins that an operator names, or that a configuration selects; tell of it, and record what passed."""
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+from guideway.command_line.terminal import print_table
+from guideway.errors import InvalidConfiguration, PluginUnavailable
+from guideway.plugins import Plugins
+from guideway.plugins.index import PluginIndex, PluginRecord
+from guideway.plugins.lock import Lock, Verdict, default_lock
+
+from guideway_conformance.formats.badge import badge, svg
+from guideway_conformance.formats.junit import junit
+from guideway_conformance.formats.markdown import markdown
+from guideway_conformance.formats.terminal import Terminal
+from guideway_conformance.isolation import CannotLoad
+from guideway_conformance.known_failures import Preferences
+from guideway_conformance.registry import KIND_MODULES
+from guideway_conformance.report import INTERRUPTED, Report
+from guideway_conformance.runner import run
+from guideway_conformance.target import Target, find
+
+__all__ = ["CANNOT_LOAD", "EXIT_STATUS", "conform"]
+
+EXIT_STATUS = {"certified": 0, "failed": 1, "incomplete": 2, "known failures": 3}
+CANNOT_LOAD = 4
+ENDED = "ended by a signal"
+GRAVEST_FIRST = (CANNOT_LOAD, 1, 2, 3, 0)
+
+FORMS: dict[str, tuple[str, Callable[[Report], str]]] = {
+    "report": (".json", Report.to_text),
+    "markdown": (".md", markdown),
+    "junit": (".xml", junit),
+    "badge": (".badge.json", badge),
+}
+"""By option: the end of a file's name where the option names a folder, and what writes the text."""
+
+Outcome: TypeAlias = tuple[int, str, str]
+"""The end of one test: an exit status, a word, and how many obligations were met."""
+
+
+def conform(args: Namespace) -> int:
+    """Carry out ``guideway conform``. Returns the exit status: of several plugins the gravest."""
+    with _signals_interrupt():
+        records, lock = _chosen(args)
+        several = args.config is not None or len(records) > 1
+        for form in FORMS:
+            if (path := getattr(args, form)) and not several and not Path(path).absolute().parent.is_dir():
+                raise InvalidConfiguration(
+                    f"cannot write {path}: there is no folder {Path(path).parent}", field="report"
+                )
+        if args.record and Path(lock).exists():
+            Lock.read(lock)  # an unreadable one is better known before the run than after it
+        if not several:
+            return _one(args, records[0], lock, in_folders=False)[0]
+        return _all(args, records, lock)
+
+
+def _chosen(args: Namespace) -> tuple[Sequence[PluginRecord], str]:
+    """The plugins to test, each once, and the lock file. Raises `InvalidConfiguration` and `PluginError`."""
+    if args.config is None:
+        if not args.plugin:
+            raise InvalidConfiguration("name a PLUGIN, or give --config FILE", field="plugin")
+        records = [find(address) for address in args.plugin]
+        for record in () if args.record else records:
+            Target.of(record)  # which refuses a kind without checks
+        return list(dict.fromkeys(records)), args.lock or default_lock()
+    if args.plugin:
+        raise InvalidConfiguration("name plugins or give --config FILE, not both", field="config")
+    from guideway import EngineConfig  # of a host, and only for its files
+
+    config = EngineConfig.load(args.config)
+    # what is not certified yet may be tested
+    plugins = Plugins(PluginIndex.scan(), replace(config.plugins, require="installed"))
+    records = list(dict.fromkeys(plugins.require(config.selection(plugins.index))))
+    return records, args.lock or plugins.lock_file
+
+
+def _all(args: Namespace, records: Sequence[PluginRecord], lock: str) -> int:
+    """Test several, one after the other, and tell at the end what came of each."""
+    came: dict[PluginRecord, Outcome] = {}
+    for form in FORMS:
+        if folder := getattr(args, form):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+    for record in records:
+        if args.record and Path(lock).exists() and Lock.read(lock).certification(record).accepted:
+            came[record] = (0, "as it was recorded", "")
+            continue
+        try:
+            came[record] = _one(args, record, lock, in_folders=True)
+        except CannotLoad as error:
+            print(f"guideway conform: {error}", file=sys.stderr)
+            came[record] = (CANNOT_LOAD, "cannot be loaded", "")
+        except KeyboardInterrupt:
+            came[record] = (EXIT_STATUS["incomplete"], ENDED, "")
+        print()
+        if came[record][1] == ENDED:
+            break
+    nothing: Outcome = (EXIT_STATUS["incomplete"], "not begun", "")
+    rows = [(record.id, *came.get(record, nothing)[1:]) for record in records]
+    print_table(("PLUGIN", "CAME OF IT", "MET"), rows)
+    statuses = {came.get(record, nothing)[0] for record in records}
+    return next(status for status in GRAVEST_FIRST if status in statuses)
+
+
+def _one(args: Namespace, record: PluginRecord, lock: str, *, in_folders: bool) -> Outcome:
+    """Test one. Raises `CannotLoad`."""
+    if record.kind not in KIND_MODULES:
+        return _without_checks(record, lock if args.record else "")
+    preferences = _preferences(record)
+    target = Target.of(record)
+    target = Target.of(record, preferences.settings(target.component))
+    terminal = Terminal()
+    try:
+        report = run(
+            target,
+            contract=args.contract,
+            up_to=args.up_to,
+            preferences=preferences,
+            jobs=args.jobs,
+            timeout_factor=args.timeout_factor,
+            on_plan=terminal.begin,
+            on_result=terminal.result,
+        )
+    except CannotLoad as error:
+        raise CannotLoad(f"{target.name} cannot be loaded: {error}") from error
+    terminal.end(report)
+    for form, (suffix, text) in FORMS.items():
+        if path := getattr(args, form):
+            file = Path(path, f"{report.stem}{suffix}") if in_folders else Path(path)
+            write = svg if form == "badge" and file.suffix == ".svg" else text
+            file.write_text(write(report), encoding="utf-8")
+    status = EXIT_STATUS[report.verdict]
+    if args.record and not _record(report, target, lock):
+        status = status or EXIT_STATUS["incomplete"]
+    ended = any(result.detail == INTERRUPTED for result in report.results)
+    return status, ENDED if ended else report.verdict, f"{report.met} of {len(report.results)}"
+
+
+def _without_checks(record: PluginRecord, lock: str) -> Outcome:
+    """Accept as it is installed, in the lock file at `lock` if there is one to write, what nobody can test."""
+    why = f"kind {record.kind} has no checks"
+    if not lock:
+        print(f"{record.id}: {why}")
+        return 0, "has no checks", ""
+    earlier = Lock.read(lock) if Path(lock).exists() else Lock({})
+    Lock({**earlier.plugins, **Lock.of([record]).plugins}).write(lock)
+    print(f"{record.id}: {why}; locked in {lock} as it is installed")
+    return 0, "locked, has no checks", ""
+
+
+def _preferences(record: PluginRecord) -> Preferences:
+    """Read the preferences of the nearest ``conformance.toml``: from here, or else from where an editable install has
+    its sources."""
+    file = Preferences.find(".") or (Preferences.find(record.editable) if record.editable else None)
+    return Preferences.read(file) if file else Preferences()
+
+
+def _record(report: Report, target: Target, path: str) -> bool:
+    """Write the verdict into the lock file, if it is one that can be; otherwise say why not."""
+    record = target.record()
+    if report.verdict != "certified":
+        print(f"not recorded in {path}: the verdict is {report.verdict}", file=sys.stderr)
+        return False
+    assert record is not None, "the command tests installed plugins"
+    assert report.digest is not None
+    verdict = Verdict(report.sha256, report.digest, report.contract, report.levels)
+    earlier = Lock.read(path) if Path(path).exists() else Lock({})
+    try:
+        lock = earlier.certified(record, verdict)
+    except PluginUnavailable as error:
+        print(f"not recorded in {path}: {error}", file=sys.stderr)
+        return False
+    lock.write(path)
+    print(f"recorded in {path}")
+    return True
+
+
+@contextlib.contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a run as Ctrl-C does: what is known by then is told, and no process stays behind."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = [signal.SIGTERM, signal.SIGHUP]
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
