@@ -26,8 +26,8 @@ from typing import Any, BinaryIO
 import numpy.random  # noqa: F401 - NumPy imports it when it is first used, which would be in every child
 from guideway.errors import InvalidConfiguration, PluginError
 
-from guideway_conformance.registry import Check, checks
-from guideway_conformance.subjects import HardwareAbsent, Subject, subject_class
+from guideway_conformance.registry import Check, Mode, checks
+from guideway_conformance.subjects import HardwareAbsent, NotPerformed, Subject, perform, subject_class
 from guideway_conformance.target import Target
 
 __all__ = ["main"]
@@ -89,7 +89,7 @@ class _Host:
                     self._start(**json.loads(line))
             self._police()
 
-    def _start(self, number: int, check: str, mode: str, seconds: float | None) -> None:
+    def _start(self, number: int, check: str, mode: Mode, seconds: float | None) -> None:
         known = self.checks.get(check)
         if known is None:
             send(self.channel, {"number": number, "outcome": "error", "detail": f"there is no check {check}"})
@@ -152,7 +152,7 @@ class _Host:
                 _kill(child.pid)
 
 
-def _run_child(host: _Host, check: Check, mode: str, writer: int, noise: int) -> None:
+def _run_child(host: _Host, check: Check, mode: Mode, writer: int, noise: int) -> None:
     """The rest of a child's life."""
     code = 1
     try:
@@ -162,11 +162,11 @@ def _run_child(host: _Host, check: Check, mode: str, writer: int, noise: int) ->
         random.seed(0)
         answer: dict[str, Any] = {"outcome": "pass", "detail": ""}
         try:
-            function = check.positive if mode == "positive" else check.refusal
-            assert function is not None
-            function(host.subject(host.component, host.target.settings))
+            perform(check, mode, host.subject(host.component, host.target.settings))
         except HardwareAbsent as absent:
             answer = {"outcome": "not_run", "detail": str(absent)}
+        except NotPerformed as vacuous:
+            answer = {"outcome": "error", "detail": str(vacuous)}
         except BaseException as error:
             answer = {"outcome": "fail", "detail": _detail_of(error)}
         with os.fdopen(writer, "wb") as pipe:

@@ -11,13 +11,16 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from guideway.api import CONTRACT
 
-__all__ = ["KIND_MODULES", "TIERS", "Check", "Mode", "Obligation", "Tier", "check", "checks", "plan"]
+__all__ = ["KIND_MODULES", "TIERS", "Act", "Check", "Mode", "Obligation", "Tier", "check", "checks", "plan"]
 
 Tier: TypeAlias = Literal["smoke", "core", "extended", "stateful", "stress"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
 """In the order they are run; a level is granted with all those before it."""
 
 Mode: TypeAlias = Literal["positive", "refusal"]
+
+Act: TypeAlias = Literal["rows", "drafts", "hears"]
+"""A thing that a plugin does. `guideway_conformance.modifier.evidence` says when a modifier did it."""
 
 KIND_MODULES = {
     "grammar": (
@@ -30,12 +33,14 @@ KIND_MODULES = {
         "declarations",
         "compiling",
         "states",
+        "forcing",
         "payloads",
         "transforms",
         "company",
         "samplers",
         "needs",
         "devices",
+        "hosting",
         "machine",
         "stress",
     ),
@@ -61,6 +66,8 @@ class Check:
     """The capability that a plugin has to declare for `positive` to apply; where it does not, `refusal` does."""
     trait: str | None
     """The trait that a plugin has to have for the check to be planned at all, such as ``kind:regex``."""
+    acts: tuple[Act, ...]
+    """What the plugin has to do at least once while the check runs: else the check has shown nothing."""
     seconds: float
     """The seconds of processor time it may take on a slow machine; the plugin then counts as hanging."""
     positive: Callable[[Any], None]
@@ -86,12 +93,14 @@ def check(
     capability: str | None = None,
     refusal: Callable[[Any], None] | None = None,
     trait: str | None = None,
+    acts: tuple[Act, ...] = (),
     seconds: float = 30.0,
 ) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
     """Register a function of a subject (`guideway_conformance.KIND.subject`) as a check; it fails by raising.
 
     Its name becomes the id, its docstring, one sentence, the rule. A check with a `capability` has a `refusal`: what a
-    plugin that does not declare it has to do instead. One with a `trait` does not concern plugins without it.
+    plugin that does not declare it has to do instead. One with a `trait` does not concern plugins without it. One with
+    `acts` is not performed as long as the plugin does none of that.
     """
 
     def register(function: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -103,7 +112,9 @@ def check(
             raise ValueError(f"two checks are called {check_id}")
         if (capability is None) != (refusal is None):
             raise ValueError(f"{check_id} needs a capability and a refusal, or neither")
-        _CHECKS[check_id] = Check(check_id, kind, rule, tier, since, capability, trait, seconds, function, refusal)
+        _CHECKS[check_id] = Check(
+            check_id, kind, rule, tier, since, capability, trait, acts, seconds, function, refusal
+        )
         return function
 
     return register

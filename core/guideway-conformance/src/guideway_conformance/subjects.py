@@ -8,13 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 if TYPE_CHECKING:
-    from guideway_conformance.registry import Check
+    from guideway_conformance.registry import Act, Check, Mode
 
-__all__ = ["HardwareAbsent", "Settings", "Subject", "expect", "subject_class"]
+__all__ = ["HardwareAbsent", "NotPerformed", "Settings", "Subject", "expect", "perform", "subject_class"]
 
 
 class HardwareAbsent(Exception):
     """A check cannot run, because the hardware it needs is not here. Only the suite raises it, never a plugin."""
+
+
+class NotPerformed(Exception):
+    """A check found nothing wrong, and shows nothing: the plugin never did what it is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,18 @@ class Subject:
     def traits(cls, component: Any) -> frozenset[str]:  # noqa: ARG003
         """Return what else decides which checks concern it."""
         return frozenset()
+
+    def require(self, acts: tuple[Act, ...]) -> None:
+        """Raises `NotPerformed` if the plugin did not do each of `acts` with this subject."""
+
+
+def perform(check: Check, mode: Mode, subject: Subject) -> None:
+    """Perform `check` on `subject`. Raises whatever it fails with, or `NotPerformed`."""
+    function = check.positive if mode == "positive" else check.refusal
+    assert function is not None
+    function(subject)
+    if mode == "positive":
+        subject.require(check.acts)
 
 
 def subject_class(kind: str) -> type[Subject]:

@@ -32,17 +32,17 @@ from guideway.api import (
     Vocabulary,
     WorkerContext,
 )
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from guideway_conformance.modifier.comparison import copied
 from guideway_conformance.modifier.model import Model
 from guideway_conformance.modifier.records import Applied, Running, Work
 from guideway_conformance.modifier.step import OracleStep, StepArrays
-from guideway_conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
+from guideway_conformance.modifier.subject import MAX_MODEL_LEN, MAX_NUM_SEQUENCES, ModifierSubject
 from guideway_conformance.modifier.vocabulary import synthetic
 from guideway_conformance.subjects import expect
 
-__all__ = ["DRAFTS", "REFUSALS", "Bench", "overwrite", "read_only"]
+__all__ = ["NUM_DRAFTS", "REFUSALS", "Bench", "overwrite", "read_only"]
 
 REFUSALS = (InvalidRequest, InvalidConfiguration)
 """The errors by which `start` refuses a request."""
@@ -50,8 +50,11 @@ REFUSALS = (InvalidRequest, InvalidConfiguration)
 COMPILE: Any = object()
 """Stands for what the modifier compiles for the request at that moment."""
 
-DRAFTS: tuple[list[int], ...] = ([], [97, 300], [], [98], [301, 99, 302], [], [100])
+NUM_DRAFTS = (0, 2, 0, 1, 3, 0, 16)
 """The numbers of drafts of the sequences of a crowd, in turn."""
+UNLIKELY = 300
+"""The first of the tokens that some drafts end with."""
+MAX_ROWS = 4096
 
 
 def read_only(feedback: Feedback | None) -> Feedback | None:
@@ -80,20 +83,20 @@ class Bench:
         *,
         vocabulary: Vocabulary | None = None,
         device: DeviceBackend | None = None,
-        dtype: DTypeLike = np.float32,
         reuses: bool = False,
+        max_model_len: int = MAX_MODEL_LEN,
     ) -> None:
         self.subject = subject
         self.cls = subject.cls
         self.vocabulary = synthetic() if vocabulary is None else vocabulary
         self.device = subject.device() if device is None else device
-        self.dtype = dtype
-        self.modifier = subject.modifier(self.vocabulary)
+        self.modifier = subject.modifier(self.vocabulary, max_model_len)
         self.transform = self.new_transform()
         self.model = Model(self.vocabulary, self.cls.stage)
         self.reuses = reuses
         """True if it overwrites what it has given the modifier, as soon as a host may."""
         self._companions: dict[str, tuple[Companion, ...]] = {}
+        self._buffers = np.empty((4, MAX_ROWS), dtype=np.int32)
 
     def new_transform(self, device: DeviceBackend | None = None) -> LogitTransform:
         """The worker's half."""
@@ -109,8 +112,7 @@ class Bench:
     def request(self, example: Example | None, number: int) -> Request:
         """The `number`-th request, each with a seed of its own, and a prompt unless its example has one; `example`
         None: without the modifier."""
-        rng = np.random.default_rng(number)
-        prompt = tuple(rng.integers(97, 123, size=3 + number % 5).tolist())
+        prompt = self.model.prompt(number)
         if example is not None and example.prompt_token_ids is not None:
             prompt = self._known(example.prompt_token_ids) or prompt
         modifiers = {} if example is None else {self.cls.name: copy.deepcopy(dict(example.options))}
@@ -139,7 +141,9 @@ class Bench:
         except BaseException:
             self.modifier.release(None)
             raise
-        return Running(request, info, slot, state, companions)
+        sequence = Running(request, info, slot, state, companions)
+        self.subject.evidence.sequences.append(sequence)
+        return sequence
 
     @cached_property
     def examples(self) -> list[Example]:
@@ -207,23 +211,25 @@ class Bench:
         return [*bystanders[:1], *found[:2], *bystanders[1:], *found[2:]]
 
     @staticmethod
-    def stages(subject: ModifierSubject) -> Iterator[tuple[Bench, Work, Payload]]:
-        """A crowd at its start and later, with drafts, and a payload that can be kept, where there is one."""
+    def stages(subject: ModifierSubject, *, whole: bool = False) -> Iterator[tuple[Bench, Work, Payload]]:
+        """A crowd at its start and later, with drafts, and a payload where there is one: one that can be kept, or the
+        modifier's own if `whole`."""
         for num_steps in (0, 3, 9):
             bench = Bench(subject)
             crowd = bench.crowd(num_steps=num_steps)
-            work = bench.work(crowd, [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))])
+            work = bench.work(crowd, bench.drafts(crowd))
             payload = bench.prepare(work)
             if payload is not None and len(payload):
-                yield bench, work, copied(payload)
+                yield bench, work, payload if whole else copied(payload)
 
-    def again(self, sequence: Running, *, slot: int | None = None) -> Running:
-        """`sequence` rebuilt here by replaying its journal."""
+    def again(self, sequence: Running, *, slot: int | None = None, hears: bool = True) -> Running:
+        """`sequence` rebuilt here by replaying its journal; without `hears` its modifier is told no token."""
         slot = sequence.slot if slot is None else slot
         copied = self.begin(sequence.request, slot, (sequence.started_as or sequence.info).index)
         copied.info, copied.started_as, copied.example = sequence.info, sequence.started_as, sequence.example
-        for token_ids, feedback in sequence.journal:
+        for token_ids, feedback in sequence.journal if hears else ():
             self.accept(copied, token_ids, feedback)
+        copied.tokens = list(sequence.tokens)
         return copied
 
     def fork(self, parent: Running, *, slot: int, index: int) -> Running:
@@ -235,6 +241,7 @@ class Bench:
         tokens = list(parent.tokens)
         fork = Running(parent.request, info, slot, state, parent.companions, tokens, journal, started_as=started_as)
         fork.example = parent.example
+        self.subject.evidence.sequences.append(fork)
         return fork
 
     def release(self, sequence: Running) -> None:
@@ -285,8 +292,17 @@ class Bench:
         hidden = np.stack([self.model.hidden_state(context) for context in [*contexts, *beside]])
         arrays = StepArrays(batch.positions, seeds, indices, companion_rows, hidden, bitmask, history)
         rows = [self.model.logits(context, some) for context, some in zip(contexts, given, strict=True)]
-        logits = np.stack([*rows, *map(self.model.logits, beside)]).astype(self.dtype)
+        logits = np.stack([*rows, *map(self.model.logits, beside)])
         return Work(batch, sequences, logits, arrays)
+
+    def drafts(self, sequences: Sequence[Running], turn: int = 0) -> list[list[int]]:
+        """Likely tokens for each of `sequences`, for one none and for another 16; some end with one that is not."""
+        found = []
+        for i, sequence in enumerate(sequences):
+            context = [*sequence.info.prompt_token_ids[-MAX_ROWS:], *sequence.tokens]
+            drafts = self.model.ahead(context, NUM_DRAFTS[(i + turn) % len(NUM_DRAFTS)])
+            found.append([*drafts[:-1], UNLIKELY + i] if i % 4 == 1 and drafts else drafts)
+        return found
 
     def passing(self, sequence: Running, drafts: Sequence[int]) -> list[int]:
         """The drafts the modifier would let pass."""
@@ -297,9 +313,13 @@ class Bench:
     def prepare(self, work: Work) -> Payload | None:
         """This step's payload."""
         batch = work.batch
-        self._given_batch = [
-            array.copy() for array in (batch.slots, batch.row_start, batch.draft_token_ids, batch.positions)
-        ]
+        arrays = (batch.slots, batch.row_start, batch.draft_token_ids, batch.positions)
+        if self.reuses:  # the same memory in every step
+            self._given_batch = [buffer[: len(array)] for buffer, array in zip(self._buffers, arrays, strict=True)]
+            for given, array in zip(self._given_batch, arrays, strict=True):
+                given[...] = array
+        else:
+            self._given_batch = [array.copy() for array in arrays]
         payload = self.modifier.prepare(StepBatch(*self._given_batch), work.states)
         expect(
             payload is None or isinstance(payload, Payload),
@@ -344,13 +364,15 @@ class Bench:
             )
             for name, values in step.emitted.items():
                 emitted[name].append(self.host(values))
-        return Applied(
+        applied = Applied(
             work,
             np.concatenate(acted) if acted else np.empty(0, dtype=np.int32),
             self.host(array),
             token_ids if draws else None,
             {name: np.concatenate(values) for name, values in emitted.items() if values},
         )
+        self.subject.evidence.saw(applied, host)
+        return applied
 
     def step_of(self, work: Work, transform: LogitTransform, num_entries: int) -> OracleStep:
         """Make the step that `transform` sees."""
@@ -406,5 +428,6 @@ class Bench:
                 overwrite((given or {}).values())
             expect(isinstance(outcome, Outcome), f"accept returned a {type(outcome).__name__}, which is not an Outcome")
             sequence.outcome = outcome.action
+            self.subject.evidence.ended += outcome.action != "continue"
         sequence.tokens += token_ids
         sequence.journal.append((list(token_ids), feedback))

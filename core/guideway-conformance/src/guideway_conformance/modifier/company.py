@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-from guideway_conformance.modifier.bench import DRAFTS, Bench
+from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.records import Applied
 from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.modifier.verbs import Answers, expect_same_answers
 from guideway_conformance.registry import check
 
 NUM_STEPS = 4
+NUM_DRAFTS = 16
 
 
-@check("modifier")
+@check("modifier", acts=("rows", "drafts"))
 def company_changes_nothing(subject: ModifierSubject) -> None:
     """A row gets the same whatever other rows are in its batch."""
     bench = Bench(subject)
     crowd = bench.crowd()
-    drafts = [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))]
-    together = bench.peek(crowd, drafts)
-    for i, sequence in enumerate(crowd):
-        if sequence.state is None:
-            continue
-        alone = bench.peek([sequence], [drafts[i]])
-        expect_alike(together.of(i), alone.of(0), f"among {len(crowd)} sequences one gets not what it gets alone")
+    for turn in range(2):
+        drafts = bench.drafts(crowd, turn)
+        together = bench.peek(crowd, drafts)
+        for i, sequence in enumerate(crowd):
+            if sequence.state is None:
+                continue
+            alone = bench.peek([sequence], [drafts[i]])
+            expect_alike(together.of(i), alone.of(0), f"among {len(crowd)} sequences one gets not what it gets alone")
 
 
-@check("modifier")
+@check("modifier", acts=("rows", "drafts"))
 def order_changes_nothing(subject: ModifierSubject) -> None:
     """Sequences that stand in another order in the batch get the same."""
     bench = Bench(subject)
     crowd = bench.crowd()
-    drafts = [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))]
+    drafts = bench.drafts(crowd)
     wanted = bench.peek(crowd, drafts)
     for order in (range(len(crowd))[::-1], [*range(1, len(crowd)), 0]):
         found = bench.peek([crowd[i] for i in order], [drafts[i] for i in order])
@@ -38,7 +41,7 @@ def order_changes_nothing(subject: ModifierSubject) -> None:
             expect_alike(found.of(place), wanted.of(i), f"a sequence moved from place {i} of the batch to {place}")
 
 
-@check("modifier")
+@check("modifier", acts=("rows",))
 def slots_are_only_places(subject: ModifierSubject) -> None:
     """A sequence gets the same in every slot."""
     here, there = Bench(subject), Bench(subject)
@@ -49,7 +52,7 @@ def slots_are_only_places(subject: ModifierSubject) -> None:
             expect_alike(found.of(0), wanted.of(0), "in slot 0 it gets something else than in slot 63")
 
 
-@check("modifier", tier="extended")
+@check("modifier", tier="extended", acts=("hears",))
 def sequences_come_and_go(subject: ModifierSubject) -> None:
     """Sequences join a batch, sit a step out and leave it, and each gets what it would get alone."""
     bench = Bench(subject)
@@ -72,7 +75,7 @@ def sequences_come_and_go(subject: ModifierSubject) -> None:
             expect_alike(applied.of(place), wanted.of(0), "in a changing batch a sequence gets not what it gets alone")
 
 
-@check("modifier", tier="extended", trait="forecasts")
+@check("modifier", tier="extended", trait="forecasts", acts=("rows", "drafts"))
 def drafts_change_nothing(subject: ModifierSubject) -> None:
     """A row after drafts gets what it would get if they were final, so that drafts never change the distribution."""
     for warmup in (0, 2):
@@ -84,32 +87,39 @@ def drafts_change_nothing(subject: ModifierSubject) -> None:
                     plain.step([slow])
                     drafting.step([fast])
             steps: list[Applied] = []
-            while slow.outcome == "continue" and len(steps) < NUM_STEPS:
+            while slow.outcome == "continue" and len(steps) <= NUM_DRAFTS:
                 steps.append(plain.step([slow]))
             drafts = slow.tokens[len(fast.tokens) :][: len(steps) - 1]
             if not steps:
                 continue
-            for k, row in enumerate(drafting.peek([fast], [drafts]).of(0)):
-                expect_alike(
-                    row[None], steps[k].of(0), f"the row after {k} drafts gets not what it gets without drafts"
-                )
+            beside = [drafting.start(number + 1 + i) for i in range(2)]
+            company = [beside[0], fast, beside[1]]
+            ahead = [drafting.drafts(company, 1)[0], drafts, drafting.drafts(company, 4)[2]]
+            for sequences, offered in (([fast], [drafts]), (company, ahead)):
+                found = drafting.peek(sequences, offered).of(sequences.index(fast))
+                for k, row in enumerate(found):
+                    what = f"the row after {k} drafts gets not what it gets without drafts"
+                    expect_alike(row[None], steps[k].of(0), f"{what}{' beside others' * (len(sequences) > 1)}")
 
 
-@check("modifier", tier="extended", trait="forecasts")
+@check("modifier", tier="extended", trait="forecasts", acts=("hears",))
 def steps_of_any_size(subject: ModifierSubject) -> None:
     """Tokens accepted in one step, as after drafts, lead where they lead one by one."""
     single, several = Bench(subject), Bench(subject)
     for number in range(max(2, len(single.examples))):
         slow, fast = single.start(number), several.start(number)
-        while slow.outcome == "continue" and len(slow.tokens) < 5:
+        while slow.outcome == "continue" and len(slow.tokens) < 11 + number % 3:
             single.step([slow])
         if slow.outcome != "continue":
             continue
         heard: list[int] = []
         while fast.outcome == "continue" and len(fast.tokens) < len(slow.tokens):
-            ahead = slow.tokens[len(fast.tokens) :][:3]
+            ahead = slow.tokens[len(fast.tokens) :][: 2 + len(heard)]
             heard.append(1 + len(several.passing(fast, ahead[:-1])))
             several.accept(fast, ahead[: heard[-1]], None)
         if fast.outcome == "continue":
             found, wanted = several.peek([fast]), single.peek([slow])
-            expect_alike(found.of(0), wanted.of(0), f"tokens heard in steps of {heard} lead elsewhere than one by one")
+            what = f"tokens heard in steps of {heard} lead elsewhere than one by one"
+            expect_alike(found.of(0), wanted.of(0), what)
+            answers = [Answers.of(of, sequence, report=True) for of, sequence in ((several, fast), (single, slow))]
+            expect_same_answers(answers[0], answers[1], what)

@@ -35,7 +35,7 @@ def compile_leaves_the_request_alone(subject: ModifierSubject) -> None:
         expect(request == before, f"after compile the request is {request}; it was {before}")
 
 
-@check("modifier", trait="compiles")
+@check("modifier", trait="compiles", acts=("rows",))
 def compile_is_a_function_of_the_request(subject: ModifierSubject) -> None:
     """The value of `compile` is a function of request and options: whatever was compiled before, and wherever."""
     here, elsewhere = Bench(subject), Bench(subject)
@@ -45,7 +45,7 @@ def compile_is_a_function_of_the_request(subject: ModifierSubject) -> None:
         _expect_same(subject, request, value, "compiled by another instance, after other requests,")
 
 
-@check("modifier", trait="compiles", seconds=60)
+@check("modifier", trait="compiles", seconds=60, acts=("rows",))
 def compile_serves_several_threads(subject: ModifierSubject) -> None:
     """`compile` may be called from several threads at once."""
     bench = Bench(subject)
@@ -79,7 +79,7 @@ def equal_keys_mean_equal_values(subject: ModifierSubject) -> None:
             _expect_same(subject, second, _compiled(bench, first), f"compiled for another request of key {key!r},")
 
 
-@check("modifier", trait="compiles")
+@check("modifier", trait="compiles", acts=("rows",))
 def what_was_compiled_stays(subject: ModifierSubject) -> None:
     """Sequences share what was compiled, and leave it as it is."""
     bench = Bench(subject)

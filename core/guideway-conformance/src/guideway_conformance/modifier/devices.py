@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from guideway.api import DeviceBackend
 
-from guideway_conformance.modifier.bench import DRAFTS, Bench
+from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import expect_same_steps
 from guideway_conformance.modifier.opaque import OpaqueDevice
 from guideway_conformance.modifier.records import Applied
@@ -16,7 +16,7 @@ from guideway_conformance.subjects import expect
 FEW, MANY = 8, 40
 
 
-@check("modifier", trait="ops", seconds=60)
+@check("modifier", trait="ops", seconds=60, acts=("rows",))
 def runs_on_every_device(subject: ModifierSubject) -> None:
     """A transform without `arrays` uses `Step.ops` alone, so it gives the same on every device."""
     wanted = _step(subject, None)
@@ -31,7 +31,7 @@ def runs_on_every_device(subject: ModifierSubject) -> None:
         _compare(found, wanted, where)
 
 
-@check("modifier", trait="ops")
+@check("modifier", trait="ops", acts=("rows",))
 def waits_for_no_device(subject: ModifierSubject) -> None:
     """A transform does not wait for the device: it looks at no value of an array."""
     _step(subject, OpaqueDevice(), may_wait=False)
@@ -61,7 +61,7 @@ def _step(subject: ModifierSubject, device: DeviceBackend | None, *, may_wait: b
     """One step of a crowd that got its tokens on the reference device."""
     reference = Bench(subject)
     crowd = reference.crowd()
-    work = reference.work(crowd, [DRAFTS[i % len(DRAFTS)] for i in range(len(crowd))])
+    work = reference.work(crowd, reference.drafts(crowd))
     payload = reference.prepare(work)
     if device is None:
         return reference.apply(work, payload)

@@ -13,12 +13,13 @@ from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.records import Running
 from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.modifier.verbs import Answers, expect_same_answers
 from guideway_conformance.registry import check
 
 MOST = 5
 
 
-@check("modifier", tier="stateful", seconds=120)
+@check("modifier", tier="stateful", seconds=120, acts=("hears",))
 def any_history(subject: ModifierSubject) -> None:
     """Whatever happened, a sequence gets what a new state that heard the same tokens gets alone."""
     can_fork = subject.cls.derived or (
@@ -42,10 +43,10 @@ def any_history(subject: ModifierSubject) -> None:
             self.count += 1
 
         @precondition(lambda self: self.running)
-        @rule(data=st.data(), drafts=st.lists(st.integers(97, 122), max_size=3))
-        def step(self, data: st.DataObject, drafts: list[int]) -> None:
+        @rule(data=st.data(), turn=st.integers(0, 6))
+        def step(self, data: st.DataObject, turn: int) -> None:
             chosen = data.draw(st.lists(st.sampled_from(self.running), min_size=1, unique_by=id))
-            self.bench.step(chosen, [drafts[: i + 1] for i in range(len(chosen))])
+            self.bench.step(chosen, self.bench.drafts(chosen, turn))
             for sequence in [s for s in chosen if s.outcome != "continue"]:
                 self.end(sequence)
 
@@ -77,6 +78,10 @@ def any_history(subject: ModifierSubject) -> None:
             self.count += 1
 
         def end(self, sequence: Running) -> None:
+            fresh = Bench(subject)
+            wanted = Answers.of(fresh, fresh.again(sequence), report=True)
+            what = f"after {len(sequence.tokens)} tokens a sequence says something else than a new state would"
+            expect_same_answers(Answers.of(self.bench, sequence, report=True), wanted, what)
             self.running.remove(sequence)
             self.bench.release(sequence)
 

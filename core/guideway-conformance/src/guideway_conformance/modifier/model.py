@@ -13,6 +13,12 @@ from numpy.typing import NDArray
 __all__ = ["Model"]
 
 NUM_HIDDEN = 32
+PIECES = ((97, 98, 99), (120, 121), (101, 102, 103, 104))
+"""The tokens that prompts repeat."""
+NEAR = 64
+"""The number of tokens that the likely one is looked for in."""
+SURE = 12.0
+"""The amount by which the likely token's logit is raised, where the model is sure."""
 
 
 class Model:
@@ -25,7 +31,10 @@ class Model:
     def logits(self, context: Sequence[int], given: Mapping[int, float] | None = None) -> NDArray[Any]:
         """``float32[width]`` as a modifier of the stage finds them: raw and finite, or log-probabilities. `given` are
         the raw ones of some tokens."""
-        logits = 2 * _noise(context, self.vocabulary.logits_width, 0)
+        mood = _hash(context, 3) % 8
+        logits = (0.05 if mood == 7 else 2) * _noise(context, self.vocabulary.logits_width, 0)
+        if mood < 6:
+            logits[self.likely(context)] += SURE
         for token_id, value in (given or {}).items():
             if token_id < len(self.vocabulary):
                 logits[token_id] = value
@@ -35,6 +44,28 @@ class Model:
         logits[len(self.vocabulary) :] = -np.inf
         logprobs: NDArray[Any] = (logits - np.log(np.exp(logits).sum())).astype(np.float32)
         return logprobs
+
+    def likely(self, context: Sequence[int]) -> int:
+        """The token that came after the last one when it was there before, else a letter: so texts repeat themselves,
+        as those do that most modifiers are made for."""
+        last = context[-1]
+        for place in range(len(context) - 2, max(-1, len(context) - NEAR), -1):
+            if context[place] == last:
+                return context[place + 1]
+        return 97 + _hash(context, 4) % 26
+
+    def ahead(self, context: Sequence[int], count: int) -> list[int]:
+        """The `count` likely tokens after `context`."""
+        found: list[int] = []
+        for _ in range(count):
+            found.append(self.likely([*context[-NEAR:], *found]))
+        return found
+
+    @staticmethod
+    def prompt(number: int) -> tuple[int, ...]:
+        """The `number`-th prompt: letters, and then some that are repeated. Every third one ends alike."""
+        letters = np.random.default_rng(number).integers(97, 123, size=1 + number % 5).tolist()
+        return (*letters, *PIECES[number % len(PIECES)] * (2 + number // len(PIECES) % 3))
 
     def allowed(self, context: Sequence[int]) -> NDArray[np.bool_]:
         """``bool[width]``: what a grammar would allow; every third prompt is without one."""
@@ -75,5 +106,9 @@ class Model:
 
 def _noise(context: Sequence[int], width: int, purpose: int) -> NDArray[np.float32]:
     """Normal deviates, a function of the last tokens and how many there are."""
-    seed = zlib.crc32(np.array([purpose, len(context), *context[-8:]], dtype=np.int64).tobytes())
-    return np.random.default_rng(seed).standard_normal(width, dtype=np.float32)
+    return np.random.default_rng(_hash(context, purpose)).standard_normal(width, dtype=np.float32)
+
+
+def _hash(context: Sequence[int], purpose: int) -> int:
+    """A number from the last tokens and how many there are."""
+    return zlib.crc32(np.array([purpose, len(context), *context[-8:]], dtype=np.int64).tobytes())

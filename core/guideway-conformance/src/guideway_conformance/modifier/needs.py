@@ -11,7 +11,7 @@ from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
 
-@check("modifier")
+@check("modifier", acts=("rows",))
 def reads_what_it_declares(subject: ModifierSubject) -> None:
     """A transform reads nothing of the step but `ops`, `positions` and what its modifier declares in `needs`."""
     try:

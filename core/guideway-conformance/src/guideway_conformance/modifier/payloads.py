@@ -7,7 +7,7 @@ from guideway.api import Payload
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from guideway_conformance.modifier.bench import DRAFTS, Bench
+from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import copied, expect_same_steps
 from guideway_conformance.modifier.records import Running, Work
 from guideway_conformance.modifier.subject import ModifierSubject
@@ -58,7 +58,7 @@ def none_leaves_rows_alone(subject: ModifierSubject) -> None:
     crowd = first.crowd()
     siblings = [later.start(number, slot=number, index=number % 4) for number in range(8)]
     for bench, sequences in ((first, crowd), (first, crowd[::-1]), (first, crowd[:2]), (later, siblings)):
-        work = bench.work(sequences, [DRAFTS[i % len(DRAFTS)] for i in range(len(sequences))])
+        work = bench.work(sequences, bench.drafts(sequences))
         payload = bench.prepare(work)
         if payload is None:
             continue
@@ -67,7 +67,7 @@ def none_leaves_rows_alone(subject: ModifierSubject) -> None:
         expect(not wrong, f"it speaks of row {wrong[:1]}, whose sequence has no state")
 
 
-@check("modifier")
+@check("modifier", acts=("rows",))
 def prepare_moves_nothing(subject: ModifierSubject) -> None:
     """`prepare` does not change a state: a payload depends on the states, not on how often it was asked for."""
     often, once = Bench(subject), Bench(subject)
@@ -99,7 +99,7 @@ def prepare_leaves_the_batch_alone(subject: ModifierSubject) -> None:
             expect(np.array_equal(left, right), f"prepare changed {name}: {right.tolist()} instead of {left.tolist()}")
 
 
-@check("modifier")
+@check("modifier", acts=("rows",))
 def payload_holds_a_step(subject: ModifierSubject) -> None:
     """The arrays of a payload stay as they are until the second prepare after."""
     bench = Bench(subject)
@@ -122,7 +122,7 @@ def payload_holds_a_step(subject: ModifierSubject) -> None:
             before = payload, kept
 
 
-@check("modifier", seconds=60)
+@check("modifier", seconds=60, acts=("rows", "drafts"))
 def any_partition_of_rows(subject: ModifierSubject) -> None:
     """A payload may be applied in several calls on disjoint rows: each entry is treated on its own."""
     bench = Bench(subject)
@@ -156,7 +156,7 @@ def any_partition_of_rows(subject: ModifierSubject) -> None:
 def _situations(bench: Bench) -> list[tuple[list[Running], list[list[int]]]]:
     """Sequences with and without state, with and without drafts, and one alone."""
     crowd = bench.crowd()
-    drafts = [list(DRAFTS[i % len(DRAFTS)]) for i in range(len(crowd))]
+    drafts = bench.drafts(crowd)
     alone = [sequence for sequence in crowd if sequence.state is not None][:1]
     return [(crowd, drafts), (crowd[::-1], [[] for _ in crowd]), (alone, [[97]] * len(alone))]
 

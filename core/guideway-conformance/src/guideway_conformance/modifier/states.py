@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from guideway_conformance.modifier.bench import REFUSALS, Bench, read_only
 from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.records import Running
 from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.modifier.verbs import Answers, expect_same_answers
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
@@ -46,7 +47,7 @@ def start_takes_every_request(subject: ModifierSubject) -> None:
             raise AssertionError("start failed for a request that does not select the modifier") from error
 
 
-@check("modifier")
+@check("modifier", acts=("hears",))
 def sequences_have_a_state_each(subject: ModifierSubject) -> None:
     """`start` gives each sequence a state of its own: what happens to one is nothing to another."""
     bench, other = Bench(subject), Bench(subject)
@@ -67,7 +68,7 @@ def sequences_have_a_state_each(subject: ModifierSubject) -> None:
         expect_alike(found.of(0), wanted.of(0), "of two sequences the second gets what it would not get alone")
 
 
-@check("modifier", trait="derived")
+@check("modifier", trait="derived", acts=("rows",))
 def derived_states_do_not_move(subject: ModifierSubject) -> None:
     """A derived state is a function of request and token ids: it hears nothing, and one serves every fork."""
     bench = Bench(subject)
@@ -119,15 +120,18 @@ def hearing_changes_nothing_else(subject: ModifierSubject) -> None:
                 expect(np.array_equal(feedback[name], array, equal_nan=True), f"accept changed the feedback {name!r}")
 
 
-@check("modifier", trait="stateful")
+@check("modifier", trait="stateful", acts=("hears",))
 def replay_rebuilds_the_state(subject: ModifierSubject) -> None:
-    """The same final tokens and feedback, heard step by step by a new state, lead to the same state."""
+    """The same final tokens and feedback, heard step by step by a new state, lead to the same state: it gives the same
+    payloads, the same `forced` and `validate`, and in the end the same `report`."""
     bench = Bench(subject)
-    for sequence in _under_way(bench):
+    for sequence in _under_way(bench, steps=(1, 2, 5, 14)):
         fresh = Bench(subject)
-        found = fresh.peek([fresh.again(sequence, slot=5)])
-        expect_alike(
-            found.of(0), bench.peek([sequence]).of(0), f"after {len(sequence.tokens)} tokens a state rebuilt by replay"
+        again = fresh.again(sequence, slot=5)
+        what = f"after {len(sequence.tokens)} tokens a state rebuilt by replay"
+        expect_alike(fresh.peek([again]).of(0), bench.peek([sequence]).of(0), what)
+        expect_same_answers(
+            Answers.of(fresh, again, report=True), Answers.of(bench, sequence, report=True), f"{what} is another one"
         )
 
 
@@ -200,11 +204,12 @@ def _no_fork(subject: ModifierSubject) -> None:
     raise AssertionError("its class does not implement fork, but fork did not raise UnsupportedCapability")
 
 
-@check("modifier", capability="fork", refusal=_no_fork, trait="stateful")
+@check("modifier", capability="fork", refusal=_no_fork, trait="stateful", acts=("hears",))
 def forks_go_on_as_their_parent(subject: ModifierSubject) -> None:
-    """A forked state is a copy: it gives what its parent gives, and forking does not move the parent."""
+    """A forked state is a copy: it gives what its parent gives, `forced`, `validate` and `report` too, and forking does
+    not move the parent."""
     bench = Bench(subject)
-    for sequence in _under_way(bench):
+    for sequence in _under_way(bench, steps=(1, 2, 5, 14)):
         before = bench.peek([sequence])
         fork = _forked(bench, sequence)
         if fork is None:
@@ -212,9 +217,11 @@ def forks_go_on_as_their_parent(subject: ModifierSubject) -> None:
         expect_alike(bench.peek([sequence]).of(0), before.of(0), "forking changed what the parent gets")
         fork.info = sequence.info
         expect_alike(bench.peek([fork]).of(0), before.of(0), "a fork gets something else than its parent")
+        found, wanted = (Answers.of(bench, each, report=True) for each in (fork, sequence))
+        expect_same_answers(found, wanted, f"after {len(sequence.tokens)} tokens a fork says other than its parent")
 
 
-@check("modifier", capability="fork", refusal=_no_fork, trait="stateful")
+@check("modifier", capability="fork", refusal=_no_fork, trait="stateful", acts=("hears",))
 def forks_are_independent(subject: ModifierSubject) -> None:
     """A fork is independent: what parent or fork accept is nothing to the other."""
     for mover in ("fork", "parent"):
@@ -229,12 +236,18 @@ def forks_are_independent(subject: ModifierSubject) -> None:
             before = bench.peek([resting])
             while moving.outcome == "continue" and len(moving.tokens) < len(resting.tokens) + num_steps:
                 bench.step([moving])
-            expect_alike(
-                bench.peek([resting]).of(0), before.of(0), f"tokens the {mover} accepted changed what the other gets"
-            )
+            what = f"tokens the {mover} accepted changed what the other gets"
+            expect_alike(bench.peek([resting]).of(0), before.of(0), what)
+            fresh = Bench(subject)
+            alone = fresh.again(resting)
+            while not bench.transform.emits and resting.outcome == "continue" and len(resting.tokens) < num_steps + 2:
+                expect_alike(bench.step([resting]).of(0), fresh.step([alone]).of(0), f"{what}, later")
+            if not bench.transform.emits:
+                found, wanted = Answers.of(bench, resting, report=True), Answers.of(fresh, alone, report=True)
+                expect_same_answers(found, wanted, f"after the {mover} accepted tokens the other")
 
 
-@check("modifier", capability="fork", refusal=_no_fork, trait="stateful")
+@check("modifier", capability="fork", refusal=_no_fork, trait="stateful", acts=("hears",))
 def forks_end_alone(subject: ModifierSubject) -> None:
     """To let go of a fork is nothing to its parent, nor the other way round."""
     for ending in ("fork", "parent"):
@@ -250,18 +263,23 @@ def forks_end_alone(subject: ModifierSubject) -> None:
             expect_alike(bench.peek([left]).of(0), before.of(0), f"letting go of the {ending} changed what is left")
 
 
-@check("modifier")
+@check("modifier", acts=("rows", "drafts", "hears"))
 def keeps_copies(subject: ModifierSubject) -> None:
-    """The host owns what it gives, and may overwrite feedback after `accept` and a batch after its step."""
-    reusing, plain = Bench(subject, reuses=True), Bench(subject)
-    for number in range(len(plain.examples)):
-        pair = reusing.start(number), plain.start(number)
-        for _ in range(NUM_STEPS):
-            if pair[0].outcome != "continue":
-                break
-            found, wanted = reusing.step([pair[0]]), plain.step([pair[1]])
+    """The host owns what it gives, and may overwrite feedback after `accept` and a batch after its step: the next
+    batch may be in the same memory."""
+    benches = Bench(subject, reuses=True), Bench(subject)
+    alone = [(0,), (0,), (0,)]
+    together = [tuple(range(4)), tuple(range(4)), (3, 1, 0, 2), (2, 0), tuple(range(4)), (1, 3)]
+    pairs = [[bench.start(number) for bench in benches] for number in range(max(4, len(benches[0].examples)))]
+    for turn, places in enumerate([*alone, *together, *([(i,) * 1 for i in range(4, len(pairs))] * 3)]):
+        there = [pairs[place] for place in places if pairs[place][0].outcome == pairs[place][1].outcome == "continue"]
+        if not there:
+            continue
+        drafts = benches[1].drafts([pair[1] for pair in there], turn)
+        found, wanted = (bench.step([pair[i] for pair in there], drafts) for i, bench in enumerate(benches))
+        for i in range(len(there)):
             what = "after the host had overwritten what it had given, the sequence gets something else"
-            expect_alike(found.of(0), wanted.of(0), what)
+            expect_alike(found.of(i), wanted.of(i), what)
 
 
 @check("modifier")
@@ -287,31 +305,31 @@ def release_takes_every_end(subject: ModifierSubject) -> None:
     bench.leave_one_alone(50)
 
 
-@check("modifier")
+@check("modifier", acts=("hears",))
 def release_ends_one_sequence(subject: ModifierSubject) -> None:
     """To let go of one sequence is nothing to the others, nor to who has its slot next."""
     bench, other = Bench(subject), Bench(subject)
-    for of in (bench, other):
-        kept = of.start(0)
-        if of is bench:
-            for number in (1, 2):
-                sequence = of.start(number, slot=9)
-                of.step([sequence])
-                of.release(sequence)
-            of.leave_one_alone(50)
-            heir = of.start(3, slot=9)
-            found = [of.step([kept, heir]) for _ in range(2) if "continue" == kept.outcome == heir.outcome]
-        else:
-            heir = of.start(3, slot=9)
-            wanted = [of.step([kept, heir]) for _ in range(2) if "continue" == kept.outcome == heir.outcome]
-    for left, right in zip(found, wanted, strict=True):
-        expect_alike(left.of(0), right.of(0), "after others were released a sequence gets something else")
-        expect_alike(
-            left.of(1), right.of(1), "a sequence in a slot that was released gets something of its predecessor"
-        )
+    for last in range(3, 3 + max(2, len(bench.examples))):
+        kept, same = bench.start(0, slot=5), other.start(0, slot=5)
+        for number in (last - 2, last - 1):
+            sequence = bench.start(number, slot=9)
+            bench.step([sequence], bench.drafts([sequence], 1))
+            bench.release(sequence)
+        bench.leave_one_alone(50)
+        heir, alone = bench.start(last, slot=9), other.start(last, slot=9)
+        for _ in range(3):
+            if {sequence.outcome for sequence in (kept, same, heir, alone)} != {"continue"}:
+                break
+            left, right = bench.step([kept, heir]), other.step([same, alone])
+            expect_alike(left.of(0), right.of(0), "after others were released a sequence gets something else")
+            expect_alike(
+                left.of(1), right.of(1), "a sequence in a slot that was released gets something of its predecessor"
+            )
+        for of, sequence in ((bench, kept), (bench, heir), (other, same), (other, alone)):
+            of.release(sequence)
 
 
-@check("modifier")
+@check("modifier", acts=("rows",))
 def closing_ends_one_instance(subject: ModifierSubject) -> None:
     """A modifier and its transform close without an error, used or unused, and others of their classes go on."""
     unused = Bench(subject)
@@ -337,7 +355,7 @@ def _is_token(bench: Bench, value: object) -> bool:
     return isinstance(value, int | np.integer) and 0 <= int(value) < len(bench.vocabulary)
 
 
-def _under_way(bench: Bench, steps: range = range(1, 3)) -> list[Running]:
+def _under_way(bench: Bench, steps: Sequence[int] = range(1, 3)) -> list[Running]:
     """For each example a sequence after each of these numbers of steps."""
     found = []
     size = max(3, len(bench.examples))

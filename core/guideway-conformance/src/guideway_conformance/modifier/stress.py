@@ -41,7 +41,7 @@ def wide_vocabularies(subject: ModifierSubject) -> None:
     bench.peek(bench.crowd(3, num_steps=1))
 
 
-@check("modifier", tier="stress", seconds=60)
+@check("modifier", tier="stress", seconds=60, acts=("rows",))
 def full_batches(subject: ModifierSubject) -> None:
     """As many sequences as the context says may run at once, each with drafts."""
     bench = Bench(subject)
@@ -49,7 +49,7 @@ def full_batches(subject: ModifierSubject) -> None:
     bench.step(sequences, [[97, 300, 301][: i % 4] for i in range(MAX_NUM_SEQUENCES)])
 
 
-@check("modifier", tier="stress", seconds=60)
+@check("modifier", tier="stress", seconds=60, acts=("rows",))
 def long_prompts(subject: ModifierSubject) -> None:
     """A prompt may have ten thousand tokens."""
     bench = Bench(subject)
@@ -61,7 +61,7 @@ def long_prompts(subject: ModifierSubject) -> None:
             bench.step([sequence])
 
 
-@check("modifier", tier="stress", seconds=120)
+@check("modifier", tier="stress", seconds=120, acts=("hears",))
 def long_sequences(subject: ModifierSubject) -> None:
     """A sequence may have a thousand tokens, and is rebuilt from them."""
     bench, fresh = Bench(subject), Bench(subject)

@@ -22,9 +22,11 @@ from guideway.errors import PluginError
 from guideway.plugins import loading
 from guideway.plugins.index import PluginIndex
 
-from guideway_conformance.subjects import HardwareAbsent, Subject
+from guideway_conformance.modifier.evidence import Evidence, require
+from guideway_conformance.registry import Act
+from guideway_conformance.subjects import HardwareAbsent, Settings, Subject
 
-__all__ = ["MAX_NUM_SEQUENCES", "ModifierSubject", "device_classes"]
+__all__ = ["MAX_MODEL_LEN", "MAX_NUM_SEQUENCES", "ModifierSubject", "device_classes"]
 
 MAX_NUM_SEQUENCES = 64
 MAX_MODEL_LEN = 16384
@@ -34,6 +36,13 @@ class ModifierSubject(Subject):
     """Builds the modifier for a vocabulary, and finds a device its transform can run on."""
 
     kind = "modifier"
+
+    def __init__(self, component: Any, settings: Settings) -> None:
+        super().__init__(component, settings)
+        self.evidence = Evidence()
+
+    def require(self, acts: tuple[Act, ...]) -> None:
+        require(self, acts)
 
     @property
     def cls(self) -> type[LogitModifier[Any]]:
@@ -48,8 +57,8 @@ class ModifierSubject(Subject):
     @classmethod
     def traits(cls, component: Any) -> frozenset[str]:
         """``derived`` or ``stateful``, ``sampler`` or ``logits``, ``ops``, ``bitmask``, ``idempotent``, ``stage:...``,
-        ``need:...``, ``raw`` for logits of the model's own type, ``compiles``, and ``forecasts``: what rows after
-        drafts get waits for no feedback."""
+        ``need:...``, ``raw`` for logits of the model's own type, ``compiles``, ``forces``, and ``forecasts``: what rows
+        after drafts get waits for no feedback."""
         transform = getattr(component, "transform", None)
         is_class = isinstance(transform, type)
         stage, needs = getattr(component, "stage", None), getattr(component, "needs", ())
@@ -63,6 +72,8 @@ class ModifierSubject(Subject):
             found |= {f"need:{need.value}" for need in needs if isinstance(need, Need)}
         if component.compile is not LogitModifier.compile:
             found.add("compiles")
+        if component.forced is not LogitModifier.forced:
+            found.add("forces")
         if "need:feedback" not in found:
             found.add("forecasts")
         found |= {name for name in ("bitmask", "idempotent") if getattr(transform, name, None)}
@@ -72,10 +83,10 @@ class ModifierSubject(Subject):
             device_classes()  # imports the array library once, here, and not in the process of every check
         return frozenset(found)
 
-    def modifier(self, vocabulary: Vocabulary) -> LogitModifier[Any]:
+    def modifier(self, vocabulary: Vocabulary, max_model_len: int = MAX_MODEL_LEN) -> LogitModifier[Any]:
         """A new one."""
         context = ModifierContext(
-            vocabulary=vocabulary, max_num_sequences=MAX_NUM_SEQUENCES, max_model_len=MAX_MODEL_LEN
+            vocabulary=vocabulary, max_num_sequences=MAX_NUM_SEQUENCES, max_model_len=max_model_len
         )
         return self.cls(copy.deepcopy(dict(self.settings.options)), context)
 

@@ -20,14 +20,14 @@ from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
 
-@check("modifier", trait="logits")
+@check("modifier", trait="logits", acts=("rows",))
 def apply_returns_the_logits(subject: ModifierSubject) -> None:
     """`apply` returns the logits: an array of the same library, shape and dtype, to which the next can write."""
     for bench, work, payload in Bench.stages(subject):
         _check_result(bench, work, payload)
 
 
-@check("modifier", tier="extended", trait="raw")
+@check("modifier", tier="extended", trait="raw", acts=("rows",))
 def half_precision_stays(subject: ModifierSubject) -> None:
     """Logits of float16 stay float16, and become no NaN."""
     for bench, work, payload in Bench.stages(subject):
@@ -36,7 +36,7 @@ def half_precision_stays(subject: ModifierSubject) -> None:
         expect(not np.isnan(result).any(), "of float16 numbers it made NaN")
 
 
-@check("modifier")
+@check("modifier", acts=("rows",))
 def other_rows_stay(subject: ModifierSubject) -> None:
     """All rows but those of the payload keep their bits."""
     for bench, work, payload in Bench.stages(subject):
@@ -51,7 +51,7 @@ def other_rows_stay(subject: ModifierSubject) -> None:
                     )
 
 
-@check("modifier", trait="logits")
+@check("modifier", trait="logits", acts=("rows",))
 def forbidden_stays_forbidden(subject: ModifierSubject) -> None:
     """-inf stays -inf: it is never made finite, nor NaN."""
     for bench, work, payload in Bench.stages(subject):
@@ -61,7 +61,7 @@ def forbidden_stays_forbidden(subject: ModifierSubject) -> None:
         expect(len(freed) == 0, f"{len(freed)} tokens that were at -inf are at {freed[:1]} and the like after it")
 
 
-@check("modifier", trait="logits")
+@check("modifier", trait="logits", acts=("rows",))
 def numbers_stay_numbers(subject: ModifierSubject) -> None:
     """Results are logits, or log-probabilities: numbers or -inf, no NaN."""
     for bench, work, payload in Bench.stages(subject):
@@ -71,7 +71,7 @@ def numbers_stay_numbers(subject: ModifierSubject) -> None:
             expect(not np.isnan(after).any(), f"it made NaN of {int(np.isnan(after).sum())} numbers")
 
 
-@check("modifier", trait="stage:mask")
+@check("modifier", trait="stage:mask", acts=("rows",))
 def a_mask_only_forbids(subject: ModifierSubject) -> None:
     """At Stage.MASK a modifier only forbids: a logit keeps its value or becomes -inf."""
     for bench, work, payload in Bench.stages(subject):
@@ -80,7 +80,7 @@ def a_mask_only_forbids(subject: ModifierSubject) -> None:
         expect(not changed.any(), f"it changed {int(changed.sum())} logits without forbidding them")
 
 
-@check("modifier", trait="bitmask")
+@check("modifier", trait="bitmask", acts=("rows",))
 def a_bitmask_is_all_it_applies(subject: ModifierSubject) -> None:
     """A transform with a `bitmask` forbids what that array of its payload forbids, no more and no less."""
     for bench, work, payload in Bench.stages(subject):
@@ -96,7 +96,7 @@ def a_bitmask_is_all_it_applies(subject: ModifierSubject) -> None:
         expect(not wrong.any(), f"it left {int(wrong.sum())} logits other than its bitmask does")
 
 
-@check("modifier", trait="idempotent")
+@check("modifier", trait="idempotent", acts=("rows",))
 def applied_again_it_changes_nothing(subject: ModifierSubject) -> None:
     """Rows that an `idempotent` transform is applied to twice become what one call gives."""
     for bench, work, payload in Bench.stages(subject):
@@ -107,7 +107,7 @@ def applied_again_it_changes_nothing(subject: ModifierSubject) -> None:
             expect(bits(again) == bits(once), f"after rows {piece.rows.tolist()} it gave something else")
 
 
-@check("modifier")
+@check("modifier", acts=("rows",))
 def transforms_are_pure(subject: ModifierSubject) -> None:
     """The result of a transform depends on its arguments alone, not on what it was called with before."""
     for bench, work, payload in Bench.stages(subject):
@@ -121,7 +121,7 @@ def transforms_are_pure(subject: ModifierSubject) -> None:
             _expect_equal(found, first, "another instance, or the same one a third time, with the same arguments")
 
 
-@check("modifier")
+@check("modifier", acts=("rows",))
 def arguments_stay(subject: ModifierSubject) -> None:
     """A transform changes nothing of the payload or the step."""
     for bench, work, payload in Bench.stages(subject):

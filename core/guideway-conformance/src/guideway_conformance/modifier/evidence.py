@@ -1,0 +1,98 @@
+"""Proof that a modifier did what a check is about: one that never acts keeps most rules, and shows nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from guideway.api import LogitModifier
+from numpy.typing import NDArray
+
+from guideway_conformance.modifier.records import Applied, Running
+from guideway_conformance.registry import Act
+from guideway_conformance.subjects import NotPerformed
+
+if TYPE_CHECKING:
+    from guideway_conformance.modifier.subject import ModifierSubject
+
+__all__ = ["Evidence", "require"]
+
+MOST = 8
+"""The number of sequences that are heard again to find one for which it mattered."""
+
+HOW = "Add an Example to its `examples` (or `requests` in conformance.toml)"
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Counts of what a modifier did while a check ran."""
+
+    rows: int = 0
+    """Rows that its payloads spoke of."""
+    acted: int = 0
+    """Those that it changed, drew or told something of."""
+    draft_rows: int = 0
+    """Rows after drafts, of sequences with a state."""
+    acted_after_drafts: int = 0
+    ended: int = 0
+    """Sequences that it ended."""
+    sequences: list[Running] = field(default_factory=list)
+    """All that were started."""
+
+    def saw(self, applied: Applied, before: NDArray[Any]) -> None:
+        """Count the rows of a step, whose logits were `before`."""
+        batch, rows = applied.work.batch, applied.rows
+        after_draft = np.ones(batch.num_rows, dtype=np.bool_)
+        after_draft[batch.row_start[:-1]] = False
+        has_state = np.array([state is not None for state in applied.work.states], dtype=np.bool_)
+        self.draft_rows += int((after_draft & np.repeat(has_state, np.diff(batch.row_start))).sum())
+        changed = np.ones(len(rows), dtype=np.bool_)
+        if applied.token_ids is None and not applied.emitted:
+            changed = (applied.logits[rows] != before[rows]).any(axis=1)
+        self.rows += len(rows)
+        self.acted += int(changed.sum())
+        self.acted_after_drafts += int(after_draft[rows[changed]].sum())
+
+
+def require(subject: ModifierSubject, acts: tuple[Act, ...]) -> None:
+    """Raises `NotPerformed`, saying which example to add, if the modifier did not do each of `acts`."""
+    evidence = subject.evidence
+    acts_without_rows = evidence.ended or (not evidence.rows and subject.cls.report is not LogitModifier.report)
+    if "rows" in acts and not evidence.acted and not acts_without_rows:
+        raise NotPerformed(
+            f"your examples never made it act: its payloads spoke of {evidence.rows} rows, and none was changed. {HOW} "
+            "with options, `prompt_token_ids`, `generated` or `logits` at which it changes something"
+        )
+    if "drafts" in acts and evidence.draft_rows and not evidence.acted_after_drafts and not acts_without_rows:
+        raise NotPerformed(
+            f"your examples never made it act after drafts: of {evidence.draft_rows} rows after drafts none was "
+            f"changed. {HOW} at which it acts on more than the first row of a step"
+        )
+    if "hears" in acts and subject.cls.accept is not LogitModifier.accept and not subject.cls.derived:
+        _require_hearing(subject)
+
+
+def _require_hearing(subject: ModifierSubject) -> None:
+    """Raises `NotPerformed` unless some sequence gets what one whose modifier heard nothing would not get."""
+    from guideway_conformance.modifier.bench import Bench
+    from guideway_conformance.modifier.verbs import Answers
+
+    heard = [sequence for sequence in subject.evidence.sequences if sequence.state is not None and sequence.tokens]
+    if not heard or subject.evidence.ended:
+        return
+    of_each: dict[tuple[int, int], Running] = {}
+    for sequence in heard:
+        of_each.setdefault((id(sequence.example), len(sequence.tokens)), sequence)
+    for sequence in sorted(of_each.values(), key=lambda sequence: -len(sequence.tokens))[:MOST]:
+        hearing, deaf = Bench(subject), Bench(subject)
+        pair = hearing.again(sequence), deaf.again(sequence, hears=False)
+        if Answers.of(hearing, pair[0], report=True) != Answers.of(deaf, pair[1], report=True):
+            return
+        found, wanted = hearing.peek([pair[0]]).of(0), deaf.peek([pair[1]]).of(0)
+        if not np.array_equal(found, wanted, equal_nan=found.dtype.kind == "f"):
+            return
+    raise NotPerformed(
+        f"your examples never made it act on what it heard: of {len(heard)} sequences each got what a state gives that "
+        f"heard none of its tokens. {HOW} whose `generated`, after `prompt_token_ids`, makes the tokens before matter"
+    )

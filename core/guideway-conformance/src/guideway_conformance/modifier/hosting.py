@@ -1,0 +1,229 @@
+"""Inputs as real hosts have them: extreme logits, half precision, long contexts, a clock that moves."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from guideway.api import DeviceBackend, Payload, Stage
+from numpy.typing import NDArray
+
+from guideway_conformance.modifier.bench import Bench
+from guideway_conformance.modifier.comparison import expect_alike
+from guideway_conformance.modifier.records import Work
+from guideway_conformance.modifier.step import OracleStep
+from guideway_conformance.modifier.subject import ModifierSubject, device_classes
+from guideway_conformance.modifier.verbs import Answers, expect_same_answers
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
+
+HOURS = 5 * 3600.0
+LONG_MODEL = 131_072
+PAST = 65_536 + 7
+HALF = 0.03
+"""The relative error that is let pass where hidden states come in half precision."""
+
+
+def _extremes(width: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Rows of raw logits, by what is special about them."""
+    rng = np.random.default_rng(1)
+    noise = rng.standard_normal(width).astype(np.float32)
+    yield "all equal", np.zeros(width, dtype=np.float32)
+    yield "all at -60", np.full(width, -60, dtype=np.float32)
+    yield "all at 60", np.full(width, 60, dtype=np.float32)
+    yield "from -60 to 60", np.linspace(-60, 60, width).astype(np.float32)
+    yield "one at 60 and the others at -60", np.where(np.arange(width) == 99, 60, -60).astype(np.float32)
+    yield "spread over 200", (40 * noise).clip(-100, 100)
+
+
+@check("modifier", tier="extended", trait="logits", acts=("rows",))
+def any_logits(subject: ModifierSubject) -> None:
+    """Logits may be flat or peaked, at 60 or at -60, and spread over more than 100: what comes of them is numbers or
+    -inf, what was -inf stays so, and a row gets the same alone as among others."""
+    for bench, work, payload in Bench.stages(subject):
+        for name, row in _extremes(work.logits.shape[1]):
+            for forbidding in (False, True):
+                if forbidding and bench.cls.stage is Stage.PRE_WARP:
+                    continue
+                logits = np.repeat(row[None], len(work.logits), axis=0)
+                logits[::2] = work.logits[::2]
+                if forbidding:
+                    logits[:, 1 :: 2 + forbidding] = -np.inf
+                _expect_numbers(bench, work, payload, _at_stage(logits, bench), f"of logits {name}")
+
+
+def _at_stage(logits: NDArray[Any], bench: Bench) -> NDArray[np.float32]:
+    """Raw logits as a modifier of the bench's stage finds them."""
+    if bench.cls.stage in (Stage.PRE_WARP, Stage.MASK):
+        return logits.astype(np.float32)
+    logits = logits.astype(np.float64)
+    logits[:, len(bench.vocabulary) :] = -np.inf
+    peak = logits.max(axis=1, keepdims=True)
+    return (logits - peak - np.log(np.exp(logits - peak).sum(axis=1, keepdims=True))).astype(np.float32)
+
+
+def _expect_numbers(bench: Bench, work: Work, payload: Payload, logits: NDArray[Any], what: str) -> None:
+    after = bench.apply(work, payload, logits=logits).logits
+    wrong = after[np.isnan(after) | np.isposinf(after)]
+    expect(len(wrong) == 0, f"{what} it made {wrong[:1]} and the like, {len(wrong)} of them")
+    freed = np.isneginf(logits) & ~np.isneginf(after)
+    expect(not freed.any(), f"{what} {int(freed.sum())} tokens that were at -inf are not after it")
+    alone = bench.apply(work, payload.take(payload.rows[:1]), logits=logits).logits
+    place = int(payload.rows[0])
+    expect_alike(alone[place], after[place], f"{what} a row gets alone not what it gets among others")
+
+
+@check("modifier")
+def payloads_go_to_workers(subject: ModifierSubject) -> None:
+    """A payload is pickled on its way to a worker: its arrays are plain NumPy arrays of numbers, and what the other
+    side reads is the same."""
+    for _, _, payload in Bench.stages(subject, whole=True):
+        try:
+            read = pickle.loads(pickle.dumps(replace(payload, faults={})))
+        except Exception as error:
+            raise AssertionError("its payload cannot be pickled") from error
+        groups = {"rows": (payload.rows, read.rows)}
+        groups |= {name: (array, read.arrays[name]) for name, array in payload.arrays.items()}
+        groups |= {name: (array, read.shared[name]) for name, array in payload.shared.items()}
+        for name, (sent, found) in groups.items():
+            expect(sent.dtype.kind in "biuf", f"{name!r} is an array of {sent.dtype}, not of numbers")
+            same = np.array_equal(sent, found, equal_nan=sent.dtype.kind == "f")
+            expect(same and sent.dtype == found.dtype, f"{name!r} is another array once it was pickled")
+
+
+@check("modifier", tier="extended", acts=("rows",))
+def the_clock_is_nothing(subject: ModifierSubject) -> None:
+    """What a sequence gets is a function of its request and tokens: hours may pass between two steps, and the same
+    steps at another time of day give the same."""
+    plain, late = Bench(subject), Bench(subject)
+    learns = bool(plain.transform.emits)
+    for number in range(len(plain.examples)):
+        sequence, other = plain.start(number), late.start(number)
+        for turn in range(6):
+            if sequence.outcome != "continue" or other.outcome != "continue":
+                break
+            wanted = plain.step([sequence])
+            with _clock_moved(subject, HOURS * turn):
+                found = late.step([other])
+            expect_alike(found.of(0), wanted.of(0), "with hours between its steps a sequence gets something else")
+        with _clock_moved(subject, 7 * HOURS):
+            answers = Answers.of(late, other, report=True)
+        if not learns:
+            expect_same_answers(answers, Answers.of(plain, sequence, report=True), "hours later it")
+
+
+CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
+
+
+@contextmanager
+def _clock_moved(subject: ModifierSubject, seconds: float) -> Iterator[None]:
+    """All clocks of `time` ahead by `seconds`, also where the plugin's modules imported them by name."""
+
+    def ahead(clock: Callable[[], Any], by: float) -> Callable[[], Any]:
+        return lambda: clock() + by
+
+    class Later(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+            return datetime.datetime.now(tz) + datetime.timedelta(seconds=seconds)
+
+    changed: dict[Any, Any] = {datetime.datetime: Later}
+    for name in CLOCKS:
+        clocks = ((getattr(time, name), seconds), (getattr(time, f"{name}_ns"), int(seconds * 1e9)))
+        changed |= {clock: ahead(clock, by) for clock, by in clocks}
+    package = subject.cls.__module__.partition(".")[0]
+    modules = [time, *(module for key, module in list(sys.modules.items()) if key.partition(".")[0] == package)]
+    before = [
+        (module, name, value)
+        for module in modules
+        for name, value in list(vars(module).items())
+        if isinstance(value, type | type(time.time)) and value in changed
+    ]
+    try:
+        for module, name, value in before:
+            setattr(module, name, changed[value])
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+@check("modifier", tier="extended", trait="need:hidden_states", acts=("rows",))
+def hidden_states_of_any_type(subject: ModifierSubject) -> None:
+    """Hidden states come in the model's own type, float16 and bfloat16 too, with a few that are a thousand times the
+    others: rows get what they get of the same numbers in float32, but for rounding."""
+    for bench, work, payload in Bench.stages(subject):
+        hidden = work.arrays.hidden_states.copy()
+        hidden[:, 3] *= 300  # as the massive activations of real models
+        half = replace(work.arrays, hidden_states=hidden.astype(np.float16))
+        full = replace(half, hidden_states=half.hidden_states.astype(np.float32))
+        results = [bench.apply(replace(work, arrays=arrays), payload) for arrays in (half, full)]
+        _expect_close(results[0].of, results[1].of, len(work.sequences), "of hidden states in float16")
+    torch = [cls for cls in device_classes(builtin_only=True) if cls.arrays == "torch" and cls.available() is None]
+    wanted = subject.transform_class().arrays
+    if torch and (not wanted or "torch" in wanted):
+        _bfloat16(subject, torch[0]("cpu"))
+
+
+def _bfloat16(subject: ModifierSubject, device: DeviceBackend) -> None:
+    import torch
+
+    bench = Bench(subject, device=device)
+    crowd = bench.crowd()
+    work = bench.work(crowd)
+    payload = bench.prepare(work)
+    plain = bench.step_of
+    rounded = torch.from_numpy(work.arrays.hidden_states).to(torch.bfloat16).float().numpy()
+    full = bench.apply(replace(work, arrays=replace(work.arrays, hidden_states=rounded)), payload)
+
+    class Bfloat16Step(OracleStep):
+        def hidden_states(self, rows: Any) -> Any:
+            return super().hidden_states(rows).to(torch.bfloat16)
+
+    def step_of(work: Work, transform: Any, num_entries: int) -> OracleStep:
+        made = plain(work, transform, num_entries)
+        made.__class__ = Bfloat16Step
+        return made
+
+    bench.step_of = step_of  # type: ignore[method-assign]
+    half = bench.apply(work, payload)
+    _expect_close(half.of, full.of, len(crowd), "of hidden states in bfloat16")
+
+
+def _expect_close(found: Callable[[int], Any], wanted: Callable[[int], Any], size: int, what: str) -> None:
+    for i in range(size):
+        one, other = found(i), wanted(i)
+        if one.dtype.kind == "i":
+            continue  # a draw may fall the other way
+        expect(not np.isnan(one).any(), f"{what} it made NaN")
+        close = np.isclose(one, other, rtol=HALF, atol=HALF, equal_nan=True).mean(axis=-1) > 0.9
+        expect(close.all(), f"{what} a row gets something else than of the same numbers in float32")
+
+
+@check("modifier", tier="stress", acts=("rows",), seconds=60)
+def full_contexts(subject: ModifierSubject) -> None:
+    """A sequence may fill the context to `max_model_len`, past position 65,536 too, with drafts, and a row after drafts
+    gets there what it gets without them."""
+    bench = Bench(subject, max_model_len=LONG_MODEL)
+    for number, example in enumerate(bench.examples):
+        request = bench.request(example, number)
+        for length in (PAST - 10, LONG_MODEL - 20):
+            prompt = (request.prompt_token_ids * (length // len(request.prompt_token_ids) + 1))[:length]
+            long = replace(request, prompt_token_ids=prompt)
+            slow, fast = bench.begin(long, slot=1), bench.begin(long, slot=2)
+            rows = []
+            while slow.outcome == "continue" and len(rows) < 18:
+                rows.append(bench.step([slow]).of(0))
+            if "forecasts" in subject.traits(subject.component) and rows:
+                found = bench.peek([fast], [slow.tokens[: len(rows) - 1][:16]]).of(0)
+                for k, row in enumerate(found):
+                    expect_alike(row[None], rows[k], f"{length + k} tokens into a sequence, after {k} drafts")
+            for sequence in (slow, fast):
+                bench.release(sequence)

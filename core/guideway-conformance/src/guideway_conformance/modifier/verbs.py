@@ -1,0 +1,66 @@
+"""The answers that a modifier gives of a state, beside what it does to logits."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guideway_conformance.modifier.records import Running
+from guideway_conformance.subjects import expect
+
+if TYPE_CHECKING:
+    from guideway_conformance.modifier.bench import Bench
+
+__all__ = ["Answers", "expect_same_answers"]
+
+LIMIT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers of one state."""
+
+    forced: tuple[int, ...]
+    validate: tuple[tuple[tuple[int, ...], int], ...]
+    """Drafts, and how many of them pass."""
+    report: Any = None
+    """Plain values; None if it was not asked, which a host does once, when all is over."""
+
+    @staticmethod
+    def of(bench: Bench, sequence: Running, *, report: bool = False) -> Answers:
+        """Ask. With `report` the sequence is over: nothing may be asked of it afterwards."""
+        state, modifier = sequence.state, bench.modifier
+        if state is None:
+            return Answers((), ())
+        forced = tuple(int(token_id) for token_id in modifier.forced(state, LIMIT))
+        context = [*sequence.info.prompt_token_ids[-64:], *sequence.tokens]
+        offers = [(), (300, 301), tuple(bench.model.ahead(context, 4)), forced, (*forced[:-1], 302)]
+        offers += [tuple(sequence.example.generated or ()) if sequence.example else ()]
+        counts = tuple((offer, int(modifier.validate(state, offer))) for offer in dict.fromkeys(offers))
+        told = modifier.report(state) if report else None
+        return Answers(forced, counts, None if told is None else json.loads(json.dumps(dict(told))))
+
+
+def expect_same_answers(found: Answers, wanted: Answers, what: str) -> None:
+    """Fail with `what` and the first difference, unless two states give the same answers."""
+    expect(
+        found.forced == wanted.forced,
+        f"{what}: forced gives {list(found.forced)} instead of {list(wanted.forced)}",
+    )
+    for (offer, count), (_, other) in zip(found.validate, wanted.validate, strict=True):
+        expect(count == other, f"{what}: of the drafts {list(offer)} validate lets {count} pass instead of {other}")
+    expect(_close(found.report, wanted.report), f"{what}: report gives {found.report} instead of {wanted.report}")
+
+
+def _close(a: Any, b: Any) -> bool:
+    """Return whether two plain values are the same, but for the last digits of numbers."""
+    if isinstance(a, float) or isinstance(b, float):
+        both = isinstance(a, int | float) and isinstance(b, int | float)
+        return both and (math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-6) or a != a and b != b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_close(a[key], b[key]) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_close, a, b))
+    return bool(a == b)
