@@ -31,7 +31,13 @@ CONTRACT = "1.0"
 
 _MODULES = (
     *("guideway.errors", "guideway.api.types", "guideway.api.hooks", "guideway.api.hookspecs", "guideway.api.options"),
-    *("guideway.api.provisional", "guideway.api.attention", "guideway.api.worker", "guideway.api.vocabulary", "guideway.api.steps"),
+    *(
+        "guideway.api.provisional",
+        "guideway.api.attention",
+        "guideway.api.worker",
+        "guideway.api.vocabulary",
+        "guideway.api.steps",
+    ),
     *("guideway.api.grammar", "guideway.api.bitmask", "guideway.api.modifier", "guideway.api.device"),
     "guideway.api.forward",
 )

@@ -41,7 +41,7 @@ class RaggedStep:
 
     def attend(
         self,
-        layer: torch.nn.Module,  # noqa: ARG002
+        layer: torch.nn.Module,
         query: Tensor,
         key: Tensor,
         value: Tensor,

@@ -275,14 +275,12 @@ def _base_output(base: PreTrainedModel, token_ids: NDArray[np.int64]) -> Tensor:
     return last_hidden_state(base(input_ids=torch.from_numpy(token_ids)[None].to(base.device)))
 
 
-def _positions(
-    token_ids: NDArray[np.int64], lengths: NDArray[np.int64], padding_id: int | None
-) -> NDArray[np.int64]:
+def _positions(token_ids: NDArray[np.int64], lengths: NDArray[np.int64], padding_id: int | None) -> NDArray[np.int64]:
     """``int64[total]``: each token's position in its sequence."""
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     if padding_id is None:
         return np.arange(len(token_ids)) - starts
-    # as RoBERTa counts: a padding token within a text has the padding's own position, and the next one does not count it
+    # as RoBERTa counts: a padding token within a text has the padding's own position, and is not counted
     real = token_ids != padding_id
     counted = np.cumsum(real)
     before = np.repeat((counted - real)[np.cumsum(lengths) - lengths], lengths)

@@ -32,8 +32,7 @@ class Head:
         """The one layer of a decoder's head, which decoders apply to every token before they pick one."""
         self._model = copy.copy(model)
         self._model._modules = {
-            name: _Computed(base) if module is base else module
-            for name, module in model._modules.items()
+            name: _Computed(base) if module is base else module for name, module in model._modules.items()
         }
 
     def __call__(self, vectors: Tensor) -> Tensor:
@@ -63,8 +62,8 @@ class _Computed(torch.nn.Module):
 
 
 def logits(head: Head, hidden: Tensor, lengths: Tensor, last: Tensor, pooling: Pooling) -> Tensor:
-    """``[sequences, labels]`` from ``[total, width]``; `lengths` is ``int64[sequences]``, `last` the place in the row of
-    each sequence's last token."""
+    """``[sequences, labels]`` from ``[total, width]``; `lengths` is ``int64[sequences]``, `last` the place in the
+    row of each sequence's last token."""
     if pooling == "first":
         return head(hidden[lengths.cumsum(0) - lengths])
     if pooling == "last":

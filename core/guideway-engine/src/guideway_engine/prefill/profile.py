@@ -115,7 +115,9 @@ def last_hidden_state(output: Any) -> Tensor:
 
 def unsupported(model: PreTrainedModel, reason: str) -> InvalidConfiguration:
     """The error for a model that cannot be run on a ragged row."""
-    return InvalidConfiguration(f"the engine cannot run {type(model).__name__} on whole prompts: {reason}", field="model")
+    return InvalidConfiguration(
+        f"the engine cannot run {type(model).__name__} on whole prompts: {reason}", field="model"
+    )
 
 
 class _Probe:
@@ -141,7 +143,9 @@ class _Probe:
         if query.shape[3] != value.shape[3]:
             raise unsupported(self._model, "its queries and values differ in size")
         causal = options.get("is_causal")
-        self.masks.append(bool(getattr(layer, "is_causal", True) if causal is None else causal) if mask is None else mask)
+        self.masks.append(
+            bool(getattr(layer, "is_causal", True) if causal is None else causal) if mask is None else mask
+        )
         self.grouped |= query.shape[1] != key.shape[1]
         return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
 

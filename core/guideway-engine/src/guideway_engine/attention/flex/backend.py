@@ -29,7 +29,7 @@ class FlexAttention(AttentionBackend):
     def available(cls) -> str | None:
         """Look for the module, which torch has since 2.5."""
         try:
-            import torch.nn.attention.flex_attention  # noqa: F401
+            import torch.nn.attention.flex_attention
         except ImportError:
             return f"torch {torch.__version__} has no flex attention"
         return None

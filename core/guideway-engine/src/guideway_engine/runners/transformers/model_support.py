@@ -25,6 +25,7 @@ from guideway_engine.runners.transformers.kv_store import KVShape
 
 __all__ = ["AttentionProfile", "check_spans", "probe_attention"]
 
+
 @dataclass(frozen=True, slots=True)
 class AttentionProfile:
     """The facts that one token sent through a model showed."""
