@@ -205,8 +205,8 @@ def main() -> None:
             f"{len(set(lengths))} different lengths; ours with attention `{ours.forward.attention}`.",
             f"{versions}, Python {platform.python_version()}, {_processor()}.",
             "",
-            "The ratio is the median of the other's time over ours, pair by pair, with its confidence interval; the last "
-            "column the largest difference of any number of the normalised vectors.",
+            "The ratio is the median of the other's time over ours, pair by pair, with its confidence interval; the "
+            "last column the largest difference of any number of the normalised vectors.",
             "",
             "| ours beside | pairs | ours | other | ratio | difference |",
             "|---|---|---|---|---|---|",

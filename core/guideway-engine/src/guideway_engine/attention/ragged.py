@@ -86,7 +86,7 @@ def _pad(row: Tensor, lengths: tuple[int, ...]) -> Tensor:
     """``[sequences, heads, length, dim]``, zeros where there is no token, from ``[heads, tokens, dim]``."""
     longest = max(lengths)
     if min(lengths) == longest:
-        return row.unflatten(1, (len(lengths), longest)).transpose(0, 1)
+        return row.view(row.shape[0], len(lengths), longest, row.shape[2]).transpose(0, 1)
     padded = row.new_zeros(len(lengths), longest, row.shape[0], row.shape[2])
     padded[_places(lengths, longest, row.device)] = row.transpose(0, 1)
     return padded.transpose(1, 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -79,9 +80,10 @@ class Forward:
 
     def __init__(self, model: PreTrainedModel, attention: str = AUTO, *, plugins: Plugins | None = None) -> None:
         self._model = model
-        self._base: PreTrainedModel = model.base_model
+        self._base = cast("PreTrainedModel", model.base_model)
         self._head = _head(model)
-        self._vocabulary_size: int = self._base.get_input_embeddings().num_embeddings
+        embeddings: Any = self._base.get_input_embeddings()
+        self._vocabulary_size: int = embeddings.num_embeddings
         alone = self._alone()
         self._profile: Profile = probe(self._base)
         needs = self._profile.needs | {str(model.dtype).removeprefix("torch.")}
@@ -203,10 +205,10 @@ class Forward:
             raise InvalidRequest(f"{type(self._model).__name__} takes no token types", field="token_types")
 
     def _empty(self) -> Output:
-        config = self._model.config.get_text_config()
+        config: Any = self._model.config
         if self._head is None:
-            return Output(torch.empty(0, config.hidden_size), None)
-        return Output(None, torch.empty(0, self._model.config.num_labels))
+            return Output(torch.empty(0, config.get_text_config().hidden_size), None)
+        return Output(None, torch.empty(0, config.num_labels))
 
     def _sample(self) -> list[NDArray[np.int64]]:
         """Return the sequences of tokens that the model is compared on, none of them special."""

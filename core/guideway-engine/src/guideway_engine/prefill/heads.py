@@ -27,7 +27,7 @@ class Head:
     """The part of a classifier that comes after its encoder."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        base = model.base_model
+        base: Any = model.base_model
         self._score = getattr(model, "score", None)
         """The one layer of a decoder's head, which decoders apply to every token before they pick one."""
         self._model = copy.copy(model)

@@ -84,7 +84,8 @@ def probe(base: PreTrainedModel) -> Profile:
     step = _Probe(base)
     place = torch.full((1,), 0 if padding_id is None else padding_id + 1, device=base.device)
     profile = Profile((), False, padding_id, max_length, "token_type_ids" in accepted, "use_cache" in accepted)
-    token = torch.full((1,), base.get_input_embeddings().num_embeddings // 2, device=base.device)
+    embeddings: Any = base.get_input_embeddings()
+    token = torch.full((1,), embeddings.num_embeddings // 2, device=base.device)
     try:
         base(**profile.arguments(token, place, None), guideway_step=step)
     except InvalidConfiguration:
@@ -156,7 +157,7 @@ def _sight(model: PreTrainedModel, mask: Mask | bool, max_length: int) -> Sight:
     if isinstance(mask, bool):
         return Sight(mask, None)
     key = torch.arange(max_length)
-    query = torch.linspace(0, max_length - 1, max(2, min(64, MAX_CELLS // max_length))).long().unique()[:, None]
+    query = torch.linspace(0, max_length - 1, max(2, min(64, MAX_CELLS // max_length))).long()[:, None]
     zero = torch.zeros((), dtype=torch.int64)
     seen = torch.as_tensor(mask.sees(zero, zero, query, key)).expand(len(query), max_length)
     causal = not bool(seen[0, 1:].any())

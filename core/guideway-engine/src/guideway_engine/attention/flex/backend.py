@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from guideway.api.attention import AttentionBackend
@@ -61,7 +61,7 @@ class FlexAttention(AttentionBackend):
 
         mask = create_block_mask(sees, count, None, length, length, device=str(query.device))
         grouped = query.shape[1] > key.shape[1]
-        run: Callable[..., Any] = flex_attention if query.device.type == "cpu" else self._compiled
+        run = self._compiled if query.device.type != "cpu" else cast("Callable[..., Any]", flex_attention)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*called without torch.compile")
             result: Tensor = run(query, key, value, block_mask=mask, scale=scale, enable_gqa=grouped)

@@ -47,7 +47,7 @@ class PackedAttention(AttentionBackend):
             stop = start + count * length
             if start == stop:
                 continue
-            q, k, v = (x[start:stop].unflatten(0, (count, length)).transpose(1, 2) for x in rows)
+            q, k, v = (x[start:stop].view(count, length, *x.shape[1:]).transpose(1, 2) for x in rows)
             pieces.append(_attend(q, k, v, scale, causal, window).transpose(1, 2).flatten(0, 1))
             start = stop
         if not pieces:
