@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from guideway.api.attention import *
     from guideway.api.bitmask import *
     from guideway.api.device import *
     from guideway.api.forward import *
@@ -30,13 +31,21 @@ CONTRACT = "1.0"
 
 _MODULES = (
     *("guideway.errors", "guideway.api.types", "guideway.api.hooks", "guideway.api.hookspecs", "guideway.api.options"),
-    *("guideway.api.provisional", "guideway.api.worker", "guideway.api.vocabulary", "guideway.api.steps"),
+    *(
+        "guideway.api.provisional",
+        "guideway.api.attention",
+        "guideway.api.worker",
+        "guideway.api.vocabulary",
+        "guideway.api.steps",
+    ),
     *("guideway.api.grammar", "guideway.api.bitmask", "guideway.api.modifier", "guideway.api.device"),
     "guideway.api.forward",
 )
 """The modules that the names come from, each from the first that lists it; those that need no NumPy stand first."""
 
 __all__ = [
+    "ATTENTION_CAPABILITIES",
+    "ATTENTION_TOLERANCES",
     "CONTINUE",
     "CONTRACT",
     "FINISH",
@@ -45,6 +54,7 @@ __all__ = [
     "Array",
     "ArrayOps",
     "AttentionBackend",
+    "AttentionLayout",
     "Call",
     "Choice",
     "Companion",

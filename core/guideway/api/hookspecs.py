@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from pluggy import HookimplMarker, HookspecMarker
 
 if TYPE_CHECKING:
+    from guideway.api.attention import AttentionBackend
     from guideway.api.device import DeviceBackend
     from guideway.api.forward import ModelRunner
     from guideway.api.grammar import GrammarStrategy
     from guideway.api.hooks import ValidationContext
     from guideway.api.modifier import LogitModifier
-    from guideway.api.provisional import AttentionBackend, Executor, Model, Workflow
+    from guideway.api.provisional import Executor, Model, Workflow
     from guideway.api.types import GenerationResult, Request, Submission
     from guideway.api.worker import WorkerMixin
 

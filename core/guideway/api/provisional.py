@@ -1,4 +1,4 @@
-"""Contracts that may still change inside v1: models, executors, workflows, attention backends."""
+"""Contracts that may still change inside v1: models, executors, workflows. So may `guideway.api.attention`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-__all__ = ["AttentionBackend", "Call", "Executor", "Model", "Workflow"]
+__all__ = ["Call", "Executor", "Model", "Workflow"]
 
 
 class Model(ABC):
@@ -63,13 +63,6 @@ class Executor(ABC):
 
 class Workflow(ABC):
     """A serving workflow built from several generations. Not yet used by any host."""
-
-    contract: ClassVar[str]
-    name: ClassVar[str]
-
-
-class AttentionBackend(ABC):
-    """An attention implementation for the engine's own runner. Not yet used by any host."""
 
     contract: ClassVar[str]
     name: ClassVar[str]

@@ -157,7 +157,7 @@ def _dropped(kind: str, component: type, own: Container[str], base: type) -> Ite
 
 
 def _signatures(kind: str, component: Any, base: type) -> Iterator[str]:
-    """Methods that cannot be called as the contract's are: by position."""
+    """Methods that cannot be called as the contract's are: by position, but for what the contract has after a ``*``."""
     for method, declared in _methods(base).items():
         own = inspect.getattr_static(component, method, declared)
         if own is declared:  # or it derives from no class of guideway's, and hands this on
@@ -206,19 +206,28 @@ def _parameters(function: Any) -> list[inspect.Parameter]:
 
 
 def _misfit(given: list[inspect.Parameter], wanted: list[inspect.Parameter]) -> str | None:
-    """Why a method with the parameters `given` cannot be called with all those of `wanted`, by position."""
-    names = [parameter.name for parameter in wanted]
+    """Why a method with the parameters `given` cannot be called with all those of `wanted`, in the way of each."""
+    keywords = [parameter.name for parameter in wanted if parameter.kind is parameter.KEYWORD_ONLY]
+    names = [parameter.name for parameter in wanted if parameter.name not in keywords]
+    if unknown := [] if any(p.kind is p.VAR_KEYWORD for p in given) else _unnamed(given[len(names) :], keywords):
+        return f"it has no place for {', '.join(unknown)}, which hosts pass by name"
     places = [parameter for parameter in given if parameter.kind in POSITIONAL]
     if (room := _room(given)) < len(names):
         return f"it has no place for {', '.join(names[room:])}"
-    required = [p.name for p in places[len(names) :] if p.default is p.empty]
-    required += [p.name for p in given if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    beyond = [*places[len(names) :], *(p for p in given if p.kind is p.KEYWORD_ONLY)]
+    required = [p.name for p in beyond if p.default is p.empty and p.name not in keywords]
     if required:
         return f"it requires {', '.join(required)}, which no host passes"
     for place, name in zip(places, names, strict=False):
         if place.name != name and place.name in names:
             return f"hosts pass by position, and its {place.name!r} stands where the contract has {name!r}"
     return None
+
+
+def _unnamed(parameters: list[inspect.Parameter], keywords: list[str]) -> list[str]:
+    """Return those of `keywords` that none of `parameters` takes by name."""
+    taken = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    return [name for name in keywords if name not in taken]
 
 
 def _room(parameters: list[inspect.Parameter]) -> int:

@@ -28,6 +28,7 @@ WHAT = {
     "modifier": ("Logit modifiers", "`LogitModifier`, `LogitTransform` and `Sampler`", "core/guideway/api/modifier.py"),
     "worker": ("Worker mixins", "`WorkerMixin`", "core/guideway/api/worker.py"),
     "hooks": ("Hooks", "the validation hooks and observers", "core/guideway/api/hookspecs.py"),
+    "attention": ("Attention backends", "`AttentionBackend`", "core/guideway/api/attention.py"),
 }
 REFUSED = (
     "Where a rule needs a capability, a plugin that does not declare it has to refuse its use with",

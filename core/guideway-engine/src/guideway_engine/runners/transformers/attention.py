@@ -3,76 +3,31 @@
 A step packs the new tokens of all its sequences into one row for the model: every layer but attention treats tokens
 one by one anyway. For attention the row is cut into rectangles: neighboring regions of one size share a call, padded
 to the longest context and to the most queries among them, and long prompts get a call of their own.
-
-`transformers` finds the function by its registered name and hands it the keyword `guideway_step`, which the runner
-passes to the model: so nothing here depends on the step being a global.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from guideway.api.forward import Append
-from guideway.errors import InvalidConfiguration
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
 
 from guideway_engine.runners.transformers.kv_store import KVStore
 from guideway_engine.runners.transformers.masks import Masks
 
-__all__ = ["ATTENTION_NAME", "AttentionStep", "PackedStep", "attention", "pack_step"]
-
-ATTENTION_NAME = "guideway_step"
+__all__ = ["PackedStep", "pack_step"]
 
 MAX_SHARED_QUERIES = 16
 """An append of more tokens gets a call of its own: a prompt's causal mask is free, a padded one is not."""
 
 MAX_WASTE = 65536
 """Cells (query, key, head, dimension) of padding that cost about as much as one more call, on one core of a CPU."""
-
-
-class AttentionStep(Protocol):
-    """The object that answers one forward pass's attention calls, layer by layer."""
-
-    def attend(
-        self, layer: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
-    ) -> Tensor:
-        """The attention output ``[1, tokens, heads, value_dim]`` of one layer for a packed row.
-
-        `query`, `key` and `value` are ``[1, heads or kv heads, tokens, dim]``; `options` are the keywords the layer
-        passed, ``attention_mask`` and ``scaling`` among them.
-        """
-
-
-def attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None = None,
-    *,
-    guideway_step: AttentionStep | None = None,
-    **options: Any,
-) -> tuple[Tensor, None]:
-    """Answer the call that `transformers` makes for every layer; the step answers."""
-    if guideway_step is None:
-        raise InvalidConfiguration(
-            f"{type(module).__name__} was called without a step: its model does not hand keywords on to its attention, "
-            "or was called other than by the runner that took it over",
-            field="model",
-        )
-    return guideway_step.attend(module, query, key, value, options | {"attention_mask": attention_mask}), None
-
-
-# A process-wide table; registering the same function again changes nothing. The name is in no table of masks, so
-# transformers builds none and passes attention_mask=None.
-AttentionInterface.register(ATTENTION_NAME, attention)
 
 
 @dataclass(frozen=True, slots=True)

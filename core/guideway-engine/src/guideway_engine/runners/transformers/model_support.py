@@ -10,55 +10,20 @@ sent through the model, with masks that only remember what they would show, and 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from guideway.errors import InvalidConfiguration
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import PreTrainedModel
 
-from guideway_engine.runners.transformers.attention import ATTENTION_NAME, attention
+from guideway_engine.attention.interface import ATTENTION_NAME, HARMLESS_OPTIONS, PROBE_NAME, Mask, MaskUsed
 from guideway_engine.runners.transformers.kv_store import KVShape
 
 __all__ = ["AttentionProfile", "check_spans", "probe_attention"]
-
-HARMLESS_OPTIONS = frozenset({
-    "cu_seq_lens_k", "cu_seq_lens_q", "dropout", "is_causal", "max_length_k", "max_length_q", "position_ids",
-    "scaling", "sliding_window", "softcap", "use_cache",
-})  # fmt: skip
-"""Keywords a layer may pass to its attention: those that change nothing here, and those that are looked at. Windows
-are taken from the mask, which is what counts where the two differ. Any other that is set is refused."""
-
-PROBE_NAME = "guideway_probe"
-"""The attention as `probe_attention` sets it: the same, but with masks."""
-
-MaskFunction: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""From batch, head, query and key index to whether the query sees the key."""
-
-
-class _MaskUsed(Exception):
-    """A layer looked into its mask."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Mask:
-    """The object that a layer gets for its mask, only to hand it on."""
-
-    sees: MaskFunction
-
-    def __getattr__(self, name: str) -> Any:
-        raise _MaskUsed
-
-
-def _remember(*, mask_function: MaskFunction, **_: Any) -> _Mask:
-    return _Mask(mask_function)
-
-
-AttentionInterface.register(PROBE_NAME, attention)
-AttentionMaskInterface.register(PROBE_NAME, _remember)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +37,7 @@ class AttentionProfile:
     num_query_heads: int
     """The number of query heads of this worker's part."""
     logits_width: int
-    masks: tuple[_Mask | None, ...]
+    masks: tuple[Mask | None, ...]
     """By layer; None: all up to the token itself."""
 
     def windows(self, max_length: int) -> tuple[int | None, ...]:
@@ -81,7 +46,7 @@ class AttentionProfile:
         known = {mask: self._window(mask, max_length) for mask in set(self.masks)}
         return tuple(known[mask] for mask in self.masks)
 
-    def _window(self, mask: _Mask | None, max_length: int) -> int | None:
+    def _window(self, mask: Mask | None, max_length: int) -> int | None:
         if mask is None:
             return None
         # all queries would be max_length ** 2 numbers; what differs between positions does so within these
@@ -152,7 +117,7 @@ def probe_attention(model: PreTrainedModel) -> AttentionProfile:
         )
     except InvalidConfiguration:
         raise
-    except _MaskUsed:
+    except MaskUsed:
         raise _unsupported(model, "its attention uses attention_mask") from None
     except Exception as error:  # whatever that model's code does not expect
         raise _unsupported(model, f"one token sent through it failed with {type(error).__name__}: {error}") from error
@@ -181,7 +146,7 @@ class _Probe:
         self._model = model
         self.layers: dict[int, tuple[int, int, int, int]] = {}
         """By layer: query heads, kv heads, key and value dimension."""
-        self.masks: dict[int, _Mask | None] = {}
+        self.masks: dict[int, Mask | None] = {}
 
     def attend(
         self, layer: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
@@ -192,7 +157,7 @@ class _Probe:
         if options.get("is_causal", getattr(layer, "is_causal", True)) is False:
             raise _unsupported(self._model, f"{type(layer).__name__} is not causal")
         mask = options.pop("attention_mask")
-        if mask is not None and not isinstance(mask, _Mask):
+        if mask is not None and not isinstance(mask, Mask):
             raise _unsupported(self._model, "its attention uses attention_mask")
         if mask is None and options.get("sliding_window") is not None:
             raise _unsupported(self._model, "its attention has a window but no mask")

@@ -1,0 +1,83 @@
+"""The choice of an attention backend: by name, or by what can run here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from guideway.api.attention import AttentionBackend
+from guideway.errors import GuidewayError, PluginError, PluginNotFound, PluginUnavailable, text_of
+from guideway.plugins.building import building
+from guideway.plugins.manager import Plugins
+
+__all__ = ["AUTO", "choose_attention"]
+
+AUTO = "auto"
+
+PREFERRED = {
+    "cpu": ("packed", "the quickest on a CPU, as it computes nothing for padding"),
+    "": ("sdpa", "one call for many sequences, which is what a GPU wants; only what has been run there is chosen"),
+}
+"""By type of device the backend that ``auto`` takes, and why; under the empty name for all others."""
+
+
+def choose_attention(
+    name: str, device: torch.device, needs: frozenset[str], plugins: Plugins
+) -> tuple[AttentionBackend, str]:
+    """The backend `name` means, or for ``auto`` the one that fits `device`, and why that one.
+
+    `needs` are the capabilities that the model asks for. Raises `PluginUnavailable` if the backend cannot run here,
+    `PluginNotFound` if there is none of that name, and what loading a plugin raises; the first two say which others
+    there are, and why those that cannot run cannot.
+    """
+    reason = "asked for by name"
+    address = name
+    if name == AUTO:
+        address, why = PREFERRED.get(device.type, PREFERRED[""])
+        reason = f"auto: {why}"
+    try:
+        backend = plugins.load("attention", address)
+    except PluginNotFound as error:
+        raise PluginNotFound(f"{error}\n{_others(device, needs, plugins)}", plugin=error.plugin) from None
+    problem = _problem(backend, device, needs)
+    if problem is not None:
+        raise PluginUnavailable(
+            f"attention {address!r} cannot run this model here: {problem}\n{_others(device, needs, plugins)}",
+            plugin=f"attention.{backend.name}",
+        )
+    with building(f"attention.{backend.name}"):
+        return backend(), reason
+
+
+def _problem(backend: type[AttentionBackend], device: torch.device, needs: frozenset[str]) -> str | None:
+    """Why `backend` cannot serve; None if it can."""
+    with building(f"attention.{backend.name}"):
+        reason = backend.available()
+    if reason is not None:
+        return reason
+    if backend.devices and device.type not in backend.devices:
+        return f"it runs on {', '.join(sorted(backend.devices))}, and the model is on {device.type}"
+    if missing := sorted(needs - backend.capabilities):
+        return f"it has no {', '.join(missing)}, which the model needs"
+    return None
+
+
+def _others(device: torch.device, needs: frozenset[str], plugins: Plugins) -> str:
+    """Tell which backends there are."""
+    can: list[str] = [AUTO]
+    cannot: list[str] = []
+    for name, problem in _survey(device, needs, plugins):
+        if problem is None:
+            can.append(name)
+        else:
+            cannot.append(f"\n  {name} cannot run it: {problem}")
+    return f"those that can: {', '.join(can)}{''.join(cannot)}"
+
+
+def _survey(device: torch.device, needs: frozenset[str], plugins: Plugins) -> Iterator[tuple[str, str | None]]:
+    """Yield each installed backend's name and why it cannot serve."""
+    for name in sorted({record.name for record in plugins.index.records if record.kind == "attention"}):
+        try:
+            yield name, _problem(plugins.load("attention", name), device, needs)
+        except (PluginError, GuidewayError) as error:
+            yield name, text_of(error).splitlines()[0]

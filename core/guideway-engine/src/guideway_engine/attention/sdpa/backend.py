@@ -1,0 +1,64 @@
+"""torch's own attention on padded rows, under a mask where the rows differ in length."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from guideway.api.attention import AttentionBackend
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+__all__ = ["SdpaAttention"]
+
+
+class SdpaAttention(AttentionBackend):
+    """``torch.nn.functional.scaled_dot_product_attention``, once for all sequences."""
+
+    contract = "1.0"
+    name = "sdpa"
+    layout = "padded"
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        lengths: tuple[int, ...],
+        scale: float,
+        causal: bool,
+        window: int | None,
+    ) -> Tensor:
+        """Attend in one call. Keys past a row's length are masked, unless they come after every query that is read."""
+        length = query.shape[2]
+        if not query.numel():
+            return torch.empty_like(query)
+        if window is not None and window >= length:
+            window = None
+        mask = None
+        if window is not None or (not causal and min(lengths) < length):
+            mask = _mask(lengths, length, causal, window, query.device)
+        return scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            is_causal=causal and mask is None,
+            scale=scale,
+            enable_gqa=query.shape[1] > key.shape[1],
+        )
+
+
+@lru_cache(maxsize=4)  # the layers of a model ask for one or two, again and again
+def _mask(lengths: tuple[int, ...], length: int, causal: bool, window: int | None, device: torch.device) -> Tensor:
+    """``bool[sequences, 1, 1 or length, length]``, True where a query sees a key."""
+    with torch.inference_mode(False):  # it outlives the caller's mode
+        places = torch.arange(length, device=device)
+        mask = (places < torch.tensor(lengths, device=device)[:, None])[:, None, None]
+        distance = places[:, None] - places
+        if causal:
+            mask = mask & (distance >= 0)
+        if window is not None:
+            mask = mask & (distance.abs() < window)
+        return mask

@@ -1,0 +1,1 @@
+"""Whole prompts at once, without a KV cache."""
