@@ -1,4 +1,4 @@
-"""Contracts that may still change inside v1: models, executors, workflows, attention backends."""
+"""Contracts that may still change inside v1: models, executors, attention backends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-__all__ = ["AttentionBackend", "Call", "Executor", "Model", "Workflow"]
+__all__ = ["AttentionBackend", "Call", "Executor", "Model"]
 
 
 class Model(ABC):
@@ -59,13 +59,6 @@ class Executor(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let every worker go, calling its ``close()`` if it has one. Closing twice is fine."""
-
-
-class Workflow(ABC):
-    """A serving workflow built from several generations. Not yet used by any host."""
-
-    contract: ClassVar[str]
-    name: ClassVar[str]
 
 
 class AttentionBackend(ABC):
