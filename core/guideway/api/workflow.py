@@ -79,7 +79,7 @@ class Task:
     kind: str
     """One of the workflow's `tasks`."""
     value: Any
-    """What the caller gave: text, token ids, ``{"prompt": ...}``, ``{"prompt_token_ids": ...}``, a pair, or what else
+    """The input: text, token ids, ``{"prompt": ...}``, ``{"prompt_token_ids": ...}``, a pair, or what else
     the workflow takes."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """The parameters of the call, by name."""
@@ -241,7 +241,7 @@ class Workflow(ABC):
     contract: ClassVar[str]
     name: ClassVar[str]
     tasks: ClassVar[tuple[str, ...]]
-    """What it serves, such as ``embed``."""
+    """The tasks that it serves, such as ``embed``."""
     parts: ClassVar[Mapping[str, str]]
     """By name of `PARTS`, each as ``"module:Class"``."""
     options: ClassVar[type] = NoOptions

@@ -60,8 +60,9 @@ class Parts:
 
 
 def assemble(config: EngineConfig, plugins: Plugins | None = None) -> Parts:
-    """Load and build everything; `plugins` are the installed ones under the configuration's settings. Raises `InvalidConfiguration` or `PluginError`; a selected plugin that is broken
-    is never replaced by another. What was begun is ended if something fails."""
+    """Load and build everything; `plugins` are those of the configuration. Raises `InvalidConfiguration` or
+    `PluginError`; a selected plugin that is broken is never replaced by another. What was begun is ended if something
+    fails."""
     from guideway_engine.runners.transformers.model_loader import load_tokenizer
 
     plugins = plugins or Plugins(settings=config.plugins)

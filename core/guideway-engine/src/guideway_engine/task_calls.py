@@ -20,7 +20,8 @@ Input: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids (with their special tokens), ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``."""
 
 Truncate: TypeAlias = Literal["refuse", "right", "left"] | None
-"""``refuse`` an input that is longer than the context, or cut its ``right`` or ``left`` end off; None: as configured."""
+"""``refuse`` an input that is longer than the context, or cut its ``right`` or ``left`` end off; None: as is
+configured."""
 
 
 class TaskCalls(ABC):
@@ -69,7 +70,8 @@ class TaskCalls(ABC):
         vector's first numbers (Matryoshka), normalised afterwards; None: all. Lower priorities go first, and tenants
         share a busy engine fairly."""
         params = {"dimensions": dimensions, "truncate": truncate}
-        return self.run("embed", inputs, params, priority=priority, tenant=tenant)
+        found: list[Embedding] = self.run("embed", inputs, params, priority=priority, tenant=tenant)
+        return found
 
     def rerank(
         self,
@@ -115,7 +117,9 @@ class TaskCalls(ABC):
         tenant: str = "",
     ) -> list[Classification] | Iterator[Classification]:
         """The label of each input, which may be a pair of texts, and the probability of every label."""
-        return self.run("classify", inputs, {"truncate": truncate}, priority=priority, tenant=tenant)
+        params = {"truncate": truncate}
+        found: list[Classification] = self.run("classify", inputs, params, priority=priority, tenant=tenant)
+        return found
 
     def run(
         self,

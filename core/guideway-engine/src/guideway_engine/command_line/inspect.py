@@ -23,7 +23,8 @@ from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
 
 from guideway_engine.command_line import config
-from guideway_engine.command_line.jobs import add_constraint, constraint_of, read_text
+from guideway_engine.command_line.jobs import add_constraint, constraint_of
+from guideway_engine.command_line.reading import read_text
 from guideway_engine.command_line.records import Record, read_record
 from guideway_engine.command_line.strategies import installed_strategies
 from guideway_engine.config import EngineConfig

@@ -49,7 +49,7 @@ class Forward:
 
     @torch.inference_mode()
     def __call__(self, batch: Ragged) -> Output:
-        """What the model makes of each input, whatever else is in the batch."""
+        """Compute what the model makes of each input, whatever else is in the batch."""
         ends = np.cumsum(batch.lengths)
         starts = ends - batch.lengths
         order = np.argsort(-batch.lengths, kind="stable")

@@ -41,9 +41,9 @@ class TextInputs(InputProcessor):
             self._check_text(value)
         elif value and isinstance(value[0], str):
             for text in value:
-                self._check_text(text)  # type: ignore[arg-type]
+                self._check_text(text)
         else:
-            self._check_ids(value)  # type: ignore[arg-type]
+            self._check_ids(value)
 
     def _check_params(self, task: Task) -> None:
         known = PARAMS[task.kind]
@@ -77,10 +77,10 @@ class TextInputs(InputProcessor):
             )
 
     def _check_ids(self, ids: Ids) -> None:
-        size = self.context.model.config.get("vocab_size")
+        size = int(self.context.model.config.get("vocab_size", 1 << 31))
         if not ids:
             raise InvalidRequest("a list of token ids holds at least one", field="input")
-        if min(ids) < 0 or (size is not None and max(ids) >= size):
+        if min(ids) < 0 or (max(ids) >= size):
             wrong = next(i for i in ids if i < 0 or i >= size)
             raise InvalidRequest(f"token id {wrong} is not in the vocabulary, which has {size}", field="input")
 

@@ -49,7 +49,7 @@ class Tokenizing(RequestProcessor):
     def _batch(self, tasks: list[Task]) -> dict[Task, Prepared | GuidewayError]:
         """Tokenise short texts in one call, or, if one of them is beyond the tokenizer, each by itself."""
         try:
-            encodings = self._tokenizer.encode_batch([self._text(value_of(task)) for task in tasks])
+            encodings = self._tokenizer.encode_batch([self._text(str(value_of(task))) for task in tasks])
         except BaseException as error:
             contain(error)
             return {task: self._guarded(self._one, task) for task in tasks}
@@ -73,7 +73,7 @@ class Tokenizing(RequestProcessor):
             return self._text_alone(task, value)
         if isinstance(value[0], str):
             return self._pair(task, value[0], str(value[1]))
-        return self._ids(task, value)  # type: ignore[arg-type]
+        return self._ids(task, value)
 
     def _text_alone(self, task: Task, text: str) -> Prepared:
         room = self._room(is_pair=False)
@@ -133,7 +133,7 @@ class Tokenizing(RequestProcessor):
             raise LimitExceeded(f"a context of {self._most} tokens holds no text", field="max_model_len")
         return room
 
-    def _text(self, text: Any) -> str:
+    def _text(self, text: str) -> str:
         return text.lower() if self._lower_case else text
 
     def _encode(self, text: str) -> Any:

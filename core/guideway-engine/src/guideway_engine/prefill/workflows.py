@@ -38,8 +38,8 @@ class PrefillOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedOptions(PrefillOptions):
-    """Those of ``embed``. None: as the model's own files for sentence-transformers say, else the mean, or the last token
-    of a decoder, normalised."""
+    """Those of ``embed``. None: as the model's files for sentence-transformers say, else the mean, or the last token of
+    a decoder, normalised."""
 
     pooling: Literal["mean", "cls", "last"] | None = None
     """The way from the vectors of tokens to one: their ``mean``, the first (``cls``) or the ``last`` one."""

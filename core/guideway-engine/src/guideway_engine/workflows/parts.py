@@ -38,7 +38,7 @@ class Parts:
 
 
 def addresses(workflow: type[Workflow], given: Mapping[str, Any]) -> dict[str, str]:
-    """Where each part of the workflow comes from: its own, but for those that the options `given` replace. Raises
+    """The place that each part of the workflow comes from: its own, or what the options `given` say. Raises
     `InvalidConfiguration`."""
     found = {**workflow.parts, **{part: given[part] for part in PARTS if part in given}}
     for part in PARTS:
