@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from guideway_engine.engine import *
     from guideway_engine.extract import *
     from guideway_engine.generation import *
-    from guideway_engine.prefill.results import *
+    from guideway_engine.task_results import *
 
     from guideway.api.reasoning import *
     from guideway.api.types import *
@@ -65,7 +65,7 @@ __all__ = [
 _MODULES = (
     *("guideway.errors", "guideway.api.types", "guideway.api.reasoning"),
     *("guideway.plugins.limits", "guideway.plugins.selection"),
-    *("guideway_engine.config", "guideway_engine.prefill.results", "guideway_engine.engine"),
+    *("guideway_engine.config", "guideway_engine.task_results", "guideway_engine.engine"),
     *("guideway_engine.generation", "guideway_engine.async_engine", "guideway_engine.extract"),
 )
 """The modules that the names come from, each from the first that lists it; the lighter ones stand first."""

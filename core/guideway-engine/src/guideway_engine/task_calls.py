@@ -11,7 +11,7 @@ from guideway.api.options import short_repr
 from guideway.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from guideway_engine.prefill.results import Classification, Embedding, Score
+    from guideway_engine.task_results import Classification, Embedding, Score
     from guideway_engine.workflows.serving import Serving
 
 __all__ = ["Input", "TaskCalls", "Truncate"]

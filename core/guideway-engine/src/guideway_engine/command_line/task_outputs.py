@@ -15,7 +15,7 @@ from guideway.command_line.terminal import as_stdout_can, print_table
 from guideway.errors import InvalidRequest, printable
 
 from guideway_engine.command_line.task_inputs import Entry
-from guideway_engine.prefill.results import Classification, Embedding, Score
+from guideway_engine.task_results import Classification, Embedding, Score
 
 __all__ = ["Matrix", "Result", "line_of", "print_results", "reason_of"]
 

@@ -24,7 +24,7 @@ from guideway_engine.command_line.quiet import quiet_libraries
 from guideway_engine.command_line.task_inputs import Entry, read_entries
 from guideway_engine.command_line.task_outputs import Matrix, Result, line_of, print_results
 from guideway_engine.config_sources import Configuration, Layer, Setting
-from guideway_engine.prefill.results import Classification, Embedding, Score
+from guideway_engine.task_results import Classification, Embedding, Score
 
 __all__ = ["add_classify", "add_embed", "add_rerank"]
 

@@ -48,10 +48,9 @@ def cut_text(text: str, num_tokens: int, side: Literal["right", "left"], encode:
             # looked for from where the piece may begin: the first space at or after it makes it shorter, never wrong
             found = NEXT.search(text, len(text) - size)
             piece = text if found is None else text[found.start() :]
-        if len(piece) > 2 * size:  # a word that goes on and on
-            break
-        encoding = encode(piece)
-        if len(encoding.ids) >= num_tokens + 1:
-            return encoding
+        if len(piece) <= 2 * size:  # else a word goes on and on
+            encoding = encode(piece)
+            if len(encoding.ids) > num_tokens:
+                return encoding
         size *= 4
     return encode(text)

@@ -11,8 +11,8 @@ from guideway.api.workflow import OutputProcessor, Prepared, Task, WorkflowConte
 from guideway.errors import GuidewayError
 
 from guideway_engine.prefill.families import num_labels
-from guideway_engine.prefill.results import Classification, Embedding, Score
 from guideway_engine.prefill.sentence_transformers import is_embedder, recipe_of
+from guideway_engine.task_results import Classification, Embedding, Score
 
 __all__ = ["Classifications", "Embeddings", "Scores"]
 

@@ -31,7 +31,8 @@ class Tokenizing(RequestProcessor):
         self._tokenizer.no_padding()
         self._cuttable = is_cuttable(self._tokenizer.to_str())
         self._lower_case = recipe_of(context.model).lower_case
-        self._has_types = int(context.model.config.get("type_vocab_size") or 0) > 1
+        num_types = int(context.model.config.get("type_vocab_size") or 0)
+        self._has_types = num_types > 1 and "token_type_ids" in tokenizer.model_input_names
         self._most = context.max_model_len
 
     def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
