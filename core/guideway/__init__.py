@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from guideway_engine.engine import *
     from guideway_engine.extract import *
     from guideway_engine.generation import *
+    from guideway_engine.task_results import *
 
     from guideway.api.reasoning import *
     from guideway.api.types import *
@@ -29,7 +30,9 @@ __all__ = [
     "AsyncGeneration",
     "Choice",
     "Chunk",
+    "Classification",
     "Completion",
+    "Embedding",
     "Engine",
     "EngineBusy",
     "EngineClosed",
@@ -51,6 +54,7 @@ __all__ = [
     "ReasoningConfig",
     "Regex",
     "SamplingParams",
+    "Score",
     "StructuralTag",
     "TokenLogprobs",
     "Unhealthy",
@@ -61,8 +65,8 @@ __all__ = [
 _MODULES = (
     *("guideway.errors", "guideway.api.types", "guideway.api.reasoning"),
     *("guideway.plugins.limits", "guideway.plugins.selection"),
-    *("guideway_engine.config", "guideway_engine.generation", "guideway_engine.engine", "guideway_engine.async_engine"),
-    "guideway_engine.extract",
+    *("guideway_engine.config", "guideway_engine.task_results", "guideway_engine.engine"),
+    *("guideway_engine.generation", "guideway_engine.async_engine", "guideway_engine.extract"),
 )
 """The modules that the names come from, each from the first that lists it; the lighter ones stand first."""
 

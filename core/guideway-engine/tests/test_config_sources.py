@@ -61,6 +61,7 @@ def test_every_field_can_be_set_by_every_source(tmp_path: Path) -> None:
         "device": "cpu:1",
         "dtype": "auto",
         "runner": "transformers",
+        "workflow": "decode",
         "executor": "process",
         "max_num_seqs": 3,
         "max_model_len": 4,

@@ -16,13 +16,13 @@ from guideway.errors import InvalidConfiguration, InvalidRequest, UnsupportedGra
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
 from guideway.vocabulary import build_vocabulary
-from guideway_engine.assembly import model_path
 from guideway_engine.inspection.as_json import as_json
 from guideway_engine.inspection.as_page import as_page
 from guideway_engine.inspection.inspecting import FEW, Inspection, inspect_constraint
 from guideway_engine.inspection.places import json_place, place_of
 from guideway_engine.inspection.tokenizer import load_vocabulary
 from guideway_engine.inspection.words import begins, share
+from guideway_engine.model_path import model_path
 from guideway_engine.runners.transformers.model_loader import load_model, load_tokenizer, model_info
 
 STRATEGIES = ("llguidance", "xgrammar", "outlines", "lmfe", "reference")

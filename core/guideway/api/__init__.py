@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from guideway.api.types import *
     from guideway.api.vocabulary import *
     from guideway.api.worker import *
+    from guideway.api.workflow import *
     from guideway.errors import *
 
 CONTRACT = "1.0"
@@ -31,15 +32,9 @@ CONTRACT = "1.0"
 
 _MODULES = (
     *("guideway.errors", "guideway.api.types", "guideway.api.hooks", "guideway.api.hookspecs", "guideway.api.options"),
-    *(
-        "guideway.api.provisional",
-        "guideway.api.attention",
-        "guideway.api.worker",
-        "guideway.api.vocabulary",
-        "guideway.api.steps",
-    ),
-    *("guideway.api.grammar", "guideway.api.bitmask", "guideway.api.modifier", "guideway.api.device"),
-    "guideway.api.forward",
+    *("guideway.api.provisional", "guideway.api.attention", "guideway.api.workflow", "guideway.api.worker"),
+    *("guideway.api.vocabulary", "guideway.api.steps", "guideway.api.grammar", "guideway.api.bitmask"),
+    *("guideway.api.modifier", "guideway.api.device", "guideway.api.forward"),
 )
 """The modules that the names come from, each from the first that lists it; those that need no NumPy stand first."""
 
@@ -50,6 +45,7 @@ __all__ = [
     "CONTRACT",
     "FINISH",
     "MAX_WHITESPACE",
+    "PARTS",
     "WHITESPACE",
     "Array",
     "ArrayOps",
@@ -80,6 +76,7 @@ __all__ = [
     "GrammarExample",
     "GrammarStrategy",
     "GuidewayError",
+    "InputProcessor",
     "InvalidConfiguration",
     "InvalidGrammar",
     "InvalidRequest",
@@ -91,20 +88,24 @@ __all__ = [
     "Logprobs",
     "Matcher",
     "Model",
+    "ModelFolder",
     "ModelInfo",
     "ModelRunner",
     "ModifierContext",
     "Need",
     "OnUnenforced",
     "Outcome",
+    "OutputProcessor",
     "Payload",
     "PluginConflict",
     "PluginError",
     "PluginLoadError",
     "PluginNotFound",
     "PluginUnavailable",
+    "Prepared",
     "Regex",
     "Request",
+    "RequestProcessor",
     "RunnerLimits",
     "Sampler",
     "SamplingParams",
@@ -113,11 +114,13 @@ __all__ = [
     "Stage",
     "Step",
     "StepBatch",
+    "StepBuilder",
     "StepInput",
     "StepOutput",
     "StructuralTag",
     "Submission",
     "Support",
+    "Task",
     "TokenLists",
     "TokenLogprobs",
     "UnsupportedCapability",
@@ -126,12 +129,15 @@ __all__ = [
     "Vocabulary",
     "Warp",
     "Whitespace",
+    "WorkScheduler",
     "Worker",
     "WorkerContext",
     "WorkerLost",
     "WorkerMixin",
     "WorkerStep",
     "Workflow",
+    "WorkflowContext",
+    "WorkflowRunner",
     "fail",
     "hookimpl",
     "hookspec",

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from guideway.api.grammar import GrammarStrategy
     from guideway.api.hooks import ValidationContext
     from guideway.api.modifier import LogitModifier
-    from guideway.api.provisional import Executor, Model, Workflow
+    from guideway.api.provisional import Executor, Model
     from guideway.api.types import GenerationResult, Request, Submission
     from guideway.api.worker import WorkerMixin
+    from guideway.api.workflow import Workflow
 
 __all__ = ["hookimpl", "hookspec"]
 
@@ -65,7 +66,7 @@ def guideway_executor(name: str) -> type[Executor]:
 
 @hookspec(firstresult=True)
 def guideway_workflow(name: str) -> type[Workflow]:
-    """Kind ``workflow`` (provisional): a serving workflow of several generations."""
+    """Kind ``workflow`` (provisional): serves requests of one kind, with parts of its own."""
 
 
 @hookspec(firstresult=True)

@@ -1,4 +1,5 @@
-"""Contracts that may still change inside v1: models, executors, workflows. So may `guideway.api.attention`."""
+"""Contracts that may still change inside v1: models and executors. So may `guideway.api.attention` and
+`guideway.api.workflow`."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-__all__ = ["Call", "Executor", "Model", "Workflow"]
+__all__ = ["Call", "Executor", "Model"]
 
 
 class Model(ABC):
@@ -59,10 +60,3 @@ class Executor(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let every worker go, calling its ``close()`` if it has one. Closing twice is fine."""
-
-
-class Workflow(ABC):
-    """A serving workflow built from several generations. Not yet used by any host."""
-
-    contract: ClassVar[str]
-    name: ClassVar[str]

@@ -40,7 +40,8 @@ def components(config: Any, kind_of: Mapping[str, str]) -> tuple[str, ...]:
     for name, kind in kind_of.items():
         value = getattr(config, name)
         used += [
-            f"{kind}.{component_name(kind, address)}" for address in ([value] if isinstance(value, str) else value)
+            f"{kind}.{component_name(kind, address)}"
+            for address in ([value] if isinstance(value, str) else value or ())
         ]
     return tuple(sorted(used))
 

@@ -6,14 +6,13 @@ import logging
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from guideway.api.forward import ModelInfo, RunnerLimits
 from guideway.api.modifier import ModifierContext
 from guideway.api.provisional import Executor
 from guideway.api.steps import Need
-from guideway.errors import InvalidConfiguration, PluginLoadError, PluginNotFound, contain, text_of
+from guideway.errors import InvalidConfiguration, PluginLoadError, contain, text_of
 from guideway.plugins import Hooks, Plugins
 from guideway.plugins.building import building
 from guideway.plugins.configuration import component_name
@@ -23,6 +22,7 @@ from guideway.vocabulary import build_vocabulary
 
 from guideway_engine.chat import ChatTemplate
 from guideway_engine.config import EngineConfig
+from guideway_engine.model_path import model_path
 from guideway_engine.prompts import PromptReader, most_bytes
 from guideway_engine.scheduling.buddy import power_of_two
 from guideway_engine.scheduling.kv_cache import KVCache
@@ -59,12 +59,13 @@ class Parts:
     nothing in their caches."""
 
 
-def assemble(config: EngineConfig) -> Parts:
-    """Load and build everything. Raises `InvalidConfiguration` or `PluginError`; a selected plugin that is broken
-    is never replaced by another. What was begun is ended if something fails."""
+def assemble(config: EngineConfig, plugins: Plugins | None = None) -> Parts:
+    """Load and build everything; `plugins` are those of the configuration. Raises `InvalidConfiguration` or
+    `PluginError`; a selected plugin that is broken is never replaced by another. What was begun is ended if something
+    fails."""
     from guideway_engine.runners.transformers.model_loader import load_tokenizer
 
-    plugins = Plugins(settings=config.plugins)
+    plugins = plugins or Plugins(settings=config.plugins)
     # plugins first: a misspelt name should not cost the loading of a model, and all that is not certified is one error
     plugins.require(config.selection(plugins.index))
     spec = _worker_spec(config, plugins)
@@ -238,28 +239,6 @@ def _cache(config: EngineConfig, max_length: int) -> KVCache:
         max_length=max_length,
         enable_prefix_caching=config.enable_prefix_caching,
     )
-
-
-def model_path(model: str, plugins: Plugins) -> Path:
-    """The folder of an installed model component or of a path. Raises `InvalidConfiguration`."""
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return folder
-    if model.startswith((".", "/", "~", "\\")):
-        raise InvalidConfiguration(f"there is no model {model!r}: there is no such folder", field="model")
-    try:
-        component = plugins.load("model", model)
-    except PluginNotFound as error:
-        if "/" in model:
-            why = (
-                "it is neither a folder nor an installed component, and guideway downloads nothing; fetch it first "
-                f"(hf download {model} --local-dir FOLDER) and give the folder"
-            )
-        else:
-            why = f"it is no folder, and {str(error)[:1].lower()}{str(error)[1:]}"
-        raise InvalidConfiguration(f"there is no model {model!r}: {why}", field="model") from error
-    with building(f"model.{component.name}"):
-        return component().path()
 
 
 def _options(config: EngineConfig, kind: str, name: str) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class EngineConfig(EngineSettings):
 class EngineArguments(TypedDict, total=False):
     """The fields of `EngineConfig` besides `model`, as keyword arguments: ``Engine("demo", max_num_seqs=8)``."""
 
+    workflow: str | None
     grammar: tuple[str, ...]
     modifiers: tuple[str, ...]
     worker_mixins: tuple[str, ...]

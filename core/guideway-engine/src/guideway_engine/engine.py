@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial, wraps
 from threading import get_ident
 from types import TracebackType
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from guideway.api.options import Range, mismatch, short_repr
 from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams, Submission
@@ -20,23 +20,25 @@ from guideway.api.vocabulary import Vocabulary
 from guideway.errors import (
     GuidewayError,
     InvalidRequest,
+    UnsupportedCapability,
     WorkerLost,
     contain,
     text_of,
 )
-from guideway.objects import constraint_of, parse
-from guideway.plugins import Hook
-from guideway.runtime.admission import Admission
-from guideway.runtime.threads import Threads
+from guideway.plugins import Hook, Plugins
 
-from guideway_engine.admission import demand, make_group
-from guideway_engine.assembly import assemble
 from guideway_engine.config import EngineArguments, EngineConfig, config_of
-from guideway_engine.generation import Generation
-from guideway_engine.prompts import BYTES, Message, Prompt, Tool, conversations, read_tools
-from guideway_engine.scheduling.scheduler import Scheduler
-from guideway_engine.scheduling.sequence import SequenceGroup, SequenceState, reason_of, refusal
-from guideway_engine.scheduling.stepper import Stepper
+from guideway_engine.task_calls import TaskCalls
+from guideway_engine.workflows.choosing import open_workflow
+
+if TYPE_CHECKING:
+    from guideway.runtime.admission import Admission
+    from guideway.runtime.threads import Threads
+
+    from guideway_engine.generation import Generation
+    from guideway_engine.prompts import Message, Prompt, Tool
+    from guideway_engine.scheduling.sequence import SequenceGroup, SequenceState
+    from guideway_engine.workflows.serving import Serving
 
 __all__ = ["Engine", "EngineBusy", "EngineClosed", "QueueFull"]
 
@@ -84,8 +86,11 @@ def _by_one_thread(method: Callable[Concatenate[Engine, P], R]) -> Callable[Conc
     return guarded
 
 
-class Engine:
-    """Decodes with a ``transformers`` causal language model under constraints and logit modifiers.
+class Engine(TaskCalls):
+    """Runs a ``transformers`` model: decodes with a causal language model under constraints and logit modifiers, or
+    embeds, ranks or classifies with an encoder. Which of these is the model's own files' to say, or
+    `EngineConfig.workflow`'s; calls of another workflow raise `UnsupportedCapability`, and only what the chosen one
+    needs is imported, which is why this module imports what decodes inside functions.
 
     ``Engine("demo", max_num_seqs=8)`` takes a model and the other fields of `EngineConfig`, or ``Engine(config)`` a
     whole configuration. Raises `InvalidConfiguration` or `PluginError` if that cannot be had, TypeError for a setting
@@ -96,17 +101,28 @@ class Engine:
 
     def __init__(self, model: str | os.PathLike[str] | EngineConfig, **settings: Unpack[EngineArguments]) -> None:
         self.config = config = config_of(model, settings)
-        parts = assemble(config)
+        self._closed = False
+        self._driver: dict[str, int] = {}
+        """Under "thread", which one is inside; `setdefault` asks and takes in one."""
+        plugins = Plugins(settings=config.plugins)
+        self._serving = open_workflow(config, plugins)
+        if self._serving is None:
+            self._open_decoder(plugins)
+
+    def _open_decoder(self, plugins: Plugins) -> None:
+        from guideway_engine.assembly import assemble
+        from guideway_engine.scheduling.scheduler import Scheduler
+        from guideway_engine.scheduling.stepper import Stepper
+
+        config = self.config
+        parts = assemble(config, plugins)
         self._prompts = parts.prompts
         self._runtime = parts.runtime
         self._hooks = parts.hooks
         self._executor = parts.executor
         self._ids = itertools.count()
         self._arrivals = itertools.count()
-        self._closed = False
         self._stepping = False
-        self._driver: dict[str, int] = {}
-        """Under "thread", which one is inside; `setdefault` asks and takes in one."""
         self._scheduler = Scheduler(
             parts.runtime,
             Stepper(parts.runtime, parts.executor, parts.cache),
@@ -121,7 +137,8 @@ class Engine:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The model's tokens."""
+        """The model's tokens. Raises `UnsupportedCapability` unless this engine generates text."""
+        self._check_decodes()
         return self._runtime.context.vocabulary
 
     @_by_one_thread
@@ -144,6 +161,9 @@ class Engine:
         `prompts` are no list, `params` are neither `SamplingParams` nor a list, `tenants` are neither a string nor a
         list, a list has another length, or `tools` are none. Raises `EngineClosed` and `EngineBusy` too.
         """
+        from guideway_engine.prompts import BYTES, read_tools
+        from guideway_engine.scheduling.sequence import refusal
+
         self._check_open()
         many: Sequence[Any] = [prompts] if isinstance(prompts, str) else prompts
         if not isinstance(many, Sequence) or isinstance(many, BYTES):
@@ -192,6 +212,8 @@ class Engine:
         """`generate` for conversations: `messages` is one, a list of messages (``{"role": ..., "content": ...}``) that
         the model's chat template makes a prompt of, or a list of such lists. One result each, in order. Raises
         `InvalidRequest` if it is neither, and what `generate` raises."""
+        from guideway_engine.prompts import conversations
+
         return self.generate(conversations(messages), params, tools=tools, tenants=tenants, on_result=on_result)
 
     @_by_one_thread
@@ -209,6 +231,8 @@ class Engine:
         other requests go on; unless `wait`, what only the compilation finds out is in the result. `tools` as in
         `generate`. Results and hooks have the `request_id`; None: one of the engine's own. Raises `InvalidRequest` if
         the request is refused, `PluginError` if a plugin failed, `QueueFull` and `EngineClosed`."""
+        from guideway_engine.admission import demand
+
         self._check_open()
         if wrong := mismatch("request_id", request_id, REQUEST_ID):
             raise InvalidRequest(wrong, field="request_id")
@@ -250,6 +274,11 @@ class Engine:
         `enter`, and is over with `withdraw`. For a host that must not wait for this where it decodes: may be called
         from any thread, by several at once. `arrival` is its `new_arrival`, where it came before now. Its result is
         put into `inbox` as well. Raises as `submit` does."""
+        from guideway.objects import constraint_of, parse
+
+        from guideway_engine.admission import make_group
+        from guideway_engine.prompts import read_tools
+
         self._check_open()
         arrival = self.new_arrival() if arrival is None else arrival
         params = SamplingParams() if params is None else params
@@ -303,6 +332,8 @@ class Engine:
     @_by_one_thread
     def enter(self, group: SequenceGroup) -> Generation:
         """Let a request that was admitted run."""
+        from guideway_engine.generation import Generation
+
         try:
             self._check_open()
             self._observe(self._hooks.request_started, request=group.request)
@@ -320,6 +351,7 @@ class Engine:
     def step(self, *, timeout: float = 0.1) -> None:
         """Bring every running request one step forward. Where nothing can go on before a constraint is compiled or a
         text judged, wait for that, at most `timeout` seconds. Without effect once the engine is closed."""
+        self._check_decodes()
         if self._stepping:
             raise EngineBusy("a step is going on, and something inside it, such as a hook, asked for another one")
         try:
@@ -335,6 +367,9 @@ class Engine:
         """Return whether a request with these parameters may wait now; if not, `submit` raises `QueueFull`. True for
         one that has more sequences than ever may, which is refused at once. `beside`: how many sequences of each
         priority are about to be let in."""
+        from guideway_engine.admission import demand
+
+        self._check_decodes()
         priority, num_sequences = demand(params)
         num_others = sum(n for theirs, n in (beside or {}).items() if theirs <= priority)
         most = self.config.max_waiting
@@ -342,10 +377,12 @@ class Engine:
 
     def has_work(self) -> bool:
         """Return whether any request has not ended."""
+        self._check_decodes()
         return self._scheduler.has_work()
 
     def is_waiting(self) -> bool:
         """Return whether nothing can go on before a constraint is compiled or a text judged."""
+        self._check_decodes()
         return bool(self._scheduler.awaited())
 
     @_by_one_thread
@@ -402,6 +439,9 @@ class Engine:
         """End every request with `FinishReason.ABORT`, or, if there is an `error`, with that and
         `FinishReason.INTERNAL_ERROR`; stop compiling and let the workers go. Closing twice is fine."""
         self._closed = True
+        if self._serving is not None:
+            self._serving.close()
+            return
         reason = FinishReason.ABORT if error is None else FinishReason.INTERNAL_ERROR
         with ExitStack() as each:
             each.callback(self._executor.close)
@@ -419,6 +459,8 @@ class Engine:
         return f"request-{next(self._ids)}"
 
     def _check_own(self, generation: Generation) -> None:
+        from guideway_engine.generation import Generation
+
         if not isinstance(generation, Generation):
             raise InvalidRequest(
                 f"this is no Generation, which submit returns, but {type(generation).__name__}", field="generation"
@@ -429,6 +471,26 @@ class Engine:
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosed("the engine is closed and takes no more requests; make a new one")
+        self._check_decodes()
+
+    def _check_decodes(self) -> None:
+        if self._serving is not None:
+            raise UnsupportedCapability(
+                f"this engine generates no text: it runs the workflow {self._serving.workflow.name!r} with "
+                f"{self._serving.architecture}; call {self._serving.calls}",
+                field="workflow",
+            )
+
+    def _served(self, task: str) -> Serving:
+        if self._closed:
+            raise EngineClosed("the engine is closed and takes no more requests; make a new one")
+        if self._serving is None:
+            raise UnsupportedCapability(
+                f"this engine generates text, with generate and chat; to {task}, open one with workflow={task!r} and a "
+                "model that it serves",
+                field="workflow",
+            )
+        return self._serving
 
     def _step_and_collect(
         self,
@@ -447,6 +509,8 @@ class Engine:
 
     def _await_compilation(self, group: SequenceGroup) -> None:
         """Drive the engine until the request could start. Raises what it was refused or failed with until then."""
+        from guideway_engine.scheduling.sequence import reason_of
+
         while group.result is None and not group.admission.ready():
             self.step()
         compilation = group.admission.compilation
@@ -478,6 +542,8 @@ class Engine:
 
 def _one_each(value: Any, one: type, prompts: Sequence[Any], field: str) -> Sequence[Any]:
     """`value`, or as many of it as there are prompts if it is a `one`. Raises `InvalidRequest`."""
+    from guideway_engine.prompts import BYTES
+
     if isinstance(value, one):
         return [value] * len(prompts)
     if isinstance(value, str | BYTES) or not isinstance(value, Sequence):

@@ -28,6 +28,7 @@ KIND_OF = {
     "device_backend": "device",
     "executor": "executor",
     "runner": "runner",
+    "workflow": "workflow",
 }
 """The fields that choose components which take options, and the kind of each."""
 
@@ -43,6 +44,8 @@ class EngineSettings:
     model: Name
     """An installed model component, such as ``demo``, or the path of a folder ``transformers`` can load; an
     `os.PathLike` becomes text."""
+    workflow: Name | None = None
+    """The workflow that serves the model: ``decode``, ``embed``, ``rerank``, ``classify``; None: the one it is for."""
     grammar: Names = ()
     """Grammar strategies, in order of preference."""
     modifiers: Names = ()

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from guideway.api.types import Completion, FinishReason, GenerationResult
-from guideway.errors import InvalidConfiguration, PluginError, UnsupportedGrammar
+from guideway.errors import UnsupportedGrammar
 
 from guideway_engine.command_line import config, jobs
 from guideway_engine.command_line.answers import Answers, print_object, print_table, report
 from guideway_engine.command_line.jobs import Job, read_jobs
-from guideway_engine.command_line.lean import lean_imports
 from guideway_engine.command_line.lines import Lines, resumed
+from guideway_engine.command_line.opening import loading, open_engine, progress
 from guideway_engine.command_line.quiet import quiet_libraries
 from guideway_engine.command_line.records import written
 from guideway_engine.command_line.strategies import installed_strategies
 from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import Configuration, Layer, Setting
-
-if TYPE_CHECKING:
-    from guideway_engine.engine import Engine
 
 __all__ = ["add_generate"]
 
@@ -124,9 +120,9 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
 def _answer(configuration: Configuration, answers: Answers, asked: list[int], *, bar: bool, held: bool) -> list[int]:
     """Answer the jobs of these indices. With `held`, those that no strategy could compile are given back."""
     again: list[int] = []
-    with _loading():
-        engine = _engine(configuration)
-    with engine, _progress(len(asked) if bar else 0) as advance:
+    with loading():
+        engine = open_engine(configuration)
+    with engine, progress(len(asked) if bar else 0, "generating") as advance:
         answers.begin()
 
         def ended(position: int, result: GenerationResult) -> None:
@@ -169,56 +165,3 @@ def _configuration(args: Namespace, jobs: list[Job]) -> tuple[Configuration, Cal
     if not are_some:
         return with_strategies(names), None
     return with_strategies(names), lambda: with_strategies(installed_strategies(plugins, options)[0])
-
-
-def _engine(configuration: Configuration) -> Engine:
-    engine_config = configuration.build(EngineConfig)
-    try:
-        from guideway_engine.engine import Engine
-
-        with lean_imports():
-            return Engine(engine_config)
-    except ModuleNotFoundError as error:
-        raise InvalidConfiguration(
-            f"guideway's own engine needs {error.name!r}, which is not installed: pip install 'guideway[engine]'",
-            field="model",
-        ) from error
-    except (InvalidConfiguration, PluginError) as error:
-        config.add_source(error, configuration)
-        raise
-
-
-@contextmanager
-def _loading() -> Iterator[None]:
-    """A spinner on standard error, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.spinner import Spinner
-
-    spinner = Spinner("dots", "loading the model", style="status.spinner")
-    # standard output holds answers: not for rich, whose Console.status() would take it over
-    with Live(spinner, console=Console(stderr=True), refresh_per_second=12.5, transient=True, redirect_stdout=False):
-        yield
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on standard error, if that is a terminal and there is something to wait for."""
-    if total < 2 or not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        *Progress.get_default_columns()[:2],
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
-        task = progress.add_task("generating", total=total)
-        yield lambda: progress.advance(task)

@@ -22,9 +22,9 @@ from guideway.errors import InvalidConfiguration, InvalidRequest, PluginError, c
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
 
-from guideway_engine.assembly import model_path
 from guideway_engine.command_line import config
-from guideway_engine.command_line.jobs import add_constraint, constraint_of, read_text
+from guideway_engine.command_line.jobs import add_constraint, constraint_of
+from guideway_engine.command_line.reading import read_text
 from guideway_engine.command_line.records import Record, read_record
 from guideway_engine.command_line.strategies import installed_strategies
 from guideway_engine.config import EngineConfig
@@ -34,6 +34,7 @@ from guideway_engine.inspection.as_page import as_page
 from guideway_engine.inspection.as_table import print_inspection
 from guideway_engine.inspection.inspecting import Inspection, inspect_constraint
 from guideway_engine.inspection.tokenizer import load_vocabulary
+from guideway_engine.model_path import model_path
 
 __all__ = ["add_inspect"]
 

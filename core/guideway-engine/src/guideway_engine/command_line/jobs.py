@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams
 from guideway.errors import InvalidRequest, did_you_mean
 from guideway.json_schema import check_schema
 
+from guideway_engine.command_line.reading import BOM, read_bytes, read_text
 from guideway_engine.fields import add_flag, fields_of
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ __all__ = [
     "constraint_of_line",
     "in_flags",
     "read_jobs",
-    "read_text",
 ]
 
 MAX_TOKENS = 256
@@ -41,8 +39,6 @@ SAMPLING = {name: field for name, field in fields_of(SamplingParams).items() if 
 
 CONSTRAINTS = ("schema", "regex", "choice", "grammar")
 """The constraints that a line of input may have, one of them."""
-
-BOM = b"\xef\xbb\xbf"
 
 LINE_KEYS = ("prompt", "id", *CONSTRAINTS, "tenant", "modifiers", "on_unenforced", *SAMPLING)
 """The keys that a line of ``--input`` may hold."""
@@ -142,7 +138,7 @@ def read_jobs(args: Namespace) -> list[Job]:
     common = _as_params(common)
     if args.prompt is not None:
         return [_job("0", args.prompt, common, args.tenant, raw=args.raw)]
-    data = _read_bytes(args.input, "input")
+    data = read_bytes(args.input, "input")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InvalidRequest(f"{args.input} is UTF-16; convert it to UTF-8", field="input")
     lines = data.removeprefix(BOM).split(b"\n")  # splitlines would cut where JSON strings may go on
@@ -274,31 +270,6 @@ def _parsed(where: str, line: bytes) -> dict[str, Any]:
             f"{where} must be an object with 'prompt' (text, or a list of chat messages)", field="input"
         )
     return entry
-
-
-def read_text(path: str, what: str) -> str:
-    """The text of a file in UTF-8, of standard input for ``-``. Raises `InvalidRequest` with the field `what`."""
-    data = _read_bytes(path, what).removeprefix(BOM)
-    try:
-        return data.decode().replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        before = data[: error.start].split(b"\n")
-        place = f"the byte 0x{data[error.start]:02x} in line {len(before)}, column {len(before[-1].decode()) + 1}"
-        raise InvalidRequest(f"cannot read the {what} {path!r}: it is not UTF-8: {place}", field=what) from error
-
-
-def _read_bytes(path: str, what: str) -> bytes:
-    try:
-        if path != "-":
-            return Path(path).read_bytes()
-        if sys.stdin is None:
-            raise InvalidRequest(f"cannot read the {what}: standard input is closed", field=what)
-        return sys.stdin.buffer.read()
-    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        if isinstance(error, InvalidRequest):
-            raise
-        why = getattr(error, "strerror", None) or error
-        raise InvalidRequest(f"cannot read the {what} {path!r}: {why}", field=what) from error
 
 
 def _named(path: str, check: Callable[[], object]) -> None:

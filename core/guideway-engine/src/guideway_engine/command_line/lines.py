@@ -1,4 +1,5 @@
-"""The output of ``guideway generate``: JSON lines on standard output or in a file, which a later run may go on with."""
+"""The output of ``guideway generate``, ``embed``, ``rerank`` and ``classify``: JSON lines on standard output or in a
+file, which a later run may go on with."""
 
 from __future__ import annotations
 
@@ -10,17 +11,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from guideway.command_line.terminal import as_stdout_can, print_json
 from guideway.errors import GuidewayError, InvalidRequest, printable
-
-from guideway_engine.command_line.jobs import Job
 
 __all__ = ["Lines", "OutputLost", "resumed"]
 
 UNANSWERED = ("refused", "internal_error", "abort")
 """The finish reasons that a run which resumes asks again for."""
+
+
+class Identified(Protocol):
+    """An entry of the input."""
+
+    @property
+    def id(self) -> str:
+        """The name that finds its answer again."""
 
 
 class OutputLost(GuidewayError):
@@ -108,7 +115,7 @@ def _text(line: dict[str, Any]) -> str:
     return text if printable(text) == text else json.dumps(line)
 
 
-def resumed(path: str, jobs: Sequence[Job]) -> set[str]:
+def resumed(path: str, jobs: Sequence[Identified]) -> set[str]:
     """The ids of those jobs that the file `path` has whole answers for. What else it holds is taken out of it: a torn
     line, and what was refused or failed. Raises `InvalidRequest` for a file that is not one of answers, and for jobs
     that have the same id."""

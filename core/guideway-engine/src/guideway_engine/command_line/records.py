@@ -10,7 +10,8 @@ from typing import Any
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, Whitespace
 from guideway.errors import InvalidRequest, did_you_mean
 
-from guideway_engine.command_line.jobs import CONSTRAINTS, constraint_of_line, read_text
+from guideway_engine.command_line.jobs import CONSTRAINTS, constraint_of_line
+from guideway_engine.command_line.reading import read_text
 from guideway_engine.config_sources import Key
 
 __all__ = ["Record", "read_record", "written"]

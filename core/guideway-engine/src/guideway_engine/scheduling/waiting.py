@@ -7,19 +7,23 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from guideway_engine.scheduling.sequence import SequenceState
-
 __all__ = ["ServedTokens", "WaitingQueue"]
 
 
 class Queued(Protocol):
     """An entry that can wait in a `WaitingQueue`; it can be hashed, and these do not change."""
 
-    priority: int
-    """Lower goes first."""
-    tenant: str
-    arrival: int
-    """Its number among all that came."""
+    @property
+    def priority(self) -> int:
+        """Lower goes first."""
+
+    @property
+    def tenant(self) -> str:
+        """On whose behalf it waits."""
+
+    @property
+    def arrival(self) -> int:
+        """Its number among all that came."""
 
 
 T = TypeVar("T", bound=Queued)
@@ -96,14 +100,14 @@ class ServedTokens:
     def __init__(self) -> None:
         self._served: dict[str, float] = {}
         """The debts of tenants that are busy, and of those that would come back with a debt."""
-        self._busy: dict[str, set[SequenceState]] = {}
+        self._busy: dict[str, set[Queued]] = {}
         """The sequences of each tenant, waiting and running."""
 
     def __call__(self, tenant: str) -> float:
         """The tenant's count."""
         return self._served.get(tenant, 0.0)
 
-    def enter(self, sequence: SequenceState) -> None:
+    def enter(self, sequence: Queued) -> None:
         """Its tenant is busy from now on."""
         tenant = sequence.tenant
         if tenant not in self._busy:
@@ -111,7 +115,7 @@ class ServedTokens:
             self._busy[tenant] = set()
         self._busy[tenant].add(sequence)
 
-    def leave(self, sequence: SequenceState) -> None:
+    def leave(self, sequence: Queued) -> None:
         """It has ended, and its tenant may have become idle. Calling it twice is fine."""
         busy = self._busy.get(sequence.tenant)
         if busy is not None:

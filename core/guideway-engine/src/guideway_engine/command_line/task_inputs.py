@@ -1,0 +1,127 @@
+"""The input of ``guideway embed``, ``rerank`` and ``classify``: lines of text, or JSON lines."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from guideway.errors import InvalidRequest
+
+from guideway_engine.command_line.reading import BOM, read_bytes
+
+__all__ = ["Entry", "add_flags", "read_entries"]
+
+KEYS = {
+    "embed": ("prompt", "prompt_token_ids", "id"),
+    "rerank": ("query", "document", "id"),
+    "classify": ("prompt", "prompt_token_ids", "pair", "id"),
+}
+"""The keys that a JSON line may hold, by command."""
+
+SUFFIXES = (".jsonl", ".ndjson", ".json")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One input."""
+
+    id: str
+    shown: str
+    """The input as a person reads it."""
+    value: Any
+    error: InvalidRequest | None = None
+    """The reason why its line holds none; the others are computed all the same."""
+
+
+def add_flags(parser: ArgumentParser, task: str) -> None:
+    """Let a command take inputs."""
+    keys = ", ".join(map(repr, KEYS[task]))
+    group = parser.add_argument_group("input", f"A JSON line is an object with some of {keys}.")
+    if task == "rerank":
+        group.add_argument("--query", metavar="TEXT", help="what documents are ranked for, where a line does not say")
+    either = group.add_mutually_exclusive_group(required=True)
+    what = "one document (repeatable)" if task == "rerank" else "one text (repeatable)"
+    either.add_argument("--text", metavar="TEXT", action="append", help=what)
+    either.add_argument("--input", metavar="FILE", help="a text on each line, or JSON lines; - for standard input")
+    group.add_argument(
+        "--lines",
+        choices=("text", "json"),
+        help="the lines of --input (default: json if its name ends with .jsonl, .ndjson or .json, else text)",
+    )
+
+
+def read_entries(args: Namespace, task: str) -> list[Entry]:
+    """The inputs of a command line. Raises `InvalidRequest` for what concerns all of them."""
+    query = getattr(args, "query", None)
+    if args.text is not None:
+        texts = [(str(index), text) for index, text in enumerate(args.text)]
+        return [Entry(its_id, text, _value(task, query, text)) for its_id, text in texts]
+    data = read_bytes(args.input, "input")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InvalidRequest(f"{args.input} is UTF-16; convert it to UTF-8", field="input")
+    lines = data.removeprefix(BOM).split(b"\n")
+    form = args.lines or ("json" if PurePath(args.input).suffix in SUFFIXES else "text")
+    entries = list(_entries(lines, f"{args.input}, line ", task, query, as_json=form == "json"))
+    if not entries:
+        raise InvalidRequest(f"{args.input} holds no text", field="input")
+    return entries
+
+
+def _entries(lines: list[bytes], where: str, task: str, query: str | None, *, as_json: bool) -> Iterator[Entry]:
+    index = 0
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            text = line.decode().rstrip("\r")
+            yield (
+                _of_line(where + str(number), task, query, index, text)
+                if as_json
+                else Entry(str(index), text, _value(task, query, text))
+            )
+        except UnicodeDecodeError as error:
+            column = len(line[: error.start].decode()) + 1
+            why = f"{where}{number} is not UTF-8: the byte 0x{line[error.start]:02x} at column {column}"
+            yield Entry(str(index), line.decode(errors="backslashreplace"), None, InvalidRequest(why, field="input"))
+        index += 1
+
+
+def _of_line(where: str, task: str, query: str | None, index: int, line: str) -> Entry:
+    try:
+        return _parsed(where, task, query, index, line)
+    except InvalidRequest as error:
+        return Entry(str(index), line[:200], None, error)
+
+
+def _parsed(where: str, task: str, query: str | None, index: int, line: str) -> Entry:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{where} is not JSON: {error}", field="input") from error
+    known = KEYS[task]
+    unknown = sorted(entry.keys() - set(known)) if isinstance(entry, dict) else []
+    if not isinstance(entry, dict) or unknown:
+        found = f"the unknown key {unknown[0]!r}" if unknown else "no object"
+        raise InvalidRequest(f"{where} has {found}; known keys are {', '.join(known)}", field="input")
+    its_id = str(entry.pop("id", index))
+    if task == "rerank":
+        if "document" not in entry:
+            raise InvalidRequest(f"{where} has no 'document'", field="input")
+        return Entry(its_id, str(entry["document"]), _value(task, entry.get("query", query), entry["document"]))
+    if "pair" in entry:
+        if len(entry) > 1:
+            raise InvalidRequest(f"{where} has 'pair' and more; keep one", field="input")
+        return Entry(its_id, json.dumps(entry["pair"], ensure_ascii=False), entry["pair"])
+    return Entry(its_id, str(entry.get("prompt", entry)), entry)
+
+
+def _value(task: str, query: Any, text: Any) -> Any:
+    if task != "rerank":
+        return text
+    if query is None:
+        raise InvalidRequest("there is no query to rank documents for; give --query, or JSON lines with 'query'")
+    return (query, text)

@@ -1,0 +1,216 @@
+"""Embed, rank or classify texts with a model.
+
+``guideway embed``, ``guideway rerank`` and ``guideway classify``.
+"""
+# ruff: noqa: T201 - printing is what a command is for
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace, _SubParsersAction
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import PurePath
+from typing import Any
+
+from guideway.errors import printable
+
+from guideway_engine.command_line import config, task_inputs
+from guideway_engine.command_line.lines import Lines, resumed
+from guideway_engine.command_line.opening import loading, open_engine, progress
+from guideway_engine.command_line.quiet import quiet_libraries
+from guideway_engine.command_line.task_inputs import Entry, read_entries
+from guideway_engine.command_line.task_outputs import Matrix, Result, line_of, print_results
+from guideway_engine.config_sources import Configuration, Layer, Setting
+from guideway_engine.task_results import Classification, Embedding, Score
+
+__all__ = ["add_classify", "add_embed", "add_rerank"]
+
+USED = ("model", "workflow", "device", "dtype", "executor", "max_model_len", "plugins")
+"""The fields and tables of the configuration that matter here."""
+
+MATRIX = ".npy"
+
+RESULTS: dict[str, Callable[..., Result]] = {"embed": Embedding, "rerank": Score, "classify": Classification}
+
+DOING = {"embed": "embedding", "rerank": "ranking", "classify": "classifying"}
+
+
+def add_embed(subparsers: _SubParsersAction[ArgumentParser]) -> None:
+    """Add ``embed``."""
+    parser = _add(
+        subparsers,
+        "embed",
+        "make a vector of each text",
+        "Make a vector of each text with an embedding model. Prints a table to a terminal and JSON lines to a pipe; "
+        "--output FILE.npy holds a float32 matrix, a row for each text, of NaN where there is no vector.",
+    )
+    parser.add_argument(
+        "--dimensions", metavar="N", type=int, help="as many of a vector's first numbers (Matryoshka; default: all)"
+    )
+
+
+def add_rerank(subparsers: _SubParsersAction[ArgumentParser]) -> None:
+    """Add ``rerank``."""
+    _add(
+        subparsers,
+        "rerank",
+        "score documents for a query",
+        "Score how relevant documents are to a query, with a cross-encoder. Prints a table to a terminal, the best "
+        "document first, and JSON lines to a pipe, in the order of the input.",
+    )
+
+
+def add_classify(subparsers: _SubParsersAction[ArgumentParser]) -> None:
+    """Add ``classify``."""
+    _add(
+        subparsers,
+        "classify",
+        "label texts",
+        "Label texts, or pairs of texts, with a sequence classifier. Prints a table to a terminal and JSON lines to a "
+        "pipe.",
+    )
+
+
+def _add(subparsers: _SubParsersAction[ArgumentParser], task: str, short: str, description: str) -> ArgumentParser:
+    query = " --query TEXT" if task == "rerank" else ""
+    parser = subparsers.add_parser(
+        task,
+        usage=f"guideway {task} --model NAME{query} (--text TEXT | --input FILE) [flags]",
+        help=short,
+        description=f"{description} Exit status: 0 every text has its result; 1 some were refused or failed; 2 wrong "
+        "usage; 130 interrupted.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON also to a terminal")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write to this file, which must be new, unless --resume is given"
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the JSON lines of --output: keep what is done, by 'id'",
+    )
+    parser.add_argument(
+        "--truncate",
+        choices=("refuse", "right", "left"),
+        help="refuse what is longer than the context, or cut its end (right) or beginning (left) off (default: refuse)",
+    )
+    task_inputs.add_flags(parser, task)
+    config.add_flags(parser, only=USED)
+    parser.set_defaults(run=partial(_run, task))
+    return parser
+
+
+def _run(task: str, args: Namespace) -> int:
+    matrix = args.output is not None and PurePath(args.output).suffix == MATRIX
+    if wrong := _misused(task, args, matrix=matrix):
+        print(f"guideway {task}: error: {wrong}", file=sys.stderr)
+        return 2
+    entries = read_entries(args, task)
+    with quiet_libraries():
+        defaults: Layer = {("workflow",): Setting(task, f"guideway {task}")}
+        configuration = config.configuration(args, config.sources(args), defaults)
+        if ("model",) not in configuration.settings:
+            print(
+                f"guideway {task}: error: no model is configured; give --model, GUIDEWAY_MODEL, or model in a "
+                "configuration file (--config, GUIDEWAY_CONFIG)",
+                file=sys.stderr,
+            )
+            return 2
+        done = resumed(args.output, entries) if args.resume else set()
+        return _compute(task, args, configuration, [entry for entry in entries if entry.id not in done], len(done))
+
+
+def _misused(task: str, args: Namespace, *, matrix: bool) -> str | None:
+    if args.resume and args.output is None:
+        return "--resume goes on with a file: name it with --output"
+    if args.resume and matrix:
+        return "--resume goes on with JSON lines, and a matrix is whole or not there; name a file that ends with .jsonl"
+    if matrix and task != "embed":
+        return f"a matrix (--output FILE{MATRIX}) holds vectors, and {task} makes none; write JSON lines"
+    return None
+
+
+def _compute(task: str, args: Namespace, configuration: Configuration, asked: list[Entry], num_done: int) -> int:
+    in_table = args.output is None and not args.json and sys.stdout.isatty()
+    shown: list[tuple[Entry, Result]] = []
+    counts = {"done": 0, "not": 0}
+    began = time.monotonic()
+    interrupted = False
+    params = {"truncate": args.truncate, "dimensions": getattr(args, "dimensions", None)}
+    with ExitStack() as stack:
+        write = _writer(args, stack, len(asked), shown if in_table else None)
+        try:
+            began, results = _results(task, configuration, asked, params, stack, bar=args.output is not None)
+            for index, (entry, result) in enumerate(zip(asked, results, strict=True)):
+                write(index, entry, result)
+                counts["not" if result.error else "done"] += 1
+                if result.error is not None and not in_table:
+                    print(printable(f"guideway: text {entry.id}: {result.error}"), file=sys.stderr)
+        except KeyboardInterrupt:
+            if args.output is not None and PurePath(args.output).suffix == MATRIX:
+                raise
+            interrupted = True
+    if shown:
+        print_results(shown)
+        for entry, result in shown:
+            if result.error is not None:
+                print(printable(f"guideway: text {entry.id}: {result.error}"), file=sys.stderr)
+    if args.text is None or interrupted:
+        print(
+            _summary(counts, num_done, len(asked), time.monotonic() - began, interrupted=interrupted), file=sys.stderr
+        )
+    return 130 if interrupted else int(counts["not"] > 0)
+
+
+def _results(
+    task: str,
+    configuration: Configuration,
+    asked: list[Entry],
+    params: dict[str, Any],
+    stack: ExitStack,
+    *,
+    bar: bool,
+) -> tuple[float, Iterator[Result]]:
+    """The time at which the model was loaded, and the result of each entry as it comes."""
+    if not asked:
+        return time.monotonic(), iter(())
+    with loading():
+        engine = stack.enter_context(open_engine(configuration))
+    given = {name: value for name, value in params.items() if value is not None}
+    results = engine.run(task, (entry.value for entry in asked if entry.error is None), given)
+    advance = stack.enter_context(progress(len(asked) if bar or not sys.stdout.isatty() else 0, DOING[task]))
+
+    def each() -> Iterator[Result]:
+        for entry in asked:
+            yield next(results) if entry.error is None else RESULTS[task](request_id=entry.id, error=entry.error)
+            advance()
+
+    return time.monotonic(), each()
+
+
+def _writer(
+    args: Namespace, stack: ExitStack, num_rows: int, shown: list[tuple[Entry, Result]] | None
+) -> Callable[[int, Entry, Result], None]:
+    """Takes each result to where it is wanted."""
+    if shown is not None:
+        return lambda _, entry, result: shown.append((entry, result))
+    if args.output is not None and PurePath(args.output).suffix == MATRIX:
+        matrix = stack.enter_context(Matrix(args.output, num_rows))
+        return lambda index, _, result: matrix.write(index, result)  # type: ignore[arg-type]  # embed's
+    lines = stack.enter_context(Lines(args.output, append=args.resume))
+    return lambda index, entry, result: lines.write(line_of(index, entry, result), entry.id)
+
+
+def _summary(counts: dict[str, int], num_done: int, total: int, seconds: float, *, interrupted: bool) -> str:
+    said = [f"{counts['done']} done"]
+    if counts["not"]:
+        said.append(f"{counts['not']} refused or failed")
+    if num_done:
+        said.append(f"{num_done} done before")
+    if counts["done"]:
+        said.append(f"{seconds:.1f} s, {counts['done'] / max(seconds, 1e-9):.0f} a second")
+    head = f"{total + num_done} texts" if total + num_done != 1 else "1 text"
+    return f"guideway: {'interrupted; ' if interrupted else ''}{head}: {'; '.join(said)}"

@@ -1,0 +1,71 @@
+"""The registry of models that prefill-only workflows run, read from the configuration alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from guideway.api.workflow import ModelFolder
+from guideway.errors import InvalidConfiguration
+
+__all__ = ["Family", "family_of", "has_head", "max_length", "num_labels", "why_no_encoder"]
+
+HEAD = "ForSequenceClassification"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The facts about models of one type that their configuration does not say."""
+
+    causal: bool = False
+    """True if a token sees only what stands before it, so that the last one stands for the text."""
+    padding_offset: bool = False
+    """True if positions begin after the id of the padding token, so that so many fewer are left for tokens."""
+
+
+ENCODER, DECODER, OFFSET = Family(), Family(causal=True), Family(padding_offset=True)
+
+FAMILIES: Mapping[str, Family] = {
+    **dict.fromkeys(("bert", "distilbert", "electra", "modernbert"), ENCODER),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "mpnet"), OFFSET),
+    **dict.fromkeys(("gemma", "gemma2", "llama", "mistral", "phi3", "qwen2", "qwen3"), DECODER),
+}
+"""By ``model_type``. Tests hold each against the padded forward pass of `transformers`."""
+
+
+def family_of(model: ModelFolder) -> Family:
+    """The family of a model that `why_no_encoder` has nothing against."""
+    return FAMILIES[model.config["model_type"]]
+
+
+def why_no_encoder(model: ModelFolder) -> str | None:
+    """Why the model cannot be run in one pass; None if it can."""
+    kind = model.config.get("model_type")
+    if kind not in FAMILIES:
+        return f"models of type {kind!r} are not in the registry, which has {', '.join(sorted(FAMILIES))}"
+    if has_head(model) and family_of(model).causal and model.config.get("pad_token_id") is None:
+        return "a decoder with a head for labels must say its pad_token_id, by which the last token is found"
+    return None
+
+
+def has_head(model: ModelFolder) -> bool:
+    """Return whether the model classifies sequences."""
+    return model.architecture.endswith(HEAD)
+
+
+def num_labels(model: ModelFolder) -> int:
+    """The number of labels of a model with a head; 2 if the configuration does not say, as in `transformers`."""
+    labels = model.config.get("id2label")
+    return len(labels) if labels else int(model.config.get("num_labels", 2))
+
+
+def max_length(model: ModelFolder) -> int:
+    """The most tokens the model has positions for. Raises `InvalidConfiguration` if its configuration does not say."""
+    positions = model.config.get("max_position_embeddings")
+    if not isinstance(positions, int):
+        raise InvalidConfiguration(
+            f"model {str(model.path)!r} does not say how long its context is; set max_model_len", field="max_model_len"
+        )
+    if family_of(model).padding_offset:
+        positions -= int(model.config.get("pad_token_id", 1)) + 1
+    return positions

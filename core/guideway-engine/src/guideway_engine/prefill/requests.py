@@ -1,0 +1,147 @@
+"""Request processor: texts become token ids, in batches, and what is too long is cut or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from guideway.api.workflow import Prepared, RequestProcessor, Task, WorkflowContext
+from guideway.errors import GuidewayError, InvalidRequest, LimitExceeded, contain, text_of
+
+from guideway_engine.model_files import existing_folder, fast_tokenizer
+from guideway_engine.prefill.cutting import cut_text, is_cuttable
+from guideway_engine.prefill.inputs import Ids, value_of
+from guideway_engine.prefill.sentence_transformers import recipe_of
+
+__all__ = ["Tokenizing"]
+
+LONG_CHARACTERS = 16
+"""A text of more characters for each token of the context is tokenised by itself, and cut before if it may be."""
+
+
+class Tokenizing(RequestProcessor):
+    """The model's fast tokenizer."""
+
+    def __init__(self, context: WorkflowContext) -> None:
+        super().__init__(context)
+        tokenizer = fast_tokenizer(existing_folder(context.model.path))
+        self._tokenizer: Any = tokenizer.backend_tokenizer
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._cuttable = is_cuttable(self._tokenizer.to_str())
+        self._lower_case = recipe_of(context.model).lower_case
+        num_types = int(context.model.config.get("type_vocab_size") or 0)
+        self._has_types = num_types > 1 and "token_type_ids" in tokenizer.model_input_names
+        self._most = context.max_model_len
+
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        ready: dict[Task, Prepared | GuidewayError] = {}
+        together: list[Task] = []
+        for task in tasks:
+            value = task.value if isinstance(task.value, str) else value_of(task)
+            if isinstance(value, str) and len(value) <= LONG_CHARACTERS * self._most:
+                together.append(task)
+            else:
+                ready[task] = self._guarded(self._one, task)
+        ready |= self._batch(together)
+        return [ready[task] for task in tasks]
+
+    def _batch(self, tasks: list[Task]) -> dict[Task, Prepared | GuidewayError]:
+        """Tokenise short texts in one call, or, if one of them is beyond the tokenizer, each by itself."""
+        try:
+            encodings = self._tokenizer.encode_batch([self._text(str(value_of(task))) for task in tasks])
+        except BaseException as error:
+            contain(error)
+            return {task: self._guarded(self._one, task) for task in tasks}
+        return {
+            task: self._prepared(task, encoding) if len(encoding) <= self._most else self._guarded(self._one, task)
+            for task, encoding in zip(tasks, encodings, strict=True)
+        }
+
+    def _guarded(self, prepare: Callable[[Task], Prepared], task: Task) -> Prepared | GuidewayError:
+        try:
+            return prepare(task)
+        except GuidewayError as error:
+            return error
+        except BaseException as error:
+            contain(error)
+            return InvalidRequest(f"the text cannot be tokenised: {text_of(error)}", field="input")
+
+    def _one(self, task: Task) -> Prepared:
+        value = value_of(task)
+        if isinstance(value, str):
+            return self._text_alone(task, value)
+        if isinstance(value[0], str):
+            return self._pair(task, value[0], str(value[1]))
+        return self._ids(task, value)
+
+    def _text_alone(self, task: Task, text: str) -> Prepared:
+        room = self._room(is_pair=False)
+        encoding, truncated = self._cut(task, text, room)
+        return self._prepared(task, self._tokenizer.post_process(encoding), truncated=truncated)
+
+    def _pair(self, task: Task, first: str, second: str) -> Prepared:
+        before = self._encode(self._text(first))
+        room = self._room(is_pair=True) - len(before)
+        if room < 1:
+            raise LimitExceeded(
+                f"the first text of the pair has {len(before)} tokens, and the context has room for {self._most}, the "
+                "second text and special tokens among them; shorten it",
+                field="input",
+            )
+        encoding, truncated = self._cut(task, second, room)
+        return self._prepared(task, self._tokenizer.post_process(before, encoding), truncated=truncated)
+
+    def _ids(self, task: Task, ids: Ids) -> Prepared:
+        truncated = len(ids) > self._most
+        if truncated:
+            side = self._side(task, len(ids))
+            ids = ids[: self._most] if side == "right" else ids[-self._most :]
+        types = np.zeros(len(ids), dtype=np.int64) if self._has_types else None
+        return Prepared(task=task, token_ids=np.array(ids, dtype=np.int64), token_types=types, truncated=truncated)
+
+    def _cut(self, task: Task, text: str, room: int) -> tuple[Any, bool]:
+        """The encoding of `text` in at most `room` tokens, and whether it has more."""
+        policy = self._policy(task)
+        text = self._text(text)
+        if policy != "refuse" and self._cuttable and len(text) > LONG_CHARACTERS * room:
+            encoding = cut_text(text, room, policy, self._encode)
+        else:
+            encoding = self._encode(text)
+        if len(encoding) <= room:
+            return encoding, False
+        encoding.truncate(room, direction=self._side(task, len(encoding) + self._most - room))
+        return encoding, True
+
+    def _policy(self, task: Task) -> Any:
+        return task.params.get("truncate") or self.context.options.truncate
+
+    def _side(self, task: Task, num_tokens: int) -> str:
+        """The side to cut. Raises `LimitExceeded` if nothing may be."""
+        policy: str = self._policy(task)
+        if policy == "refuse":
+            raise LimitExceeded(
+                f"the input has {num_tokens} tokens, and the model takes {self._most}; shorten it, or have its end cut "
+                "off with truncate='right', its beginning with truncate='left'",
+                field="input",
+            )
+        return policy
+
+    def _room(self, *, is_pair: bool) -> int:
+        room: int = self._most - self._tokenizer.num_special_tokens_to_add(is_pair)
+        if room < 1:
+            raise LimitExceeded(f"a context of {self._most} tokens holds no text", field="max_model_len")
+        return room
+
+    def _text(self, text: str) -> str:
+        return text.lower() if self._lower_case else text
+
+    def _encode(self, text: str) -> Any:
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def _prepared(self, task: Task, encoding: Any, *, truncated: bool = False) -> Prepared:
+        types = np.array(encoding.type_ids, dtype=np.int64) if self._has_types else None
+        return Prepared(
+            task=task, token_ids=np.array(encoding.ids, dtype=np.int64), token_types=types, truncated=truncated
+        )

@@ -1,0 +1,77 @@
+"""The runners: the model on a worker, and what of its output goes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from guideway.api.workflow import WorkflowRunner
+from torch import Tensor
+from transformers import AutoModel, AutoModelForSequenceClassification
+
+from guideway_engine.model_files import existing_folder, weights
+from guideway_engine.prefill.families import family_of
+from guideway_engine.prefill.forward import Forward, Ragged
+from guideway_engine.prefill.sentence_transformers import recipe_of
+
+__all__ = ["HeadRunner", "PoolingRunner"]
+
+UNUSED = ("pooler.", "classifier.", "score.")
+"""Weights of a bare model that no vector depends on."""
+
+
+class _Runner(WorkflowRunner):
+    auto: Any
+    may_lack: tuple[str, ...] = ()
+
+    def load(self) -> None:
+        context = self.context
+        folder = existing_folder(context.model.path)
+        model = weights(self.auto, folder, context.dtype, context.device, self.may_lack)
+        self._forward = Forward(model, context.options.attention)
+
+
+class PoolingRunner(_Runner):
+    """Makes one vector of those of an input's tokens; float32 ``[n, width]``, not normalised."""
+
+    auto = AutoModel
+    may_lack = UNUSED
+
+    def load(self) -> None:
+        super().load()
+        default = "last" if family_of(self.context.model).causal else "mean"
+        self._pooling = self.context.options.pooling or recipe_of(self.context.model).pooling or default
+
+    def execute(self, step: Ragged) -> np.ndarray[Any, Any]:
+        hidden = self._forward(step).hidden
+        assert hidden is not None
+        vectors: np.ndarray[Any, Any] = pooled(hidden, step.lengths, self._pooling).cpu().numpy()
+        return vectors
+
+
+class HeadRunner(_Runner):
+    """The logits of a model with a head for labels; float32 ``[n, labels]``."""
+
+    auto = AutoModelForSequenceClassification
+
+    def execute(self, step: Ragged) -> np.ndarray[Any, Any]:
+        logits = self._forward(step).logits
+        assert logits is not None
+        found: np.ndarray[Any, Any] = logits.float().cpu().numpy()
+        return found
+
+
+@torch.inference_mode()
+def pooled(hidden: Tensor, lengths: np.ndarray[Any, Any], pooling: str) -> Tensor:
+    """One vector for each of the inputs that stand one after the other in `hidden`, ``[total, width]``: the ``mean`` of
+    its vectors, the first (``cls``) or the ``last``. ``[n, width]``."""
+    sizes = torch.from_numpy(lengths.astype(np.int64)).to(hidden.device)
+    ends = sizes.cumsum(0)
+    if pooling == "last":
+        return hidden[ends - 1]
+    if pooling == "cls":
+        return hidden[ends - sizes]
+    rows = torch.repeat_interleave(torch.arange(len(sizes), device=hidden.device), sizes)
+    sums = hidden.new_zeros(len(sizes), hidden.shape[1]).index_add_(0, rows, hidden)
+    return sums / sizes[:, None]

@@ -1,0 +1,129 @@
+"""The workflows ``embed``, ``rerank`` and ``classify``: which models they serve, with which parts and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from guideway.api.options import Range
+from guideway.api.workflow import ModelFolder, Workflow
+
+from guideway_engine.prefill.families import has_head, max_length, num_labels, why_no_encoder
+from guideway_engine.prefill.sentence_transformers import recipe_of, why_not_pooled
+
+__all__ = ["WORKFLOWS", "EmbedOptions", "PrefillOptions"]
+
+PACKAGE = "guideway_engine.prefill"
+
+Positive = Annotated[int, Range(1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillOptions:
+    """The options of every workflow that only prefills."""
+
+    truncate: Literal["refuse", "right", "left"] = "refuse"
+    """The policy for an input longer than the context where a call does not say: ``refuse`` it, or cut its ``right`` or
+    its ``left`` end off. Of a pair the second text is cut."""
+    max_input_bytes: Positive = 16 << 20
+    """The most bytes of text of one input; more is refused before it is tokenised."""
+    max_step_tokens: Positive = 8192
+    """The most tokens of a step; one input that is longer has a step of its own."""
+    max_step_requests: Positive = 128
+    """The most inputs of a step."""
+    attention: str = "auto"
+    """The attention, as `Forward` takes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedOptions(PrefillOptions):
+    """Those of ``embed``. None: as the model's files for sentence-transformers say, else the mean, or the last token of
+    a decoder, normalised."""
+
+    pooling: Literal["mean", "cls", "last"] | None = None
+    """The way from the vectors of tokens to one: their ``mean``, the first (``cls``) or the ``last`` one."""
+    normalize: bool | None = None
+    """True if vectors have length 1."""
+
+
+class _Prefill(Workflow):
+    """The parts that the three share."""
+
+    parts: ClassVar[Mapping[str, str]] = {
+        "input_processor": f"{PACKAGE}.inputs:TextInputs",
+        "request_processor": f"{PACKAGE}.requests:Tokenizing",
+        "scheduler": f"{PACKAGE}.scheduler:PrefillScheduler",
+        "step_builder": f"{PACKAGE}.steps:RaggedSteps",
+        "runner": f"{PACKAGE}.runner:HeadRunner",
+    }
+    options: ClassVar[type] = PrefillOptions
+
+    @classmethod
+    def max_length(cls, model: ModelFolder) -> int:
+        return max_length(model)
+
+
+class EmbedWorkflow(_Prefill):
+    """One vector of a text."""
+
+    contract = "1.0"
+    name = "embed"
+    tasks = ("embed",)
+    options = EmbedOptions
+    parts: ClassVar[Mapping[str, str]] = {
+        **_Prefill.parts,
+        "runner": f"{PACKAGE}.runner:PoolingRunner",
+        "output_processor": f"{PACKAGE}.outputs:Embeddings",
+    }
+
+    @classmethod
+    def default_length(cls, model: ModelFolder) -> int:
+        return min(max_length(model), recipe_of(model).max_length or max_length(model))
+
+    @classmethod
+    def supports(cls, model: ModelFolder) -> str | None:
+        if has_head(model):
+            return f"{model.architecture} gives labels and no vectors; use {' or '.join(_of_head(model))}"
+        return why_no_encoder(model) or why_not_pooled(model)
+
+
+class RerankWorkflow(_Prefill):
+    """A score of a query and a document, read together."""
+
+    contract = "1.0"
+    name = "rerank"
+    tasks = ("rerank",)
+    parts: ClassVar[Mapping[str, str]] = {**_Prefill.parts, "output_processor": f"{PACKAGE}.outputs:Scores"}
+
+    @classmethod
+    def supports(cls, model: ModelFolder) -> str | None:
+        if not has_head(model):
+            return f"{model.architecture} is no sequence classifier, which gives a pair of texts a score"
+        if num_labels(model) != 1:
+            return f"it has {num_labels(model)} labels, and a cross-encoder has one; use classify"
+        return why_no_encoder(model)
+
+
+class ClassifyWorkflow(_Prefill):
+    """The label of a text or a pair of texts."""
+
+    contract = "1.0"
+    name = "classify"
+    tasks = ("classify",)
+    parts: ClassVar[Mapping[str, str]] = {**_Prefill.parts, "output_processor": f"{PACKAGE}.outputs:Classifications"}
+
+    @classmethod
+    def supports(cls, model: ModelFolder) -> str | None:
+        if not has_head(model):
+            return f"{model.architecture} is no sequence classifier"
+        if num_labels(model) < 2:
+            return "it has a single label, which is a score; use rerank"
+        return why_no_encoder(model)
+
+
+def _of_head(model: ModelFolder) -> list[str]:
+    return ["rerank"] if num_labels(model) == 1 else ["classify"]
+
+
+WORKFLOWS: Mapping[str, type[Any]] = {cls.name: cls for cls in (EmbedWorkflow, RerankWorkflow, ClassifyWorkflow)}

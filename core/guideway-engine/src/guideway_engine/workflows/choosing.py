@@ -1,0 +1,98 @@
+"""Choose the workflow that serves a model, and say which others could, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from guideway.api.workflow import ModelFolder, Workflow
+from guideway.errors import InvalidConfiguration, PluginError
+from guideway.plugins import Plugins
+from guideway.plugins.selection import denial
+
+from guideway_engine.config import EngineConfig
+from guideway_engine.model_path import model_path
+
+if TYPE_CHECKING:
+    from guideway_engine.workflows.serving import Serving
+
+__all__ = ["DECODE", "choose", "open_workflow", "verdicts"]
+
+DECODE = "decode"
+"""The workflow of the engine's own that generates text."""
+
+OURS = "guideway-engine"
+"""Workflows of other distributions serve a model only where they are named."""
+
+
+def open_workflow(config: EngineConfig, plugins: Plugins) -> Serving | None:
+    """The workflow that the configuration or the model asks for, in service; None: `DECODE`. Raises
+    `InvalidConfiguration` and `PluginError`."""
+    if config.workflow == DECODE:
+        return None
+    model = ModelFolder.read(model_path(config.model, plugins))
+    workflow = choose(config.workflow, model, plugins)
+    if workflow is None:
+        return None
+    from guideway_engine.workflows.serving import Serving
+
+    return Serving(workflow, model, config, plugins)
+
+
+def choose(name: str | None, model: ModelFolder, plugins: Plugins) -> type[Workflow] | None:
+    """The workflow `name`; or, if that is None, the one the model is for. None: `DECODE`. Raises `InvalidConfiguration`
+    if it does not serve the model, and `PluginError`."""
+    if name is None:
+        if _is_decoder(model) and model.json("modules.json") is None:
+            return None
+        said = verdicts(model, plugins)
+        name = next((name for name, why in said.items() if why is None), None)
+        if name is None:
+            if _is_decoder(model):
+                return None
+            raise InvalidConfiguration(_unserved(model, said), field="model")
+        return _loaded(plugins, name)
+    if name == DECODE:
+        return None
+    workflow: type[Workflow] = plugins.load("workflow", name)
+    if why := workflow.supports(model):
+        raise InvalidConfiguration(
+            f"the workflow {workflow.name!r} cannot serve {model.architecture} ({str(model.path)!r}): {why}",
+            field="workflow",
+        )
+    return workflow
+
+
+def verdicts(model: ModelFolder, plugins: Plugins) -> Mapping[str, str | None]:
+    """Each workflow of the engine's own besides `DECODE`, and why it does not serve the model; None if it does. Parts
+    are not imported."""
+    names = [
+        record.name
+        for record in plugins.index.records
+        if record.kind == "workflow" and record.distribution == OURS and denial(plugins.settings, record) is None
+    ]
+    found: dict[str, str | None] = {}
+    for name in sorted(names):
+        try:
+            found[name] = _loaded(plugins, name).supports(model)
+        except PluginError as error:
+            found[name] = str(error)
+    return found
+
+
+def _loaded(plugins: Plugins, name: str) -> type[Workflow]:
+    workflow: type[Workflow] = plugins.load("workflow", f"{OURS}/{name}")
+    return workflow
+
+
+def _is_decoder(model: ModelFolder) -> bool:
+    """Return whether the model may be one to generate with; `transformers` knows for sure when it loads it."""
+    return model.architecture.endswith(("ForCausalLM", "LMHeadModel")) or not model.config.get("architectures")
+
+
+def _unserved(model: ModelFolder, said: Mapping[str, str | None]) -> str:
+    reasons = "".join(f"\n  {name}: {why}" for name, why in said.items())
+    return (
+        f"model {str(model.path)!r} holds {model.architecture}, which is not a causal language model, and no workflow "
+        f"serves it{reasons}"
+    )

@@ -1,0 +1,79 @@
+"""One step of a workflow from work to results, whatever fails in it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from guideway.api.provisional import Call, Executor
+from guideway.api.workflow import Prepared
+from guideway.errors import GuidewayError, PluginError, WorkerLost, contain, text_of
+
+from guideway_engine.workflows.parts import Parts
+
+__all__ = ["Computing"]
+
+log = logging.getLogger("guideway_engine")
+
+
+class Computing:
+    """Builds steps, sends them to the worker and reads what comes back. Used by one thread."""
+
+    def __init__(self, workflow: str, parts: Parts, executor: Executor) -> None:
+        self._plugin = f"workflow.{workflow}"
+        self._parts = parts
+        self._executor = executor
+
+    def submit(self, work: Sequence[Prepared]) -> Call | GuidewayError:
+        """Send the step of this work on its way."""
+        try:
+            return self._executor.submit("execute", self._parts.step_builder.build(work))
+        except BaseException as error:
+            return self.named(error)
+
+    def results(self, work: Sequence[Prepared], call: Call | GuidewayError) -> list[Any]:
+        """The result of each request. If the step failed, each is computed by itself, so that whatever one of them
+        does ends that one alone."""
+        found = self._read(work, call)
+        if isinstance(found, GuidewayError):
+            if isinstance(found, WorkerLost):
+                found = self._restarted() or found
+            if len(work) > 1:
+                return [self.results([one], self.submit([one]))[0] for one in work]
+            found = [found]
+        return [
+            self._parts.output_processor.failed(request.task, each) if isinstance(each, GuidewayError) else each
+            for request, each in zip(work, found, strict=True)
+        ]
+
+    def _read(self, work: Sequence[Prepared], call: Call | GuidewayError) -> list[Any] | GuidewayError:
+        if isinstance(call, GuidewayError):
+            return call
+        try:
+            found = self._parts.output_processor.results(work, call.result())
+            if len(found) != len(work):
+                raise ValueError(f"{len(found)} results of {len(work)} requests")
+            return found
+        except BaseException as error:
+            return self.named(error)
+
+    def _restarted(self) -> GuidewayError | None:
+        """Make a new worker in place of a lost one; why there can be none."""
+        try:
+            self._executor.restart()
+            self._executor.submit("load").result()
+        except BaseException as error:
+            contain(error)
+            log.exception("no new worker for %s", self._plugin)
+            return self.named(error)
+        return None
+
+    def named(self, error: BaseException) -> GuidewayError:
+        """`error` as one of guideway's own, which names the workflow."""
+        contain(error)
+        if isinstance(error, GuidewayError):
+            return error
+        named = PluginError(f"{self._plugin} failed while it computed: {text_of(error)}", plugin=self._plugin)
+        named.__cause__ = error
+        return named

@@ -1,0 +1,272 @@
+"""The driver: leads tasks through the parts of a workflow, in the caller's thread or in threads beside it.
+
+Whichever way, a step holds the same requests: what is in it is settled by the order of arrival and by budgets, and a
+step that is not full waits while there is more to come. So results do not depend on how they were driven.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from threading import Condition, Thread
+from typing import Any, Literal, cast, get_args
+
+import torch
+from guideway.api.workflow import Prepared, Task
+from guideway.errors import GuidewayError, InvalidConfiguration
+
+from guideway_engine.workflows.computing import Computing
+from guideway_engine.workflows.parts import Parts
+
+__all__ = ["Driver", "Mode", "mode_for"]
+
+Mode = Literal["sync", "async", "double_buffered"]
+"""``sync``: tokenising and computing one after the other, in the caller's thread; ``async``: beside each other;
+``double_buffered``: besides with two steps on their way to the worker."""
+
+IDLE_SECONDS = 0.01
+
+Pending = deque["Entry"]
+
+
+class Entry:
+    """A task under way."""
+
+    __slots__ = ("done", "result", "task")
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.done = False
+        self.result: Any = None
+
+
+def mode_for(asked: object, where: str) -> Mode:
+    """The way to drive that the option `asked` of the component `where` means. ``auto``: beside each other where a
+    processor is left for tokenising. Raises `InvalidConfiguration` if it is none."""
+    if asked == "auto":
+        return "async" if len(os.sched_getaffinity(0)) > torch.get_num_threads() else "sync"
+    if asked not in get_args(Mode):
+        raise InvalidConfiguration(
+            f"driver of {where} must be auto, {', '.join(get_args(Mode))}, not {asked!r}",
+            field=f"options.{where}.driver",
+        )
+    return cast("Mode", asked)
+
+
+class Driver:
+    """Serves any number of callers, each in a thread of its own."""
+
+    def __init__(self, parts: Parts, computing: Computing, mode: Mode) -> None:
+        self._parts = parts
+        self._computing = computing
+        self._mode = mode
+        self._most = parts.scheduler.window()
+        self._entries: dict[Task, Entry] = {}
+        self._changed = Condition()
+        """Held by whoever asks the scheduler; told of when an entry is done or a task is added."""
+        self._filling = self._open = self._awaiting = 0
+        """The callers that are about to add tasks, those that have more to come, and those that wait for a result."""
+        self._driving = False
+        """True while a caller computes, in the mode ``sync``."""
+        self._closed = False
+        self._threads: list[Thread] = []
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Any]:
+        """The results of `tasks` in order, each as soon as those before it are there. Takes from `tasks` as it goes, so
+        that whatever their number, few are in memory. Who stops reading gives up what is under way."""
+        source = iter(tasks)
+        pending: Pending = deque()
+        exhausted = False
+        self._count(opened=1)
+        try:
+            while True:
+                if not exhausted and self._fill(source, pending):
+                    exhausted = True
+                    self._count(opened=-1)
+                if not pending:
+                    return
+                self._await(pending[0])
+                while pending and pending[0].done:
+                    yield pending.popleft().result
+        finally:
+            self._abandon(pending)
+            if not exhausted:
+                self._count(opened=-1)
+
+    def close(self) -> None:
+        """End what is under way, and the threads. Closing twice is fine."""
+        self._end_all(GuidewayError("the engine was closed"))
+        for thread in self._threads:
+            thread.join()
+
+    def _fill(self, source: Iterator[Task], pending: Pending) -> bool:
+        """Add tasks until enough are under way. Returns True if there are no more."""
+        with self._changed:
+            self._filling += 1
+        try:
+            while len(pending) < self._most:
+                task = next(source, None)
+                if task is None:
+                    return True
+                entry = Entry(task)
+                pending.append(entry)
+                try:
+                    self._parts.input_processor.check(task)
+                except GuidewayError as error:
+                    entry.result, entry.done = self._parts.output_processor.failed(task, error), True
+                    continue
+                with self._changed:
+                    if self._closed:
+                        raise GuidewayError("the engine was closed")
+                    self._entries[task] = entry
+                    self._parts.scheduler.add(task)
+                    self._changed.notify_all()
+            return False
+        finally:
+            with self._changed:
+                self._filling -= 1
+                self._changed.notify_all()
+
+    def _count(self, *, opened: int = 0, awaiting: int = 0) -> None:
+        with self._changed:
+            self._open += opened
+            self._awaiting += awaiting
+            self._changed.notify_all()
+
+    def _await(self, entry: Entry) -> None:
+        """Wait until `entry` is done; in the mode ``sync``, compute until it is."""
+        self._count(awaiting=1)
+        try:
+            if self._mode == "sync":
+                while not self._turn(entry):
+                    pass
+            else:
+                self._start()
+                with self._changed:
+                    self._changed.wait_for(lambda: entry.done)
+        finally:
+            self._count(awaiting=-1)
+
+    def _turn(self, entry: Entry) -> bool:
+        """Compute a step, unless another caller does. Returns whether `entry` is done."""
+        with self._changed:
+            self._changed.wait_for(lambda: entry.done or not self._driving)
+            if entry.done:
+                return True
+            self._driving = True
+        tasks: list[Task] = []
+        work = None
+        try:
+            with self._changed:
+                tasks = self._parts.scheduler.upcoming()
+            self._prepare(tasks)
+            work = self._next()
+            if work is not None:
+                self._deliver(work, self._computing.results(work, self._computing.submit(work)))
+        finally:
+            with self._changed:
+                self._driving = False
+                if not tasks and work is None and not entry.done:
+                    self._changed.wait(IDLE_SECONDS)  # another caller is about to add what fills the step
+                self._changed.notify_all()
+        return entry.done
+
+    # One turn, in one thread or two
+
+    def _prepare(self, tasks: list[Task]) -> None:
+        if not tasks:
+            return
+        try:
+            requests = self._parts.request_processor.prepare(tasks)
+            if len(requests) != len(tasks):
+                raise ValueError(f"{len(requests)} requests of {len(tasks)} tasks")
+        except BaseException as error:
+            requests = [self._computing.named(error)] * len(tasks)
+        with self._changed:
+            for task, request in zip(tasks, requests, strict=True):
+                if isinstance(request, Prepared):
+                    self._parts.scheduler.prepared(request)
+                else:
+                    self._parts.scheduler.abort(task)
+                    self._finish(task, self._parts.output_processor.failed(task, request))
+            self._changed.notify_all()
+
+    def _next(self) -> list[Prepared] | None:
+        """The next work. Called by who holds `_changed`, too."""
+        with self._changed:
+            more = self._filling > 0 or (self._open > 0 and not self._awaiting)
+            work = self._parts.scheduler.next(more=more)
+            return None if work is None else list(work)
+
+    def _deliver(self, work: list[Prepared], results: list[Any]) -> None:
+        with self._changed:
+            self._parts.scheduler.finished(work)
+            for request, result in zip(work, results, strict=True):
+                self._finish(request.task, result)
+            self._changed.notify_all()
+
+    def _finish(self, task: Task, result: Any) -> None:
+        entry = self._entries.pop(task, None)
+        if entry is not None:  # else its caller has gone
+            entry.result, entry.done = result, True
+
+    def _abandon(self, pending: Pending) -> None:
+        with self._changed:
+            for entry in pending:
+                if self._entries.pop(entry.task, None) is not None:
+                    self._parts.scheduler.abort(entry.task)
+            self._changed.notify_all()
+
+    # The threads of the other modes
+
+    def _start(self) -> None:
+        with self._changed:
+            if self._threads or self._closed:
+                return
+            self._threads = [
+                Thread(target=self._guarded, args=(target,), name=f"guideway-{name}", daemon=True)
+                for name, target in (("tokenising", self._tokenise), ("computing", self._compute))
+            ]
+            for thread in self._threads:
+                thread.start()
+
+    def _guarded(self, target: Callable[[], None]) -> None:
+        """Run one of the two. What ends it, such as a part that breaks its contract, ends all there is to do."""
+        try:
+            target()
+        except BaseException as error:
+            self._end_all(self._computing.named(error))
+            raise
+
+    def _tokenise(self) -> None:
+        while True:
+            with self._changed:
+                while not (tasks := self._parts.scheduler.upcoming()):
+                    if self._closed:
+                        return
+                    self._changed.wait()
+            self._prepare(tasks)
+
+    def _compute(self) -> None:
+        depth = 2 if self._mode == "double_buffered" else 1
+        under_way: deque[tuple[list[Prepared], Any]] = deque()
+        while True:
+            with self._changed:
+                while (work := self._next()) is None and not under_way:
+                    if self._closed:
+                        return
+                    self._changed.wait()
+            if work is not None:
+                under_way.append((work, self._computing.submit(work)))
+            if work is None or len(under_way) == depth:
+                oldest, call = under_way.popleft()
+                self._deliver(oldest, self._computing.results(oldest, call))
+
+    def _end_all(self, error: GuidewayError) -> None:
+        with self._changed:
+            self._closed = True
+            for task in list(self._entries):
+                self._parts.scheduler.abort(task)
+                self._finish(task, self._parts.output_processor.failed(task, error))
+            self._changed.notify_all()

@@ -1,0 +1,140 @@
+"""A workflow in service: its parts, its worker and its driver."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from guideway.api.options import mismatch
+from guideway.api.provisional import Executor
+from guideway.api.workflow import ModelFolder, Task, Workflow, WorkflowContext
+from guideway.errors import InvalidConfiguration, InvalidRequest, UnsupportedCapability, close_each
+from guideway.plugins import Plugins
+from guideway.plugins.building import building
+
+from guideway_engine.config import EngineConfig
+from guideway_engine.settings import EngineSettings
+from guideway_engine.workflows.computing import Computing
+from guideway_engine.workflows.driver import Driver, mode_for
+from guideway_engine.workflows.parts import WorkflowWorkers, addresses, make_parts, options_of
+
+__all__ = ["Serving"]
+
+log = logging.getLogger("guideway_engine")
+
+OF_ENGINE = ("embed", "rerank", "classify")
+"""The tasks that an `Engine` has methods of their own for."""
+
+SHARED = ("model", "device", "dtype", "executor", "max_model_len", "workflow", "options", "plugins")
+"""The fields of a configuration that every workflow heeds; the others are about decoding."""
+
+
+class Serving:
+    """The tasks of one workflow, for any number of threads. Raises `InvalidConfiguration` and `PluginError`."""
+
+    def __init__(self, workflow: type[Workflow], model: ModelFolder, config: EngineConfig, plugins: Plugins) -> None:
+        _check_fields(workflow, config)
+        self.workflow = workflow
+        self._model = model
+        self._ids = itertools.count()
+        where = f"workflow.{workflow.name}"
+        given = dict(config.options.get(where, {}))
+        mode = mode_for(given.pop("driver", "auto"), where)
+        places, options = addresses(workflow, given), options_of(workflow, given)
+        context = WorkflowContext(
+            model=model,
+            max_model_len=_max_length(workflow, model, config.max_model_len),
+            dtype=config.dtype,
+            device=config.device,
+            options=options,
+        )
+        plan = plugins.plan(
+            [("workflow", workflow.name)],
+            {"model": config.model, "dtype": config.dtype, "device": config.device},
+        )
+        make_executor: type[Executor] = plugins.load("executor", config.executor)
+        executor_options = dict(config.options.get(f"executor.{make_executor.name}", {}))
+        with building(f"executor.{make_executor.name}"):
+            self._executor = make_executor(
+                WorkflowWorkers(plan, workflow.name, places["runner"], context), executor_options
+            )
+        try:
+            loading = self._executor.submit("load")  # beside which the parts are made, where it is another process
+            parts = make_parts(workflow, places, context)
+            loading.result()
+        except BaseException:
+            self._executor.close()
+            raise
+        self._driver = Driver(parts, Computing(workflow.name, parts, self._executor), mode)
+        log.info("workflow %s serves %s, driven %s", workflow.name, model.architecture, mode)
+
+    def run(
+        self, kind: str, values: Iterable[Any], params: Mapping[str, Any], *, priority: int = 0, tenant: str = ""
+    ) -> Iterator[Any]:
+        """The result of each value, in order, for a task of this kind. Reads `values` as it goes. Raises
+        `UnsupportedCapability` for a task that the workflow does not serve, `InvalidRequest` for what is wrong for all
+        values."""
+        if kind not in self.workflow.tasks:
+            raise UnsupportedCapability(
+                f"this engine runs the workflow {self.workflow.name!r}, which serves {', '.join(self.workflow.tasks)} "
+                f"and not {kind}",
+                field="workflow",
+            )
+        for name, value, hint in (("priority", priority, int), ("tenant", tenant, str)):
+            if wrong := mismatch(name, value, hint):
+                raise InvalidRequest(wrong, field=name)
+        given = {name: value for name, value in params.items() if value is not None}
+        tasks = (
+            Task(
+                request_id=f"request-{number}",
+                kind=kind,
+                value=value,
+                params=given,
+                priority=priority,
+                tenant=tenant,
+                arrival=number,
+            )
+            for value, number in zip(values, self._ids, strict=False)
+        )
+        return self._driver.run(tasks)
+
+    @property
+    def architecture(self) -> str:
+        """The class of the model."""
+        return self._model.architecture
+
+    @property
+    def calls(self) -> str:
+        """The methods of an engine that it serves, in words."""
+        return ", ".join(f"{task}()" if task in OF_ENGINE else f"run({task!r}, ...)" for task in self.workflow.tasks)
+
+    def close(self) -> None:
+        """End what is under way, and let the worker go."""
+        close_each([("driver", self._driver.close), ("executor", self._executor.close)])
+
+
+def _check_fields(workflow: type[Workflow], config: EngineConfig) -> None:
+    """Raise `InvalidConfiguration` for a field that would have no effect."""
+    default = EngineSettings(model=config.model)
+    for name in EngineSettings.__dataclass_fields__:
+        if name not in SHARED and getattr(config, name) != getattr(default, name):
+            raise InvalidConfiguration(
+                f"{name} is about generating text, and the workflow {workflow.name!r} generates none; leave it out",
+                field=name,
+            )
+    if config.plugins.enable:
+        raise InvalidConfiguration(
+            f"the workflow {workflow.name!r} calls no hooks yet, so [plugins] enable must be empty",
+            field="plugins.enable",
+        )
+
+
+def _max_length(workflow: type[Workflow], model: ModelFolder, asked: int | None) -> int:
+    longest = workflow.max_length(model)
+    if asked is not None and asked > longest:
+        raise InvalidConfiguration(
+            f"max_model_len cannot be {asked} with this model: its context is {longest}", field="max_model_len"
+        )
+    return asked or workflow.default_length(model)

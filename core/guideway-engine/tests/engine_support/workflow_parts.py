@@ -1,0 +1,74 @@
+"""Parts that stand in for those of a workflow, named in a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from guideway.api import GuidewayError, Prepared, Task
+from guideway_engine.prefill.forward import Ragged
+from guideway_engine.prefill.outputs import Embeddings
+from guideway_engine.prefill.requests import Tokenizing
+from guideway_engine.prefill.runner import PoolingRunner
+from guideway_engine.prefill.scheduler import PrefillScheduler
+
+POISON = 5 + 13
+"""The id of the word ``w13``."""
+
+
+class PoisonedRunner(PoolingRunner):
+    """Fails at a step that holds the poison."""
+
+    def execute(self, step: Ragged) -> Any:
+        if POISON in step.token_ids:
+            raise RuntimeError("poison")
+        return super().execute(step)
+
+
+class NotFinite(PoolingRunner):
+    """Gives NaN for inputs that hold the poison."""
+
+    def execute(self, step: Ragged) -> Any:
+        output = super().execute(step)
+        ends = step.lengths.cumsum()
+        for index, (end, length) in enumerate(zip(ends, step.lengths, strict=True)):
+            if POISON in step.token_ids[end - length : end]:
+                output[index] = float("nan")
+        return output
+
+
+class BrokenTokenizing(Tokenizing):
+    """Raises where a text holds the poison, whatever else it is given with."""
+
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        if any(task.value == "broken" for task in tasks):
+            raise RuntimeError("broken")
+        return super().prepare(tasks)
+
+
+class RecordingScheduler(PrefillScheduler):
+    """Remembers what each step held."""
+
+    steps: list[list[Any]] = []
+
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        work = super().next(more=more)
+        if work is not None:
+            self.steps.append([request.task.value for request in work])
+        return work
+
+
+class Forgetful(Embeddings):
+    """Gives too few results."""
+
+    def results(self, work: Sequence[Prepared], output: Any) -> list[Any | GuidewayError]:
+        return super().results(work, output)[:-1]
+
+
+class BrokenScheduler(PrefillScheduler):
+    """Breaks at its first step."""
+
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        if self._requests:
+            raise RuntimeError("the scheduler is broken")
+        return None

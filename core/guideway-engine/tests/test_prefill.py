@@ -1,0 +1,294 @@
+"""What prefill-only workflows promise: one result for each input, whatever the others are and however it is driven."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_support.encoders import encoder, stored, texts
+from engine_support.workflow_parts import RecordingScheduler
+from guideway import Engine, EngineClosed, GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
+from guideway.errors import LimitExceeded, UnsupportedCapability
+from guideway_engine.prefill.cutting import cut_text, is_cuttable
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+DRIVERS = ("sync", "async", "double_buffered")
+PARTS = "engine_support.workflow_parts"
+SMALL = {"max_step_requests": 4, "max_step_tokens": 100}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stored(encoder("Bert"), tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def engine(bert: Path) -> Iterator[Engine]:
+    with Engine(bert) as made:
+        yield made
+
+
+def opened(folder: Path, **options: Any) -> Engine:
+    return Engine(folder, workflow="embed", options={"workflow.embed": options})
+
+
+def vectors(results: Any) -> list[bytes | None]:
+    return [None if result.vector is None else result.vector.tobytes() for result in results]
+
+
+def test_drivers_give_identical_results_in_identical_steps(bert: Path) -> None:
+    inputs: list[Any] = [*texts(60), 5, *texts(9)]
+    found, steps = [], []
+    for driver in DRIVERS:
+        RecordingScheduler.steps = []
+        with opened(bert, driver=driver, scheduler=f"{PARTS}:RecordingScheduler", **SMALL) as engine:
+            found.append((vectors(engine.embed(inputs)), vectors(engine.embed(iter(inputs)))))
+        steps.append(RecordingScheduler.steps)
+    assert found[0] == found[1] == found[2]
+    assert found[0][0] == found[0][1]
+    assert found[0][0].count(None) == 1
+    assert steps[0] == steps[1] == steps[2]
+    assert max(map(len, steps[0])) == 4
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("runner", ["PoisonedRunner", "NotFinite"])
+def test_a_poison_text_ends_alone(driver: str, runner: str, bert: Path) -> None:
+    clean = texts(12, 6)
+    poisoned = [*clean[:5], "w1 w13 w2", *clean[5:], "w13"]
+    clean = [text for text in clean if "w13" not in text.split()]
+    with opened(bert, driver=driver, runner=f"{PARTS}:{runner}") as engine:
+        results = engine.embed(poisoned)
+        again = engine.embed(clean)
+    for text, result in zip(poisoned, results, strict=True):
+        assert (result.error is not None) == ("w13" in text.split()), text
+    assert all(result.error is None for result in again)
+    if runner == "PoisonedRunner":
+        assert isinstance(results[5].error, PluginError)
+        assert "workflow.embed failed" in str(results[5].error) and "poison" in str(results[5].error)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize(
+    ("part", "cls", "said"),
+    [("request_processor", "BrokenTokenizing", "broken"), ("output_processor", "Forgetful", "0 results of 1")],
+    ids=["tokenizing", "results"],
+)
+def test_a_part_that_breaks_its_contract_is_named(driver: str, part: str, cls: str, said: str, bert: Path) -> None:
+    with opened(bert, driver=driver, **{part: f"{PARTS}:{cls}"}) as engine:
+        (result,) = engine.embed(["broken"])
+    assert isinstance(result.error, PluginError)
+    assert said in str(result.error)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("driver", ["async", "double_buffered"])
+def test_a_broken_scheduler_leaves_nobody_waiting(driver: str, bert: Path) -> None:
+    with opened(bert, driver=driver, scheduler=f"{PARTS}:BrokenScheduler") as engine:
+        results = engine.embed(texts(3))
+    assert all("the scheduler is broken" in str(result.error) for result in results)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (5, "an input is text"),
+        ([], "holds at least one"),
+        ([1, 285], "token id 285 is not in the vocabulary, which has 285"),
+        ([-1], "token id -1"),
+        ([True], "an input is text"),
+        ("\ud800", "lone surrogate"),
+        (("a", "b"), "no vector of its own"),
+        ({"text": "a"}, "has one of 'prompt'"),
+        ({"prompt": "a", "prompt_token_ids": [1]}, "has one of"),
+        ({"prompt": [1]}, "'prompt' is text"),
+        (b"a", "an input is text"),
+        ("w1 " * 100, "the input has 102 tokens, and the model takes 80"),
+        ([1] * 81, "the input has 81 tokens"),
+    ],
+    ids=itertools.count(),
+)
+def test_wrong_inputs_are_refused_alone_and_say_why(value: Any, said: str, engine: Engine) -> None:
+    before, result, after = engine.embed(["w1", value, "w1"])
+    assert isinstance(result.error, InvalidRequest)
+    assert said in str(result.error)
+    assert vectors([before]) == vectors([after]) != [None]
+
+
+def test_all_forms_of_a_text_are_one(engine: Engine) -> None:
+    ids = [2, 6, 7, 3]
+    forms = ["w1 w2", {"prompt": "w1 w2"}, ids, {"prompt_token_ids": ids}, np.array(ids), tuple(ids)]
+    assert len(set(vectors(engine.embed(forms)))) == 1
+
+
+def test_bytes_are_bounded_before_tokenising(bert: Path) -> None:
+    with opened(bert, max_input_bytes=10) as engine:
+        fits, long = engine.embed(["w1 w2 w3 4", "w1 w2 w3 45"])
+    assert fits.error is None
+    assert isinstance(long.error, LimitExceeded) and "max_input_bytes" in str(long.error)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_what_is_cut_is_what_cutting_afterwards_gives(side: str, engine: Engine) -> None:
+    words = [f"w{i % 280}" for i in range(5000)]
+    kept = words[:78] if side == "right" else words[-78:]
+    for number in (100, 5000):
+        long = words[:number] if side == "right" else words[-number:]
+        (cut,) = engine.embed([" ".join(long)], truncate=side)  # type: ignore[call-overload]
+        (whole,) = engine.embed([" ".join(kept)])
+        assert cut.truncated and not whole.truncated
+        assert cut.num_tokens == 80
+        assert vectors([cut]) == vectors([whole])
+
+
+def test_long_texts_are_cut_before_they_are_tokenised() -> None:
+    rng = random.Random(0)
+    letters = "abcdeé,.!?'\t\n  \u00a0\u3000\u0301中😀0123"
+    corpus = ["".join(rng.choices(letters + "   ", k=20_000)) for _ in range(4)]
+    byte_level = Tokenizer(models.BPE())
+    byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_level.train_from_iterator([corpus[0]], trainers.BpeTrainer(vocab_size=400, show_progress=False))
+    word_piece = Tokenizer.from_str(byte_level.to_str())
+    word_piece.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    for tokenizer, text, side, most in itertools.product((byte_level, word_piece), corpus, ("right", "left"), (1, 50)):
+        assert is_cuttable(tokenizer.to_str())
+        read: list[int] = []
+
+        def encode(piece: str, tokenizer: Tokenizer = tokenizer, read: list[int] = read) -> Any:
+            read.append(len(piece))
+            return tokenizer.encode(piece, add_special_tokens=False)
+
+        encoding = cut_text(text, most, side, encode)  # type: ignore[arg-type]
+        wanted = tokenizer.encode(text, add_special_tokens=False).ids
+        assert (encoding.ids[:most] if side == "right" else encoding.ids[-most:]) == (
+            wanted[:most] if side == "right" else wanted[-most:]
+        )
+        assert len(encoding.ids) > most
+        assert sum(read) < len(text) / 4
+
+
+def test_a_pair_loses_the_end_of_its_second_text(tmp_path: Path) -> None:
+    folder = stored(encoder("Bert", "ForSequenceClassification", num_labels=1), tmp_path)
+    document = " ".join(f"w{i}" for i in range(200))
+    with Engine(folder) as engine:
+        refused, *_ = engine.rerank("w1 w2", [document])
+        cut, *_ = engine.rerank("w1 w2", [document], truncate="right")
+        whole, *_ = engine.rerank("w1 w2", [" ".join(document.split()[:75])])
+        alone, *_ = engine.rerank(document, ["w1"], truncate="right")
+        assert "the input has 205 tokens" in str(refused.error)
+        assert (cut.logit, cut.num_tokens, cut.truncated) == (whole.logit, 80, True)
+        assert "the first text of the pair has 200 tokens" in str(alone.error)
+        with pytest.raises(InvalidRequest, match="documents must be a list"):
+            engine.rerank("w1", "w2")
+
+
+def test_an_iterator_is_read_as_results_are(bert: Path) -> None:
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        while True:
+            read += 1
+            yield f"w{read % 280}"
+
+    for driver in DRIVERS:
+        read = 0
+        with opened(bert, driver=driver, **SMALL) as engine:
+            results = engine.embed(endless())
+            for number, result in enumerate(itertools.islice(results, 100)):
+                assert result.error is None
+                assert read <= number + 8 * 4 + 1
+            results.close()  # type: ignore[attr-defined]
+            assert not engine._serving._driver._entries  # type: ignore[union-attr]
+            assert len(engine.embed(texts(3))) == 3
+
+
+def test_several_threads_share_an_engine(bert: Path) -> None:
+    inputs = [texts(30)[i::3] for i in range(3)]
+    for driver in DRIVERS:
+        with opened(bert, driver=driver, **SMALL) as engine, ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(engine.embed, inputs))
+            alone = [engine.embed(each) for each in inputs]
+        for several, one in zip(found, alone, strict=True):
+            for a, b in zip(several, one, strict=True):
+                np.testing.assert_allclose(a.vector, b.vector, atol=1e-6)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow  # a process that imports torch
+def test_the_worker_may_live_in_another_process(bert: Path, engine: Engine) -> None:
+    with Engine(bert, executor="process") as other:
+        assert vectors(other.embed(texts(5))) == vectors(engine.embed(texts(5)))
+
+
+def test_what_an_engine_does_not_serve_is_refused_by_name(bert: Path, engine: Engine) -> None:
+    with pytest.raises(UnsupportedCapability, match=r"runs the workflow 'embed' with BertModel; call embed\(\)"):
+        engine.generate("w1")
+    with pytest.raises(UnsupportedCapability, match="serves embed and not rerank"):
+        engine.rerank("w1", ["w2"])
+    for refused in (lambda: engine.step(), lambda: engine.vocabulary, lambda: engine.has_work(), engine.check_health):
+        with pytest.raises(UnsupportedCapability):
+            refused()
+    (result,) = engine.run("embed", ["w1"], {"constraint": object()})
+    assert "generates nothing, so constraint would have no effect" in str(result.error)
+    (result,) = engine.run("embed", ["w1"], {"dimension": 3})
+    assert "known: truncate, dimensions" in str(result.error)
+    (result,) = engine.embed(["w1"], dimensions=33)
+    assert "the model has 32" in str(result.error)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"modifiers": ("hello",)}, "modifiers is about generating"),
+        ({"grammar": ("llguidance",)}, "grammar is about generating"),
+        ({"num_speculative_tokens": 2}, "num_speculative_tokens is about generating"),
+        ({"workflow": "rerank"}, "BertModel is no sequence classifier"),
+        ({"workflow": "decode"}, "not a causal language model"),
+        ({"workflow": "embedd"}, "embedd"),
+        ({"max_model_len": 81}, "its context is 80"),
+        ({"workflow": "embed", "options": {"workflow.embed": {"driver": "fast"}}}, "driver of workflow.embed must be"),
+        ({"workflow": "embed", "options": {"workflow.embed": {"pool": "cls"}}}, "pool"),
+        ({"workflow": "embed", "options": {"workflow.embed": {"runner": "x"}}}, "must be 'module:Class'"),
+        ({"workflow": "embed", "options": {"workflow.embed": {"runner": "no:X"}}}, "cannot be imported"),
+        ({"workflow": "embed", "options": {"workflow.embed": {"runner": "json:JSONDecoder"}}}, "no subclass"),
+    ],
+    ids=itertools.count(),
+)
+def test_a_configuration_that_cannot_be_is_refused(settings: dict[str, Any], said: str, bert: Path) -> None:
+    with pytest.raises((InvalidConfiguration, PluginError), match=said):
+        Engine(bert, **settings)
+
+
+def test_a_model_is_opened_as_what_it_is_for(tmp_path: Path) -> None:
+    one = stored(encoder("Bert", "ForSequenceClassification", num_labels=1), tmp_path / "one")
+    with Engine(one) as engine:
+        assert engine._serving is not None and engine._serving.workflow.name == "rerank"
+        with pytest.raises(UnsupportedCapability, match=r"call rerank\(\)"):
+            engine.generate("w1")
+    with Engine("demo", max_num_seqs=1, max_model_len=32) as engine:
+        with pytest.raises(UnsupportedCapability, match="workflow='embed'"):
+            engine.embed(["a"])
+    with Engine("demo", workflow="embed") as engine:
+        assert engine.embed(["a"])[0].error is None
+    unknown = stored(encoder("Bert"), tmp_path / "unknown")
+    config = (unknown / "config.json").read_text().replace('"model_type": "bert"', '"model_type": "swin"')
+    (unknown / "config.json").write_text(config)
+    with pytest.raises(InvalidConfiguration, match=r"(?s)no workflow serves it.*embed: models of type 'swin'"):
+        Engine(unknown)
+
+
+def test_a_closed_engine_takes_nothing(bert: Path) -> None:
+    engine = Engine(bert)
+    late = engine.embed(iter(texts(2)))
+    engine.close()
+    engine.close()
+    with pytest.raises(EngineClosed):
+        engine.embed("w1")
+    with pytest.raises(GuidewayError, match="closed"):
+        next(late)
