@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from guideway_engine.runners.transformers import linear
-from guideway_engine.runners.transformers.linear import use_onednn
+from guideway_engine import linear
+from guideway_engine.linear import use_onednn
 from torch.nn import Linear, Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 

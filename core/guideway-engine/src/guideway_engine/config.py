@@ -18,7 +18,7 @@ from guideway.plugins.limits import Limits
 from guideway.plugins.selection import PluginSettings
 
 from guideway_engine.config_sources import Configuration, from_arguments, read_layers
-from guideway_engine.settings import KIND_OF, EngineSettings
+from guideway_engine.settings import DECODE, KIND_OF, EngineSettings
 
 __all__ = ["EngineArguments", "EngineConfig", "config_of"]
 
@@ -55,11 +55,13 @@ class EngineConfig(EngineSettings):
         return components(self, KIND_OF)
 
     def selection(self, index: PluginIndex) -> tuple[tuple[str, str], ...]:
-        """Return (kind, address) of each component that it selects, besides hooks: the model too, if it is one of
-        `index` and no folder."""
+        """Return (kind, address) of each component that it names, besides hooks: the model too, if it is one of
+        `index` and no folder. A workflow is named if it is a plugin."""
         found = []
         for name, kind in KIND_OF.items():
             value = getattr(self, name)
+            if kind == "workflow" and value in (None, DECODE):
+                continue
             found += [(kind, address) for address in ([value] if isinstance(value, str) else value)]
         name = component_name("model", self.model)
         if index.named("model", name) and not Path(self.model).expanduser().is_dir():

@@ -14,12 +14,15 @@ from guideway.plugins.configuration import Name, Names, Options, freeze_componen
 from guideway.plugins.limits import Limits
 from guideway.plugins.selection import PluginSettings
 
-__all__ = ["KIND_OF", "EngineSettings"]
+__all__ = ["DECODE", "KIND_OF", "EngineSettings"]
 
 Positive: TypeAlias = Annotated[int, Range(1)]
 
 DTYPES = ("auto", "float32", "float16", "bfloat16", "float64", "float", "half", "double")
 """Types of weights a model can compute in, as torch names them."""
+
+DECODE = "decode"
+"""The workflow of the engine's own that generates text; no plugin."""
 
 KIND_OF = {
     "grammar": "grammar",

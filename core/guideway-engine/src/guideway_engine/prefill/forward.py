@@ -20,9 +20,9 @@ from transformers import PreTrainedModel
 
 from guideway_engine.attention.choosing import AUTO, choose_attention
 from guideway_engine.attention.ragged import RaggedStep
+from guideway_engine.linear import use_onednn
 from guideway_engine.prefill.heads import POOLINGS, Head, Pooling, logits
 from guideway_engine.prefill.profile import Profile, last_hidden_state, probe, unsupported
-from guideway_engine.runners.transformers.linear import use_onednn
 
 __all__ = ["Forward", "Output", "Ragged"]
 

@@ -12,7 +12,8 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from guideway_engine.model_files import existing_folder, weights
 from guideway_engine.prefill.families import family_of
-from guideway_engine.prefill.forward import Forward, Ragged
+from guideway_engine.prefill.forward import Ragged
+from guideway_engine.prefill.padded import forward_of
 from guideway_engine.prefill.sentence_transformers import recipe_of
 
 __all__ = ["HeadRunner", "PoolingRunner"]
@@ -29,7 +30,7 @@ class _Runner(WorkflowRunner):
         context = self.context
         folder = existing_folder(context.model.path)
         model = weights(self.auto, folder, context.dtype, context.device, self.may_lack)
-        self._forward = Forward(model, context.options.attention)
+        self._forward = forward_of(model, context.options.attention)
 
 
 class PoolingRunner(_Runner):

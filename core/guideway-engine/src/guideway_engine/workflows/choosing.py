@@ -12,14 +12,12 @@ from guideway.plugins.selection import denial
 
 from guideway_engine.config import EngineConfig
 from guideway_engine.model_path import model_path
+from guideway_engine.settings import DECODE
 
 if TYPE_CHECKING:
     from guideway_engine.workflows.serving import Serving
 
-__all__ = ["DECODE", "choose", "open_workflow", "verdicts"]
-
-DECODE = "decode"
-"""The workflow of the engine's own that generates text."""
+__all__ = ["choose", "open_workflow", "verdicts"]
 
 OURS = "guideway-engine"
 """Workflows of other distributions serve a model only where they are named."""

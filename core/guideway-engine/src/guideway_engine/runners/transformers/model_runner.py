@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (the name everybody knows it by)
 from transformers import PreTrainedModel
 
+from guideway_engine.linear import use_onednn
 from guideway_engine.runners.transformers.attention import PackedStep, pack_step
 from guideway_engine.runners.transformers.kv_store import KVStore
-from guideway_engine.runners.transformers.linear import use_onednn
 from guideway_engine.runners.transformers.masks import Masks
 from guideway_engine.runners.transformers.model_loader import load_model, model_info
 from guideway_engine.runners.transformers.model_support import check_spans, probe_attention
