@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from engine_support.encoders import encoder, stored, texts
 from engine_support.workflow_parts import RecordingScheduler
-from guideway import Engine, EngineClosed, GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
+from guideway import AsyncEngine, Engine, EngineClosed, GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
 from guideway.errors import LimitExceeded, UnsupportedCapability
 from guideway_engine.prefill.cutting import cut_text, is_cuttable
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -231,7 +232,7 @@ def test_what_an_engine_does_not_serve_is_refused_by_name(bert: Path, engine: En
         engine.generate("w1")
     with pytest.raises(UnsupportedCapability, match="serves embed and not rerank"):
         engine.rerank("w1", ["w2"])
-    for refused in (lambda: engine.step(), lambda: engine.vocabulary, lambda: engine.has_work(), engine.check_health):
+    for refused in (lambda: engine.step(), lambda: engine.vocabulary, engine.check_health):
         with pytest.raises(UnsupportedCapability):
             refused()
     (result,) = engine.run("embed", ["w1"], {"constraint": object()})
@@ -271,9 +272,9 @@ def test_a_model_is_opened_as_what_it_is_for(tmp_path: Path) -> None:
         assert engine._serving is not None and engine._serving.workflow.name == "rerank"
         with pytest.raises(UnsupportedCapability, match=r"call rerank\(\)"):
             engine.generate("w1")
-    with Engine("demo", max_num_seqs=1, max_model_len=32) as engine:
-        with pytest.raises(UnsupportedCapability, match="workflow='embed'"):
-            engine.embed(["a"])
+    decoder = Engine("demo", max_num_seqs=1, max_model_len=32)
+    with decoder, pytest.raises(UnsupportedCapability, match="workflow='embed'"):
+        decoder.embed(["a"])
     with Engine("demo", workflow="embed") as engine:
         assert engine.embed(["a"])[0].error is None
     unknown = stored(encoder("Bert"), tmp_path / "unknown")
@@ -281,6 +282,20 @@ def test_a_model_is_opened_as_what_it_is_for(tmp_path: Path) -> None:
     (unknown / "config.json").write_text(config)
     with pytest.raises(InvalidConfiguration, match=r"(?s)no workflow serves it.*embed: models of type 'swin'"):
         Engine(unknown)
+
+
+def test_coroutines_get_what_threads_get(bert: Path, engine: Engine) -> None:
+    async def main() -> list[Any]:
+        async with AsyncEngine(bert) as several:
+            found = await asyncio.gather(*(several.embed(text) for text in texts(20)))
+            with pytest.raises(UnsupportedCapability, match="generates no text"):
+                await several.submit("w1")
+            with pytest.raises(UnsupportedCapability, match="not rerank"):
+                await several.rerank("w1", ["w2"])
+            return [result for (result,) in found]
+
+    for one, other in zip(asyncio.run(main()), engine.embed(texts(20)), strict=True):
+        np.testing.assert_allclose(one.vector, other.vector, atol=1e-6)  # type: ignore[arg-type]
 
 
 def test_a_closed_engine_takes_nothing(bert: Path) -> None:

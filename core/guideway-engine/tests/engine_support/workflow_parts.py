@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from guideway.api import GuidewayError, Prepared, Task
 from guideway_engine.prefill.forward import Ragged
@@ -49,7 +49,7 @@ class BrokenTokenizing(Tokenizing):
 class RecordingScheduler(PrefillScheduler):
     """Remembers what each step held."""
 
-    steps: list[list[Any]] = []
+    steps: ClassVar[list[list[Any]]] = []
 
     def next(self, *, more: bool) -> Sequence[Prepared] | None:
         work = super().next(more=more)
