@@ -1,4 +1,4 @@
-"""What prefill-only workflows promise: one result for each input, whatever the others are and however it is driven."""
+"""Prefill-only workflows keep their promises: one result for each input, whatever the others are."""
 
 from __future__ import annotations
 
