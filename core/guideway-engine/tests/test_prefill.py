@@ -15,7 +15,7 @@ import pytest
 from engine_support.encoders import encoder, stored, texts
 from engine_support.workflow_parts import RecordingScheduler
 from guideway import AsyncEngine, Engine, EngineClosed, GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
-from guideway.errors import LimitExceeded, UnsupportedCapability
+from guideway.errors import LimitExceeded, UnsupportedCapability, WorkerLost
 from guideway_engine.prefill.cutting import cut_text, is_cuttable
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -225,6 +225,18 @@ def test_several_threads_share_an_engine(bert: Path) -> None:
 def test_the_worker_may_live_in_another_process(bert: Path, engine: Engine) -> None:
     with Engine(bert, executor="process") as other:
         assert vectors(other.embed(texts(5))) == vectors(engine.embed(texts(5)))
+
+
+@pytest.mark.slow  # several processes that import torch
+def test_a_text_that_kills_the_worker_ends_alone(bert: Path, engine: Engine) -> None:
+    options = {"workflow.embed": {"runner": f"{PARTS}:DeadlyRunner", "driver": "async", **SMALL}}
+    given = ["w1", "w2", "w13", *texts(6, 5)[1:]]
+    with Engine(bert, workflow="embed", executor="process", options=options) as other:
+        results = other.embed(given)
+    assert [isinstance(result.error, WorkerLost) for result in results] == ["w13" in text.split() for text in given]
+    for result, alone in zip(results, engine.embed(given), strict=True):
+        if result.error is None:
+            np.testing.assert_allclose(result.vector, alone.vector, atol=1e-6)  # type: ignore[arg-type]
 
 
 def test_what_an_engine_does_not_serve_is_refused_by_name(bert: Path, engine: Engine) -> None:

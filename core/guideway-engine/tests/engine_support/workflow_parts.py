@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -22,6 +23,15 @@ class PoisonedRunner(PoolingRunner):
     def execute(self, step: Ragged) -> Any:
         if POISON in step.token_ids:
             raise RuntimeError("poison")
+        return super().execute(step)
+
+
+class DeadlyRunner(PoolingRunner):
+    """Takes its process along at a step that holds the poison."""
+
+    def execute(self, step: Ragged) -> Any:
+        if POISON in step.token_ids:
+            os._exit(1)
         return super().execute(step)
 
 
