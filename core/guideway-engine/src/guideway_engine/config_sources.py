@@ -311,7 +311,8 @@ def _check_known(key: Key, where: str) -> None:
 
 def _check_quotes(key: Key, value: Any, where: str) -> None:
     """Say what to write where text stands for something that is no text."""
-    if not isinstance(value, str) or key == ("model",) or isinstance(KEYS[key].default, str):
+    may_be_text = key == ("model",) or isinstance(KEYS[key].default, str) or KEYS[key].hint == (str | None)
+    if not isinstance(value, str) or may_be_text:
         return
     try:
         meant = KEYS[key].parse(value)

@@ -101,7 +101,10 @@ class Engine(TaskCalls):
 
     def __init__(self, model: str | os.PathLike[str] | EngineConfig, **settings: Unpack[EngineArguments]) -> None:
         self.config = config = config_of(model, settings)
+        self._ids = itertools.count()
+        self._arrivals = itertools.count()
         self._closed = False
+        self._stepping = False
         self._driver: dict[str, int] = {}
         """Under "thread", which one is inside; `setdefault` asks and takes in one."""
         plugins = Plugins(settings=config.plugins)
@@ -120,9 +123,6 @@ class Engine(TaskCalls):
         self._runtime = parts.runtime
         self._hooks = parts.hooks
         self._executor = parts.executor
-        self._ids = itertools.count()
-        self._arrivals = itertools.count()
-        self._stepping = False
         self._scheduler = Scheduler(
             parts.runtime,
             Stepper(parts.runtime, parts.executor, parts.cache),
@@ -138,7 +138,7 @@ class Engine(TaskCalls):
     @property
     def vocabulary(self) -> Vocabulary:
         """The model's tokens. Raises `UnsupportedCapability` unless this engine generates text."""
-        self._check_decodes()
+        self.check_decodes()
         return self._runtime.context.vocabulary
 
     @_by_one_thread
@@ -351,7 +351,7 @@ class Engine(TaskCalls):
     def step(self, *, timeout: float = 0.1) -> None:
         """Bring every running request one step forward. Where nothing can go on before a constraint is compiled or a
         text judged, wait for that, at most `timeout` seconds. Without effect once the engine is closed."""
-        self._check_decodes()
+        self.check_decodes()
         if self._stepping:
             raise EngineBusy("a step is going on, and something inside it, such as a hook, asked for another one")
         try:
@@ -369,21 +369,19 @@ class Engine(TaskCalls):
         priority are about to be let in."""
         from guideway_engine.admission import demand
 
-        self._check_decodes()
+        self.check_decodes()
         priority, num_sequences = demand(params)
         num_others = sum(n for theirs, n in (beside or {}).items() if theirs <= priority)
         most = self.config.max_waiting
         return num_sequences > most or self._scheduler.num_waiting_at(priority) + num_others + num_sequences <= most
 
     def has_work(self) -> bool:
-        """Return whether any request has not ended."""
-        self._check_decodes()
-        return self._scheduler.has_work()
+        """Return whether any request to generate has not ended."""
+        return self._serving is None and self._scheduler.has_work()
 
     def is_waiting(self) -> bool:
         """Return whether nothing can go on before a constraint is compiled or a text judged."""
-        self._check_decodes()
-        return bool(self._scheduler.awaited())
+        return self._serving is None and bool(self._scheduler.awaited())
 
     @_by_one_thread
     def abort(self, generation: Generation) -> None:
@@ -471,9 +469,10 @@ class Engine(TaskCalls):
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosed("the engine is closed and takes no more requests; make a new one")
-        self._check_decodes()
+        self.check_decodes()
 
-    def _check_decodes(self) -> None:
+    def check_decodes(self) -> None:
+        """Raise `UnsupportedCapability` unless this engine generates text. May be called from any thread."""
         if self._serving is not None:
             raise UnsupportedCapability(
                 f"this engine generates no text: it runs the workflow {self._serving.workflow.name!r} with "

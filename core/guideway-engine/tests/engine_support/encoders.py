@@ -107,7 +107,7 @@ def texts(number: int, longest: int = 60) -> list[str]:
 
 @torch.inference_mode()
 def reference(folder: Path, inputs: Sequence[str | tuple[str, str]], *, head: bool = False) -> list[Tensor]:
-    """What `transformers` itself makes of a padded batch: the vectors of each input's tokens, or its logits."""
+    """Compute what `transformers` itself makes of a padded batch: the vectors of each input's tokens, or its logits."""
     tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
     made: Any = (AutoModelForSequenceClassification if head else AutoModel).from_pretrained(folder)
     made.train(False)

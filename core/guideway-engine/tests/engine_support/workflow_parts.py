@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from guideway.api import GuidewayError, Prepared, Task
 from guideway_engine.prefill.forward import Ragged
@@ -22,6 +23,15 @@ class PoisonedRunner(PoolingRunner):
     def execute(self, step: Ragged) -> Any:
         if POISON in step.token_ids:
             raise RuntimeError("poison")
+        return super().execute(step)
+
+
+class DeadlyRunner(PoolingRunner):
+    """Takes its process along at a step that holds the poison."""
+
+    def execute(self, step: Ragged) -> Any:
+        if POISON in step.token_ids:
+            os._exit(1)
         return super().execute(step)
 
 
@@ -49,7 +59,7 @@ class BrokenTokenizing(Tokenizing):
 class RecordingScheduler(PrefillScheduler):
     """Remembers what each step held."""
 
-    steps: list[list[Any]] = []
+    steps: ClassVar[list[list[Any]]] = []
 
     def next(self, *, more: bool) -> Sequence[Prepared] | None:
         work = super().next(more=more)

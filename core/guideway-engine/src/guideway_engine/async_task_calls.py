@@ -1,0 +1,85 @@
+"""The calls of an `AsyncEngine` that embeds, ranks or classifies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from guideway_engine.task_calls import Input, Truncate
+
+if TYPE_CHECKING:
+    from guideway_engine.engine import Engine
+    from guideway_engine.task_results import Classification, Embedding, Score
+
+__all__ = ["AsyncTaskCalls"]
+
+T = TypeVar("T")
+
+MOST_CALLS = 64
+"""The calls that wait for results at once; what they bring is computed together."""
+
+
+class AsyncTaskCalls:
+    """Those of `Engine`, awaited, with a list for a list. What is under way when a call is cancelled is computed."""
+
+    _engine: Engine
+
+    async def embed(
+        self,
+        inputs: str | Sequence[Input],
+        *,
+        dimensions: int | None = None,
+        truncate: Truncate = None,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> list[Embedding]:
+        """`Engine.embed`."""
+        given: dict[str, Any] = {"dimensions": dimensions, "truncate": truncate}
+        return await self._await(partial(self._engine.embed, inputs, **given, priority=priority, tenant=tenant))
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        truncate: Truncate = None,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> list[Score]:
+        """`Engine.rerank`."""
+        call = partial(self._engine.rerank, query, documents, truncate=truncate, priority=priority, tenant=tenant)
+        return await self._await(call)
+
+    async def classify(
+        self,
+        inputs: str | Sequence[Input | tuple[str, str]],
+        *,
+        truncate: Truncate = None,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> list[Classification]:
+        """`Engine.classify`."""
+        call = partial(self._engine.classify, inputs, truncate=truncate, priority=priority, tenant=tenant)
+        return await self._await(call)
+
+    async def run(
+        self,
+        task: str,
+        inputs: str | Sequence[Any],
+        params: Mapping[str, Any] | None = None,
+        *,
+        priority: int = 0,
+        tenant: str = "",
+    ) -> Any:
+        """`Engine.run`."""
+        return await self._await(partial(self._engine.run, task, inputs, params, priority=priority, tenant=tenant))
+
+    async def _await(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._callers, call)
+
+    @cached_property
+    def _callers(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(MOST_CALLS, thread_name_prefix="guideway-call")

@@ -1,0 +1,141 @@
+"""``guideway embed``, ``rerank`` and ``classify``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_support.encoders import encoder, stored, texts
+from guideway import Engine
+from guideway.command_line.program import main
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    head = "ForSequenceClassification"
+    return {
+        "embed": stored(encoder("Bert"), folder / "embed"),
+        "rerank": stored(encoder("Bert", head, num_labels=1), folder / "rerank"),
+        "classify": stored(encoder("Bert", head, id2label={0: "no", 1: "yes"}), folder / "classify"),
+    }
+
+
+@pytest.fixture
+def run(models: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    for name in ("GUIDEWAY_MODEL", "GUIDEWAY_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(task: str, *arguments: str) -> tuple[int, str, str]:
+        try:
+            status = main([task, "--model", str(models[task]), *arguments])
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_matrix_has_a_row_for_each_text(run: Run, models: dict[str, Path], tmp_path: Path) -> None:
+    given = [*texts(5), "w1 " * 100, "w2"]
+    (tmp_path / "in.txt").write_text("\n".join([*given, "", ""]))
+    output = str(tmp_path / "out.npy")
+    status, out, err = run("embed", "--input", str(tmp_path / "in.txt"), "--output", output)
+    assert (status, out) == (1, "")
+    assert "text 5: the input has 102 tokens" in err and "7 texts: 6 done; 1 refused or failed" in err
+    found = np.load(output)
+    assert found.shape == (7, 32) and found.dtype == np.float32
+    with Engine(models["embed"]) as engine:
+        wanted = [result.vector for result in engine.embed(given)]
+    assert np.isnan(found[5]).all() and wanted[5] is None
+    for row in (0, 4, 6):
+        np.testing.assert_allclose(found[row], wanted[row], atol=1e-6)  # type: ignore[arg-type]
+    assert run("embed", "--text", "w1", "-o", output)[0] == 1  # it is there
+    assert [path.name for path in tmp_path.iterdir() if "part" in path.name] == []
+
+
+def test_json_lines_go_in_and_out_and_a_run_goes_on(run: Run, tmp_path: Path) -> None:
+    entries = [
+        {"prompt": "w1 w2", "id": "a"},
+        {"prompt_token_ids": [2, 6, 7, 3], "id": "b"},
+        {"prompt": 3, "id": "c"},
+        {"text": "w1"},
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join([*map(json.dumps, entries), "{"]))
+    arguments = ("--input", str(tmp_path / "in.jsonl"), "--dimensions", "3", "-o", str(tmp_path / "out.jsonl"))
+    status, _, err = run("embed", *arguments)
+    found = lines((tmp_path / "out.jsonl").read_text())
+    assert status == 1
+    assert [line["finish_reason"] for line in found] == ["done", "done", "refused", "refused", "refused"]
+    assert found[0]["embedding"] == found[1]["embedding"] and len(found[0]["embedding"]) == 3
+    assert "unknown key 'text'" in found[3]["error"]["message"] and "line 5 is not JSON" in found[4]["error"]["message"]
+    assert "5 texts: 2 done; 3 refused or failed" in err
+    entries[2]["prompt"] = "w3"
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, entries[:3])))
+    assert run("embed", *arguments)[0] == 1  # the output is there already
+    status, _, err = run("embed", *arguments, "--resume")
+    assert status == 0 and "3 texts: 1 done; 2 done before" in err
+    assert [line["id"] for line in lines((tmp_path / "out.jsonl").read_text())] == ["a", "b", "c"]
+    status, _, err = run("embed", *arguments, "--resume")
+    assert status == 0 and "0 done; 3 done before" in err
+
+
+def test_documents_are_scored_for_a_query(run: Run, models: dict[str, Path], tmp_path: Path) -> None:
+    documents = texts(4, 20)
+    (tmp_path / "in.txt").write_text("\n".join(documents))
+    status, out, _ = run("rerank", "--query", "w5", "--input", str(tmp_path / "in.txt"))
+    with Engine(models["rerank"]) as engine:
+        wanted = [score.score for score in engine.rerank("w5", documents)]
+    assert status == 0
+    np.testing.assert_allclose([line["score"] for line in lines(out)], wanted, atol=1e-6)  # type: ignore[arg-type]
+    pairs = "\n".join(json.dumps({"query": "w5", "document": document}) for document in documents)
+    (tmp_path / "in.jsonl").write_text(pairs)
+    assert [line["score"] for line in lines(run("rerank", "--input", str(tmp_path / "in.jsonl"))[1])] == [
+        line["score"] for line in lines(out)
+    ]
+    status, _, err = run("rerank", "--text", "w1")
+    assert status == 1 and "give --query" in err
+
+
+def test_texts_and_pairs_are_labelled(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "w1"}\n{"pair": ["w1", "w2"]}\n{"pair": ["w1"]}\n')
+    status, out, _ = run("classify", "--input", str(tmp_path / "in.jsonl"))
+    first, second, third = lines(out)
+    assert status == 1
+    assert {first["label"], second["label"]} <= {"no", "yes"} and third["label"] is None
+    assert sum(second["probabilities"].values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "status", "said"),
+    [
+        ("embed", ("--text", "w1", "--resume"), 2, "name it with --output"),
+        ("embed", ("--text", "w1", "--resume", "-o", "x.npy"), 2, "a matrix is whole or not there"),
+        ("classify", ("--text", "w1", "-o", "x.npy"), 2, "classify makes none"),
+        ("embed", ("--input", "nothing.txt"), 1, "cannot read the input 'nothing.txt'"),
+        ("embed", ("--text", "w1", "--workflow", "rerank"), 1, "cannot serve BertModel"),
+        ("embed", ("--text", "w1", "--option", "workflow.embed.driver=fast"), 1, "driver of workflow.embed must be"),
+        ("embed", ("--text", "w1", "--dimensions", "0"), 1, "dimensions"),
+        ("embed", ("--text", "w1", "-o", "no/such/folder.npy"), 1, "cannot write the output"),
+        ("embed", (), 2, "one of the arguments --text --input is required"),
+    ],
+    ids=["resume", "matrix", "labels", "file", "workflow", "driver", "dimensions", "folder", "nothing"],
+)
+def test_wrong_usage_says_what_to_do(
+    task: str, arguments: tuple[str, ...], status: int, said: str, run: Run, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    ended, _, err = run(task, *arguments)
+    assert ended == status and said in err
+    assert "Traceback" not in err and not list(tmp_path.iterdir())
