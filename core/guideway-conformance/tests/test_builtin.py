@@ -8,3 +8,5 @@ from guideway.conformance import conformance
 TestNumpy = conformance("guideway/device.numpy", up_to="core")
 TestReference = conformance("guideway-conformance/grammar.reference", up_to="core")
 TestTorch = conformance("guideway/device.torch", up_to="core")
+TestPacked = conformance("guideway-engine/attention.packed", up_to="core")
+TestSdpa = conformance("guideway-engine/attention.sdpa", up_to="core")

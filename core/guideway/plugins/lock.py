@@ -40,7 +40,7 @@ class Certification:
     """The verdict of the lock file on an installed plugin."""
 
     state: Literal["certified", "locked", "stale", "unproven"]
-    """``locked``: of a provisional kind, and unchanged since it was locked."""
+    """``locked``: of a kind without checks, and unchanged since it was locked."""
     reason: str
     """Why, or at which levels it is certified."""
 
@@ -53,7 +53,7 @@ class Certification:
 def certifying_command(record: PluginRecord, path: str = LOCK_FILE) -> str:
     """Return the command that makes `record` acceptable to the lock file at `path`."""
     where = "" if path == LOCK_FILE else shlex.quote(path)
-    if KINDS[record.kind].provisional:
+    if KINDS[record.kind].unchecked:
         return f"guideway plugins lock {record.id}{where and f' --file {where}'}"
     return f"guideway conform {record.id} --record{where and f' --lock {where}'}"
 
@@ -133,10 +133,10 @@ class Lock:
         return Lock({**self.plugins, plugin.id: Locked(plugin, verdict)})
 
     def certification(self, record: PluginRecord) -> Certification:
-        """Tell whether `record` is certified, as it is installed now. Of a provisional kind, for which there are no
-        checks, no more can be asked than that the files are those that were locked."""
+        """Tell whether `record` is certified, as it is installed now. Of a kind for which there are no checks
+        no more can be asked than that the files are those that were locked."""
         locked = self.plugins.get(record.id)
-        if KINDS[record.kind].provisional:
+        if KINDS[record.kind].unchecked:
             if locked is None:
                 return Certification(
                     "unproven", f"kind {record.kind} has no checks yet, and the lock file does not name it"
