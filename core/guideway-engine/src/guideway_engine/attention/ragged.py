@@ -36,7 +36,7 @@ class RaggedStep:
     sights: Sequence[Sight]
     """By call."""
     lengths: tuple[int, ...]
-    """Of the sequences in the row, in order."""
+    """The lengths of the sequences in the row, in order."""
     calls: int = field(default=0, init=False)
 
     def attend(
