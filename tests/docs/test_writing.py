@@ -14,7 +14,7 @@ from guideway.plugins.scaffold import KINDS_TO_WRITE, new_package
 from tests.docs.blocks import ROOT, Reader, fenced, matches
 from tests.support.stages import everyday
 
-PAGES = {kind: f"docs/writing/{kind}.md" for kind in ("grammar", "device", "modifier", "worker", "hooks")}
+PAGES = {kind: f"docs/writing/{kind}.md" for kind in ("grammar", "device", "modifier", "worker", "hooks", "attention")}
 
 WORKFLOW = "docs/writing/workflow.md"
 """Its contract is not settled, and there are no checks to certify it with."""

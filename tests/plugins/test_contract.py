@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from guideway import api
 from guideway.api import (
+    AttentionBackend,
     GrammarStrategy,
     LogitModifier,
     LogitTransform,
@@ -79,7 +80,16 @@ class Mixin(WorkerMixin):
     contract, name = "1.0", "mine"
 
 
-CORRECT = {"modifier": Modifier, "grammar": Strategy, "device": Device, "worker": Mixin}
+class Attention(AttentionBackend):
+    contract, name, layout = "1.0", "mine", "packed"
+
+    def attend(
+        self, query: Any, key: Any, value: Any, *, lengths: Any, scale: float, causal: bool, window: int | None
+    ) -> Any:
+        return query
+
+
+CORRECT = {"modifier": Modifier, "grammar": Strategy, "device": Device, "worker": Mixin, "attention": Attention}
 
 
 def written(kind: str, **attributes: Any) -> type:
@@ -151,6 +161,10 @@ FITTING = [
     ("grammar", "available", staticmethod(lambda: None)),
     ("device", "__init__", lambda self, device="cpu": None),
     ("worker", "anything", lambda self, of, its, own: None),
+    # what the contract has after a ``*`` comes by name
+    ("attention", "attend", lambda self, query, key, value, *, window, causal, scale, lengths: None),
+    ("attention", "attend", lambda self, q, k, v, lengths, scale, causal, window: None),
+    ("attention", "attend", lambda self, q, k, v, **options: None),
 ]
 
 
@@ -183,6 +197,20 @@ MISFITS = [
     ("grammar", "close", staticmethod(lambda how: None), "it requires how"),
     ("device", "download", lambda self: None, "Mine.download(self) does not fit the contract's download(self, arrays)"),
     ("worker", "before_step", lambda self: None, "it has no place for step"),
+    (
+        "attention",
+        "attend",
+        lambda self, query, key, value, *, lengths, causal: None,
+        "it has no place for scale, window, which hosts pass by name",
+    ),
+    ("attention", "attend", lambda self, query, key, **options: None, "it has no place for value"),
+    (
+        "attention",
+        "attend",
+        lambda self, query, key, value, *, lengths, scale, causal, window, mask: None,
+        "it requires mask, which no host passes",
+    ),
+    ("attention", "attend", lambda self, *args: None, "it has no place for lengths, scale, causal, window"),
 ]
 
 

@@ -7,12 +7,12 @@ classification) hands every layer's queries, keys and values to one backend, man
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from typing import Any, ClassVar, Literal, TypeAlias
 
 __all__ = ["ATTENTION_CAPABILITIES", "ATTENTION_TOLERANCES", "AttentionBackend", "AttentionLayout"]
+
+Tensor: TypeAlias = Any
+"""A tensor of torch, which the library itself does not import."""
 
 AttentionLayout: TypeAlias = Literal["packed", "padded"]
 """The two ways in which the tokens of many sequences stand in one tensor, see `AttentionBackend`."""

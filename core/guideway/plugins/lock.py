@@ -57,7 +57,7 @@ class Certification:
     """The verdict of the lock file on an installed plugin."""
 
     state: Literal["certified", "locked", "stale", "unproven"]
-    """``locked``: of a provisional kind, and unchanged since it was locked."""
+    """``locked``: of a kind without checks, and unchanged since it was locked."""
     reason: str
     """Why, or at which levels it is certified."""
 
@@ -149,12 +149,12 @@ class Lock:
         return Lock({**self.plugins, plugin.id: Locked(plugin, verdict)})
 
     def certification(self, record: PluginRecord) -> Certification:
-        """Tell whether `record` is certified, as it is installed now. Of a provisional kind, for which there are no
+        """Tell whether `record` is certified, as it is installed now. Of a kind for which there are no
         checks, no more can be asked than that the files are those that were locked."""
         if record.group != GROUP:
             return Certification("unproven", "it is written for another contract")
         locked = self.plugins.get(record.id)
-        if KINDS[record.kind].provisional:
+        if KINDS[record.kind].unchecked:
             if locked is None:
                 return Certification(
                     "unproven", f"kind {record.kind} has no checks yet, and the lock file does not name it"

@@ -19,10 +19,11 @@ KINDS_TO_WRITE = {
     "modifier": "logit modifier",
     "worker": "worker mixin",
     "hooks": "validator and observer",
+    "attention": "attention backend",
 }
-"""The kinds whose contract is settled, in words."""
+"""The kinds that the suite has checks for, in words."""
 
-EXTRAS = {"worker": "conformance,engine"}
+EXTRAS = {"worker": "conformance,engine", "attention": "conformance,engine"}
 """The extras that the tests of a kind need of guideway, where that is not ``conformance`` alone."""
 
 

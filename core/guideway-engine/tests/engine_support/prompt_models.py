@@ -70,7 +70,7 @@ def batch_of(*lengths: int, types: bool = False) -> Ragged:
 
 @torch.no_grad()
 def padded(model: PreTrainedModel, batch: Ragged) -> torch.Tensor:
-    """What `transformers` makes of the batch, padded to its longest sequence: logits, or each token's last vector."""
+    """The results of `transformers` for the batch, padded to its longest sequence: logits, or each token's vector."""
     count, longest = len(batch.lengths), int(batch.lengths.max())
     real = torch.arange(longest) < torch.from_numpy(batch.lengths)[:, None]
     arguments = {"input_ids": torch.full((count, longest), PADDING), "attention_mask": real.long()}

@@ -70,13 +70,14 @@ def laid_out(backend: AttentionBackend, row: Row, lengths: tuple[int, ...]) -> R
 def attended(backend: AttentionBackend, case: Case, arguments: Row) -> Tensor:
     """Call `backend` with tensors in its layout and return ``[heads, total, dim]``. Fails if shape or type are not the
     query's."""
-    result = backend.attend(*arguments, lengths=case.lengths, scale=case.scale, causal=case.causal, window=case.window)
-    query = arguments[0]
-    expect(
-        isinstance(result, Tensor) and result.shape == query.shape and result.dtype == query.dtype,
-        f"for a query {tuple(query.shape)} of {query.dtype} it returned "
-        + (f"{tuple(result.shape)} of {result.dtype}" if isinstance(result, Tensor) else type(result).__name__),
+    returned = backend.attend(
+        *arguments, lengths=case.lengths, scale=case.scale, causal=case.causal, window=case.window
     )
+    query = arguments[0]
+    right = isinstance(returned, Tensor) and returned.shape == query.shape and returned.dtype == query.dtype
+    found = f"{tuple(returned.shape)} of {returned.dtype}" if isinstance(returned, Tensor) else type(returned).__name__
+    expect(right, f"for a query {tuple(query.shape)} of {query.dtype} it returned {found}")
+    result: Tensor = returned
     if backend.layout == "packed":
         return result[0]
     pieces = [result[i, :, :length] for i, length in enumerate(case.lengths)]

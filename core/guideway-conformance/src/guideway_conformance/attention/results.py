@@ -120,7 +120,7 @@ def long_sequences_are_no_different(subject: AttentionSubject) -> None:
 
 @check("attention", capability="grouped_query", refusal=refuses(key_heads=2))
 def query_heads_share_key_heads(subject: AttentionSubject) -> None:
-    """Of h query heads on k key heads, head i uses key head ``i // (h // k)``."""
+    """Query heads share key heads: of h on k, head i uses key head ``i // (h // k)``."""
     for heads, key_heads in ((4, 2), (6, 1), (6, 2)):
         check_case(subject, Case(heads=heads, key_heads=key_heads, dtype=subject.dtype))
 

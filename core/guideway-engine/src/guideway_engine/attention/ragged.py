@@ -36,7 +36,7 @@ class RaggedStep:
     sights: Sequence[Sight]
     """By call."""
     lengths: tuple[int, ...]
-    """Of the sequences in the row, in order."""
+    """The lengths of the sequences in the row, in order."""
     calls: int = field(default=0, init=False)
 
     def attend(
@@ -65,9 +65,10 @@ class RaggedStep:
     def _call(
         self, query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, ...], scale: float, sight: Sight
     ) -> Tensor:
-        return self.backend.attend(
+        result: Tensor = self.backend.attend(
             query, key, value, lengths=lengths, scale=scale, causal=sight.causal, window=sight.window
         )
+        return result
 
 
 def _runs(lengths: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int, int]]:

@@ -27,7 +27,7 @@ class Head:
     """The part of a classifier that comes after its encoder."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        base: Any = model.base_model
+        base = model.base_model
         self._score = getattr(model, "score", None)
         """The one layer of a decoder's head, which decoders apply to every token before they pick one."""
         self._model = copy.copy(model)
@@ -47,7 +47,7 @@ class Head:
 class _Computed(torch.nn.Module):
     """Stands where a classifier has its encoder. The vectors come where embeddings would."""
 
-    def __init__(self, base: PreTrainedModel) -> None:
+    def __init__(self, base: torch.nn.Module) -> None:
         super().__init__()
         self.pooler = getattr(base, "pooler", None)
         self.activation = getattr(base, "pooler_activation", None)

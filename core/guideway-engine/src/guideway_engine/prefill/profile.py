@@ -152,8 +152,8 @@ class _Probe:
 
 
 def _sight(model: PreTrainedModel, mask: Mask | bool, max_length: int) -> Sight:
-    """What `mask` shows within `max_length` tokens. Raises `InvalidConfiguration` if that is neither all, nor all
-    before, nor a stretch around."""
+    """Return what `mask` shows within `max_length` tokens. Raises `InvalidConfiguration` if that is neither all, nor
+    all before, nor a stretch around."""
     if isinstance(mask, bool):
         return Sight(mask, None)
     key = torch.arange(max_length)
