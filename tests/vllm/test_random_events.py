@@ -45,10 +45,10 @@ def alone(start: Callable[..., Any], probes: None) -> dict[tuple[str, int, int],
 
 
 def episode(rng: random.Random, kinds: list[str]) -> list[Job]:
-    """Jobs that come within a hundred steps, and some of which are given up."""
+    """Jobs that come soon after one another, and some of which are given up."""
     jobs = []
     for _ in range(JOBS):
-        kind, at = rng.choice(kinds), rng.randrange(100)
+        kind, at = rng.choice(kinds), rng.randrange(2 * JOBS)
         aborted_at = at + rng.randrange(60) if rng.random() < 0.25 else None
         n = rng.randint(1, SEQUENCES) if "seed" in KINDS[kind] else 1
         jobs.append(Job(kind, rng.randrange(NUMBERS), at, rng.randrange(-3, 4), aborted_at, n))
