@@ -8,7 +8,7 @@
 #   make keywords       writes the tables of docs/which-strategy.md anew from what the probes measured
 #   make test-slow      tests that take minutes
 #   make test-vllm      tests inside a real vLLM, in an environment of their own: test-vllm-v1 and test-vllm-v2, by model runner
-#   make test-vllm-slow  those that take long in vLLM's V2 model runner
+#   make test-vllm-slow  those that take long in it, V2 model runner and several processes among them
 #   make demo-vllm      the same schema in vLLM alone and with guideway in it
 #   make test-corpora   CORPORA=folder: tests over a corpus of schemas
 #   make fuzz           SECONDS=240 SEED=text SCHEMAS=n STRATEGIES=names: invalid texts that are taken in silence
@@ -22,7 +22,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 VLLM_VENV ?= .venv-vllm
-V2_TESTS := $(addprefix tests/vllm/test_,v2_runner.py v2_processors.py processors_in_vllm.py modifiers_in_vllm.py exact_state.py)
+V2_TESTS := $(addprefix tests/vllm/test_,v2_runner.py v2_processors.py processors_in_vllm.py modifiers_in_vllm.py exact_state.py random_events.py)
 V2_SLOW_TESTS := $(addprefix tests/vllm/test_,constraints.py mixins_in_vllm.py failures.py)
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
@@ -83,13 +83,14 @@ test-vllm: test-vllm-v1 test-vllm-v2
 
 test-vllm-v1: setup-vllm
 	$(VLLM_BIN)/python -c "import openai, vllm"
-	$(VLLM_BIN)/python -m pytest tests/vllm plugins/guideway-vllm -m "vllm or not vllm" -W default
+	$(VLLM_BIN)/python -m pytest tests/vllm plugins/guideway-vllm -m "not slow" -W default
 
 test-vllm-v2: setup-vllm
 	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_TESTS) -m "not slow" -W default
 
-# what takes longer in the V2 model runner, whose kernels an interpreter runs
+# what takes longer: random events, several processes, distributions; the V2 model runner, whose kernels an interpreter runs
 test-vllm-slow: setup-vllm
+	$(VLLM_BIN)/python -m pytest tests/vllm -m slow -W default
 	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_TESTS) -m slow -W default
 	VLLM_USE_V2_MODEL_RUNNER=1 $(VLLM_BIN)/python -m pytest $(V2_SLOW_TESTS) -m vllm -W default
 

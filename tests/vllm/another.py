@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
@@ -39,23 +40,33 @@ def tokens(folder: Path, *, v2: bool, one_process: bool = True, **options: Any) 
 
 
 def main() -> None:
-    chosen = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"]
-    from tests.vllm.probes_in_vllm import GUIDEWAY
-    from tests.vllm.test_v2_runner import JOBS, generated  # which makes this process one for tests: in one process
+    folder, options = sys.argv[1], json.loads(sys.argv[2])
+    several = os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"]
+    from tests.support.triton_interpreter import use
+    from tests.vllm import conftest
 
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = chosen
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = several  # tests are in one process
+    if options.get("async_scheduling") and not conftest.USES_V2:  # what switches it off on a CPU is repaired there
+        use(Path(mkdtemp()))
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     from guideway_demo_model import DemoModel
     from vllm import LLM
 
-    sys.path.insert(0, sys.argv[1])
-    options = {
+    from tests.vllm.probes_in_vllm import GUIDEWAY
+    from tests.vllm.test_v2_runner import JOBS, generated
+
+    sys.path.insert(0, folder)
+    defaults = {
         "model": str(DemoModel().path()),
         "dtype": "float32",
         "enforce_eager": True,
         "max_model_len": 512,
         "max_num_seqs": 16,
     }
-    llm = LLM(**options | json.loads(sys.argv[2]), additional_config={"guideway": GUIDEWAY})
+    llm = LLM(**(defaults | options), additional_config={"guideway": GUIDEWAY})
+    config = llm.llm_engine.vllm_config
+    assert config.use_v2_model_runner == conftest.USES_V2
+    assert options.get("async_scheduling") in (None, config.scheduler_config.async_scheduling)
     print(json.dumps(generated(llm, JOBS)))
 
 

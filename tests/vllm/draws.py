@@ -23,7 +23,7 @@ PROMPT = "<|user|>xyxyxyxyxy<|assistant|>yxxyxy"
 PATTERN = "(x|y|xx|yy){4}z"
 REQUESTS: dict[str, dict[str, Any]] = {
     "constraint": {"regex": PATTERN, "temperature": 2.0},
-    "top-k": {"regex": PATTERN, "temperature": 3.0, "top_k": 3},
+    "top-k": {"regex": PATTERN, "temperature": 2.0, "top_k": 5},
     "modifier": {"regex": PATTERN, "modifiers": {"hello": {"letter": "x", "strength": 1}}, "temperature": 1.5},
 }
 

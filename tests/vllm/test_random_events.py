@@ -17,9 +17,11 @@ from tests.vllm.conftest import USES_V2
 from tests.vllm.probes_in_vllm import GUIDEWAY, check_nothing_left, installed
 from tests.vllm.test_exact_state import DRAFTS, KINDS, SMALL, Job, counted, run
 
-EPISODES, JOBS = (4, 20) if USES_V2 else (25, 30)
-"""Of each of the two engines: at least 1,000 sequences in V1 and 100 in V2."""
-NUMBERS = 2 if USES_V2 else 5
+EPISODES = {False: 2, True: 2} if USES_V2 else {False: 25, True: 8}
+"""Without drafts, and with them."""
+JOBS = 22 if USES_V2 else 30
+"""Of an episode: in all there are more than 1,000 sequences in V1, and 100 in V2, where steps take 50 times as long."""
+NUMBERS = 1 if USES_V2 else 5
 """Prompts of each kind."""
 SEQUENCES = 3
 """The most sequences of a request that has several."""
@@ -43,10 +45,10 @@ def alone(start: Callable[..., Any], probes: None) -> dict[tuple[str, int, int],
 
 
 def episode(rng: random.Random, kinds: list[str]) -> list[Job]:
-    """Jobs that come within a hundred steps, and some of which are given up."""
+    """Jobs that come soon after one another, and some of which are given up."""
     jobs = []
     for _ in range(JOBS):
-        kind, at = rng.choice(kinds), rng.randrange(100)
+        kind, at = rng.choice(kinds), rng.randrange(2 * JOBS)
         aborted_at = at + rng.randrange(60) if rng.random() < 0.25 else None
         n = rng.randint(1, SEQUENCES) if "seed" in KINDS[kind] else 1
         jobs.append(Job(kind, rng.randrange(NUMBERS), at, rng.randrange(-3, 4), aborted_at, n))
@@ -64,7 +66,7 @@ def test_tokens_are_those_of_an_undisturbed_run(
     names = ["num_preemptions", *(["spec_decode_num_draft_tokens"] if drafts else [])]
     before = [counted(llm, name) for name in names]
     num_whole = num_cut = 0
-    for seed in range(EPISODES):
+    for seed in range(EPISODES[drafts]):
         jobs = episode(random.Random(seed + 1000 * drafts), kinds)
         for job, sequences in zip(jobs, run(llm, jobs), strict=True):
             for index, token_ids in enumerate(sequences):
@@ -75,7 +77,8 @@ def test_tokens_are_those_of_an_undisturbed_run(
                 num_whole += job.aborted_at is None
                 num_cut += job.aborted_at is not None
         check_nothing_left(llm)
-    assert num_whole >= (40 if USES_V2 else 500)
-    assert num_cut >= 5
+    print(f"{num_whole} sequences whole, {num_cut} given up")
+    assert num_whole >= EPISODES[drafts] * JOBS / 2
+    assert num_cut >= EPISODES[drafts]
     happened = [counted(llm, name) - count for name, count in zip(names, before, strict=True)]
     assert min(happened) > 10, dict(zip(names, happened, strict=True))

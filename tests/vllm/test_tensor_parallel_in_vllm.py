@@ -17,6 +17,8 @@ from guideway.plugins import PluginPlan
 from guideway_vllm.ranks import check_ranks
 
 from tests.support.distributions import install
+from tests.vllm.another import tokens
+from tests.vllm.probes_in_vllm import installed
 from tests.vllm.serving import serve
 
 REPOSITORY = Path(__file__).parents[2]
@@ -97,6 +99,16 @@ def test_two_workers_answer_as_one_does(
     assert len(reports) == 2, "a file of each worker"
     (report,) = (file.read_text("utf-8") for file in marks[1].iterdir())
     assert reports == [report, report]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
+def test_two_workers_of_v2(tiny_model: str, tmp_path: Path, sharded: bool) -> None:
+    """`sharded`: vLLM shares the draw of plain steps out among the ranks."""
+    with installed(tmp_path):
+        one = tokens(tmp_path, v2=False, model=tiny_model)
+        given = {"tensor_parallel_size": 2, "enable_batch_sharded_sampling": sharded}
+        assert tokens(tmp_path, v2=True, one_process=False, model=tiny_model, **given) == one
 
 
 def test_a_worker_with_other_plugins_is_named_at_start(

@@ -35,7 +35,7 @@ class Seams(ABC):
 
     @classmethod
     def missing(cls, runner: Any) -> list[str]:
-        """What it has not got, by name, and what vLLM's own classes have not got that come with it."""
+        """List the parts it has not got, by name, and those that vLLM's own classes around it have not got."""
         lacking = [_named(name, given) for name, given in cls.needed.items() if not _has(runner, name, given)]
         for path, names in cls.fields.items():
             has = getattr(_found(path), "__annotations__", {})
@@ -157,7 +157,7 @@ def _has(runner: Any, name: str, parameters: Sequence[str]) -> bool:
 
 
 def _found(path: str) -> Any:
-    """What stands at ``module:name``; None: nothing does."""
+    """Look up ``module:name``; None: there is nothing."""
     module, _, qualified = path.partition(":")
     try:
         return reduce(getattr, qualified.split("."), import_module(module))
