@@ -253,6 +253,34 @@ def test_what_lies_between_forward_pass_and_draw_is_known(monkeypatch: pytest.Mo
             assert seams.missing(runner) == [f"{path}({', '.join(names)})"]
 
 
+def test_processes_of_a_front_end_take_its_vocabulary_over(
+    configured: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import vllm
+    from guideway_vllm.frontend import FrontEnd
+    from guideway_vllm.handover import taken_over
+
+    monkeypatch.setattr(vllm.envs, "VLLM_ENABLE_V1_MULTIPROCESSING", True)
+    config = configured({"grammar": ["llguidance"]})
+    front_end = FrontEnd.of(config)
+    assert front_end is not None
+    assert taken_over(config) is None, "it is here already"
+    fingerprint = front_end._runtime.context.vocabulary.fingerprint
+
+    def told(instance_id: str) -> str:
+        """What a process that is started now finds."""
+        ended = program(
+            "from types import SimpleNamespace as Config\nfrom guideway_vllm.handover import taken_over\n"
+            f"found = taken_over(Config(instance_id={instance_id!r}))\nprint(found and found.fingerprint)"
+        )
+        return ended.stdout.strip() or ended.stderr
+
+    assert told(config.instance_id) == fingerprint
+    assert told("another") == "None"
+    front_end.close()
+    assert told(config.instance_id) == "None"
+
+
 def test_each_missing_seam_is_named_and_nothing_is_changed_then(monkeypatch: pytest.MonkeyPatch) -> None:
     import vllm
     from guideway_vllm import seams, wrapping

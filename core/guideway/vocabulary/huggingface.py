@@ -98,8 +98,8 @@ class TokenBytes:
     def __call__(self, token: str) -> bytes:
         if self._byte_level:
             try:
-                return bytes(BYTE_OF[character] for character in token)
-            except KeyError:  # an added token, written as plain text
+                return token.translate(BYTE_OF).encode("latin-1")
+            except UnicodeEncodeError:  # an added token, written as plain text
                 return token.encode()
         for old, new in self._replacements:
             token = token.replace(old, new)
@@ -256,12 +256,15 @@ def _refusal(part: str, steps: Sequence[dict[str, Any]], step: dict[str, Any] | 
     )
 
 
-def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 characters stand for themselves, the other bytes, in order, for the
-    characters from U+0100 on."""
+def _byte_level_alphabet() -> dict[int, str]:
+    """Make the table for `str.translate` from GPT-2's alphabet to the characters U+0000 to U+00FF, one for each byte:
+    printable Latin-1 characters stand for themselves, the other bytes, in order, for the characters from U+0100 on. A
+    character that is not in the alphabet becomes one past U+00FF, or stays one."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+    table = dict.fromkeys(others, "\uffff")
+    table |= {byte: chr(byte) for byte in printable}
+    return table | {0x100 + i: chr(byte) for i, byte in enumerate(others)}
 
 
 BYTE_OF = _byte_level_alphabet()

@@ -59,11 +59,8 @@ class Partial(SimpleNamespace):
 def config_of_one() -> Any:
     """Return the ``vllm_config`` of a process of vLLM that is being set up, elsewhere what stands in for it; for one
     request at a time, so that no processor makes room for more."""
-    current = None
-    if "vllm" in sys.modules:
-        from vllm.config import get_current_vllm_config_or_none
-
-        current = get_current_vllm_config_or_none()
+    vllm = sys.modules.get("vllm.config")  # which a process of vLLM has long imported
+    current = None if vllm is None else vllm.get_current_vllm_config_or_none()
     if current is None:
         return Partial(scheduler_config=Partial(max_num_seqs=1))
     config, scheduler = copy.copy(current), copy.copy(current.scheduler_config)

@@ -35,6 +35,7 @@ from guideway.runtime.bans import Bans
 from guideway_vllm.answers import Judge
 from guideway_vllm.bans import bans_of
 from guideway_vllm.config import GuestConfig
+from guideway_vllm.handover import Handover
 from guideway_vllm.health import CoreHealth
 from guideway_vllm.observers import Observers
 from guideway_vllm.parts import build_runtime
@@ -73,6 +74,9 @@ class FrontEnd:
             config.modifiers or hooks.validate_submission or hooks.validate_request or self.observers
         )
         self._runtime = build_runtime(config, plugins, vllm_config, front_end=True)
+        self._handover = None
+        if vllm.envs.VLLM_ENABLE_V1_MULTIPROCESSING:
+            self._handover = Handover(self._runtime.context.vocabulary, vllm_config)
         self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
         self._drafts_on_cpu = (
             vllm_config.speculative_config is not None
@@ -275,6 +279,8 @@ class FrontEnd:
     def close(self) -> None:
         """Stop admitting and compiling, and close strategies and modifiers. Closing twice is fine."""
         self._runtime.close()
+        if self._handover is not None:
+            self._handover.close()
         if self.observers is not None:
             self.observers.close()
 

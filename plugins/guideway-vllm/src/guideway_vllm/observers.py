@@ -111,7 +111,7 @@ def _observe(hooks: Sequence[Hook], arguments: dict[str, object]) -> None:
 
 
 class _Result:
-    """What has come of one request."""
+    """All that has come of one request."""
 
     def __init__(self, request: Request, in_pieces: bool) -> None:
         self.request = request

@@ -1,4 +1,4 @@
-"""What is changed in vLLM's server over HTTP, where it has it; what is lost without one of these is logged.
+"""The changes in vLLM's server over HTTP, where it has the place; what is lost without one of these is logged.
 
 =====================================  ================================================================================
 what asks xgrammar                     ``validate_structural_tag_payload``, ``_xgrammar_supports``

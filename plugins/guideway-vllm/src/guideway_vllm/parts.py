@@ -12,6 +12,7 @@ from guideway.plugins import Plugins
 from guideway.runtime import Runtime, RuntimePlan, build_vocabulary
 
 from guideway_vllm.config import GuestConfig
+from guideway_vllm.handover import taken_over
 from guideway_vllm.stock.server import Server, serving
 from guideway_vllm.stock.strategy import StockStrategy
 
@@ -26,12 +27,13 @@ _LOCK = threading.Lock()
 
 
 def vocabulary_of(vllm_config: Any) -> Vocabulary:
-    """The vocabulary of the model's tokenizer, built once for each tokenizer in a process."""
+    """The vocabulary of the model's tokenizer, built once for each tokenizer in a process, and in an engine core not at
+    all if its front end has handed it over."""
     model = vllm_config.model_config
     tokenizer = _tokenizer(vllm_config)
     with _LOCK:
         if tokenizer not in _VOCABULARIES:
-            _VOCABULARIES[tokenizer] = build_vocabulary(
+            _VOCABULARIES[tokenizer] = taken_over(vllm_config) or build_vocabulary(
                 _unwrapped(tokenizer),
                 logits_width=model.get_vocab_size(),
                 stop_token_ids=_stop_token_ids(model),

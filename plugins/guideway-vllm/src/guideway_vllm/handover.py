@@ -1,0 +1,52 @@
+"""The vocabulary that a front end has read, for the engine core that it starts, which would take as long to read it
+from the tokenizer once more."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from guideway.api import Vocabulary
+
+__all__ = ["Handover", "taken_over"]
+
+VARIABLE = "GUIDEWAY_VLLM_VOCABULARY"
+"""In the environment of processes that a front end starts: the id of its ``VllmConfig``, and a file in its memory."""
+
+
+class Handover:
+    """Holds a vocabulary in memory where processes that this one starts find it. Nothing is held where the operating
+    system has no such memory: then each process reads its own."""
+
+    def __init__(self, vocabulary: Vocabulary, vllm_config: Any) -> None:
+        self._file: int | None = None
+        if not hasattr(os, "memfd_create") or not Path("/proc/self/fd").is_dir():
+            return
+        self._file = os.memfd_create("guideway-vocabulary")
+        with open(self._file, "wb", closefd=False) as file:
+            pickle.dump(vocabulary, file)
+        self._told = f"{vllm_config.instance_id}:/proc/{os.getpid()}/fd/{self._file}"
+        os.environ[VARIABLE] = self._told
+
+    def close(self) -> None:
+        """Give the memory back. Closing twice is fine."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+            if os.environ.get(VARIABLE) == self._told:
+                del os.environ[VARIABLE]
+
+
+def taken_over(vllm_config: Any) -> Vocabulary | None:
+    """Return the vocabulary that the front end of this configuration, in another process, has read; None: there is
+    none."""
+    instance, _, path = os.environ.get(VARIABLE, "").partition(":")
+    if not path or instance != vllm_config.instance_id or path.startswith(f"/proc/{os.getpid()}/"):
+        return None
+    with suppress(OSError), Path(path).open("rb") as file:  # it has ended, or is in another container
+        found: Vocabulary = pickle.load(file)  # out of the memory of the process that started this one
+        return found
+    return None
