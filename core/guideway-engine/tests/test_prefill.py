@@ -174,6 +174,21 @@ def test_long_texts_are_cut_before_they_are_tokenised() -> None:
         assert sum(read) < len(text) / 4
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_text_of_few_tokens_is_read_further(side: str) -> None:
+    words = [letter * 30 for letter in "abcdefgh"]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    text = " ".join(random.Random(0).choices(words, k=2000))
+
+    def encode(piece: str) -> Any:
+        return tokenizer.encode(piece, add_special_tokens=False)
+
+    found, wanted = cut_text(text, 50, side, encode).ids, encode(text).ids  # type: ignore[arg-type]
+    assert 50 < len(found) < 500
+    assert found == (wanted[: len(found)] if side == "right" else wanted[-len(found) :])
+
+
 def test_a_pair_loses_the_end_of_its_second_text(tmp_path: Path) -> None:
     folder = stored(encoder("Bert", "ForSequenceClassification", num_labels=1), tmp_path)
     document = " ".join(f"w{i}" for i in range(200))

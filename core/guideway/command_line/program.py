@@ -34,7 +34,10 @@ __all__ = ["main"]
 
 ENABLE_VARIABLE = "GUIDEWAY_PLUGINS_ENABLE"
 
-BROUGHT_BY = {"config": "engine", "conform": "conformance", "generate": "engine", "inspect": "engine"}
+BROUGHT_BY = {
+    "conform": "conformance",
+    **dict.fromkeys(("classify", "config", "embed", "generate", "inspect", "rerank"), "engine"),
+}
 """By command of another distribution of ours: the extra that installs it."""
 
 EPILOG = f"""\
