@@ -200,9 +200,9 @@ def main() -> None:
         [
             "# 512 texts through all-MiniLM-L6-v2: float32, one thread",
             "",
-            f"`python tests/benchmarks/bench_encoder.py --pairs {arguments.pairs} --few {arguments.few}`: seconds of CPU "
-            f"time for {len(ids)} texts of {min(lengths)} to {max(lengths)} tokens, {statistics.mean(lengths):.1f} on average, "
-            f"{len(set(lengths))} different lengths; ours with attention `{ours.forward.attention}`.",
+            f"`python tests/benchmarks/bench_encoder.py --pairs {arguments.pairs} --few {arguments.few}`: seconds of "
+            f"CPU time for {len(ids)} texts of {min(lengths)} to {max(lengths)} tokens, {statistics.mean(lengths):.1f} "
+            f"on average, {len(set(lengths))} different lengths; ours with attention `{ours.forward.attention}`.",
             f"{versions}, Python {platform.python_version()}, {_processor()}.",
             "",
             "The ratio is the median of the other's time over ours, pair by pair, with its confidence interval; the "
