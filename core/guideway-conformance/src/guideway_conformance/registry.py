@@ -19,14 +19,14 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 
 Mode: TypeAlias = Literal["positive", "refusal"]
 
-Act: TypeAlias = Literal["rows", "drafts", "hears"]
+Act: TypeAlias = Literal["rows", "drafts", "hears", "feedback"]
 """A thing that a plugin does. `guideway_conformance.modifier.evidence` says when a modifier did it."""
 
 KIND_MODULES = {
     "grammar": (
         *("alive", "accepting", "masks", "stopping", "undoing", "batches", "languages", "compiling", "supporting"),
         *("whitespace", "texts"),
-        *("lifetime", "extras", "sizes", "machines", "load"),
+        *("lifetime", "hosting", "extras", "sizes", "collisions", "machines", "load"),
     ),
     "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "fused", "choices", "stress"),
     "modifier": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,8 +43,13 @@ def _at_once(work: Callable[[int], Any], times: int) -> list[Any]:
             barrier.wait()
         return work(number)
 
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        return list(pool.map(begin, range(times)))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            return list(pool.map(begin, range(times)))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @check("grammar", tier="stress", seconds=90)
@@ -69,15 +75,15 @@ def compile_is_thread_safe(subject: GrammarSubject) -> None:
 @check("grammar", tier="stress", seconds=90)
 def a_compiled_grammar_is_shared_by_threads(subject: GrammarSubject) -> None:
     """Threads may use the matchers of one compiled grammar, each its own, at once."""
-    for case in subject.few():
-        token_ids = walk(case.session(), 8, 10)
-        alone = _seen_along(case.session(), token_ids)
+    for case, fresh in zip(subject.few(), subject.few(), strict=True):
+        walks = [walk(fresh.session(), 8 + i, 10) for i in range(4 * NUM_THREADS)]
+        alone = [_seen_along(fresh.session(), token_ids) for token_ids in walks]
 
-        def use(_: int, case: Case = case, token_ids: list[int] = token_ids) -> list[Seen]:
-            return _seen_along(case.session(), token_ids)
+        def use(i: int, case: Case = case, walks: list[list[int]] = walks) -> list[Seen]:
+            return _seen_along(case.session(), walks[i])
 
-        for seen in _at_once(use, 4 * NUM_THREADS):
-            for found, wanted in zip(seen, alone, strict=True):
+        for seen, wanted_of in zip(_at_once(use, len(walks)), alone, strict=True):
+            for found, wanted in zip(seen, wanted_of, strict=True):
                 said = f"{case.name}: used beside other threads, {difference(found, wanted, standard())}"
                 expect(found == wanted, said)
 
