@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from guideway_conformance.grammar.subject import GrammarSubject
 from guideway_conformance.grammar.vocabularies import ids_of, standard
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
+from guideway_conformance.threads import interleaved
 
 NUM_NUMBERED = 60
 NUM_THREADS = 8
@@ -143,13 +143,8 @@ def hundreds_of_compilations_at_once(subject: GrammarSubject) -> None:
                 _expect_own(strategy, compiled, near, (), "compiled beside other threads")
         return found
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(NUM_THREADS) as pool:
-            results = list(pool.map(work, range(NUM_THREADS)))
-    finally:
-        sys.setswitchinterval(interval)
+    with interleaved(subject.component), ThreadPoolExecutor(NUM_THREADS) as pool:
+        results = list(pool.map(work, range(NUM_THREADS)))
     for found in results:
         for place, (near, compiled) in enumerate(found[:20]):
             other = found[place - 1][0]

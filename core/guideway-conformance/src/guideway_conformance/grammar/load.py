@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from guideway_conformance.grammar.undoing import fork_is_refused
 from guideway_conformance.grammar.vocabularies import large, show, standard
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
+from guideway_conformance.threads import interleaved
 
 NUM_THREADS = 4
 LONG = 10_000
@@ -34,7 +34,7 @@ def _seen_along(session: Session, token_ids: Sequence[int]) -> list[Seen]:
     return seen
 
 
-def _at_once(work: Callable[[int], Any], times: int) -> list[Any]:
+def _at_once(component: type, work: Callable[[int], Any], times: int) -> list[Any]:
     """Results of `work` in several threads that begin together."""
     barrier = threading.Barrier(NUM_THREADS)
 
@@ -43,13 +43,8 @@ def _at_once(work: Callable[[int], Any], times: int) -> list[Any]:
             barrier.wait()
         return work(number)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(NUM_THREADS) as pool:
-            return list(pool.map(begin, range(times)))
-    finally:
-        sys.setswitchinterval(interval)
+    with interleaved(component), ThreadPoolExecutor(NUM_THREADS) as pool:
+        return list(pool.map(begin, range(times)))
 
 
 @check("grammar", tier="stress", seconds=90)
@@ -66,7 +61,7 @@ def compile_is_thread_safe(subject: GrammarSubject) -> None:
         session = Session(case.strategy, case.strategy.compile(case.sample.constraint), case.vocabulary, name)
         return index, _seen_along(session, walks[index])
 
-    for index, seen in _at_once(compile_one, max(4 * NUM_THREADS, 2 * len(cases))):
+    for index, seen in _at_once(subject.component, compile_one, max(4 * NUM_THREADS, 2 * len(cases))):
         for found, wanted in zip(seen, alone[index], strict=True):
             said = f"{cases[index].name}: compiled beside other threads, {difference(found, wanted, standard())}"
             expect(found == wanted, said)
@@ -82,7 +77,7 @@ def a_compiled_grammar_is_shared_by_threads(subject: GrammarSubject) -> None:
         def use(i: int, case: Case = case, walks: list[list[int]] = walks) -> list[Seen]:
             return _seen_along(case.session(), walks[i])
 
-        for seen, wanted_of in zip(_at_once(use, len(walks)), alone, strict=True):
+        for seen, wanted_of in zip(_at_once(subject.component, use, len(walks)), alone, strict=True):
             for found, wanted in zip(seen, wanted_of, strict=True):
                 said = f"{case.name}: used beside other threads, {difference(found, wanted, standard())}"
                 expect(found == wanted, said)
@@ -102,7 +97,7 @@ def forks_go_to_other_threads(subject: GrammarSubject) -> None:
             def move(i: int, movers: list[Session] = movers, walks: list[list[int]] = walks) -> list[Seen]:
                 return _seen_along(movers[i], walks[i])
 
-            for i, seen in enumerate(_at_once(move, NUM_THREADS)):
+            for i, seen in enumerate(_at_once(subject.component, move, NUM_THREADS)):
                 for found, wanted in zip(seen, alone[i], strict=True):
                     said = f"{case.name}: {'a fork' if i else 'a matcher'} beside forks of it in other threads"
                     expect(found == wanted, f"{said}, {difference(found, wanted, standard())}")

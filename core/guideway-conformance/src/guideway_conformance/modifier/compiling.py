@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +16,7 @@ from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.subject import ModifierSubject
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
+from guideway_conformance.threads import interleaved
 
 __all__: list[str] = []
 
@@ -53,13 +53,8 @@ def compile_serves_several_threads(subject: ModifierSubject) -> None:
     """`compile` may be called from several threads at once."""
     bench = Bench(subject)
     requests = _requests(bench) * ROUNDS
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(NUM_THREADS) as threads:
-            values = list(threads.map(lambda request: _compiled(bench, request), requests))
-    finally:
-        sys.setswitchinterval(interval)
+    with interleaved(subject.cls), ThreadPoolExecutor(NUM_THREADS) as threads:
+        values = list(threads.map(lambda request: _compiled(bench, request), requests))
     for request, value in zip(requests, values, strict=True):
         _expect_same(subject, request, value, "compiled beside others,")
 
