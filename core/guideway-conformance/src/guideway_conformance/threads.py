@@ -46,5 +46,5 @@ def interleaved(component: type) -> Iterator[None]:
     try:
         yield
     finally:
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         sys.setswitchinterval(interval)

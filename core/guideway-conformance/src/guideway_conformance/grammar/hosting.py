@@ -1,4 +1,4 @@
-"""What hosts do with a strategy: they reuse what they hand over, drop what they need no more, and run for days."""
+"""The habits of hosts: they reuse what they hand over, drop what they need no more, and run for days."""
 
 from __future__ import annotations
 
@@ -182,8 +182,9 @@ def answers_are_of_the_state(subject: GrammarSubject) -> None:
                 session.take([token_id])
                 fork.take([token_id])
                 if not fork.is_terminated():
-                    found, wanted = _ask(fork), _ask(fork.twin())
-                    expect(found == wanted, f"{case.name}: a fork {fork.place} answers {found}, a new one {wanted}")
+                    answers, wanted = _ask(fork), _ask(fork.twin())
+                    said = f"{case.name}: a fork {fork.place} answers {answers}, a new one {wanted}"
+                    expect(answers == wanted, said)
 
 
 def _ask(session: Session) -> tuple[object, ...]:

@@ -62,7 +62,9 @@ def _at_stage(logits: NDArray[Any], bench: Bench) -> NDArray[np.float32]:
     logits = logits.astype(np.float64)
     logits[:, len(bench.vocabulary) :] = -np.inf
     peak = logits.max(axis=1, keepdims=True)
-    return (logits - peak - np.log(np.exp(logits - peak).sum(axis=1, keepdims=True))).astype(np.float32)
+    total = np.log(np.exp(logits - peak).sum(axis=1, keepdims=True))
+    logprobs: NDArray[np.float32] = (logits - peak - total).astype(np.float32)
+    return logprobs
 
 
 def _expect_numbers(bench: Bench, work: Work, payload: Payload, logits: NDArray[Any], what: str) -> None:
@@ -179,7 +181,7 @@ def full_contexts(subject: ModifierSubject) -> None:
             long = replace(request, prompt_token_ids=prompt)
             slow, fast = bench.begin(long, slot=1), bench.begin(long, slot=2)
             slow.example = fast.example = example
-            rows = []
+            rows: list[NDArray[Any]] = []
             while slow.outcome == "continue" and len(rows) < 18:
                 rows.append(bench.step([slow]).of(0))
             if "forecasts" in subject.traits(subject.component) and rows:

@@ -136,7 +136,7 @@ class OldAnswersPlace(Place):
 
 @saboteur("grammar.answers_are_of_the_state")
 class ForksAnswerForTheirOrigin(Sane):
-    """What a fork validates is what its parent would have."""
+    """A fork validates what its parent would have."""
 
     State: ClassVar[type[Place]] = OldAnswersPlace
 
