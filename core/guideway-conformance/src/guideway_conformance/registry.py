@@ -67,7 +67,7 @@ class Check:
     trait: str | None
     """The trait that a plugin has to have for the check to be planned at all, such as ``kind:regex``."""
     acts: tuple[Act, ...]
-    """What the plugin has to do at least once while the check runs: else the check has shown nothing."""
+    """The acts a plugin has to show at least once while the check runs: else it has shown nothing."""
     seconds: float
     """The seconds of processor time it may take on a slow machine; the plugin then counts as hanging."""
     positive: Callable[[Any], None]

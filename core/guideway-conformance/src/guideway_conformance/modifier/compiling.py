@@ -24,7 +24,7 @@ NUM_STEPS = 3
 NUM_THREADS = 8
 ROUNDS = 10
 MOST_VARIANTS = 12
-"""Of each example."""
+"""The most of them for each example."""
 
 
 @check("modifier", trait="compiles")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from guideway.api import LogitModifier
@@ -13,10 +14,6 @@ from guideway_conformance.modifier.records import Applied, Running
 from guideway_conformance.modifier.verbs import Answers
 from guideway_conformance.registry import Act
 from guideway_conformance.subjects import NotPerformed
-
-if TYPE_CHECKING:
-    from guideway_conformance.modifier.bench import Bench
-    from guideway_conformance.modifier.subject import ModifierSubject
 
 __all__ = ["Evidence", "require"]
 
@@ -44,6 +41,8 @@ class Evidence:
     """Sequences that it ended."""
     sequences: list[Running] = field(default_factory=list)
     """All that were started."""
+    new_bench: Callable[[], Any] | None = None
+    """Makes another `Bench` like those they ran on; None as long as there was none."""
 
     def saw(self, applied: Applied, before: NDArray[Any]) -> None:
         """Count the rows of a step, whose logits were `before`."""
@@ -60,10 +59,9 @@ class Evidence:
         self.acted_after_drafts += int(after_draft[rows[changed]].sum())
 
 
-def require(subject: ModifierSubject, acts: tuple[Act, ...]) -> None:
+def require(cls: type[LogitModifier[Any]], evidence: Evidence, acts: tuple[Act, ...]) -> None:
     """Raises `NotPerformed`, saying which example to add, if the modifier did not do each of `acts`."""
-    evidence = subject.evidence
-    acts_without_rows = evidence.ended or (not evidence.rows and subject.cls.report is not LogitModifier.report)
+    acts_without_rows = evidence.ended or (not evidence.rows and cls.report is not LogitModifier.report)
     if "rows" in acts and not evidence.acted and not acts_without_rows:
         raise NotPerformed(
             f"your examples never made it act: its payloads spoke of {evidence.rows} rows, and none was changed. {HOW} "
@@ -74,25 +72,23 @@ def require(subject: ModifierSubject, acts: tuple[Act, ...]) -> None:
             f"your examples never made it act after drafts: of {evidence.draft_rows} rows after drafts none was "
             f"changed. {HOW} at which it acts on more than the first row of a step"
         )
-    listens = subject.cls.accept is not LogitModifier.accept and not subject.cls.derived
+    listens = cls.accept is not LogitModifier.accept and not cls.derived
     if "hears" in acts and listens:
-        _require_hearing(subject, "tokens")
+        _require_hearing(evidence, "tokens")
     if "feedback" in acts and listens:
-        _require_hearing(subject, "feedback")
+        _require_hearing(evidence, "feedback")
 
 
-def _require_hearing(subject: ModifierSubject, what: str) -> None:
+def _require_hearing(evidence: Evidence, what: str) -> None:
     """Raises `NotPerformed` unless some sequence gets what one whose modifier heard no `what` would not get."""
-    from guideway_conformance.modifier.bench import Bench
-
-    heard = [sequence for sequence in subject.evidence.sequences if sequence.state is not None and sequence.tokens]
-    if not heard or subject.evidence.ended:
+    heard = [sequence for sequence in evidence.sequences if sequence.state is not None and sequence.tokens]
+    if not heard or evidence.ended or evidence.new_bench is None:
         return
     of_each: dict[tuple[int, int], Running] = {}
     for sequence in heard:
         of_each.setdefault((id(sequence.example), len(sequence.tokens)), sequence)
     for sequence in sorted(of_each.values(), key=lambda sequence: -len(sequence.tokens))[:MOST]:
-        if _mattered(Bench(subject), Bench(subject), sequence, told_tokens=what == "feedback"):
+        if _mattered(evidence.new_bench(), evidence.new_bench(), sequence, told_tokens=what == "feedback"):
             return
     raise NotPerformed(
         f"your examples never made it act on what it heard: of {len(heard)} sequences each got what a state gives that "
@@ -100,7 +96,7 @@ def _require_hearing(subject: ModifierSubject, what: str) -> None:
     )
 
 
-def _mattered(hearing: Bench, deaf: Bench, sequence: Running, *, told_tokens: bool) -> bool:
+def _mattered(hearing: Any, deaf: Any, sequence: Running, *, told_tokens: bool) -> bool:
     """Return whether `sequence`, heard again, gets at any step what it would not get if nothing had been heard, or with
     `told_tokens` the tokens with other feedback. What it teaches the modifier may matter to the next one only."""
 
@@ -127,8 +123,8 @@ def _mattered(hearing: Bench, deaf: Bench, sequence: Running, *, told_tokens: bo
     return differ()
 
 
-def _at_start(bench: Bench, sequence: Running) -> Running:
+def _at_start(bench: Any, sequence: Running) -> Running:
     """`sequence` as it started."""
-    again = bench.again(sequence, hears=False)
+    again: Running = bench.again(sequence, hears=False)
     again.tokens = []
     return again

@@ -98,7 +98,7 @@ def payloads_go_to_workers(subject: ModifierSubject) -> None:
 
 @check("modifier", tier="extended", acts=("rows",))
 def the_clock_is_nothing(subject: ModifierSubject) -> None:
-    """What a sequence gets is a function of its request and tokens: hours may pass between two steps, and the same
+    """The work of a modifier is a function of request and tokens: hours may pass between two steps, and the same
     steps at another time of day give the same."""
     plain, late = Bench(subject), Bench(subject)
     learns = bool(plain.transform.emits)
