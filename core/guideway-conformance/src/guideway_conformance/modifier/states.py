@@ -319,7 +319,8 @@ def release_takes_every_end(subject: ModifierSubject) -> None:
 def release_ends_one_sequence(subject: ModifierSubject) -> None:
     """To let go of one sequence is nothing to the others, nor to who has its slot next."""
     bench = Bench(subject)
-    for last in range(3, 3 + max(2, len(bench.examples))):
+    # Feedback may teach the modifier something that holds for all, so of such a one only the first turn is the same.
+    for last in range(3, 4 if bench.transform.emits else 3 + max(2, len(bench.examples))):
         other = Bench(subject)
         kept, same = bench.start(0, slot=5), other.start(0, slot=5)
         for number in (last - 2, last - 1):
