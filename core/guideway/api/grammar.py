@@ -72,6 +72,10 @@ class Matcher(ABC):
 
     Token ids are ints the host has checked to lie inside the vocabulary; they come in tuples. What counts of an output
     is its bytes: however they are cut into tokens, every way is legal and leads to the same state.
+
+    Every answer is a function of constraint, stop tokens and accepted tokens alone: it is the same after forks,
+    rollbacks and replays, hours later, and in another process. A matcher keeps what it needs: the host may let go of
+    its grammar and its strategy, without closing it, while the matcher lives.
     """
 
     @abstractmethod
@@ -153,7 +157,8 @@ class CompiledGrammar(ABC):
 class FillJob:
     """One sequence's part of a batch fill: its rows are `first_row` and one after it per draft token.
 
-    A host keeps one job per sequence and updates it from step to step.
+    A host keeps one job per sequence and updates it from step to step. The jobs and their list are a strategy's for the
+    call of `fill` alone: right after it the host changes them, and the next step may come with the same objects.
     """
 
     matcher: Matcher
@@ -207,8 +212,9 @@ class GrammarStrategy(ABC):
 
     @abstractmethod
     def compile(self, constraint: Constraint) -> CompiledGrammar:
-        """Compile; slow, and called from several threads at once. Raises `InvalidGrammar` or `UnsupportedGrammar`
-        and nothing else; a grammar that matches no text at all is invalid."""
+        """Compile; slow, and called from several threads at once. Constraints are the same only if they are so to the
+        last character: case, white space and the form of an accent count. Raises `InvalidGrammar` or
+        `UnsupportedGrammar` and nothing else; a grammar that matches no text at all is invalid."""
 
     def from_bytes(self, data: bytes) -> CompiledGrammar:
         """Read what `CompiledGrammar.to_bytes` wrote, for an equal vocabulary and equal options."""
@@ -222,12 +228,12 @@ class GrammarStrategy(ABC):
         """Fill the rows of every job; ``int32[len(jobs)]``: how many of its drafts each job would accept, or -1 if
         its matcher failed (`FillJob.error` says why), which leaves all other jobs' rows correct.
 
-        `bitmask` is a block of rows for these jobs, the host's again after the call; the rows before and after theirs
-        are guards: a strategy that writes to one has failed, and nobody else's rows are touched. A job's first row is
-        the mask of its state, the row after draft i the mask once drafts up to i were
-        accepted. Rows after the first refused draft, after a draft that terminates and after one that leads to a
-        dead end (it counts as refused) stay untouched. All matchers end in the state they started in. Override where
-        the library fills batches in parallel.
+        `bitmask` is a block of rows for these jobs, the host's again after the call, as the returned array is: a fill
+        writes every row it owes, though it wrote the same one before. The rows before and after theirs are guards: a
+        strategy that writes to one has failed, and nobody else's rows are touched. A job's first row is the mask of its
+        state, the row after draft i the mask once drafts up to i were accepted. Rows after the first refused draft,
+        after a draft that terminates and after one that leads to a dead end (it counts as refused) stay untouched. All
+        matchers end in the state they started in. Override where the library fills batches in parallel.
         """
         accepted = np.zeros(len(jobs), dtype=np.int32)
         for i, job in enumerate(jobs):

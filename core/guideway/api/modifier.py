@@ -47,9 +47,9 @@ class WorkerContext:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A use of a modifier for conformance runs: what makes it act. What is None the suite chooses. In the suite's
-    vocabulary the first 256 token ids are the bytes, and a token id that a run's vocabulary does not have is left
-    out."""
+    """A use of a modifier for conformance runs: what makes it act, within the first dozen tokens. What is None the
+    suite chooses. In the suite's vocabulary the first 256 token ids are the bytes, and a token id that a run's
+    vocabulary does not have is left out."""
 
     options: Mapping[str, Any]
     """A value that ``params.modifiers[name]`` may have."""
@@ -83,7 +83,8 @@ class Step(Protocol):
         ...
 
     def hidden_states(self, rows: Array) -> Array:
-        """``float[m, hidden]``: the model's last hidden states. (`Need.HIDDEN_STATES`)"""
+        """``float[m, hidden]``: the model's last hidden states, in its own type: float32, float16 or bfloat16, whose
+        sums of squares may overflow. (`Need.HIDDEN_STATES`)"""
         ...
 
     def bitmask(self, rows: Array) -> Array:
@@ -166,8 +167,10 @@ class LogitModifier(ABC, Generic[State]):
     result's `unenforced` (unless it is `LogitTransform.hard` as the grammar mask is).
 
     Token ids come in tuples, the arrays of batch and feedback are read-only, and the host may reuse them after the
-    step: keep copies. `options` are the operator's. Methods are called by one thread, but for those that say
-    otherwise. An exception in any of them ends the one request it concerned with `FinishReason.INTERNAL_ERROR`.
+    step: keep copies. What it does and answers is a function of request, options, tokens and feedback, never of the
+    clock: the same after forks and replays, hours later, and in another process. `options` are the operator's. Methods
+    are called by one thread, but for those that say otherwise. An exception in any of them ends the one request it
+    concerned with `FinishReason.INTERNAL_ERROR`.
     """
 
     contract: ClassVar[str]
@@ -229,9 +232,10 @@ class LogitModifier(ABC, Generic[State]):
         return CONTINUE
 
     def forced(self, state: State, limit: int) -> Sequence[int]:
-        """At most `limit` tokens that must come next, because its transform leaves no other; the state does not move. A
-        host may compute several of them in one step, as drafts which the draw confirms: what is forced is up to the
-        transform, and a host that does not ask computes the same output."""
+        """At most `limit` tokens that must come next, because its transform leaves no other: in the row before each,
+        with those before it as drafts, every other token is at -inf. `validate` lets them pass; the state does not
+        move. A host may compute several of them in one step, as drafts which the draw confirms: what is forced is up to
+        the transform, and a host that does not ask computes the same output."""
         return ()
 
     def validate(self, state: State, token_ids: Sequence[int]) -> int:
@@ -252,8 +256,10 @@ class LogitModifier(ABC, Generic[State]):
 
     def report(self, state: State) -> Mapping[str, Any] | None:
         """Return what the user is told of a sequence in `Completion.reports`, by this modifier's name: JSON, at most 4
-        KiB of it; None: nothing. Asked once, when a sequence that neither failed nor was given up has ended, before
-        `release`. If it fails, the request ends with `FinishReason.INTERNAL_ERROR` and keeps its text."""
+        KiB of it; None: nothing. A function of the state, as all else is: a replayed state tells the same, and a fork
+        what its parent would, up to where they part. Asked once, when a sequence that neither failed nor was given up
+        has ended, before `release`. If it fails, the request ends with `FinishReason.INTERNAL_ERROR` and keeps its
+        text."""
         return None
 
     def release(self, state: State | None) -> None:

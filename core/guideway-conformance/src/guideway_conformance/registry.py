@@ -19,14 +19,14 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 
 Mode: TypeAlias = Literal["positive", "refusal"]
 
-Act: TypeAlias = Literal["rows", "drafts", "hears"]
+Act: TypeAlias = Literal["rows", "drafts", "hears", "feedback"]
 """A thing that a plugin does. `guideway_conformance.modifier.evidence` says when a modifier did it."""
 
 KIND_MODULES = {
     "grammar": (
         *("alive", "accepting", "masks", "stopping", "undoing", "batches", "languages", "compiling", "supporting"),
         *("whitespace", "texts"),
-        *("lifetime", "extras", "sizes", "machines", "load"),
+        *("lifetime", "hosting", "extras", "sizes", "collisions", "machines", "load"),
     ),
     "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "fused", "choices", "stress"),
     "modifier": (
@@ -68,7 +68,7 @@ class Check:
     trait: str | None
     """The trait that a plugin has to have for the check to be planned at all, such as ``kind:regex``."""
     acts: tuple[Act, ...]
-    """What the plugin has to do at least once while the check runs: else the check has shown nothing."""
+    """The acts a plugin has to show at least once while the check runs: else it has shown nothing."""
     seconds: float
     """The seconds of processor time it may take on a slow machine; the plugin then counts as hanging."""
     positive: Callable[[Any], None]

@@ -20,6 +20,7 @@ from guideway_conformance.grammar.undoing import fork_is_refused
 from guideway_conformance.grammar.vocabularies import large, show, standard
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
+from guideway_conformance.threads import interleaved
 
 NUM_THREADS = 4
 LONG = 10_000
@@ -33,7 +34,7 @@ def _seen_along(session: Session, token_ids: Sequence[int]) -> list[Seen]:
     return seen
 
 
-def _at_once(work: Callable[[int], Any], times: int) -> list[Any]:
+def _at_once(component: type, work: Callable[[int], Any], times: int) -> list[Any]:
     """Results of `work` in several threads that begin together."""
     barrier = threading.Barrier(NUM_THREADS)
 
@@ -42,7 +43,7 @@ def _at_once(work: Callable[[int], Any], times: int) -> list[Any]:
             barrier.wait()
         return work(number)
 
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
+    with interleaved(component), ThreadPoolExecutor(NUM_THREADS) as pool:
         return list(pool.map(begin, range(times)))
 
 
@@ -60,7 +61,7 @@ def compile_is_thread_safe(subject: GrammarSubject) -> None:
         session = Session(case.strategy, case.strategy.compile(case.sample.constraint), case.vocabulary, name)
         return index, _seen_along(session, walks[index])
 
-    for index, seen in _at_once(compile_one, max(4 * NUM_THREADS, 2 * len(cases))):
+    for index, seen in _at_once(subject.component, compile_one, max(4 * NUM_THREADS, 2 * len(cases))):
         for found, wanted in zip(seen, alone[index], strict=True):
             said = f"{cases[index].name}: compiled beside other threads, {difference(found, wanted, standard())}"
             expect(found == wanted, said)
@@ -69,15 +70,15 @@ def compile_is_thread_safe(subject: GrammarSubject) -> None:
 @check("grammar", tier="stress", seconds=90)
 def a_compiled_grammar_is_shared_by_threads(subject: GrammarSubject) -> None:
     """Threads may use the matchers of one compiled grammar, each its own, at once."""
-    for case in subject.few():
-        token_ids = walk(case.session(), 8, 10)
-        alone = _seen_along(case.session(), token_ids)
+    for case, fresh in zip(subject.few(), subject.few(), strict=True):
+        walks = [walk(fresh.session(), 8 + i, 10) for i in range(4 * NUM_THREADS)]
+        alone = [_seen_along(fresh.session(), token_ids) for token_ids in walks]
 
-        def use(_: int, case: Case = case, token_ids: list[int] = token_ids) -> list[Seen]:
-            return _seen_along(case.session(), token_ids)
+        def use(i: int, case: Case = case, walks: list[list[int]] = walks) -> list[Seen]:
+            return _seen_along(case.session(), walks[i])
 
-        for seen in _at_once(use, 4 * NUM_THREADS):
-            for found, wanted in zip(seen, alone, strict=True):
+        for seen, wanted_of in zip(_at_once(subject.component, use, len(walks)), alone, strict=True):
+            for found, wanted in zip(seen, wanted_of, strict=True):
                 said = f"{case.name}: used beside other threads, {difference(found, wanted, standard())}"
                 expect(found == wanted, said)
 
@@ -96,7 +97,7 @@ def forks_go_to_other_threads(subject: GrammarSubject) -> None:
             def move(i: int, movers: list[Session] = movers, walks: list[list[int]] = walks) -> list[Seen]:
                 return _seen_along(movers[i], walks[i])
 
-            for i, seen in enumerate(_at_once(move, NUM_THREADS)):
+            for i, seen in enumerate(_at_once(subject.component, move, NUM_THREADS)):
                 for found, wanted in zip(seen, alone[i], strict=True):
                     said = f"{case.name}: {'a fork' if i else 'a matcher'} beside forks of it in other threads"
                     expect(found == wanted, f"{said}, {difference(found, wanted, standard())}")

@@ -87,6 +87,7 @@ class Bench:
         max_model_len: int = MAX_MODEL_LEN,
     ) -> None:
         self.subject = subject
+        subject.evidence.new_bench = lambda: Bench(subject)
         self.cls = subject.cls
         self.vocabulary = synthetic() if vocabulary is None else vocabulary
         self.device = subject.device() if device is None else device

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import copy
-import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from dataclasses import replace
+from itertools import islice, product
 from typing import Any
 
-from guideway.api import Request
+from guideway.api import Example, Request
 
 from guideway_conformance.modifier.bench import REFUSALS, Bench
 from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.subject import ModifierSubject
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
+from guideway_conformance.threads import interleaved
 
 __all__: list[str] = []
 
 NUM_STEPS = 3
 NUM_THREADS = 8
 ROUNDS = 10
+MOST_VARIANTS = 12
+"""The most of them for each example."""
 
 
 @check("modifier", trait="compiles")
@@ -50,13 +53,8 @@ def compile_serves_several_threads(subject: ModifierSubject) -> None:
     """`compile` may be called from several threads at once."""
     bench = Bench(subject)
     requests = _requests(bench) * ROUNDS
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(NUM_THREADS) as threads:
-            values = list(threads.map(lambda request: _compiled(bench, request), requests))
-    finally:
-        sys.setswitchinterval(interval)
+    with interleaved(subject.cls), ThreadPoolExecutor(NUM_THREADS) as threads:
+        values = list(threads.map(lambda request: _compiled(bench, request), requests))
     for request, value in zip(requests, values, strict=True):
         _expect_same(subject, request, value, "compiled beside others,")
 
@@ -66,7 +64,7 @@ def equal_keys_mean_equal_values(subject: ModifierSubject) -> None:
     """Either of two requests with equal `compile_key`s may be given what was compiled for the other."""
     bench = Bench(subject)
     keyed: list[tuple[Hashable, Request]] = []
-    for request in _requests(bench):
+    for request in (*_requests(bench), *_variants(bench)):
         key = bench.modifier.compile_key(request)
         try:
             hash(key)
@@ -103,6 +101,36 @@ def _requests(bench: Bench) -> list[Request]:
     return [bench.request(example, 2 * i + j) for i, example in enumerate(examples) for j in range(2)]
 
 
+def _variants(bench: Bench) -> list[Request]:
+    """Requests with options that are nearly those of an example, as far as the modifier takes them."""
+    found: list[Request] = []
+    for i, example in enumerate(bench.examples):
+        for j, options in enumerate(islice(_changed(dict(example.options)), MOST_VARIANTS)):
+            request = bench.request(replace(example, options=options), len(bench.examples) * 2 + 100 * i + j)
+            try:
+                bench.modifier.compile_key(request)
+                taken = bench.begin(request)
+            except Exception:  # options that nobody promised to understand
+                continue
+            bench.release(taken)
+            found.append(request)
+    return found
+
+
+def _changed(value: Any) -> Iterator[Any]:
+    """Plain values that differ from `value` in one place, and not by much."""
+    if isinstance(value, str):
+        yield from (value.swapcase(), value[::-1], value[:-1])
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield from (value + 1, value + 1e-3 if isinstance(value, float) else value + 2)
+    elif isinstance(value, Mapping):
+        yield from ({**value, key: other} for key in value for other in _changed(value[key]))
+    elif isinstance(value, list | tuple):
+        yield from (value[::-1], value[:-1])
+        for i, entry in enumerate(value):
+            yield from ([*value[:i], other, *value[i + 1 :]] for other in _changed(entry))
+
+
 def _compiled(bench: Bench, request: Request) -> Any:
     try:
         return bench.modifier.compile(request, None)
@@ -115,6 +143,8 @@ def _expect_same(subject: ModifierSubject, request: Request, value: Any, how: st
     given, own = Bench(subject), Bench(subject)
     try:
         pair = given.begin(request, slot=3, compiled=value), own.begin(request, slot=3)
+        for sequence in pair:
+            sequence.example = _example_of(own, request)
     except REFUSALS:
         return
     if pair[1].state is None:
@@ -124,3 +154,11 @@ def _expect_same(subject: ModifierSubject, request: Request, value: Any, how: st
             break
         found, wanted = given.step([pair[0]]), own.step([pair[1]])
         expect_alike(found.of(0), wanted.of(0), f"{how} a sequence gets what it would not get otherwise")
+
+
+def _example_of(bench: Bench, request: Request) -> Example | None:
+    """The example whose generated tokens fit a request: its own, or that of the options that are nearest."""
+    for example in bench.examples:
+        if dict(example.options) == request.params.modifiers.get(bench.cls.name):
+            return example
+    return bench.examples[0]

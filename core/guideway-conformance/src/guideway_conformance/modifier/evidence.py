@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from guideway.api import LogitModifier
 from numpy.typing import NDArray
 
 from guideway_conformance.modifier.records import Applied, Running
+from guideway_conformance.modifier.verbs import Answers
 from guideway_conformance.registry import Act
 from guideway_conformance.subjects import NotPerformed
-
-if TYPE_CHECKING:
-    from guideway_conformance.modifier.subject import ModifierSubject
 
 __all__ = ["Evidence", "require"]
 
 MOST = 8
 """The number of sequences that are heard again to find one for which it mattered."""
+
+FIRST = 12
+"""The number of steps of each of them that are looked at."""
 
 HOW = "Add an Example to its `examples` (or `requests` in conformance.toml)"
 
@@ -39,6 +41,8 @@ class Evidence:
     """Sequences that it ended."""
     sequences: list[Running] = field(default_factory=list)
     """All that were started."""
+    new_bench: Callable[[], Any] | None = None
+    """Makes another `Bench` like those they ran on; None as long as there was none."""
 
     def saw(self, applied: Applied, before: NDArray[Any]) -> None:
         """Count the rows of a step, whose logits were `before`."""
@@ -55,10 +59,9 @@ class Evidence:
         self.acted_after_drafts += int(after_draft[rows[changed]].sum())
 
 
-def require(subject: ModifierSubject, acts: tuple[Act, ...]) -> None:
+def require(cls: type[LogitModifier[Any]], evidence: Evidence, acts: tuple[Act, ...]) -> None:
     """Raises `NotPerformed`, saying which example to add, if the modifier did not do each of `acts`."""
-    evidence = subject.evidence
-    acts_without_rows = evidence.ended or (not evidence.rows and subject.cls.report is not LogitModifier.report)
+    acts_without_rows = evidence.ended or (not evidence.rows and cls.report is not LogitModifier.report)
     if "rows" in acts and not evidence.acted and not acts_without_rows:
         raise NotPerformed(
             f"your examples never made it act: its payloads spoke of {evidence.rows} rows, and none was changed. {HOW} "
@@ -69,30 +72,59 @@ def require(subject: ModifierSubject, acts: tuple[Act, ...]) -> None:
             f"your examples never made it act after drafts: of {evidence.draft_rows} rows after drafts none was "
             f"changed. {HOW} at which it acts on more than the first row of a step"
         )
-    if "hears" in acts and subject.cls.accept is not LogitModifier.accept and not subject.cls.derived:
-        _require_hearing(subject)
+    listens = cls.accept is not LogitModifier.accept and not cls.derived
+    if "hears" in acts and listens:
+        _require_hearing(evidence, "tokens")
+    if "feedback" in acts and listens:
+        _require_hearing(evidence, "feedback")
 
 
-def _require_hearing(subject: ModifierSubject) -> None:
-    """Raises `NotPerformed` unless some sequence gets what one whose modifier heard nothing would not get."""
-    from guideway_conformance.modifier.bench import Bench
-    from guideway_conformance.modifier.verbs import Answers
-
-    heard = [sequence for sequence in subject.evidence.sequences if sequence.state is not None and sequence.tokens]
-    if not heard or subject.evidence.ended:
+def _require_hearing(evidence: Evidence, what: str) -> None:
+    """Raises `NotPerformed` unless some sequence gets what one whose modifier heard no `what` would not get."""
+    heard = [sequence for sequence in evidence.sequences if sequence.state is not None and sequence.tokens]
+    if not heard or evidence.ended or evidence.new_bench is None:
         return
     of_each: dict[tuple[int, int], Running] = {}
     for sequence in heard:
         of_each.setdefault((id(sequence.example), len(sequence.tokens)), sequence)
     for sequence in sorted(of_each.values(), key=lambda sequence: -len(sequence.tokens))[:MOST]:
-        hearing, deaf = Bench(subject), Bench(subject)
-        pair = hearing.again(sequence), deaf.again(sequence, hears=False)
-        if Answers.of(hearing, pair[0], report=True) != Answers.of(deaf, pair[1], report=True):
-            return
-        found, wanted = hearing.peek([pair[0]]).of(0), deaf.peek([pair[1]]).of(0)
-        if not np.array_equal(found, wanted, equal_nan=found.dtype.kind == "f"):
+        if _mattered(evidence.new_bench(), evidence.new_bench(), sequence, told_tokens=what == "feedback"):
             return
     raise NotPerformed(
         f"your examples never made it act on what it heard: of {len(heard)} sequences each got what a state gives that "
-        f"heard none of its tokens. {HOW} whose `generated`, after `prompt_token_ids`, makes the tokens before matter"
+        f"heard none of its {what}. {HOW} whose `generated`, after `prompt_token_ids`, makes what came before matter"
     )
+
+
+def _mattered(hearing: Any, deaf: Any, sequence: Running, *, told_tokens: bool) -> bool:
+    """Return whether `sequence`, heard again, gets at any step what it would not get if nothing had been heard, or with
+    `told_tokens` the tokens with other feedback. What it teaches the modifier may matter to the next one only."""
+
+    def differ() -> bool:
+        found, wanted = hearing.peek([pair[0]]).of(0), deaf.peek([pair[1]]).of(0)
+        same = np.array_equal(found, wanted, equal_nan=found.dtype.kind == "f")
+        return not same or Answers.of(hearing, pair[0]) != Answers.of(deaf, pair[1])
+
+    pair = _at_start(hearing, sequence), _at_start(deaf, sequence)
+    for token_ids, feedback in sequence.journal[:FIRST]:
+        hearing.accept(pair[0], token_ids, feedback)
+        if told_tokens:
+            other = {name: (array + 1).astype(array.dtype) for name, array in (feedback or {}).items()}
+            deaf.accept(pair[1], token_ids, other or None)
+        else:
+            pair[1].tokens += token_ids
+        if differ():
+            return True
+    if Answers.of(hearing, pair[0], report=True) != Answers.of(deaf, pair[1], report=True):
+        return True
+    if not hearing.transform.emits:
+        return False
+    pair = _at_start(hearing, sequence), _at_start(deaf, sequence)
+    return differ()
+
+
+def _at_start(bench: Any, sequence: Running) -> Running:
+    """`sequence` as it started."""
+    again: Running = bench.again(sequence, hears=False)
+    again.tokens = []
+    return again

@@ -15,7 +15,7 @@ NUM_STEPS = 16
 
 @check("modifier", trait="forces")
 def forced_is_all_that_is_left(subject: ModifierSubject) -> None:
-    """What `forced` gives comes because the transform leaves no other token: in the row before each of these tokens, as
+    """The tokens that `forced` gives come because the transform leaves no other: in the row before each of them, as
     drafts, every other one is at -inf; and `validate` lets them all pass."""
     found = 0
     bench = Bench(subject)

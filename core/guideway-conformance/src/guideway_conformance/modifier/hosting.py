@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import pickle
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +11,7 @@ import numpy as np
 from guideway.api import DeviceBackend, Payload, Stage
 from numpy.typing import NDArray
 
+from guideway_conformance.clock import HOURS, clock_moved
 from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.records import Work
@@ -24,7 +21,6 @@ from guideway_conformance.modifier.verbs import Answers, expect_same_answers
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
-HOURS = 5 * 3600.0
 LONG_MODEL = 131_072
 PAST = 65_536 + 7
 HALF = 0.03
@@ -66,7 +62,9 @@ def _at_stage(logits: NDArray[Any], bench: Bench) -> NDArray[np.float32]:
     logits = logits.astype(np.float64)
     logits[:, len(bench.vocabulary) :] = -np.inf
     peak = logits.max(axis=1, keepdims=True)
-    return (logits - peak - np.log(np.exp(logits - peak).sum(axis=1, keepdims=True))).astype(np.float32)
+    total = np.log(np.exp(logits - peak).sum(axis=1, keepdims=True))
+    logprobs: NDArray[np.float32] = (logits - peak - total).astype(np.float32)
+    return logprobs
 
 
 def _expect_numbers(bench: Bench, work: Work, payload: Payload, logits: NDArray[Any], what: str) -> None:
@@ -100,7 +98,7 @@ def payloads_go_to_workers(subject: ModifierSubject) -> None:
 
 @check("modifier", tier="extended", acts=("rows",))
 def the_clock_is_nothing(subject: ModifierSubject) -> None:
-    """What a sequence gets is a function of its request and tokens: hours may pass between two steps, and the same
+    """The work of a modifier is a function of request and tokens: hours may pass between two steps, and the same
     steps at another time of day give the same."""
     plain, late = Bench(subject), Bench(subject)
     learns = bool(plain.transform.emits)
@@ -110,49 +108,13 @@ def the_clock_is_nothing(subject: ModifierSubject) -> None:
             if sequence.outcome != "continue" or other.outcome != "continue":
                 break
             wanted = plain.step([sequence])
-            with _clock_moved(subject, HOURS * turn):
+            with clock_moved(subject.cls, HOURS * turn):
                 found = late.step([other])
             expect_alike(found.of(0), wanted.of(0), "with hours between its steps a sequence gets something else")
-        with _clock_moved(subject, 7 * HOURS):
+        with clock_moved(subject.cls, 7 * HOURS):
             answers = Answers.of(late, other, report=True)
         if not learns:
             expect_same_answers(answers, Answers.of(plain, sequence, report=True), "hours later it")
-
-
-CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
-
-
-@contextmanager
-def _clock_moved(subject: ModifierSubject, seconds: float) -> Iterator[None]:
-    """All clocks of `time` ahead by `seconds`, also where the plugin's modules imported them by name."""
-
-    def ahead(clock: Callable[[], Any], by: float) -> Callable[[], Any]:
-        return lambda: clock() + by
-
-    class Later(datetime.datetime):
-        @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
-            return datetime.datetime.now(tz) + datetime.timedelta(seconds=seconds)
-
-    changed: dict[Any, Any] = {datetime.datetime: Later}
-    for name in CLOCKS:
-        clocks = ((getattr(time, name), seconds), (getattr(time, f"{name}_ns"), int(seconds * 1e9)))
-        changed |= {clock: ahead(clock, by) for clock, by in clocks}
-    package = subject.cls.__module__.partition(".")[0]
-    modules = [time, *(module for key, module in list(sys.modules.items()) if key.partition(".")[0] == package)]
-    before = [
-        (module, name, value)
-        for module in modules
-        for name, value in list(vars(module).items())
-        if isinstance(value, type | type(time.time)) and value in changed
-    ]
-    try:
-        for module, name, value in before:
-            setattr(module, name, changed[value])
-        yield
-    finally:
-        for module, name, value in before:
-            setattr(module, name, value)
 
 
 @check("modifier", tier="extended", trait="need:hidden_states", acts=("rows",))
@@ -218,7 +180,8 @@ def full_contexts(subject: ModifierSubject) -> None:
             prompt = (request.prompt_token_ids * (length // len(request.prompt_token_ids) + 1))[:length]
             long = replace(request, prompt_token_ids=prompt)
             slow, fast = bench.begin(long, slot=1), bench.begin(long, slot=2)
-            rows = []
+            slow.example = fast.example = example
+            rows: list[NDArray[Any]] = []
             while slow.outcome == "continue" and len(rows) < 18:
                 rows.append(bench.step([slow]).of(0))
             if "forecasts" in subject.traits(subject.component) and rows:

@@ -35,7 +35,7 @@ def uses_what_hosts_serve(subject: ModifierSubject) -> None:
     expect(not used, f"{'; '.join(used)}: every request that uses it would be refused")
 
 
-@check("modifier", trait="need:feedback")
+@check("modifier", trait="need:feedback", acts=("feedback",))
 def emits_what_it_declares(subject: ModifierSubject) -> None:
     """A transform emits all of its `emits` for each entry of the payload, of the declared shape and dtype."""
     for bench, work, payload in Bench.stages(subject):

@@ -15,6 +15,7 @@ from guideway_conformance.isolation import HOST_VARIABLE
 from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.subject import MAX_NUM_SEQUENCES, ModifierSubject
+from guideway_conformance.modifier.verbs import Answers
 from guideway_conformance.modifier.vocabulary import synthetic
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
@@ -46,7 +47,10 @@ def full_batches(subject: ModifierSubject) -> None:
     """As many sequences as the context says may run at once, each with drafts."""
     bench = Bench(subject)
     sequences = [bench.start(number) for number in range(MAX_NUM_SEQUENCES)]
-    bench.step(sequences, [[97, 300, 301][: i % 4] for i in range(MAX_NUM_SEQUENCES)])
+    for turn in range(4):
+        running = [sequence for sequence in sequences if sequence.outcome == "continue"]
+        if running:
+            bench.step(running, bench.drafts(running, turn))
 
 
 @check("modifier", tier="stress", seconds=60, acts=("rows",))
@@ -57,7 +61,8 @@ def long_prompts(subject: ModifierSubject) -> None:
         request = bench.request(example, number)
         long = tuple(97 + i % 26 for i in range(LONG_PROMPT))
         sequence = bench.begin(replace(request, prompt_token_ids=long))
-        while sequence.outcome == "continue" and len(sequence.tokens) < 3:
+        sequence.example = example
+        while sequence.outcome == "continue" and len(sequence.tokens) < 8:
             bench.step([sequence])
 
 
@@ -119,10 +124,13 @@ def report() -> None:
 def _results(subject: ModifierSubject) -> Iterator[bytes]:
     bench = Bench(subject)
     sequences = [bench.start(number) for number in range(max(3, len(bench.examples)))]
-    for _ in range(5):
-        applied = bench.step(sequences)
-        for i in range(len(sequences)):
-            yield applied.of(i).tobytes()
-        sequences = [sequence for sequence in sequences if sequence.outcome == "continue"]
+    for turn in range(8):
         if not sequences:
             return
+        applied = bench.step(sequences, bench.drafts(sequences, turn))
+        for i in range(len(sequences)):
+            yield applied.of(i).tobytes()
+        over = [sequence for sequence in sequences if sequence.outcome != "continue" or turn == 7]
+        for sequence in over:
+            yield repr(Answers.of(bench, sequence, report=True)).encode()
+        sequences = [sequence for sequence in sequences if sequence.outcome == "continue"]

@@ -42,7 +42,7 @@ class ModifierSubject(Subject):
         self.evidence = Evidence()
 
     def require(self, acts: tuple[Act, ...]) -> None:
-        require(self, acts)
+        require(self.cls, self.evidence, acts)
 
     @property
     def cls(self) -> type[LogitModifier[Any]]:

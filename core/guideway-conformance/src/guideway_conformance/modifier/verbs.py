@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guideway_conformance.modifier.records import Running
 from guideway_conformance.subjects import expect
-
-if TYPE_CHECKING:
-    from guideway_conformance.modifier.bench import Bench
 
 __all__ = ["Answers", "expect_same_answers"]
 
@@ -29,8 +26,8 @@ class Answers:
     """Plain values; None if it was not asked, which a host does once, when all is over."""
 
     @staticmethod
-    def of(bench: Bench, sequence: Running, *, report: bool = False) -> Answers:
-        """Ask. With `report` the sequence is over: nothing may be asked of it afterwards."""
+    def of(bench: Any, sequence: Running, *, report: bool = False) -> Answers:
+        """Ask the modifier of `bench`, a `Bench`. With `report` the sequence is over: ask nothing later."""
         state, modifier = sequence.state, bench.modifier
         if state is None:
             return Answers((), ())

@@ -1,0 +1,141 @@
+"""A plugin that never acts is not certified, and is told which example to add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pytest
+from guideway.api import (
+    CONTINUE,
+    FINISH,
+    Array,
+    Example,
+    Feedback,
+    LogitModifier,
+    LogitTransform,
+    Outcome,
+    Payload,
+    Request,
+    SequenceInfo,
+    Stage,
+    Step,
+    StepBatch,
+)
+from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.registry import Obligation, checks
+from guideway_conformance.runner import run
+from guideway_conformance.subjects import NotPerformed, Settings, perform
+from guideway_conformance.target import Target
+from saboteurs.modifier.references import Mass, Repetition, RepetitionState
+
+
+class Deaf(Repetition):
+    """Acts on the prompt, and never on what is generated."""
+
+    def fill(self, state: RepetitionState, drafts: list[int], ids: Any, values: Any) -> None:
+        super().fill(state, [], ids, values)
+
+    def accept(self, state: RepetitionState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        return CONTINUE
+
+
+class Powerless(Repetition):
+    """Its examples ask for nothing."""
+
+    examples: ClassVar[Sequence[Example]] = (Example({"strength": 0.0}),)
+
+
+class Unmoved(Mass):
+    """Hears what its transform emits, and makes nothing of it."""
+
+    def accept(self, state: list[float], token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        state.extend(0.25 for _ in token_ids)
+        return CONTINUE
+
+
+class FirstRows(Repetition):
+    """Has a payload for the first row of a step alone, though it lets drafts pass."""
+
+    def prepare(self, batch: StepBatch, states: Sequence[RepetitionState | None]) -> Payload | None:
+        payload = super().prepare(batch, states)
+        return None if payload is None else payload.take(batch.row_start[:-1])
+
+
+class NothingTransform(LogitTransform):
+    def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
+        return logits
+
+
+class OnlySpeaks(LogitModifier[list[int]]):
+    """Forces tokens, and its transform does nothing."""
+
+    contract = "1.0"
+    name, stage, transform = "only_speaks", Stage.PRE_WARP, NothingTransform
+
+    def start(self, request: Request, sequence: SequenceInfo, compiled: Any) -> list[int] | None:
+        return [97, 98] if self.name in request.params.modifiers else None
+
+    def prepare(self, batch: StepBatch, states: Sequence[list[int] | None]) -> Payload | None:
+        return None
+
+    def accept(self, state: list[int], token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        return CONTINUE
+
+    def forced(self, state: list[int], limit: int) -> Sequence[int]:
+        return state[:limit]
+
+
+class NeverForces(OnlySpeaks):
+    """Has a `forced` that gives nothing."""
+
+    def forced(self, state: list[int], limit: int) -> Sequence[int]:
+        return ()
+
+
+class Ends(OnlySpeaks):
+    """Has no payload, but ends sequences: it acts."""
+
+    def accept(self, state: list[int], token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        state.extend(token_ids)
+        return FINISH if len(state) > 4 else CONTINUE
+
+
+def performed(modifier: type[LogitModifier[Any]], name: str) -> None:
+    known = {check.id: check for check in checks("modifier")}
+    perform(known[f"modifier.{name}"], "positive", ModifierSubject(modifier, Settings()))
+
+
+@pytest.mark.parametrize(
+    ("modifier", "name", "advice"),
+    [
+        (Deaf, "replay_rebuilds_the_state", "heard none of its tokens.*`generated`"),
+        (Deaf, "forks_are_independent", "heard none of its tokens"),
+        (Deaf, "steps_of_any_size", "heard none of its tokens"),
+        (Powerless, "other_rows_stay", "none was changed.*options"),
+        (Powerless, "company_changes_nothing", "none was changed"),
+        (Unmoved, "emits_what_it_declares", "heard none of its feedback"),
+        (OnlySpeaks, "numbers_stay_numbers", "spoke of 0 rows"),
+        (NeverForces, "forced_is_all_that_is_left", "force a token.*`forced` gives one"),
+    ],
+)
+def test_what_never_acts_is_not_performed(modifier: type[LogitModifier[Any]], name: str, advice: str) -> None:
+    with pytest.raises(NotPerformed, match=f"your examples never made it .*{advice}"):
+        performed(modifier, name)
+
+
+def test_rows_after_drafts_are_part_of_it() -> None:
+    with pytest.raises(AssertionError, match="the row after 1 drafts"):
+        performed(FirstRows, "drafts_change_nothing")
+
+
+@pytest.mark.parametrize("name", ["numbers_stay_numbers", "replay_rebuilds_the_state", "keeps_copies"])
+def test_to_end_a_sequence_is_to_act(name: str) -> None:
+    performed(Ends, name)
+
+
+def test_it_is_not_certified_and_the_report_says_why() -> None:
+    report = run(Target.of_class(Powerless), up_to="core")
+    assert report.verdict == "incomplete"
+    result = {result.obligation: result for result in report.results}[Obligation("modifier.other_rows_stay")]
+    assert (result.outcome, "Add an Example" in result.detail) == ("error", True)
