@@ -23,7 +23,7 @@ KIND_MODULES = {
     "grammar": (
         *("alive", "accepting", "masks", "stopping", "undoing", "batches", "languages", "compiling", "supporting"),
         *("whitespace", "texts"),
-        *("lifetime", "extras", "sizes", "machines", "load"),
+        *("lifetime", "extras", "sizes", "machines", "load", "growth", "keywords"),
     ),
     "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "fused", "choices", "stress"),
     "modifier": (
@@ -38,6 +38,7 @@ KIND_MODULES = {
         "devices",
         "machine",
         "stress",
+        "growth",
     ),
     "worker": ("mixins",),
     "hooks": ("validators", "observers"),

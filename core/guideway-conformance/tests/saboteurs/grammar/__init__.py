@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from saboteurs.grammar import accepting, extras, fills, languages, lifetime, load, masks, undoing
+from saboteurs.grammar import accepting, extras, fills, growth, languages, lifetime, load, masks, undoing
 
-__all__ = ["accepting", "extras", "fills", "languages", "lifetime", "load", "masks", "undoing"]
+__all__ = ["accepting", "extras", "fills", "growth", "languages", "lifetime", "load", "masks", "undoing"]

@@ -4,10 +4,11 @@ from saboteurs.modifier import (
     compiling,
     declarations,
     devices,
+    growth,
     payloads,
     samplers,
     states,
     transforms,
 )
 
-__all__ = ["compiling", "declarations", "devices", "payloads", "samplers", "states", "transforms"]
+__all__ = ["compiling", "declarations", "devices", "growth", "payloads", "samplers", "states", "transforms"]
