@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 PATIENCE_SECONDS = 5.0
-"""How long threads that were told to end may take."""
+"""The time that threads may take to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Meter:
 
 
 FACTORS = Work(1.5, 4, 16)
-"""How many times as much may be noise: lines are counted exactly, and processor time is the least sure."""
+"""The growth that may be noise: lines are counted exactly, and processor time is the least sure."""
 
 
 def expect_same_work(early: Work, late: Work, more: Work, what: str) -> None:

@@ -118,7 +118,7 @@ def ended_sequences_are_freed(subject: GrammarSubject) -> None:
 
 @check("grammar", tier="stress", seconds=60)
 def nbytes_is_near_what_is_held(subject: GrammarSubject) -> None:
-    """Of a grammar that takes 256 KiB or more, nbytes is at least an eighth of the memory that it takes, so that the
+    """The nbytes of a grammar that takes 256 KiB or more is at least an eighth of the memory that it takes, so that the
     limit of the host's cache is one."""
     strategy, family = subject.build(), _family(subject)
     if family(0) == family(1):

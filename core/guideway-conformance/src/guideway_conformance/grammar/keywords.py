@@ -1,4 +1,4 @@
-"""What supports says of JSON Schema keywords, held against every case there is."""
+"""The answers of supports on JSON Schema keywords, held against every case there is."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MOST_WRONG = 16
 
 @check("grammar", tier="extended", trait="kind:json_schema", seconds=300)
 def every_case_of_a_keyword_is_enforced(subject: GrammarSubject) -> None:
-    """Where supports leaves nothing of a schema unenforced, no wrong instance is accepted, of any schema with one
-    keyword or with two side by side."""
+    """No wrong instance of any schema, with one keyword or with two side by side, is accepted where supports leaves
+    nothing unenforced."""
     strategy, vocabulary = subject.build(), standard()
     stop = max(vocabulary.stop_token_ids)
     for name, schema, _, wrong in cases():
