@@ -26,7 +26,7 @@ KIND_MODULES = {
     "grammar": (
         *("alive", "accepting", "masks", "stopping", "undoing", "batches", "languages", "compiling", "supporting"),
         *("whitespace", "texts"),
-        *("lifetime", "hosting", "extras", "sizes", "collisions", "machines", "load"),
+        *("lifetime", "hosting", "extras", "sizes", "collisions", "machines", "load", "growth", "keywords"),
     ),
     "device": ("masks", "mask_shapes", "changes", "maths", "draws", "moves", "fused", "choices", "stress"),
     "modifier": (
@@ -43,6 +43,7 @@ KIND_MODULES = {
         "hosting",
         "machine",
         "stress",
+        "growth",
     ),
     "worker": ("mixins",),
     "hooks": ("validators", "observers"),

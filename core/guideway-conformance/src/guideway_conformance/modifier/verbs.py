@@ -55,7 +55,7 @@ def _close(a: Any, b: Any) -> bool:
     """Return whether two plain values are the same, but for the last digits of numbers."""
     if isinstance(a, float) or isinstance(b, float):
         both = isinstance(a, int | float) and isinstance(b, int | float)
-        return both and (math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-6) or (a != a and b != b))
+        return both and (math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) or (a != a and b != b))
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_close(a[key], b[key]) for key in a)
     if isinstance(a, list) and isinstance(b, list):

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from saboteurs.grammar import accepting, extras, fills, hosting, languages, lifetime, load, masks, undoing
+from saboteurs.grammar import accepting, extras, fills, growth, hosting, languages, lifetime, load, masks, undoing
 
-__all__ = ["accepting", "extras", "fills", "hosting", "languages", "lifetime", "load", "masks", "undoing"]
+__all__ = ["accepting", "extras", "fills", "growth", "hosting", "languages", "lifetime", "load", "masks", "undoing"]

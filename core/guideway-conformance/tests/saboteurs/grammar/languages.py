@@ -369,3 +369,16 @@ class ChangesSchemas(Sane):
         if isinstance(constraint, JsonSchema) and isinstance(constraint.schema, dict):
             constraint.schema.setdefault("title", "untitled")
         return super().compile(constraint)
+
+
+@saboteur("grammar.every_case_of_a_keyword_is_enforced")
+class ForgetsAWideLimit(Sane):
+    """Enforces any maxLength that stands alone, and small ones beside other keywords."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, JsonSchema) and isinstance(constraint.parsed, dict):
+            kept = dict(constraint.parsed)
+            if len(kept) > 2 and kept.get("maxLength", 0) > 2:
+                del kept["maxLength"]
+                constraint = JsonSchema(kept, whitespace=constraint.whitespace)
+        return super().compile(constraint)

@@ -4,6 +4,7 @@ from saboteurs.modifier import (
     compiling,
     declarations,
     devices,
+    growth,
     hosting,
     payloads,
     samplers,
@@ -11,4 +12,4 @@ from saboteurs.modifier import (
     transforms,
 )
 
-__all__ = ["compiling", "declarations", "devices", "hosting", "payloads", "samplers", "states", "transforms"]
+__all__ = ["compiling", "declarations", "devices", "growth", "hosting", "payloads", "samplers", "states", "transforms"]

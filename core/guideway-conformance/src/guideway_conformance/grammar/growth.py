@@ -1,0 +1,197 @@
+"""A strategy gives back what it took, and a token costs it the same however many came before."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from guideway.api import Choice, Constraint, JsonSchema, Regex
+
+from guideway_conformance.grammar.samples import Sample
+from guideway_conformance.grammar.session import Session, new_rows, walk
+from guideway_conformance.grammar.subject import Case, GrammarSubject, compiled_case
+from guideway_conformance.grammar.vocabularies import standard
+from guideway_conformance.growth import Kept, Meter, Open, Work, alive, expect_same_work, resident, traced
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
+
+MOST_KEPT = 2
+"""Grammars that a strategy may go on holding: what it used last."""
+
+NBYTES_FACTOR = 8
+LEAST_JUDGED = 256 << 10
+"""Bytes of a grammar below which what the system says of memory is noise."""
+
+EARLY, LATE, WINDOW = 64, 4096, 24
+"""The tokens of an output at which the work for a token is compared, and over how many."""
+
+MORE = Work(lines=(LATE - EARLY) / 2, nbytes=64 * (LATE - EARLY), seconds=1e-3)
+"""The work that a late token may add: less than a loop over the tokens before it, and a few copies of them."""
+
+
+def _regexes(number: int) -> Constraint:
+    words = "|".join(f"w{number}x{i}y" for i in range(20))
+    return Regex(f"({words})+")
+
+
+def _choices(number: int) -> Constraint:
+    return Choice([f"choice {number} of {i}" for i in range(50)])
+
+
+def _schemas(number: int) -> Constraint:
+    names = [f"name_{number}_{i}" for i in range(40)]
+    types = ({"type": "string"}, {"type": "array", "items": {"type": "integer"}})
+    properties: dict[str, Any] = {name: types[i % 2] for i, name in enumerate(names)}
+    return JsonSchema({"type": "object", "properties": properties, "required": names, "additionalProperties": False})
+
+
+FAMILIES: dict[str, Callable[[int], Constraint]] = {"json_schema": _schemas, "regex": _regexes, "choice": _choices}
+"""By kind: constraints of the same size without end, no two alike."""
+
+
+def _family(subject: GrammarSubject) -> Callable[[int], Constraint]:
+    """Constraints that the strategy takes: no two alike, or, of a kind that has no family, always the same."""
+    strategy = subject.build()
+    for kind, family in FAMILIES.items():
+        if kind in subject.component.kinds and not strategy.supports(family(0)).refused:
+            return family
+    (first, *_) = subject.few()
+    return lambda _: first.sample.constraint
+
+
+@check("grammar", tier="stress", seconds=60)
+def released_grammars_are_freed(subject: GrammarSubject) -> None:
+    """A compiled grammar that nobody holds any more is freed, and its matchers: what is worth keeping is kept by the
+    host, within its limit."""
+    strategy, family = subject.build(), _family(subject)
+    references: list[weakref.ref[Any]] = []
+
+    def live(number: int) -> None:
+        compiled = strategy.compile(family(number))
+        session = Session(strategy, compiled, standard(), "a grammar")
+        walk(session, number, 3)
+        for thing in (compiled, session.matcher):
+            try:
+                references.append(weakref.ref(thing))
+            except TypeError:  # of a class without weak references
+                continue
+        compiled.recycle(session.matcher)
+
+    with traced() as held:
+        for number in range(3):
+            live(number)
+        before = held()
+        compiled = strategy.compile(family(3))
+        matcher = compiled.matcher(standard().stop_token_ids)
+        one = held() - before
+        del compiled, matcher
+    rounds = 16
+    references.clear()
+    kept = Kept(live, warm_up=4, rounds=rounds)
+    left = alive(references)
+    expect(
+        left <= 2 * MOST_KEPT,
+        f"of {rounds + 4} grammars that were let go, and a matcher of each, {left} objects are still there",
+    )
+    expect(
+        kept.nbytes <= max(one / 4, 4096),
+        f"each grammar that was let go left {kept.nbytes:.0f} bytes behind; one takes {one} while it is there",
+    )
+
+
+@check("grammar", tier="stress", seconds=60)
+def ended_sequences_are_freed(subject: GrammarSubject) -> None:
+    """A sequence that has ended leaves nothing behind, whether its matcher was given back or not."""
+    for case in subject.few(most=1):
+
+        def live(number: int, case: Case = case) -> None:
+            session = case.session()
+            walk(session, number % 7, 8)
+            if number % 2:
+                case.compiled.recycle(session.matcher)
+
+        kept = Kept(live, warm_up=14, rounds=28)  # the same walks, so that what is learnt of the grammar is known
+        expect(kept.nbytes < 512, f"{case.name}: each sequence that ended left {kept.nbytes:.0f} bytes behind")
+
+
+@check("grammar", tier="stress", seconds=60)
+def nbytes_is_near_what_is_held(subject: GrammarSubject) -> None:
+    """The nbytes of a grammar that takes 256 KiB or more is at least an eighth of the memory that it takes, so that the
+    limit of the host's cache is one."""
+    strategy, family = subject.build(), _family(subject)
+    if family(0) == family(1):
+        return  # what one constraint takes cannot be told from what all share
+    strategy.compile(family(0))
+    gc.collect()
+    number = 8
+    with traced() as held:
+        before, first = resident(), held()
+        kept = [strategy.compile(family(i)) for i in range(1, number + 1)]
+        taken = max(resident() - before, held() - first) / number
+    said = sum(int(compiled.nbytes) for compiled in kept) / number
+    expect(
+        taken < LEAST_JUDGED or said * NBYTES_FACTOR >= taken,
+        f"a grammar takes {taken:.0f} bytes, and its nbytes is {said:.0f}",
+    )
+
+
+@check("grammar", tier="stress", seconds=60)
+def closing_ends_threads_and_files(subject: GrammarSubject) -> None:
+    """When a strategy is closed, its threads end and its files are closed, though somebody still holds it."""
+    closed: list[Any] = []
+
+    def live() -> None:
+        cases = subject.few(most=1)
+        for case in cases:
+            walk(case.session(), 0, 4)
+        cases[0].strategy.close()
+        closed.append(cases)
+
+    live()  # a library may have a pool of its own, for all
+    before = Open.now()
+    for _ in range(3):
+        live()
+    Open.soon(before).expect_no_more_than(before, "three strategies that were closed")
+
+
+_ENDLESS = (
+    (Sample(Regex("(ab|c)*")), [b"a", b"b", b"c"], b""),
+    (Sample(JsonSchema({"type": "array", "items": {"type": "boolean"}})), [b"true", b",", b"false", b","], b"["),
+)
+
+
+def _endless(subject: GrammarSubject) -> Iterator[tuple[Case, list[int]]]:
+    """Grammars without an end, and a long way into each."""
+    strategy, tokens = subject.build(), standard().tokens
+    for sample, pieces, first in _ENDLESS:
+        if sample.constraint.kind in subject.component.kinds and (case := compiled_case(strategy, standard(), sample)):
+            token_ids = [tokens.index(first)] if first else []
+            while len(token_ids) < LATE + WINDOW:
+                token_ids += [tokens.index(piece) for piece in pieces]
+            yield case, token_ids
+
+
+def _at(case: Case, token_ids: Sequence[int], start: int) -> Work:
+    """The work for a token, its mask and its acceptance, from the `start`-th on."""
+    session, meter = case.session().take(token_ids[:start]), Meter()
+    bitmask = new_rows(1, case.vocabulary, 0)
+    for token_id in token_ids[start : start + WINDOW]:
+
+        def step(token_id: int = token_id) -> None:
+            session.matcher.fill_bitmask(bitmask, 0)
+            session.matcher.accept((token_id,))
+
+        meter.call(step)
+    return meter.work()
+
+
+@check("grammar", tier="stress", trait="known-kind", seconds=120)
+def a_token_costs_the_same_however_many_came_before(subject: GrammarSubject) -> None:
+    """The mask and the acceptance of a token take about as many lines of Python, as much memory and as much processor
+    time after 4,096 tokens as after 64, so that the work for an output does not grow with the square of its length."""
+    for case, token_ids in _endless(subject):
+        _at(case, token_ids, 0)  # what is worked out once
+        early, late = _at(case, token_ids, EARLY), _at(case, token_ids, LATE)
+        expect_same_work(early, late, MORE, f"{case.name}: fill_bitmask and accept")

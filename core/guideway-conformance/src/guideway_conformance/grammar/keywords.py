@@ -1,0 +1,38 @@
+"""The answers of supports on JSON Schema keywords, held against every case there is."""
+
+from __future__ import annotations
+
+import json
+
+from guideway.api import JsonSchema
+from guideway.json_schema.cases import cases
+
+from guideway_conformance.grammar.languages import is_output
+from guideway_conformance.grammar.samples import Sample, spellings
+from guideway_conformance.grammar.subject import GrammarSubject, compiled_case
+from guideway_conformance.grammar.vocabularies import ids_of, standard
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
+
+MOST_WRONG = 16
+"""The wrong instances of a schema that are tried, about so many: some have hundreds."""
+
+
+@check("grammar", tier="extended", trait="kind:json_schema", seconds=300)
+def every_case_of_a_keyword_is_enforced(subject: GrammarSubject) -> None:
+    """No wrong instance of any schema, with one keyword or with two side by side, is accepted where supports leaves
+    nothing unenforced."""
+    strategy, vocabulary = subject.build(), standard()
+    stop = max(vocabulary.stop_token_ids)
+    for name, schema, _, wrong in cases():
+        case = compiled_case(strategy, vocabulary, Sample(JsonSchema(schema)))
+        if case is None or case.support.unenforced:
+            continue
+        for instance in wrong[:: max(1, len(wrong) // MOST_WRONG)]:
+            text = spellings(instance)[0]
+            matcher = case.session().matcher
+            expect(
+                not is_output(matcher, ids_of(vocabulary, text), stop),
+                f"{name} is not among what supports calls unenforced, but with the schema {json.dumps(schema)} the "
+                f"instance {text.decode()} is accepted",
+            )
