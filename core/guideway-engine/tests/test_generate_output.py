@@ -288,16 +288,17 @@ def test_what_native_libraries_say_reaches_no_terminal() -> None:
     assert done.stderr == "guideway: prompt 0: xgrammar does not enforce pattern:lookaround\n"
 
 
-def test_an_interrupt_at_a_terminal_writes_what_is_ready(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_at_a_terminal_writes_what_is_ready(sent: signal.Signals, status: int, tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     long = {"prompt": "x", "regex": "[a-z]{900}", "max_tokens": 900, "close": False}
     given = prompts(tmp_path / "prompts.jsonl", long, {"prompt": "x", "regex": "b"}, long)
     with at_terminal([*GENERATE, "--input", given, "-o", str(path)]) as terminal:
         terminal.read_until(b"1/3")  # the bar: one of three has ended, and it is not the first
         time.sleep(0.1)
-        terminal.process.send_signal(signal.SIGINT)
+        terminal.process.send_signal(sent)
         shown = terminal.read_all()
-    assert terminal.process.returncode == 130
+    assert terminal.process.returncode == status
     assert written(path) == [("1", "b")]
     assert b"left" in shown
     told = rb"guideway: interrupted: 1 of 3 done: 1 answered; \d+ tokens? in [\d.]+ s, \d+ tokens/s\r\n$"
