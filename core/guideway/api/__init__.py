@@ -122,6 +122,7 @@ __all__ = [
     "WorkerMixin",
     "WorkerStep",
     "Workflow",
+    "excerpt",
     "fail",
     "hookimpl",
     "hookspec",

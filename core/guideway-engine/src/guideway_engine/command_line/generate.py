@@ -42,8 +42,8 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         description="Answer prompts with a model, under a constraint. Prints a table to a terminal, or the JSON object "
         "of a single answer, and JSON lines to a pipe. Exit status: 0 all prompts were answered; 1 some were refused, "
         "failed or, under a constraint, cut; 2 wrong usage; 130 interrupted, and 143 ended by SIGTERM, both after the "
-        "answers that were ready were written. Where there is a constraint and no configuration names strategies, all that are installed can be "
-        "used, guideway's own distributions first.",
+        "answers that were ready were written. Where there is a constraint and no configuration names strategies, all "
+        "that are installed can be used, guideway's own distributions first.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON also to a terminal")
     parser.add_argument(

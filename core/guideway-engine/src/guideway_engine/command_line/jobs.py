@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams
 from guideway.errors import InvalidRequest, did_you_mean
-from guideway.json_schema import check_schema
+from guideway.json_schema import check_regex, check_schema
 
 from guideway_engine.fields import add_flag, fields_of
 
@@ -137,6 +137,8 @@ def read_jobs(args: Namespace) -> list[Job]:
     if isinstance(constraint, JsonSchema):
         checked = constraint
         _named(_schema_name(args), lambda: checked.cached(check_schema))
+    elif isinstance(constraint, Regex):
+        check_regex(constraint.pattern, "--regex")
     given = {name: value for name, value in vars(args).items() if name in SAMPLING}
     common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint, "modifiers": dict(args.modifier)}
     common = _as_params(common)
