@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from guideway.api.types import Completion, FinishReason, GenerationResult
+from guideway.command_line.quiet import quiet_libraries
 from guideway.command_line.signals import interrupted_by_sigterm, status_of
 from guideway.errors import InvalidConfiguration, PluginError, UnsupportedGrammar
 
 from guideway_engine.command_line import config, jobs
 from guideway_engine.command_line.answers import Answers, print_object, print_table, report
-from guideway_engine.command_line.jobs import Job, read_jobs
+from guideway_engine.command_line.jobs import Job, read_jobs, wrong_flag
 from guideway_engine.command_line.lean import lean_imports
 from guideway_engine.command_line.lines import Lines, resumed
-from guideway_engine.command_line.quiet import quiet_libraries
 from guideway_engine.command_line.records import written
 from guideway_engine.command_line.strategies import installed_strategies
 from guideway_engine.config import EngineConfig
@@ -73,6 +73,9 @@ def _generate(args: Namespace) -> int:
         print("guideway generate: error: --resume goes on with a file: name it with --output", file=sys.stderr)
         return 2
     jobs = read_jobs(args)
+    if wrong := wrong_flag(args, jobs):
+        print(f"guideway generate: error: {wrong}", file=sys.stderr)
+        return 2
     with quiet_libraries(), interrupted_by_sigterm():
         return _run(args, jobs)
 

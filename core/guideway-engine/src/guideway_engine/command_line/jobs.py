@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams
 from guideway.errors import InvalidRequest, did_you_mean
 from guideway.json_schema import check_regex, check_schema
+from guideway.runtime.sampling import validated
 
 from guideway_engine.fields import add_flag, fields_of
 
@@ -29,9 +30,13 @@ __all__ = [
     "in_flags",
     "read_jobs",
     "read_text",
+    "wrong_flag",
 ]
 
 MAX_TOKENS = 256
+
+ANY_VOCABULARY = 2**31
+"""More tokens than any vocabulary has."""
 
 OTHER = ("constraint", "modifiers", "on_unenforced")
 """The sampling parameters with flags of another form, or that are the configuration's."""
@@ -158,7 +163,28 @@ def read_jobs(args: Namespace) -> list[Job]:
         except InvalidRequest as error:
             shown = line.strip().decode(errors="backslashreplace")[:200]
             jobs.append(Job(str(index), shown, "", SamplingParams(), error=error))
+    if len(jobs) > 1 and all(job.error for job in jobs):  # text, say: not one line is what was meant
+        raise InvalidRequest(
+            f"no line of {args.input} can be read: {jobs[0].error}. A line is a JSON object, such as "
+            '{"prompt": "Is Paris in France?"}',
+            field="input",
+        )
     return jobs
+
+
+def wrong_flag(args: Namespace, jobs: list[Job]) -> str | None:
+    """The error in a sampling flag that no line of input overrides, in words for its user; None if there is none. That
+    two of them contradict each other, or the model, is left to admission."""
+    for name, value in vars(args).items():
+        if name not in SAMPLING:
+            continue
+        given = _as_params({"max_tokens": None, name: value})
+        try:
+            validated(SamplingParams(**given), ANY_VOCABULARY)
+        except InvalidRequest as error:
+            if error.field == name and all(getattr(job.params, name) == given[name] for job in jobs if not job.error):
+                return in_flags(str(error), Job("", "", "", SamplingParams()))
+    return None
 
 
 def constraint_of(args: Namespace) -> Constraint | None:
