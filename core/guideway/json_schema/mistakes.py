@@ -17,9 +17,9 @@ _PIECE = re.compile(
 _RANGE = re.compile(r"(?P<first>\\.|[^\\])-(?P<last>\\.|[^\\])|\\.|.", re.DOTALL)
 """A range in a class, or another of its characters."""
 _OWN = re.compile(r"\\Q|\(\?#|\(\?[a-zA-Z-]*x")
-"""What begins text that is read otherwise: quoted, or a comment, or with comments in it."""
+"""The beginnings of text that is read otherwise: quoted, or a comment, or with comments in it."""
 _OWN_CLASS = re.compile(r"\[|--|&&|\|\||~~")
-"""What begins a class in a class or joins two of them, in some dialects."""
+"""The marks that begin a class in a class or join two of them, in some dialects."""
 
 
 def check_regex(pattern: str, where: str = "the pattern", *, field: str = "constraint") -> None:
