@@ -44,6 +44,7 @@ __all__ = [
     "close_each",
     "contain",
     "did_you_mean",
+    "excerpt",
     "passable",
     "printable",
     "text_of",
@@ -55,6 +56,9 @@ log = logging.getLogger(__name__)
 E = TypeVar("E", bound=BaseException)
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+MAX_EXCERPT = 60
+"""Characters of a line that are shown beside a place in it."""
 
 MAX_TEXT = 2000
 """Characters of a stranger's message that are passed on."""
@@ -271,6 +275,19 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
     close = difflib.get_close_matches(str(word)[:80], list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else ""
+
+
+def excerpt(text: str, at: int) -> str:
+    """The line of `text` that has the character at index `at`, and below it a caret under that character, each on an
+    indented line of its own. A long line is cut around the place."""
+    begin = text.rfind("\n", 0, at) + 1
+    line, at = text[begin:].partition("\n")[0].rstrip("\r"), at - begin
+    first = max(0, at - 40) if len(line) > MAX_EXCERPT else 0
+    shown = line[first : first + MAX_EXCERPT]
+    before = "..." if first else ""
+    after = "..." if first + MAX_EXCERPT < len(line) else ""
+    pad = re.sub(r"[^\t]", " ", before + shown[: at - first])
+    return f"\n    {before}{shown}{after}\n    {pad}^"
 
 
 def _close(plugin: str, close: Callable[[], object]) -> None:

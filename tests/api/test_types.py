@@ -219,3 +219,11 @@ def test_frozen_choices_are_out_of_reach() -> None:
     words.append("maybe")
     assert frozen == Choice(("yes", "no"))
     assert Regex("a").frozen() == Regex("a")
+
+
+@pytest.mark.parametrize("dialect", ['start: "a"', "", None, "a" * 65])
+def test_a_grammar_and_its_dialect_the_wrong_way_round_are_told_apart(dialect: Any) -> None:
+    assert Grammar("start: A", "my-own.dialect_2").source() == "start: A"
+    with pytest.raises(InvalidGrammar, match=r"one word, such as 'lark', after its text, not '") as refused:
+        Grammar("lark", dialect).source()
+    assert refused.value.field == "constraint.dialect"

@@ -101,6 +101,11 @@ def test_the_report_names_prompt_and_output(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "guideway: prompt c was refused: no such thing\n"
 
 
+def test_what_is_wrong_with_several_prompts_in_the_same_words_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report([(job(name), REFUSED) for name in "abcd"] + [(job("e"), ONE)]) == 1
+    assert capsys.readouterr().err == "guideway: each of 4 prompts (a, b, c, ...) was refused: no such thing\n"
+
+
 def test_nothing_printed_commands_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever holds it: the prompt, its id, the answer, an error, a keyword that is not enforced."""
     bad = "\x1b]0;mine\x07\x9b2J\u202e"

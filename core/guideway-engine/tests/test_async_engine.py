@@ -141,7 +141,7 @@ def test_a_refusal_is_raised_by_submit_and_told_by_generate() -> None:
             assert again.finish_reason is FinishReason.REFUSED
             ids = [refused.request_id, served.request_id, again.request_id]
             assert all(ids) and len(set(ids)) == 3, ids
-            late = await engine.submit("x", SamplingParams(constraint=Regex("(")))
+            late = await engine.submit("x", SamplingParams(constraint=Regex(r"\q")))
             with pytest.raises(InvalidRequest):
                 async for _ in late:
                     pass

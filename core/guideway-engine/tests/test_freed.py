@@ -22,7 +22,7 @@ REQUESTS = {
     "several": {"constraint": Regex("[a-z]{3,9}y"), "n": 2, "temperature": 1.0},
     "not admitted": {"constraint": JsonSchema('{"type": 7}')},
     "no parameters": {"max_tokens": 0},
-    "not compiled": {"constraint": Regex("[a-z")},
+    "not compiled": {"constraint": Regex(r"\q")},
 }
 
 

@@ -268,7 +268,7 @@ def test_answers_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["--model", "demo", "--prompt", "x", "--strategy", "xgramar"], 1, "did you mean 'xgrammar'"),
         (["--model", "demo", "--prompt", "x", "--schema", "absent.json"], 1, "cannot read the schema 'absent.json'"),
         (["--model", "demo", "--input", "absent.jsonl"], 1, "cannot read the input 'absent.jsonl'"),
-        (["--model", "demo", "--prompt", "x", "--max-tokens", "0"], 1, "--max-tokens must be"),
+        (["--model", "demo", "--prompt", "x", "--max-tokens", "0"], 2, "--max-tokens must be"),
         (
             ["--model", "demo", "--prompt", "x", "--max-tokens", "many"],
             2,

@@ -220,6 +220,45 @@ def test_a_schema_that_is_wrong_for_all_prompts_is_named_once_before_the_model_l
     assert "--schema: " in err and "#/properties/a/type" in err
 
 
+@pytest.mark.parametrize(
+    ("flag", "status", "said"),
+    [
+        (["--max-tokens", "0"], 2, "guideway generate: error: --max-tokens must be a whole number of at least 1"),
+        (["--top-p", "2"], 2, "guideway generate: error: --top-p must be "),
+        (["--regex", "a(b"], 1, "guideway: --regex is no regular expression: unclosed group\n    a(b\n     ^\n"),
+    ],
+)
+def test_a_flag_that_is_wrong_for_all_prompts_is_named_once_before_the_model_loads(
+    flag: list[str], status: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = prompts(tmp_path / "prompts.jsonl", {"prompt": "x"}, {"prompt": "y"})
+    assert main(["generate", "--model", "nothing", "--input", given, *flag]) == status
+    out, err = capsys.readouterr()
+    assert err.startswith(said)
+    assert (out, err.count("guideway")) == ("", 1)
+
+
+def test_a_flag_that_a_line_overrides_is_no_error_of_that_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = prompts(tmp_path / "prompts.jsonl", {"prompt": "x", "max_tokens": 1}, {"prompt": "y"})
+    assert main(["generate", "--model", "demo", "--input", given, "--max-tokens", "0"]) == 1
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["num_tokens"] for line in out.splitlines()] == [1, 0]
+    assert "prompt 1 was refused: " in err
+
+
+def test_a_file_of_plain_text_is_no_file_of_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text("Is Paris in France?\nIs Rome?\n", encoding="utf-8")
+    assert main(["generate", "--model", "nothing", "--input", str(path), "-o", str(tmp_path / "answers")]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"guideway: no line of {path} can be read: {path}, line 1 is not JSON: ")
+    assert err.endswith('such as {"prompt": "Is Paris in France?"}\n')
+    assert err.count("\n") == 1
+    assert not (tmp_path / "answers").exists()
+
+
 def test_an_option_given_twice_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     for twice in (["--regex", "a", "--regex", "b"], ["--close", "--no-close"], ["--raw", "--raw"]):
         assert main(["generate", "--model", "demo", "--prompt", "x", *twice]) == 2
@@ -288,16 +327,17 @@ def test_what_native_libraries_say_reaches_no_terminal() -> None:
     assert done.stderr == "guideway: prompt 0: xgrammar does not enforce pattern:lookaround\n"
 
 
-def test_an_interrupt_at_a_terminal_writes_what_is_ready(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_at_a_terminal_writes_what_is_ready(sent: signal.Signals, status: int, tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     long = {"prompt": "x", "regex": "[a-z]{900}", "max_tokens": 900, "close": False}
     given = prompts(tmp_path / "prompts.jsonl", long, {"prompt": "x", "regex": "b"}, long)
     with at_terminal([*GENERATE, "--input", given, "-o", str(path)]) as terminal:
         terminal.read_until(b"1/3")  # the bar: one of three has ended, and it is not the first
         time.sleep(0.1)
-        terminal.process.send_signal(signal.SIGINT)
+        terminal.process.send_signal(sent)
         shown = terminal.read_all()
-    assert terminal.process.returncode == 130
+    assert terminal.process.returncode == status
     assert written(path) == [("1", "b")]
     assert b"left" in shown
     told = rb"guideway: interrupted: 1 of 3 done: 1 answered; \d+ tokens? in [\d.]+ s, \d+ tokens/s\r\n$"

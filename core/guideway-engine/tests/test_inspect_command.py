@@ -245,6 +245,15 @@ def test_what_is_wrong_with_a_record_is_said(
     assert said in capsys.readouterr().err
 
 
+def test_what_native_libraries_say_reaches_no_terminal() -> None:
+    # xgrammar's own words for this are "[time] /project/cpp/...: Warning: Lookahead assertion is not supported"
+    schema = json.dumps({"type": "string", "pattern": "^(?=a)ab$"})
+    command = [*GUIDEWAY, "inspect", "--model", "demo", "--schema", schema, "--strategy", "xgrammar", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["strategies"][0]["name"] == "xgrammar"
+
+
 def test_an_interrupt_ends_it_at_once_also_inside_a_library(tmp_path: Path) -> None:
     fifo = tmp_path / "text"
     os.mkfifo(fifo)  # it waits for the text where an interrupt comes for sure

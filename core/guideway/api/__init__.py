@@ -138,6 +138,7 @@ __all__ = [
     "Workflow",
     "WorkflowContext",
     "WorkflowRunner",
+    "excerpt",
     "fail",
     "hookimpl",
     "hookspec",

@@ -7,6 +7,7 @@ is wrong with it (`InvalidRequest`), so that one bad request in a batch never co
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -252,6 +253,11 @@ class Grammar(Constraint):
         return f"grammar:{self.dialect}"
 
     def source(self) -> str:
+        if not isinstance(self.dialect, str) or not re.fullmatch(r"[\w.-]{1,64}", self.dialect):
+            raise InvalidGrammar(
+                f"the dialect of a grammar is one word, such as 'lark', after its text, not {str(self.dialect)[:40]!r}",
+                field="constraint.dialect",
+            )
         return _text(self.text, "grammar")
 
 

@@ -24,6 +24,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from guideway.command_line.commands import HELP, Command, find, installed
+from guideway.command_line.signals import status_of
 from guideway.errors import GuidewayError, PluginError, did_you_mean, printable
 from guideway.version import __version__
 
@@ -48,7 +49,8 @@ exit status:
   0    done
   1    a problem, described on standard error; also a plugin that is not there
   2    wrong usage: an unknown command or option, or a value it cannot have
-  130  interrupted"""
+  130  interrupted
+  143  ended by SIGTERM"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GuidewayError as error:
         print(printable("\n  ".join([f"guideway: {error}", *getattr(error, "__notes__", ())])), file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print("guideway: interrupted", file=sys.stderr)
-        return 130
+        return status_of(interrupt)
     except OSError as error:
         return _failed(error)
 

@@ -20,6 +20,7 @@ from guideway.json_schema.assertions import (
 from guideway.json_schema.checking import check_schema, misspelt_keywords
 from guideway.json_schema.cursor import JsonCursor
 from guideway.json_schema.formats import FORMATS, has_format, with_patterns
+from guideway.json_schema.mistakes import check_regex
 from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.tags import tag_nodes, tag_schemas
 from guideway.json_schema.walking import Pointer, Schema, resolve, subschemas
@@ -34,6 +35,7 @@ __all__ = [
     "Schema",
     "WritingRule",
     "assertions",
+    "check_regex",
     "check_schema",
     "combine",
     "has_format",

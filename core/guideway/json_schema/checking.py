@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from guideway.json_schema.assertions import KEYWORDS, TYPES
-from guideway.json_schema.walking import SCHEMA_LISTS, Chain, Schema, refuse, resolve, walk
+from guideway.json_schema.mistakes import check_regex
+from guideway.json_schema.walking import SCHEMA_LISTS, Chain, Pointer, Schema, refuse, resolve, walk
 
 __all__ = ["check_schema", "misspelt_keywords"]
 
@@ -38,6 +39,8 @@ def check_schema(schema: object) -> frozenset[str]:
         for keyword, value in subschema.items():
             if (check := _CHECKS.get(keyword)) and not check[1](value):
                 refuse((pointer, keyword), f"`{keyword}`", check[0], value)
+        if isinstance(pattern := subschema.get("pattern"), str):
+            check_regex(pattern, f"{Pointer((pointer, 'pattern'))}: `pattern`", field="constraint.schema")
         if len(unknown) <= MAX_UNKNOWN_KEYS:
             unknown |= subschema.keys() - _KNOWN
         if str(subschema.get("$ref", "")).partition("/")[0] == "#":

@@ -16,6 +16,7 @@ from guideway.api.types import (
     JsonObject,
     JsonSchema,
     OnUnenforced,
+    Regex,
     Request,
     SamplingParams,
     StructuralTag,
@@ -24,7 +25,7 @@ from guideway.api.types import (
 )
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import InvalidRequest, LimitExceeded, PluginError, blame, did_you_mean, text_of
-from guideway.json_schema import check_schema
+from guideway.json_schema import check_regex, check_schema
 from guideway.runtime.candidates import CandidateCache
 from guideway.runtime.compiler import Compiled
 from guideway.runtime.quarantine import Quarantine
@@ -233,6 +234,8 @@ def _constraint(
         constraint.source()
         if isinstance(constraint, JsonSchema):
             constraint.cached(check_schema)
+        elif isinstance(constraint, Regex):
+            check_regex(constraint.pattern)
     return constraint
 
 

@@ -224,11 +224,16 @@ def test_messages_show_nothing_the_user_did_not_write(strategy: GrammarStrategy,
         (Regex("foo[a-"), "regex parse error:\n    foo[a-\n       ^\nerror: unclosed character class"),
         (Grammar('start: "a" b\nfoo: "x"', "lark"), 'unknown name: "b"\n   1 | start: "a" b\n              ^'),
         (Grammar('start: "a"\nfoo: ]', "lark"), "\n   2 | foo: ]\n            ^"),
+        (
+            Regex("b" * 300 + r"\q" + "c" * 300),
+            "unrecognized escape sequence\n    ..." + "b" * 40 + r"\q" + "c" * 18 + "...\n    " + " " * 43 + "^",
+        ),
+        (JsonSchema({"type": "string", "pattern": r"b\q"}), "unrecognized escape sequence\n    b\\q\n     ^"),
     ],
 )
 def test_an_error_in_a_text_of_the_users_points_at_the_place(
-    strategy: GrammarStrategy, constraint: Regex | Grammar, shown: str
+    strategy: GrammarStrategy, constraint: Regex | Grammar | JsonSchema, shown: str
 ) -> None:
-    with pytest.raises(InvalidGrammar) as refused:
-        strategy.compile(constraint)
+    with pytest.raises((InvalidGrammar, UnsupportedGrammar)) as refused:
+        strategy.compile(constraint.frozen())
     assert str(refused.value).endswith(shown)

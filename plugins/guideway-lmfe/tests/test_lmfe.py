@@ -210,6 +210,11 @@ def test_malformed_and_empty_patterns_are_invalid(strategy: GrammarStrategy, pat
         strategy.compile(Regex(pattern))
 
 
+def test_a_malformed_pattern_is_shown_with_the_place(strategy: GrammarStrategy) -> None:
+    with pytest.raises(InvalidGrammar, match=r"unterminated character set\n    ab\[c\n      \^$"):
+        strategy.compile(Regex("ab[c"))
+
+
 def test_no_place_of_a_pattern_is_a_dead_end(strategy: GrammarStrategy) -> None:
     matcher = strategy.compile(Regex(r"^(ax[^\s\S]|ay)$")).matcher(frozenset({STOP}))
     assert matcher.accept(b"a") == 1

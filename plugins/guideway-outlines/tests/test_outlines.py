@@ -157,6 +157,11 @@ def test_malformed_patterns_are_invalid(strategy: GrammarStrategy, pattern: str)
         strategy.compile(Regex(pattern))
 
 
+def test_a_malformed_pattern_is_shown_with_the_place(strategy: GrammarStrategy) -> None:
+    with pytest.raises(InvalidGrammar, match=r"at character 2 of the pattern\n    ab\[c\n      \^$"):
+        strategy.compile(Regex("ab[c"))
+
+
 @pytest.mark.parametrize(
     ("pattern", "feature"),
     [

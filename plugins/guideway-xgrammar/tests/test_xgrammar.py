@@ -237,3 +237,28 @@ def test_refusals_are_quiet(strategy: GrammarStrategy, capfd: pytest.CaptureFixt
 def test_threads_must_be_positive(make: Callable[..., GrammarStrategy], vocabulary: Vocabulary) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         make(vocabulary, max_threads=0)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "said"),
+    [
+        (Regex("ä😀a**"), "are not allowed.\n    ä😀a**\n        ^"),
+        (Regex(r"x\1"), "Backreference is not supported yet.\n    x\\1\n     ^"),
+        (Regex("a{3,1}"), "EBNF parser error: Lower bound is larger than upper bound: 3 > 1"),
+        (Grammar('start: "ä" foo', "lark"), "unknown name 'foo'\n    start: \"ä\" foo\n               ^"),
+        (Grammar('root ::= "ä" %', "ebnf"), 'Unexpected character: %\n    root ::= "ä" %\n                 ^'),
+        (Grammar("start: A\nA: /b(/", "lark"), "The parenthesis is not closed.\n    A: /b(/\n       ^"),
+    ],
+)
+def test_an_error_points_at_the_place_in_what_the_user_wrote(
+    strategy: GrammarStrategy, constraint: Regex | Grammar, said: str
+) -> None:
+    with pytest.raises((InvalidGrammar, UnsupportedGrammar)) as refused:
+        strategy.compile(constraint)
+    assert str(refused.value).endswith(said)
+    assert "/project/" not in str(refused.value)
+
+
+def test_what_a_grammar_says_does_not_make_it_unsupported(strategy: GrammarStrategy) -> None:
+    with pytest.raises(InvalidGrammar):
+        strategy.compile(Regex("no limit, no support **"))

@@ -25,6 +25,7 @@ from guideway.api import (
     Support,
     UnsupportedGrammar,
     Vocabulary,
+    excerpt,
     parse_options,
 )
 from guideway.json_schema import WritingRule
@@ -56,6 +57,7 @@ line of a grammar counts."""
 # Messages of llguidance about text that is well formed. "too" stands for limits: too big, too many, too complex.
 _EXCERPT = re.compile(r"\n\s*\d+ \| ")
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
+_IN_REGEX = re.compile(r"regex parse error:\n    (?P<line>.*)\n    (?P<before> *)\^+\nerror: (?P<error>.*)")
 _UNSUPPORTED = re.compile(r"support|implemented|\btoo\b|limit", re.IGNORECASE)
 
 
@@ -161,11 +163,14 @@ def _refuse(kind: str, native: LLMatcher) -> NoReturn:
 def _readable(kind: str, error: str) -> str:
     """llguidance's message without the state it adds, and without an excerpt of the grammar built around the
     constraint, which the user never wrote; of what the user did write the line with the place in it is kept."""
-    text, *excerpt = _EXCERPT.split(error.split("<state>")[0].rstrip(), maxsplit=1)
+    text, *more = _EXCERPT.split(error.split("<state>")[0].rstrip(), maxsplit=1)
     if kind.startswith("grammar"):
-        lines = error[len(text) :].split("\n") if excerpt else []
+        lines = error[len(text) :].split("\n") if more else []
         place = next((i for i, line in enumerate(lines) if line.strip() == "^"), -1)
         text += "\n".join(lines[: place + 1])  # the line after it may be none of the user's
+    elif (found := _IN_REGEX.search(text)) and (kind != "regex" or len(text) > MAX_MESSAGE):
+        what = "regex" if kind == "regex" else "pattern"
+        text = f"invalid {what}: {found['error']}{excerpt(found['line'], len(found['before']))}"
     elif kind == "regex":
         text = _PLACE.sub("", text)
     else:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
-from guideway.api import InvalidGrammar, UnsupportedGrammar
+from guideway.api import InvalidGrammar, UnsupportedGrammar, excerpt
 from guideway.json_schema import pattern_details
 from lmformatenforcer.characterlevelparser import CharacterLevelParserConfig, StringParser, UnionParser  # type: ignore[import-untyped]
 from lmformatenforcer.regexparser import RegexParser  # type: ignore[import-untyped]
@@ -46,7 +46,8 @@ def regex_parser(pattern: str) -> RegexParser:
     except (_TooMuch, RecursionError, OverflowError, MemoryError) as error:
         raise UnsupportedGrammar("this pattern is too complex", feature="regex:size") from error
     except re.error as error:
-        raise InvalidGrammar(f"the pattern is no regular expression: {error}") from error
+        place = "" if error.pos is None else excerpt(pattern, error.pos)
+        raise InvalidGrammar(f"the pattern is no regular expression: {error.msg}{place}") from error
     except Exception as error:  # interegular has several of its own
         message = f"lm-format-enforcer does not compile this pattern: {type(error).__name__}: {str(error)[:200]}"
         raise UnsupportedGrammar(message, feature="regex") from error

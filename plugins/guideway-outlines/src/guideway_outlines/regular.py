@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn, TypeAlias
 
-from guideway.api import InvalidGrammar, UnsupportedGrammar
+from guideway.api import InvalidGrammar, UnsupportedGrammar, excerpt
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Code points, as sorted inclusive ranges that do not touch."""
@@ -210,7 +210,7 @@ class _Reader:
         return node
 
     def invalid(self, what: str) -> NoReturn:
-        raise InvalidGrammar(f"{what}, at character {self.at} of the pattern")
+        raise InvalidGrammar(f"{what}, at character {self.at} of the pattern{excerpt(self.text, self.at)}")
 
     def peek(self) -> str:
         return self.text[self.at : self.at + 1]

@@ -28,6 +28,7 @@ from guideway.api import (
     UnsupportedGrammar,
     Vocabulary,
     Whitespace,
+    excerpt,
     parse_options,
 )
 from guideway.api.bitmask import allocate, num_words
@@ -71,6 +72,7 @@ JSON_KINDS = frozenset({"json_schema", "json_object"})
 _CONTROL = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 
 # Messages of xgrammar about text that is well formed.
+_PLACE = re.compile(r" at (?:position (?P<position>\d+)|line (?P<line>\d+), column (?P<column>\d+))")
 _UNSUPPORTED = re.compile("support|not implemented|exceed|limit", re.IGNORECASE)
 # and what it says of its own reading of a schema
 _CLOSED = re.compile("additional (?:items|properties) are(?:n't| not) allowed|less than the number of prefixItems")
@@ -174,7 +176,7 @@ class Strategy(GrammarStrategy):
         except (InvalidGrammar, UnsupportedGrammar):
             raise
         except (RuntimeError, ValueError, TypeError) as error:
-            _refuse(kind, error)
+            _refuse(kind, source, error)
         compiled = XgrammarCompiled(native, compiler.tokens, kind, rule)
         try:
             compiled.matcher(self._specials).fill_bitmask(allocate(1, self.vocabulary.logits_width), 0)
@@ -250,10 +252,14 @@ class _Compiler:
         self.native = xgr.GrammarCompiler(self.tokenizer_info, max_threads=max_threads, cache_enabled=False)
 
 
-def _refuse(kind: str, error: Exception) -> NoReturn:
+def _refuse(kind: str, source: str, error: Exception) -> NoReturn:
     # "[time] /path/file.cc:123: what" and sometimes "Check failed: (...) is false: what"
-    message = re.sub(r"^\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is false: )?", "", str(error).strip())
+    message = re.sub(r"\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is false: )?", "", str(error).strip())
     message = f"{SUPPORT.library}: {message.splitlines()[0][:300] if message else type(error).__name__}"
+    place = _PLACE.search(message)
+    if kind == "regex" and place and place["line"]:  # of a grammar that xgrammar made of it
+        message = message.replace(place[0], "", 1)
+    shown = "" if place is None else _shown(kind, source, place)
     if _CLOSED.search(message):
         message += (
             ". The schema may well have instances: xgrammar wants every item of `prefixItems`, and nothing that "
@@ -261,8 +267,20 @@ def _refuse(kind: str, error: Exception) -> NoReturn:
         )
     # a schema was checked already; one that xgrammar finds empty may only be so because xgrammar closes objects
     if kind in ("json_schema", "json_object") or _UNSUPPORTED.search(message):
-        raise UnsupportedGrammar(message, feature=kind) from error
-    raise InvalidGrammar(message) from error
+        raise UnsupportedGrammar(message + shown, feature=kind) from error
+    raise InvalidGrammar(message + shown) from error
+
+
+def _shown(kind: str, source: str, place: re.Match[str]) -> str:
+    """The place in what the user wrote; nothing where that is not known."""
+    if kind == "regex" and place["position"]:
+        return excerpt(source, int(place["position"]) - 1)
+    lines = source.split("\n")
+    if not kind.startswith("grammar") or not place["line"] or int(place["line"]) > len(lines):
+        return ""
+    number, column = int(place["line"]) - 1, int(place["column"]) - 1  # the column counts bytes
+    before = lines[number].encode()[:column].decode(errors="ignore")
+    return excerpt(source, sum(len(line) + 1 for line in lines[:number]) + len(before))
 
 
 def _whitespace_named(found: Support, whitespace: Whitespace, schemas: Sequence[Schema]) -> Support:

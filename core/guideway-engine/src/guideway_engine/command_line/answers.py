@@ -176,8 +176,11 @@ def print_table(answered: Sequence[tuple[Job, GenerationResult]]) -> None:
 
 
 def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool = False) -> int:
-    """Say on standard error what went wrong, but for what a table says; the exit status."""
+    """Say on standard error what went wrong, but for what a table says; the exit status. What went wrong with several
+    prompts in the same words is said once."""
     status = 0
+    alike: dict[str, list[str]] = {}
+    """By what is said after them: the prompts."""
     for job, result in answered:
         for output in result.outputs:
             which = printable(f"{job.id}, output {output.index}" if len(result.outputs) > 1 else job.id)
@@ -186,7 +189,7 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
                 verb = "was refused" if output.finish_reason is FinishReason.REFUSED else "failed"
                 if not in_table:
                     said = in_flags(str(output.error), job)
-                    print(printable(f"guideway: prompt {which} {verb}: {said}"), file=sys.stderr)
+                    alike.setdefault(f"{verb}: {said}", []).append(which)
             elif output.finish_reason is FinishReason.LENGTH and job.params.constraint is not None:
                 status = 1
                 print(
@@ -212,7 +215,17 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
             if others and not in_table:
                 by = f"{output.strategy} does not enforce" if output.strategy else "not enforced:"
                 print(printable(f"guideway: prompt {which}: {by} {', '.join(others)}"), file=sys.stderr)
+    for said, prompts in alike.items():
+        print(printable(f"guideway: {_named(prompts)} {said}"), file=sys.stderr)
     return status
+
+
+def _named(prompts: Sequence[str]) -> str:
+    """The prompts of these ids, before a verb in the singular's past tense or ``was``."""
+    if len(prompts) == 1:
+        return f"prompt {prompts[0]}"
+    listed = ", ".join(prompts[:3])
+    return f"each of {len(prompts)} prompts ({listed}{', ...' if len(prompts) > 3 else ''})"
 
 
 def _output(output: Completion, *, with_ids: bool) -> dict[str, Any]:

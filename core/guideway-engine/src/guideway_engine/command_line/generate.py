@@ -12,14 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 from guideway.api.types import Completion, FinishReason, GenerationResult
+from guideway.command_line.quiet import quiet_libraries
+from guideway.command_line.signals import interrupted_by_sigterm, status_of
 from guideway.errors import UnsupportedGrammar
 
 from guideway_engine.command_line import config, jobs
 from guideway_engine.command_line.answers import Answers, print_object, print_table, report
-from guideway_engine.command_line.jobs import Job, read_jobs
+from guideway_engine.command_line.jobs import Job, read_jobs, wrong_flag
 from guideway_engine.command_line.lines import Lines, resumed
 from guideway_engine.command_line.opening import loading, open_engine, progress
-from guideway_engine.command_line.quiet import quiet_libraries
 from guideway_engine.command_line.records import written
 from guideway_engine.command_line.strategies import installed_strategies
 from guideway_engine.config import EngineConfig
@@ -36,9 +37,9 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         help="answer prompts with a model, under a constraint",
         description="Answer prompts with a model, under a constraint. Prints a table to a terminal, or the JSON object "
         "of a single answer, and JSON lines to a pipe. Exit status: 0 all prompts were answered; 1 some were refused, "
-        "failed or, under a constraint, cut; 2 wrong usage; 130 interrupted, after the answers that were ready were "
-        "written. Where there is a constraint and no configuration names strategies, all that are installed can be "
-        "used, guideway's own distributions first.",
+        "failed or, under a constraint, cut; 2 wrong usage; 130 interrupted, and 143 ended by SIGTERM, both after the "
+        "answers that were ready were written. Where there is a constraint and no configuration names strategies, all "
+        "that are installed can be used, guideway's own distributions first.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON also to a terminal")
     parser.add_argument(
@@ -68,7 +69,10 @@ def _generate(args: Namespace) -> int:
         print("guideway generate: error: --resume goes on with a file: name it with --output", file=sys.stderr)
         return 2
     jobs = read_jobs(args)
-    with quiet_libraries():
+    if wrong := wrong_flag(args, jobs):
+        print(f"guideway generate: error: {wrong}", file=sys.stderr)
+        return 2
+    with quiet_libraries(), interrupted_by_sigterm():
         return _run(args, jobs)
 
 
@@ -95,7 +99,7 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
                 refused = Completion(finish_reason=FinishReason.REFUSED, error=job.error)
                 answers.keep(index, GenerationResult(request_id=job.id, outputs=(refused,)))
         asked = [index for index, job in enumerate(jobs) if job.error is None and job.id not in done]
-        interrupted = False
+        interrupt: KeyboardInterrupt | None = None
         try:
             if asked:
                 # in a terminal the lines themselves show how far it is, and a bar would be drawn into them
@@ -103,8 +107,8 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
                 again = _answer(configuration, answers, asked, bar=not shows, held=more is not None)
                 if again and more is not None:
                     _answer(more(), answers, again, bar=False, held=False)
-        except KeyboardInterrupt:
-            interrupted = True
+        except KeyboardInterrupt as error:
+            interrupt = error
         finally:
             answers.write_rest()
     if in_table and answers.ended:
@@ -112,9 +116,9 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
         if in_table:
             print_table(answers.ended)
     status = report(answers.ended, in_table=in_table)
-    if args.prompt is None or interrupted:
-        print(answers.summary(interrupted=interrupted), file=sys.stderr)
-    return 130 if interrupted else status
+    if args.prompt is None or interrupt:
+        print(answers.summary(interrupted=interrupt is not None), file=sys.stderr)
+    return status_of(interrupt) if interrupt else status
 
 
 def _answer(configuration: Configuration, answers: Answers, asked: list[int], *, bar: bool, held: bool) -> list[int]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from guideway.api.types import Constraint, JsonSchema
 from guideway.api.vocabulary import Vocabulary
+from guideway.command_line.quiet import quiet_libraries
 from guideway.errors import InvalidConfiguration, InvalidRequest, PluginError, close_each, printable
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
@@ -85,7 +86,7 @@ def _inspect(args: Namespace) -> int:
         print("guideway inspect: error: --id and --output-index choose from a --record; add it", file=sys.stderr)
         return 2
     record = None if args.record is None else read_record(args.record, args.id, args.output_index or 0)
-    with _ended_by_interrupts():
+    with quiet_libraries(), _ended_by_interrupts():
         inspection, model = _inspected(args, record)
     if args.html is not None:
         _write(args.html, as_page(inspection, model))

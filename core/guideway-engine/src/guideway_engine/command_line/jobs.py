@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams
 from guideway.errors import InvalidRequest, did_you_mean
-from guideway.json_schema import check_schema
+from guideway.json_schema import check_regex, check_schema
+from guideway.runtime.sampling import validated
 
 from guideway_engine.command_line.reading import BOM, read_bytes, read_text
 from guideway_engine.fields import add_flag, fields_of
@@ -27,9 +28,13 @@ __all__ = [
     "constraint_of_line",
     "in_flags",
     "read_jobs",
+    "wrong_flag",
 ]
 
 MAX_TOKENS = 256
+
+ANY_VOCABULARY = 2**31
+"""More tokens than any vocabulary has."""
 
 OTHER = ("constraint", "modifiers", "on_unenforced")
 """The sampling parameters with flags of another form, or that are the configuration's."""
@@ -133,6 +138,8 @@ def read_jobs(args: Namespace) -> list[Job]:
     if isinstance(constraint, JsonSchema):
         checked = constraint
         _named(_schema_name(args), lambda: checked.cached(check_schema))
+    elif isinstance(constraint, Regex):
+        check_regex(constraint.pattern, "--regex")
     given = {name: value for name, value in vars(args).items() if name in SAMPLING}
     common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint, "modifiers": dict(args.modifier)}
     common = _as_params(common)
@@ -152,7 +159,28 @@ def read_jobs(args: Namespace) -> list[Job]:
         except InvalidRequest as error:
             shown = line.strip().decode(errors="backslashreplace")[:200]
             jobs.append(Job(str(index), shown, "", SamplingParams(), error=error))
+    if len(jobs) > 1 and all(job.error for job in jobs):  # text, say: not one line is what was meant
+        raise InvalidRequest(
+            f"no line of {args.input} can be read: {jobs[0].error}. A line is a JSON object, such as "
+            '{"prompt": "Is Paris in France?"}',
+            field="input",
+        )
     return jobs
+
+
+def wrong_flag(args: Namespace, jobs: list[Job]) -> str | None:
+    """The error in a sampling flag that no line of input overrides, in words for its user; None if there is none. That
+    two of them contradict each other, or the model, is left to admission."""
+    for name, value in vars(args).items():
+        if name not in SAMPLING:
+            continue
+        given = _as_params({"max_tokens": None, name: value})
+        try:
+            validated(SamplingParams(**given), ANY_VOCABULARY)
+        except InvalidRequest as error:
+            if error.field == name and all(getattr(job.params, name) == given[name] for job in jobs if not job.error):
+                return in_flags(str(error), Job("", "", "", SamplingParams()))
+    return None
 
 
 def constraint_of(args: Namespace) -> Constraint | None:

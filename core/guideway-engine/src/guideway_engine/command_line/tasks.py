@@ -15,12 +15,13 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any
 
+from guideway.command_line.quiet import quiet_libraries
+from guideway.command_line.signals import interrupted_by_sigterm, status_of
 from guideway.errors import printable
 
 from guideway_engine.command_line import config, task_inputs
 from guideway_engine.command_line.lines import Lines, resumed
 from guideway_engine.command_line.opening import loading, open_engine, progress
-from guideway_engine.command_line.quiet import quiet_libraries
 from guideway_engine.command_line.task_inputs import Entry, read_entries
 from guideway_engine.command_line.task_outputs import Matrix, Result, line_of, print_results
 from guideway_engine.config_sources import Configuration, Layer, Setting
@@ -81,7 +82,7 @@ def _add(subparsers: _SubParsersAction[ArgumentParser], task: str, short: str, d
         usage=f"guideway {task} --model NAME{query} (--text TEXT | --input FILE) [flags]",
         help=short,
         description=f"{description} Exit status: 0 every text has its result; 1 some were refused or failed; 2 wrong "
-        "usage; 130 interrupted.",
+        "usage; 130 interrupted, 143 ended by SIGTERM.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON also to a terminal")
     parser.add_argument(
@@ -109,7 +110,7 @@ def _run(task: str, args: Namespace) -> int:
         print(f"guideway {task}: error: {wrong}", file=sys.stderr)
         return 2
     entries = read_entries(args, task)
-    with quiet_libraries():
+    with quiet_libraries(), interrupted_by_sigterm():
         defaults: Layer = {("workflow",): Setting(task, f"guideway {task}")}
         configuration = config.configuration(args, config.sources(args), defaults)
         if ("model",) not in configuration.settings:
@@ -138,7 +139,7 @@ def _compute(task: str, args: Namespace, configuration: Configuration, asked: li
     shown: list[tuple[Entry, Result]] = []
     counts = {"done": 0, "not": 0}
     began = time.monotonic()
-    interrupted = False
+    interrupt: KeyboardInterrupt | None = None
     params = {"truncate": args.truncate, "dimensions": getattr(args, "dimensions", None)}
     with ExitStack() as stack:
         write = _writer(args, stack, len(asked), shown if in_table else None)
@@ -149,20 +150,19 @@ def _compute(task: str, args: Namespace, configuration: Configuration, asked: li
                 counts["not" if result.error else "done"] += 1
                 if result.error is not None and not in_table:
                     print(printable(f"guideway: text {entry.id}: {result.error}"), file=sys.stderr)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             if args.output is not None and PurePath(args.output).suffix == MATRIX:
                 raise
-            interrupted = True
+            interrupt = error
     if shown:
         print_results(shown)
         for entry, result in shown:
             if result.error is not None:
                 print(printable(f"guideway: text {entry.id}: {result.error}"), file=sys.stderr)
-    if args.text is None or interrupted:
-        print(
-            _summary(counts, num_done, len(asked), time.monotonic() - began, interrupted=interrupted), file=sys.stderr
-        )
-    return 130 if interrupted else int(counts["not"] > 0)
+    if args.text is None or interrupt:
+        seconds = time.monotonic() - began
+        print(_summary(counts, num_done, len(asked), seconds, interrupted=interrupt is not None), file=sys.stderr)
+    return status_of(interrupt) if interrupt else int(counts["not"] > 0)
 
 
 def _results(

@@ -1,0 +1,63 @@
+"""Regular expressions that no dialect takes."""
+
+from __future__ import annotations
+
+import re
+
+from guideway.errors import InvalidGrammar, excerpt
+
+__all__ = ["check_regex"]
+
+_PIECE = re.compile(
+    r"\\.|(?P<class>\[\^?(?P<inside>(?:\\.|[^\]\\])*)(?P<end>\]?))|[()]"
+    r"|\{(?P<least>\d{1,9}),(?P<most>\d{1,9})\}",
+    re.DOTALL,
+)
+"""An escape, a class, what begins or ends a group, or a count."""
+_RANGE = re.compile(r"(?P<first>\\.|[^\\])-(?P<last>\\.|[^\\])|\\.|.", re.DOTALL)
+"""A range in a class, or another of its characters."""
+_OWN = re.compile(r"\\Q|\(\?#|\(\?[a-zA-Z-]*x")
+"""The beginnings of text that is read otherwise: quoted, or a comment, or with comments in it."""
+_OWN_CLASS = re.compile(r"\[|--|&&|\|\||~~")
+"""The marks that begin a class in a class or join two of them, in some dialects."""
+
+
+def check_regex(pattern: str, where: str = "the pattern", *, field: str = "constraint") -> None:
+    """Raise `InvalidGrammar` if `pattern` has a mistake that is one in every dialect: a group or a class that is not
+    closed, a ``)`` that closes nothing, a range or a count that ends before it begins. The message begins with `where`
+    and shows the place. What is a matter of the dialect is left to whoever compiles it."""
+    if found := _mistake(pattern):
+        what, at = found
+        raise InvalidGrammar(f"{where} is no regular expression: {what}{excerpt(pattern, at)}", field=field)
+
+
+def _mistake(pattern: str) -> tuple[str, int] | None:
+    """The first mistake, and the character it is at."""
+    if _OWN.search(pattern):
+        return None
+    opened: list[int] = []
+    for piece in _PIECE.finditer(pattern):
+        at, text = piece.start(), piece[0]
+        if piece["class"]:
+            inside = piece["inside"]
+            if not inside or _OWN_CLASS.search(inside):
+                return None
+            if not piece["end"]:
+                return "unclosed character class", at
+            for found in _RANGE.finditer(inside):
+                if _is_reversed(found["first"], found["last"]):
+                    return "the range ends before it begins", piece.start("inside") + found.start()
+        elif text == "(":
+            opened.append(at)
+        elif text == ")":
+            if not opened:
+                return "a `)` that closes nothing", at
+            opened.pop()
+        elif piece["least"] and int(piece["least"]) > int(piece["most"]):
+            return "the count ends before it begins", at
+    return ("unclosed group", opened[-1]) if opened else None
+
+
+def _is_reversed(first: str | None, last: str | None) -> bool:
+    """Return whether both are plain characters, of one unit in UTF-16, the second before the first."""
+    return first is not None and last is not None and len(first + last) == 2 and "\uffff" >= first > last
