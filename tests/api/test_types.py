@@ -125,7 +125,7 @@ def circular() -> dict[str, Any]:
         (Choice(["a", 1]), "each choice must be a string, not int"),  # type: ignore[list-item]
         (Choice(["a", "\ud800"]), "each choice holds a lone surrogate"),
         (Grammar(7, dialect="lark"), "grammar must be a string, not int"),  # type: ignore[arg-type]
-        (Grammar("\ud800", dialect="lark"), "grammar holds a lone surrogate"),
+        (Grammar("\ud800", dialect="lark"), "grammar contains a lone surrogate"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Constraint) else value.replace(" ", "-"),
 )

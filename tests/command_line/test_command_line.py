@@ -113,7 +113,7 @@ def test_lock_and_verify(bare: Environment, wheels: dict[str, Path], tmp_path: P
     changed = bare.guideway("plugins", "verify-lock", "--file", lock, **path)
     assert changed.returncode == 1
     assert "gwt-good/grammar.good digest: locked sha256:" in changed.stdout
-    assert "accept it with: guideway plugins lock" in changed.stderr
+    assert "to accept them: guideway plugins lock" in changed.stderr
     gone = bare.guideway("plugins", "verify-lock", "--json", "--file", lock)
     assert gone.returncode == 1
     assert "gwt-good/worker.good: locked 1.0, not installed now" in json.loads(gone.stdout)["differences"]
@@ -152,7 +152,7 @@ def test_strict_refuses_what_is_not_locked(bare: Environment, tmp_path: Path) ->
     strict = bare.guideway("plugins", "verify-lock", "--strict", "--file", lock)
     assert (strict.returncode, strict.stdout) == (1, "")
     assert "guideway/device.torch: installed, not in the lock file" in strict.stderr
-    assert "accept it with: guideway plugins lock" in strict.stderr
+    assert "to accept them: guideway plugins lock" in strict.stderr
     as_json = bare.guideway("plugins", "verify-lock", "--strict", "--json", "--file", lock)
     assert as_json.returncode == 1 and json.loads(as_json.stdout)["ok"] is False
     answer(bare, "lock", "--file", lock)
@@ -256,7 +256,7 @@ def test_every_command_is_told_what_is_enabled(
         (["generate", "--mdoel", "m", "--prompt", "p"], "unrecognized arguments: --mdoel m; did you mean '--model'?"),
         (["help", "plugin"], "did you mean 'plugins'?"),
         (["plugins", "doctor", "--timeout", "-1"], "invalid"),
-        (["plugins", "doctor", "good"], "only with --import"),
+        (["plugins", "doctor", "good"], "plugin names need --import"),
         (["--no-such-option"], "unrecognized arguments"),
         (["--enable-plugins=x"], "did you mean '--enable-plugin'?"),
         (["--enable-plugins=x"], "usage: guideway [-h] [--version] [--enable-plugin NAME] COMMAND ..."),

@@ -219,7 +219,7 @@ def test_hard_masks_that_leave_nothing_together_are_to_blame_for_it(device: type
     step = greedy({"grammar": allowing([0, 1], 3), "strange": allowing([1], 4)})
     output = run([GrammarMask, Strange], device(), step)
     assert {row: str(fault) for row, fault in output.faults.items()} == {
-        1: "modifier.strange failed in apply: no token has a probability"
+        1: "modifier.strange failed in apply: every token has probability 0"
     }
 
 

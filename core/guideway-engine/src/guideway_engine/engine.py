@@ -73,8 +73,8 @@ def _by_one_thread(method: Callable[Concatenate[Engine, P], R]) -> Callable[Conc
         try:  # an interrupt may come after any call below, so what is asked at the end is the dict itself
             if driver.setdefault("thread", me) != me:
                 raise EngineBusy(
-                    "another thread is using this engine, and an Engine is for one thread at a time; for several, or "
-                    "to abort from another one, use guideway.AsyncEngine, which drives it in a thread of its own"
+                    "another thread is using this engine, but an Engine serves one thread at a time; for several "
+                    "threads, or to abort from another thread, use guideway.AsyncEngine"
                 )
             return method(self, *args, **kwargs)
         finally:
@@ -215,8 +215,8 @@ class Engine:
         if not self.has_room(params):
             priority, num_sequences = demand(params)
             raise QueueFull(
-                f"{self._scheduler.num_waiting_at(priority)} sequences of priority {short_repr(priority)} or better "
-                f"wait already, the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try "
+                f"{self._scheduler.num_waiting_at(priority)} sequences of priority {short_repr(priority)} or higher "
+                f"are waiting, the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try "
                 "again when some have started"
             )
         group = self.admit(
@@ -321,7 +321,7 @@ class Engine:
         """Bring every running request one step forward. Where nothing can go on before a constraint is compiled or a
         text judged, wait for that, at most `timeout` seconds. Without effect once the engine is closed."""
         if self._stepping:
-            raise EngineBusy("a step is going on, and something inside it, such as a hook, asked for another one")
+            raise EngineBusy("a step is running, and code inside it, such as a hook, called step again")
         try:
             self._stepping = True
             self._scheduler.step()
@@ -386,8 +386,8 @@ class Engine:
         except BaseException as error:  # whatever a stranger's class raises when it is pickled
             contain(error)
             raise InvalidRequest(
-                f"the arguments for {method} cannot be sent to the workers: {text_of(error)}; give plain values, and "
-                "objects whose classes and functions are a module's own",
+                f"the arguments for {method} cannot be sent to the workers: {text_of(error)}; use plain values, and "
+                "objects that pickle",
                 field="args",
             ) from error
         try:
@@ -421,14 +421,15 @@ class Engine:
     def _check_own(self, generation: Generation) -> None:
         if not isinstance(generation, Generation):
             raise InvalidRequest(
-                f"this is no Generation, which submit returns, but {type(generation).__name__}", field="generation"
+                f"generation must be a Generation, as submit returns it, not {type(generation).__name__}",
+                field="generation",
             )
         if generation._engine is not self:
             raise InvalidRequest("this generation belongs to another engine", field="generation")
 
     def _check_open(self) -> None:
         if self._closed:
-            raise EngineClosed("the engine is closed and takes no more requests; make a new one")
+            raise EngineClosed("the engine is closed and takes no more requests; create a new one")
 
     def _step_and_collect(
         self,
