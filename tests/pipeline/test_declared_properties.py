@@ -228,7 +228,7 @@ def test_hard_masks_that_leave_nothing_together_are_to_blame_for_it(device: type
     [
         (type("Early", (Strange,), {"stage": Stage.PRE_WARP}), "declares a bitmask, which is for stage 'mask'"),
         (variant("emits", emits={"x": ((), "int32")}), "its transform declares a bitmask"),
-        (variant("emits", emits={"x": ((), "int32")}, bitmask=None), "its transform declares that it is hard"),
+        (variant("emits", emits={"x": ((), "int32")}, bitmask=None), "its transform declares hard = True"),
     ],
 )
 def test_declarations_that_cannot_be_kept_are_refused(modifier: type[LogitModifier[Any]], problem: str) -> None:

@@ -160,7 +160,7 @@ def test_a_prompt_that_ends_with_its_token_ids() -> None:
     ("config", "said"),
     [
         ({"end_str": "xyz"}, "end_str 'xyz' cannot be written with the model's tokens; set end_token_ids"),
-        ({"end_str": "ab</think>"}, "holds the special token '</think>' beside text"),
+        ({"end_str": "ab</think>"}, "mixes the special token '</think>' with text"),
         ({"end_str": "</s>"}, f"the marker has the stop token {STOP}"),
         ({"end_token_ids": (0, 99)}, "end_token_ids has 99, which is not in the vocabulary"),
         ({"end_token_ids": (-1,)}, "end_token_ids has -1"),
@@ -176,7 +176,7 @@ def test_a_marker_that_has_to_be_cut_inside_its_tokens_is_refused() -> None:
     """After `ab`, `aba` would end it too early, and there is no `a`."""
     tokens = [b"aba", b"ab", b""]
     vocabulary = Vocabulary(tokens, frozenset({2}), {2: "</s>"}, encoder=GreedyEncoder(tuple(tokens)))
-    with pytest.raises(InvalidConfiguration, match=r"cannot be spelled .* after b'ab'"):
+    with pytest.raises(InvalidConfiguration, match=r"cannot be written .* after b'ab'"):
         Marker(ReasoningConfig(end_str="aba"), vocabulary)
 
 
