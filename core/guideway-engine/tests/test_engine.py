@@ -365,7 +365,7 @@ def test_a_reader_reads_what_comes_and_drives_nothing(engine: Engine) -> None:
 
 def test_a_request_has_the_id_it_is_given(engine: Engine) -> None:
     first = engine.submit(person(1), SamplingParams(max_tokens=2), request_id="mine", wait=False)
-    with pytest.raises(InvalidRequest, match="a request 'mine' is already here") as caught:
+    with pytest.raises(InvalidRequest, match="a request with the id 'mine' is already running") as caught:
         engine.submit(person(1), request_id="mine")
     assert caught.value.field == "request_id"
     assert first.wait().request_id == "mine"
