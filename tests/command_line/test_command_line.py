@@ -213,7 +213,7 @@ def test_a_misspelt_plugin_is_an_error_whatever_the_command(zoo: Environment, co
     assert done.stderr.startswith("guideway: no hooks plugin named 'frist' is installed\n  did you mean 'first'?")
     done = zoo.guideway(*command, GUIDEWAY_PLUGINS_ENABLE="first,secnd")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.endswith("the environment variable GUIDEWAY_PLUGINS_ENABLE names it\n")
+    assert done.stderr.endswith("it comes from the environment variable GUIDEWAY_PLUGINS_ENABLE\n")
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_what_the_model_reads(target: Any, instruction: str | None, content: str
         (
             Grown,
             None,
-            "is no Grown: ValidationError: .*\nage\n  Value error, too young: 31[^\n]*$",
+            "is not Grown: ValidationError: .*\nage\n  Value error, too young: 31[^\n]*$",
         ),
     ],
     ids=["cut", "closed early", "stop", "validator"],

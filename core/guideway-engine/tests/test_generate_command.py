@@ -258,7 +258,7 @@ def test_answers_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [line["valid"] for line in lines] == [False, True, None, None]
     assert [line["finish_reason"] for line in lines] == ["stop", "stop", "stop", "refused"]
     assert err.count("was checked and does not satisfy the constraint") == 1
-    assert "the answer to prompt 0 is not" in err
+    assert "the answer to prompt 0 was checked" in err
 
 
 @pytest.mark.parametrize(

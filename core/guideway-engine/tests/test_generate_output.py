@@ -153,7 +153,7 @@ def test_a_full_disk_names_the_file_and_its_last_whole_line(tmp_path: Path) -> N
             signal.signal(signal.SIGXFSZ, before)
     assert str(lost.value) == (
         f"cannot write the output {str(path)!r}: File too large; its last complete line is line 1, of prompt a; "
-        "--resume goes on after it"
+        "--resume continues after it"
     )
     assert path.read_bytes() == whole
 

@@ -189,7 +189,7 @@ def test_a_text_from_a_file_ends_before_its_last_line_end(tmp_path: Path, capsys
         (["--regex", "a", "--token-ids", "1,x"], 2, "must be token ids separated by commas"),
         (["--regex", "a", "--token-ids", "1,1536"], 1, "token id 1536 is not in the vocabulary (ids 0 to 1535)"),
         (["--regex", "a", "--text", "\udc80"], 1, "the text contains a lone surrogate"),
-        (["--regex", "a", "--record", "{}"], 1, "no record"),
+        (["--regex", "a", "--record", "{}"], 1, "is not a record"),
         (["--regex", "a", "--text", "a", "--token-ids", "1"], 2, "not allowed with argument"),
         (["--regex", "a", "--max-num-seqs", "3"], 2, "unrecognized arguments: --max-num-seqs 3"),
         (["--regex", "a", "--text-file", "/no/such"], 1, "cannot read the text_file '/no/such'"),

@@ -150,7 +150,7 @@ def test_a_text_that_ends_too_early() -> None:
 @pytest.mark.parametrize(
     ("ids", "reason", "step"),
     [
-        ([5], "the special token <|assistant|> is no text", 0),
+        ([5], "the special token <|assistant|> is not text", 0),
         ([2], "the output may not end here", 0),
         ([b"a", 2, b"a"], "a stop token has already ended the output", 2),
     ],
