@@ -102,7 +102,7 @@ def test_what_is_finished(text: str, finished: Any, growing: Any) -> None:
 
 @pytest.mark.parametrize("text", ["}", "[}", '{"a" "b"', '["a\nb"', "[1 2,", "wrong ", '{"a": 1]'])
 def test_what_begins_no_json_is_an_error(text: str) -> None:
-    with pytest.raises(InvalidAnswer, match="the answer so far is no JSON: "):
+    with pytest.raises(InvalidAnswer, match="the answer so far is not JSON: "):
         so_far(text)
 
 

@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
         module = next(module for module in map(import_module, _MODULES) if name in module.__all__)
     except ModuleNotFoundError as error:
         if error.name == "guideway_engine":
-            message = f"guideway.{name} is of guideway's engine, which is not installed: pip install 'guideway[engine]'"
+            message = f"guideway.{name} needs guideway's engine, which is not installed: pip install 'guideway[engine]'"
             raise ModuleNotFoundError(message, name=error.name) from error
         raise
     value = getattr(module, name)

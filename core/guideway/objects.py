@@ -40,8 +40,8 @@ def constraint_of(given: Any) -> Constraint:
         case re.Pattern():
             if not isinstance(given.pattern, str) or given.flags != FLAGS:
                 raise InvalidRequest(
-                    f"a pattern as constraint must be of text and have no flags, not {short_repr(given)}; write them "
-                    "into the pattern",
+                    f"a compiled pattern must match str, not bytes, and must have no flags, not {short_repr(given)}; "
+                    "write flags into the pattern, such as (?i)",
                     field=FIELD,
                 )
             return Regex(given.pattern)
@@ -50,8 +50,8 @@ def constraint_of(given: Any) -> Constraint:
     if is_type(given):
         return JsonSchema(_adapted(given)[0])
     raise InvalidRequest(
-        "constraint must be a JsonSchema, JsonObject, Regex, Choice, Grammar or StructuralTag, or stand for one: a "
-        f"type, a schema as a dict, a compiled pattern, a list of strings; not {short_repr(given)}",
+        "constraint must be a JsonSchema, JsonObject, Regex, Choice, Grammar, StructuralTag, a type, a schema as a "
+        f"dict, a compiled pattern or a list of strings, not {short_repr(given)}",
         field=FIELD,
     )
 
@@ -69,7 +69,7 @@ def parse(given: Any, answer: str) -> Any:
         raise
     except Exception as error:
         name = getattr(given, "__name__", None) or short_repr(given)
-        raise InvalidAnswer(f"the answer is no {name if is_type(given) else 'JSON'}: {_said(error)}") from error
+        raise InvalidAnswer(f"the answer is not {name if is_type(given) else 'JSON'}: {_said(error)}") from error
 
 
 def parse_partial(given: Any, answer: str, *, whole: bool, growing_strings: bool) -> Any:
@@ -86,7 +86,7 @@ def parse_partial(given: Any, answer: str, *, whole: bool, growing_strings: bool
         finished = answer if whole else _finished(answer, growing_strings)
         return json.loads(finished) if finished else None
     except Exception as error:
-        raise InvalidAnswer(f"the answer so far is no JSON: {text_of(error)}") from error
+        raise InvalidAnswer(f"the answer so far is not JSON: {text_of(error)}") from error
 
 
 def _finished(text: str, growing_strings: bool) -> str:
@@ -152,7 +152,7 @@ def _adapt(given: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
         adapter = TypeAdapter(given)
         return _closed(adapter.json_schema()), adapter.validate_json
     except Exception as error:  # whatever a stranger's type raises
-        raise InvalidRequest(f"there is no JSON Schema of {short_repr(given)}: {_said(error)}", field=FIELD) from error
+        raise InvalidRequest(f"{short_repr(given)} has no JSON Schema: {_said(error)}", field=FIELD) from error
 
 
 def _said(error: Exception) -> str:

@@ -116,16 +116,16 @@ def circular() -> dict[str, Any]:
         (StructuralTag(DEEP), "structural tag is nested too deeply"),
         (Regex(None), "regex pattern must be a string, not NoneType"),  # type: ignore[arg-type]
         (Regex(b"a"), "regex pattern must be a string, not bytes"),  # type: ignore[arg-type]
-        (Regex("\udfff"), "regex pattern holds a lone surrogate"),
+        (Regex("\udfff"), "regex pattern contains a lone surrogate"),
         (Choice([]), "at least one string"),
         (Choice("abc"), "must be a list"),
         (Choice(b"abc"), "must be a list"),  # type: ignore[arg-type]
         (Choice(None), "must be a list"),  # type: ignore[arg-type]
         (Choice({"a", "b"}), "must be a list"),  # type: ignore[arg-type]
         (Choice(["a", 1]), "each choice must be a string, not int"),  # type: ignore[list-item]
-        (Choice(["a", "\ud800"]), "each choice holds a lone surrogate"),
+        (Choice(["a", "\ud800"]), "each choice contains a lone surrogate"),
         (Grammar(7, dialect="lark"), "grammar must be a string, not int"),  # type: ignore[arg-type]
-        (Grammar("\ud800", dialect="lark"), "grammar holds a lone surrogate"),
+        (Grammar("\ud800", dialect="lark"), "grammar contains a lone surrogate"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Constraint) else value.replace(" ", "-"),
 )

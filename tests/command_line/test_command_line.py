@@ -122,7 +122,7 @@ def test_lock_and_verify(bare: Environment, wheels: dict[str, Path], tmp_path: P
     assert changed.returncode == 1
     assert changed.stdout.startswith("gwt-good\n  grammar.better\n    digest: locked sha256:")
     assert "went stale" not in changed.stdout, "nothing had been certified"
-    assert "accept it with: guideway plugins lock" in changed.stderr
+    assert "to accept them: guideway plugins lock" in changed.stderr
     gone = bare.guideway("plugins", "verify-lock", "--json", "--file", lock)
     assert gone.returncode == 1
     assert json.loads(gone.stdout)["differences"]["gwt-good/worker.good"] == ["locked 1.0, not installed now"]
@@ -161,7 +161,7 @@ def test_strict_refuses_what_is_not_locked(bare: Environment, tmp_path: Path) ->
     strict = bare.guideway("plugins", "verify-lock", "--strict", "--file", lock)
     assert strict.returncode == 1
     assert "  device.torch\n    installed, not in the lock file\n" in strict.stdout
-    assert "accept it with: guideway plugins lock" in strict.stderr
+    assert "to accept them: guideway plugins lock" in strict.stderr
     as_json = bare.guideway("plugins", "verify-lock", "--strict", "--json", "--file", lock)
     assert as_json.returncode == 1 and json.loads(as_json.stdout)["ok"] is False
     answer(bare, "lock", "--file", lock)
@@ -222,7 +222,7 @@ def test_a_misspelt_plugin_is_an_error_whatever_the_command(zoo: Environment, co
     assert done.stderr.startswith("guideway: no hooks plugin named 'frist' is installed\n  did you mean 'first'?")
     done = zoo.guideway(*command, GUIDEWAY_PLUGINS_ENABLE="first,secnd")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.endswith("the environment variable GUIDEWAY_PLUGINS_ENABLE names it\n")
+    assert done.stderr.endswith("it comes from the environment variable GUIDEWAY_PLUGINS_ENABLE\n")
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_every_command_is_told_what_is_enabled(
         (["generate", "--mdoel", "m", "--prompt", "p"], "unrecognized arguments: --mdoel m; did you mean '--model'?"),
         (["help", "plugin"], "did you mean 'plugins'?"),
         (["plugins", "doctor", "--timeout", "-1"], "invalid"),
-        (["plugins", "doctor", "good"], "only with --import"),
+        (["plugins", "doctor", "good"], "plugin names need --import"),
         (["--no-such-option"], "unrecognized arguments"),
         (["--enable-plugins=x"], "did you mean '--enable-plugin'?"),
         (["--enable-plugins=x"], "usage: guideway [-h] [--version] [--enable-plugin NAME] COMMAND ..."),

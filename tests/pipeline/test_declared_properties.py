@@ -219,7 +219,7 @@ def test_hard_masks_that_leave_nothing_together_are_to_blame_for_it(device: type
     step = greedy({"grammar": allowing([0, 1], 3), "strange": allowing([1], 4)})
     output = run([GrammarMask, Strange], device(), step)
     assert {row: str(fault) for row, fault in output.faults.items()} == {
-        1: "modifier.strange failed in apply: no token has a probability"
+        1: "modifier.strange failed in apply: every token has probability 0"
     }
 
 
@@ -228,7 +228,7 @@ def test_hard_masks_that_leave_nothing_together_are_to_blame_for_it(device: type
     [
         (type("Early", (Strange,), {"stage": Stage.PRE_WARP}), "declares a bitmask, which is for stage 'mask'"),
         (variant("emits", emits={"x": ((), "int32")}), "its transform declares a bitmask"),
-        (variant("emits", emits={"x": ((), "int32")}, bitmask=None), "its transform declares that it is hard"),
+        (variant("emits", emits={"x": ((), "int32")}, bitmask=None), "its transform declares hard = True"),
     ],
 )
 def test_declarations_that_cannot_be_kept_are_refused(modifier: type[LogitModifier[Any]], problem: str) -> None:

@@ -179,38 +179,38 @@ MISFITS = [
         "start",
         lambda self, request, sequence: None,
         "Mine.start(self, request, sequence) does not fit the contract's start(self, request, sequence, compiled): "
-        "it has no place for compiled\nhint: write def start(self, request, sequence, compiled)",
+        "it does not accept compiled\nhint: write def start(self, request, sequence, compiled)",
     ),
-    ("modifier", "start", lambda self, request, sequence, *, compiled: None, "it has no place for compiled"),
+    ("modifier", "start", lambda self, request, sequence, *, compiled: None, "it does not accept compiled"),
     ("modifier", "prepare", lambda self, batch, states, device: None, "it requires device, which no host passes"),
     ("modifier", "prepare", lambda self, batch, states, *, device: None, "it requires device, which no host passes"),
     (
         "modifier",
         "prepare",
         lambda self, states, batch: None,
-        "hosts pass by position, and its 'states' stands where the contract has 'batch'",
+        "hosts pass arguments by position, but 'states' is at the position of 'batch'",
     ),
-    ("modifier", "release", (), "Mine.release is no method"),
+    ("modifier", "release", (), "Mine.release must be a method"),
     ("grammar", "available", lambda cls: None, "Mine.available must be a classmethod"),
-    ("grammar", "fill", lambda self, jobs: None, "it has no place for bitmask"),
-    ("grammar", "__init__", lambda self, vocabulary: None, "it has no place for options"),
+    ("grammar", "fill", lambda self, jobs: None, "it does not accept bitmask"),
+    ("grammar", "__init__", lambda self, vocabulary: None, "it does not accept options"),
     ("grammar", "close", staticmethod(lambda how: None), "it requires how"),
     ("device", "download", lambda self: None, "Mine.download(self) does not fit the contract's download(self, arrays)"),
-    ("worker", "before_step", lambda self: None, "it has no place for step"),
+    ("worker", "before_step", lambda self: None, "it does not accept step"),
     (
         "attention",
         "attend",
         lambda self, query, key, value, *, lengths, causal: None,
-        "it has no place for scale, window, which hosts pass by name",
+        "it does not accept scale, window, which hosts pass by name",
     ),
-    ("attention", "attend", lambda self, query, key, **options: None, "it has no place for value"),
+    ("attention", "attend", lambda self, query, key, **options: None, "it does not accept value"),
     (
         "attention",
         "attend",
         lambda self, query, key, value, *, lengths, scale, causal, window, mask: None,
         "it requires mask, which no host passes",
     ),
-    ("attention", "attend", lambda self, *args: None, "it has no place for lengths, scale, causal, window"),
+    ("attention", "attend", lambda self, *args: None, "it does not accept lengths, scale, causal, window"),
 ]
 
 
@@ -257,7 +257,7 @@ def test_operations_of_a_device_are_compared_when_it_is_built() -> None:
     with pytest.raises(PluginLoadError) as caught:
         build_device(Mine, "old")
     assert "device.mine failed while it was built: ContractViolation: " in str(caught.value)
-    assert "Ops.topk(self, x) does not fit the contract's topk(self, x, k): it has no place for k" in str(caught.value)
+    assert "Ops.topk(self, x) does not fit the contract's topk(self, x, k): it does not accept k" in str(caught.value)
     assert closed == ["old"]
 
 
@@ -304,7 +304,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         def compile(self) -> None: ...  # type: ignore[override]
 
     said = refusal("grammar", Wrong)
-    for part in ("does not implement supports", "class variable kinds", "'another'", "which version", "no place for"):
+    for part in ("does not implement supports", "class variable kinds", "'another'", "set contract", "not accept"):
         assert part in said
 
 
@@ -314,7 +314,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 def test_what_an_earlier_contract_had_is_said_with_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
     said = refusal("modifier", written("modifier", order=2))
     assert said.startswith(
-        "Mine.order is no part of the contract any more\nhint: delete it: modifiers of one stage act in"
+        "Mine.order is no longer part of the contract\nhint: delete it: modifiers of one stage act in"
     )
     check_class(record("worker"), written("worker", order=2))
     monkeypatch.setattr(LogitModifier, "order", 0, raising=False)  # a name the contract has is none that moved
@@ -336,14 +336,14 @@ def test_what_an_earlier_contract_had_is_found_where_init_sets_it() -> None:
     built_modifier(Modifier)
     with pytest.raises(PluginLoadError) as caught:
         built_modifier(Mine)
-    assert "Mine.order is no part of the contract any more\nhint: delete it" in str(caught.value)
+    assert "Mine.order is no longer part of the contract\nhint: delete it" in str(caught.value)
     assert len(closed) == 1
 
 
 def test_a_key_of_nothing_is_refused() -> None:
     key, compiles = {"compile_key": lambda self, request: 1}, {"compile": lambda self, request, grammar: 2}
     said = refusal("modifier", written("modifier", **key))
-    assert "Mine.compile_key does nothing without compile\nhint: write def compile(self, request, grammar)" in said
+    assert "Mine.compile_key does nothing without compile\nhint: implement compile(self, request, grammar)" in said
     for attributes in (compiles, key | compiles):
         check_class(record("modifier"), written("modifier", **attributes))
 
@@ -352,7 +352,7 @@ def test_a_key_of_nothing_is_refused() -> None:
 def test_examples_that_are_no_sequence_are_refused(kind: str, hint: str) -> None:
     for given in ({"bias": 2}, api.Example({}), "text", {1}):
         said = refusal(kind, written(kind, examples=given))
-        assert f"Mine.examples is of type {type(given).__name__}, no sequence\nhint: write examples = ({hint},)" in said
+        assert f"Mine.examples must be a sequence, not {type(given).__name__}\nhint: write examples = ({hint},)" in said
 
 
 def test_examples_of_earlier_kinds_are_refused() -> None:

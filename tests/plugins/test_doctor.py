@@ -27,7 +27,7 @@ def problems(environment: Environment, *arguments: str, **variables: str) -> dic
 def test_a_healthy_environment(bare: Environment) -> None:
     done = bare.guideway("plugins", "doctor")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "no problems found (2 plugins, not imported; --import also tries to import them)\n"
+    assert done.stdout == "no problems found (2 plugins, not imported; --import also imports them)\n"
 
 
 def test_an_extra_that_is_not_installed_is_only_a_note(bare: Environment) -> None:
@@ -36,7 +36,7 @@ def test_an_extra_that_is_not_installed_is_only_a_note(bare: Environment) -> Non
     assert "'torch'" in note["message"] and note["fix"].endswith("pip install 'guideway[torch]'")
     done = bare.guideway("plugins", "doctor", "--import")
     assert done.returncode == 0 and done.stdout.endswith(
-        "no problems found (2 plugins, imported, each in a process of its own)\n"
+        "no problems found (2 plugins, imported, each in a separate process)\n"
     )
 
 
@@ -45,7 +45,7 @@ def test_the_usual_place_is_named_once(zoo: Environment, tmp_path: Path) -> None
     (tmp_path / "gwt_far-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: gwt-far\nVersion: 1\n")
     (tmp_path / "gwt_far-1.dist-info" / "entry_points.txt").write_text("[guideway.v1]\nfar.far = far\n")
     out = zoo.guideway("plugins", "doctor", PYTHONPATH=str(tmp_path)).stdout
-    assert out.startswith(f"installed in {zoo.site}, where no other place is named:\n")
+    assert out.startswith(f"installed in {zoo.site}, unless a line names another place:\n")
     assert out.count(str(zoo.site)) == 1
     assert f"gwt-far 1 at {tmp_path} has the unknown kind" in out
     assert "8 problems found (" in out.splitlines()[-1]
@@ -136,7 +136,7 @@ def test_imports_use_the_search_path_of_the_program(bare: Environment, wheels: d
     )
     done = bare.run(str(bare.python), "-c", program)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "no problems found (1 plugin, imported, each in a process of its own)\n"
+    assert done.stdout == "no problems found (1 plugin, imported, each in a separate process)\n"
 
 
 def test_a_plugin_may_serve_two_contracts_side_by_side(tmp_path: Path) -> None:

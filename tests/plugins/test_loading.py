@@ -62,7 +62,7 @@ FAILURES = {
     "grammar.abstract": ("checking its class", "ContractViolation: ", "does not implement compile"),
     "grammar.misnamed": ("checking its class", "ContractViolation: ", "name is 'something-else'"),
     "grammar.unkind": ("checking its class", "ContractViolation: ", "does not set the class variable kinds"),
-    "hooks.wrapper": ("checking its hooks", "ContractViolation: ", "is a wrapper"),
+    "hooks.wrapper": ("checking its hooks", "ContractViolation: ", "is a hook wrapper"),
     "hooks.empty": ("checking its hooks", "ContractViolation: ", "implements no hook"),
 }
 
@@ -168,7 +168,7 @@ def test_an_error_that_cannot_be_printed(plugins: Plugins, monkeypatch: pytest.M
     [
         ("gwt_odd", "pip install 'gwt-odd[fast]'"),
         ("gwt_odd:plugin", "pip install 'gwt-odd[fast]'"),
-        ("gwt_od", "its entry point device.odd = 'gwt_od' names a module that is not there"),
+        ("gwt_od", "its entry point device.odd = 'gwt_od' names a module that does not exist"),
         ("gwt_od.part:plugin", "its entry point device.odd = 'gwt_od.part:plugin' names"),
         ("gwt_even", "pip check"),
     ],

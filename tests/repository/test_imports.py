@@ -97,7 +97,7 @@ def test_every_part_of_core_has_its_arrows() -> None:
 
 
 def test_structure_says_what_each_part_may_import() -> None:
-    table = (ROOT / "docs" / "structure.md").read_text("utf-8").split("| folder | what lives there | imports |")[1]
+    table = (ROOT / "docs" / "structure.md").read_text("utf-8").split("| folder | contents | imports |")[1]
     said = re.findall(r"^\| `(\w+)/`.* \| (.+) \|$", table.split("\n\n")[0], re.MULTILINE)
     allowed = {part: may - {"version"} for part, may in MAY_IMPORT.items() if (CORE / part).is_dir()}
     allowed["guideway"] = MAY_IMPORT["__init__"] - {"version"}

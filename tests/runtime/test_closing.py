@@ -247,7 +247,7 @@ def test_what_does_not_fit_is_refused_and_says_what_would() -> None:
     params = SamplingParams(max_tokens=4, constraint=Regex("[ab]{6}c"))
     (refused,) = generate([params])
     assert isinstance(refused.error, InvalidRequest)
-    assert "into the 4 tokens that are left for it: the shortest that was found has 8" in str(refused.error)
+    assert "into the 4 tokens that are left for it: the shortest one found has 8" in str(refused.error)
     (closed,) = generate([replace(params, max_tokens=8)])
     assert (closed.finish_reason, len(closed.token_ids)) == (FinishReason.STOP, 8)
 

@@ -231,7 +231,7 @@ def test_what_is_too_much_for_several_is_told_once() -> None:
     with pytest.raises(LimitExceeded) as caught:
         choose(Regex("((((((a{4}))))))"), strategies)
     assert str(caught.value) == (
-        "this regex constraint is too much for first, second: depth at the pattern is 6, the limit 5; "
+        "this regex constraint is too large for first, second: depth at the pattern is 6, the limit 5; "
         "third: repetition at the pattern is 4, the limit 3"
     )
 
@@ -267,9 +267,9 @@ def test_a_refused_constraint_is_counted_again_and_a_chosen_one_is_not(monkeypat
     ],
 )
 def test_what_needs_itself_without_end_is_invalid(given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidGrammar, match="needs itself, without end"):
+    with pytest.raises(InvalidGrammar, match="require it inside itself without end"):
         choose(schema(**given), {"fussy": Fussy()})
-    with pytest.raises(InvalidGrammar, match="needs itself, without end"):
+    with pytest.raises(InvalidGrammar, match="require it inside itself without end"):
         choose(tag(type="json_schema", json_schema=given), {"fussy": Fussy()})
 
 

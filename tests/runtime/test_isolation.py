@@ -249,7 +249,7 @@ def test_a_failing_modifier_ends_its_request_only(modifier: type[Modifier], wher
 def test_a_payload_may_not_speak_of_a_strangers_rows() -> None:
     healthy, broken = run_modifier(None, Modifier), run_modifier("payload", Modifier)
     assert broken[1].finish_reason is FinishReason.INTERNAL_ERROR
-    assert "no state for" in str(broken[1].error)
+    assert "has no state" in str(broken[1].error)
     assert [*broken[:1], *broken[2:]] == [*healthy[:1], *healthy[2:]]
 
 

@@ -131,22 +131,22 @@ def test_hosted_or_inline_the_user_is_told_the_same(served: Served, num_drafts: 
 @pytest.mark.parametrize(
     ("when", "what", "error", "words"),
     [
-        ("compile", "spin", LimitExceeded, "compile: .*(0.8 s of a processor|did not answer)"),
+        ("compile", "spin", LimitExceeded, "compile: .*(0.8 s processor time|did not answer)"),
         ("compile", "sleep", LimitExceeded, "compile: it did not answer"),
         ("compile", "crash", PluginError, "compile: .*SIGSEGV"),
         ("compile", "eat", PluginError, "compile: MemoryError"),
         ("compile_key", "crash", PluginError, "compile_key: .*SIGSEGV"),
         ("companions", "spin", LimitExceeded, "companions: .*(processor|did not answer)"),
         ("companions", "crash", PluginError, "companions: .*SIGSEGV"),
-        ("start", "spin", LimitExceeded, "start: .*(0.6 s of a processor|did not answer)"),
+        ("start", "spin", LimitExceeded, "start: .*(0.6 s processor time|did not answer)"),
         ("start", "crash", PluginError, "start: .*SIGSEGV"),
         ("start", "killed", PluginError, "start: .*from outside"),
-        ("prepare", "spin", PluginError, "prepare: LimitExceeded: .*(0.4 s of a processor|did not answer)"),
+        ("prepare", "spin", PluginError, "prepare: LimitExceeded: .*(0.4 s processor time|did not answer)"),
         ("prepare", "sleep", PluginError, "prepare: LimitExceeded: it did not answer"),
         ("prepare", "crash", PluginError, "prepare: .*SIGSEGV"),
         ("prepare", "eat", PluginError, "prepare: MemoryError"),
         ("prepare", "killed", PluginError, "prepare: .*from outside"),
-        ("accept", "spin", PluginError, "accept: LimitExceeded: .*(0.4 s of a processor|did not answer)"),
+        ("accept", "spin", PluginError, "accept: LimitExceeded: .*(0.4 s processor time|did not answer)"),
         ("accept", "crash", PluginError, "accept: .*SIGSEGV"),
         ("accept", "eat", PluginError, "accept: MemoryError"),
         ("accept", "killed", PluginError, "accept: .*from outside"),
@@ -320,7 +320,7 @@ def test_a_class_that_no_entry_point_names_is_inline(caplog: pytest.LogCaptureFi
         assert {Mine, hello} < {cls for cls, _ in runtime.modifier_classes()}
     finally:
         runtime.close()
-    assert "modifier 'mine' runs in the serving process: no entry point names its class" in caplog.text
+    assert "modifier 'mine' runs in the serving process: its class has no entry point" in caplog.text
 
 
 def test_one_that_compiles_with_grammars_of_this_process_is_inline(
@@ -328,7 +328,7 @@ def test_one_that_compiles_with_grammars_of_this_process_is_inline(
 ) -> None:
     host = served(("hostile", "hello"), grammar_host="inline")
     assert [type(m).__name__ for m in host.runtime._by_name.values()] == ["Hostile", "HostedModifier"]
-    assert "it compiles with grammars, and those of reference are there" in caplog.text
+    assert "it needs compiled grammars, and those of reference are there" in caplog.text
 
 
 def test_options_that_are_wrong_are_refused_at_the_start(served: Served) -> None:

@@ -112,7 +112,7 @@ def run(what: str, *, late: bool = False, num_drafts: int = 0) -> list[Generatio
     ("what", "error"),
     [
         ("fault", "grammar.elsewhere failed in fill: it is broken"),
-        ("fault of nobody", "which is no sequence with a state"),
+        ("fault of nobody", "but that sequence has no state"),
         ("narrow", "'bitmask' is int32[1, 3]; its transform declares it as a bitmask, int32[1, 4]"),
         ("wide words", "is int64["),
         ("no bitmask", "'bitmask' is missing; its transform declares it as a bitmask, int32[1, 4]"),
@@ -151,7 +151,7 @@ def test_a_forbidden_token_is_the_failure_of_what_acted_later(what: str, late: b
 
 def test_the_name_of_the_grammar_mask_is_reserved() -> None:
     named: Callable[[str], Any] = lambda name: type("Named", (Chatty,), {"name": name})  # noqa: E731
-    with pytest.raises(ValueError, match=r"two logit modifiers are named 'grammar', .*; that name is reserved for"):
+    with pytest.raises(ValueError, match=r"a logit modifier is named 'grammar', but that name is reserved for"):
         FakeHost(VOCABULARY, NumpyDevice(), modifiers=[named("grammar")])
-    with pytest.raises(ValueError, match=r"two logit modifiers are named 'a', and payloads go by name$"):
+    with pytest.raises(ValueError, match=r"two logit modifiers are named 'a'; rename one of them$"):
         FakeHost(VOCABULARY, NumpyDevice(), modifiers=[named("a"), named("a")])

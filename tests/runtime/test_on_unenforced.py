@@ -43,7 +43,7 @@ def test_a_constraint_is_refused_by_the_names_of_what_nobody_enforces() -> None:
     assert isinstance(result.error, UnsupportedGrammar)
     assert (result.error.field, result.error.feature) == ("constraint", "pattern+maxLength")
     assert "xgrammar does not enforce pattern+maxLength" in str(result.error)
-    assert "on_unenforced 'report' or 'check'" in str(result.error)
+    assert "set on_unenforced to 'report' or 'check'" in str(result.error)
 
 
 def test_a_refusal_has_the_word_of_every_strategy() -> None:

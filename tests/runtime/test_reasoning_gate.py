@@ -256,8 +256,8 @@ def test_a_token_drawn_before_the_constraint_was_known_to_begin_is_no_fault_of_t
     outcome = subject.accept_one(0, 1, [5, 6, 7])
     assert outcome.action == "fail"
     assert str(subject.fault(0)) == (
-        "grammar.own failed in accept: token 6 was drawn before the constraint was known to begin, and it is not "
-        "legal in it"
+        "grammar.own failed in accept: token 6 was drawn before the start of the constraint was known, and the "
+        "constraint forbids it"
     )
     assert subject.journal(0).token_ids == []
 

@@ -315,7 +315,7 @@ def test_whatever_becomes_of_a_sequence_its_reasoning_goes_with_it(
 @pytest.mark.parametrize(
     ("params", "field", "said"),
     [
-        ({"reasoning": False, "thinking_token_budget": 3}, "thinking_token_budget", "does without"),
+        ({"reasoning": False, "thinking_token_budget": 3}, "thinking_token_budget", "has no effect"),
         ({"thinking_token_budget": 0}, "thinking_token_budget", "a whole number of at least 1"),
         ({"thinking_token_budget": True}, "thinking_token_budget", "a whole number of at least 1"),
         ({"thinking_token_budget": 2.5}, "thinking_token_budget", "a whole number of at least 1"),
@@ -331,7 +331,7 @@ def test_what_cannot_be_is_refused(params: dict[str, Any], field: str, said: str
 @pytest.mark.parametrize("params", [{"reasoning": True}, {"thinking_token_budget": 3}])
 def test_without_a_marker_reasoning_is_refused(params: dict[str, Any]) -> None:
     subject = Runtime(CONTEXT, strategies={}, reasoning=ReasoningConfig())
-    with pytest.raises(InvalidRequest, match=r"not configured how reasoning ends; set reasoning\.end_str") as caught:
+    with pytest.raises(InvalidRequest, match=r"end of reasoning is not configured; set reasoning\.end_str") as caught:
         started(subject, constraint=None, **params)
     assert caught.value.field == next(iter(params))
     started(subject, constraint=None, reasoning=False)

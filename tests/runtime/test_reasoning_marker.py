@@ -159,8 +159,8 @@ def test_a_prompt_that_ends_with_its_token_ids() -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"end_str": "xyz"}, "end_str 'xyz' cannot be spelled with the model's tokens; give token ids"),
-        ({"end_str": "ab</think>"}, "holds the special token '</think>' beside text"),
+        ({"end_str": "xyz"}, "end_str 'xyz' cannot be written with the model's tokens; set end_token_ids"),
+        ({"end_str": "ab</think>"}, "mixes the special token '</think>' with text"),
         ({"end_str": "</s>"}, f"the marker has the stop token {STOP}"),
         ({"end_token_ids": (0, 99)}, "end_token_ids has 99, which is not in the vocabulary"),
         ({"end_token_ids": (-1,)}, "end_token_ids has -1"),
@@ -176,19 +176,19 @@ def test_a_marker_that_has_to_be_cut_inside_its_tokens_is_refused() -> None:
     """After `ab`, `aba` would end it too early, and there is no `a`."""
     tokens = [b"aba", b"ab", b""]
     vocabulary = Vocabulary(tokens, frozenset({2}), {2: "</s>"}, encoder=GreedyEncoder(tuple(tokens)))
-    with pytest.raises(InvalidConfiguration, match=r"cannot be spelled .* after b'ab'"):
+    with pytest.raises(InvalidConfiguration, match=r"cannot be written .* after b'ab'"):
         Marker(ReasoningConfig(end_str="aba"), vocabulary)
 
 
 def test_without_an_encoder_token_ids_are_asked_for() -> None:
-    with pytest.raises(InvalidConfiguration, match="give token ids as end_token_ids"):
+    with pytest.raises(InvalidConfiguration, match="set end_token_ids instead"):
         Marker(ReasoningConfig(end_str="so"), tiny())
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"end_str": " \n"}, "end_str must be text that is seen"),
+        ({"end_str": " \n"}, "end_str must be visible text"),
         ({"end_str": "\ud800"}, "without lone surrogates"),
         ({"end_str": 7}, "end_str must be"),
         ({"end_token_ids": "7"}, "end_token_ids must be a list"),

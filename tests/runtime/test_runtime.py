@@ -297,7 +297,7 @@ def test_two_owners_of_the_draw_are_refused() -> None:
     wanted = SamplingParams(max_tokens=4, modifiers={"gumbel": {}, "second": {}})
     (result,) = host(Gumbel, Second).generate([PROMPT], [wanted])
     assert result.finish_reason is FinishReason.REFUSED
-    assert "'gumbel' and 'second' both want to own the draw" in str(result.error)
+    assert "'gumbel' and 'second' both own the draw" in str(result.error)
 
 
 class Partial(ReferenceStrategy):
@@ -434,7 +434,7 @@ def test_an_id_in_use_is_refused_until_its_request_is_over() -> None:
     subject = host()
     request = Request(request_id="r", prompt_token_ids=tuple(PROMPT), params=SamplingParams(max_tokens=2))
     subject.join(0, request)
-    with pytest.raises(InvalidRequest, match="already here"):
+    with pytest.raises(InvalidRequest, match="already running"):
         subject.runtime.admit(request)
     while subject.tokens:
         subject.step()

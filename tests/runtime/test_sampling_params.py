@@ -124,14 +124,14 @@ def test_right_values_pass(runtime: Runtime, given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("given", "field", "says"),
     [
-        ({"max_tokens": 3, "min_tokens": 4}, "min_tokens", "more than max_tokens"),
+        ({"max_tokens": 3, "min_tokens": 4}, "min_tokens", "at most max_tokens"),
         ({"n": 2}, "n", "greedy"),
         ({"best_of": 2}, "best_of", "greedy"),
-        ({"n": 3, "best_of": 2, **WARM}, "best_of", "less than n"),
+        ({"n": 3, "best_of": 2, **WARM}, "best_of", "at least n"),
         ({"n": HUGE, **WARM}, "n", "at most 1024"),
         ({"best_of": 1025, **WARM}, "best_of", "at most 1024"),
         ({"typical_p": 0.5}, "typical_p", "greedy"),
-        ({"ignore_eos": True, "constraint": Regex("a")}, "ignore_eos", "leave out one"),
+        ({"ignore_eos": True, "constraint": Regex("a")}, "ignore_eos", "remove one"),
     ],
 )
 def test_what_contradicts_itself_is_refused(runtime: Runtime, given: dict[str, Any], field: str, says: str) -> None:
@@ -219,7 +219,7 @@ def test_numbers_of_numpy_become_pythons_own(runtime: Runtime) -> None:
         ({"top_k": np.bool_(True)}, "top_k must be a whole number"),
         ({"temperature": np.bool_(True)}, "temperature must be"),
         ({"temperature": np.float32(NAN)}, "temperature must be"),
-        ({"logit_bias": {np.int64(SIZE): 1.0}}, f"logit_bias speaks of token id {SIZE}, which is not in the"),
+        ({"logit_bias": {np.int64(SIZE): 1.0}}, f"logit_bias has the token id {SIZE}, which is not in the"),
         ({"logit_bias": {1: np.float32(INF)}}, "logit_bias of token 1 must be"),
         ({"priority": Fraction(10**400)}, "priority must be"),
     ],

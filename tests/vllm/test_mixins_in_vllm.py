@@ -161,8 +161,8 @@ def test_a_report_comes_through_vllms_own_call(llm: Any) -> None:
     [
         ("counter.tke", "no method 'tke' to call; did you mean 'take'"),
         ("conter.take", "no worker mixin named 'conter' is configured; did you mean 'counter'"),
-        ("counter.close", "it is the engine's to call"),
-        ("take", "called as 'name.method'"),
+        ("counter.close", "only the host calls it"),
+        ("take", "as 'name.method'"),
     ],
 )
 def test_what_cannot_be_called_is_refused(llm: Any, address: str, said: str) -> None:

@@ -111,7 +111,7 @@ def test_logits_narrower_than_the_tokenizers_own_tokens_are_refused(family: str)
     if any(token_id < own for token_id in whole.stop_token_ids):
         assert len(build_vocabulary(tokenizer, logits_width=own)) == own
     else:
-        with pytest.raises(InvalidConfiguration, match="none of the stop tokens"):
+        with pytest.raises(InvalidConfiguration, match="can never draw a stop token"):
             build_vocabulary(tokenizer, logits_width=own)
     with pytest.raises(InvalidConfiguration, match=f"has {own} tokens of its own, .* does not belong") as caught:
         build_vocabulary(tokenizer, logits_width=own - 1)

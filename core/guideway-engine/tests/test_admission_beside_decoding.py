@@ -153,7 +153,7 @@ def test_who_is_looked_at_for_too_long_is_refused_alone(where: str) -> None:
             late = await engine.generate("slow", params)
             assert late.finish_reason is FinishReason.REFUSED
             assert isinstance(late.error, LimitExceeded)
-            called = "grammar.slow does in supports" if where == "supports" else f"hooked does in validate_{where}"
+            called = "grammar.slow (in supports)" if where == "supports" else f"hooked (in validate_{where})"
             assert called in str(late.error)
             assert (await engine.generate("y", SamplingParams(max_tokens=2))).error is None
             assert running.result is None

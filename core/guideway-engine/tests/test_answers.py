@@ -95,7 +95,7 @@ def test_the_report_names_prompt_and_output(capsys: pytest.CaptureFixture[str]) 
         output = Completion(text="{", token_ids=(5,), stop=stop, strategy="mine", unenforced=("x", "constraint"))
         assert report([(job("d"), GenerationResult(request_id="r", outputs=(output,)))]) == 1
         said, rest = capsys.readouterr().err.splitlines()
-        assert said.endswith(f"the answer to prompt d was cut by {by}, before it was what the constraint asks for")
+        assert said.endswith(f"the answer to prompt d was cut by {by} before it satisfied the constraint")
         assert rest == "guideway: prompt d: mine does not enforce x"
     assert report([(job("c"), REFUSED)]) == 1
     assert capsys.readouterr().err == "guideway: prompt c was refused: no such thing\n"

@@ -97,7 +97,7 @@ def test_a_budget_that_nothing_fits_is_named(engine: Engine) -> None:
 def test_a_budget_that_no_answer_fits_into_is_refused(engine: Engine, constraint: Constraint) -> None:
     (refused,) = engine.generate([PROMPT], SamplingParams(max_tokens=2, constraint=constraint))
     assert isinstance(refused.error, InvalidRequest) and refused.error.field == "max_tokens"
-    (shortest,) = re.findall("the shortest that was found has ([0-9]+)", str(refused.error))
+    (shortest,) = re.findall("the shortest one found has ([0-9]+)", str(refused.error))
     (served,) = engine.generate([PROMPT], SamplingParams(max_tokens=int(shortest), constraint=constraint))
     assert (served.finish_reason, served.unenforced) == (FinishReason.STOP, ())
     (cut,) = engine.generate([PROMPT], SamplingParams(max_tokens=2, constraint=constraint, close=False))

@@ -210,9 +210,9 @@ def test_paths_in_a_file_are_relative_to_its_folder(tmp_path: Path, monkeypatch:
         ("model = 'm'\nplugins = {lock = 3}", "FILE: [plugins] lock must be the path of a lock file, or None, not 3"),
         ("options = 3", "FILE, [options]: options must map 'kind.name'"),
         ('[options]\n"grammar.one" = 3', "FILE, [options]: the options of 'grammar.one' must map names to values"),
-        ("[options.grammar.one]\nx = 1", 'in one pair of quotes: write [options."grammar.one"]'),
-        ('[options."gramar.one"]', "'gramar.one' is no component that takes options; did you mean 'grammar'? "),
-        ('[options."one"]', "'one' is no component that takes options; "),
+        ("[options.grammar.one]\nx = 1", 'quotes kind and name together; write [options."grammar.one"]'),
+        ('[options."gramar.one"]', "'gramar.one' is not a component with options; did you mean 'grammar'? "),
+        ('[options."one"]', "'one' is not a component with options; "),
         ("model = 'm'\n[options.\"grammar.one\"]", 'FILE, [options."grammar.one"]: options are given for'),
         ("a = 1\nb = [", "FILE is not TOML: Invalid value (at line 2, column 6, its end)"),
         ("a = 1\na = 2", "(at line 2, column 6"),
@@ -307,7 +307,7 @@ def test_a_variable_named_for_a_model_is_refused(tmp_path: Path, monkeypatch: py
         ({"plugins": {"enabel": []}}, "argument plugins, [plugins]: unknown key 'enabel'; did you mean 'enable'? "),
         ({"plugins": 3}, "argument plugins: plugins must be a table, not 3"),
         ({"options": {"grammar.three": {}}}, "argument options: options are given for 'grammar.three', which"),
-        ({"options": {3: {}}}, "argument options: 3 is no component that takes options"),
+        ({"options": {3: {}}}, "argument options: 3 is not a component with options"),
     ],
 )
 def test_a_mistake_in_an_argument_is_explained(arguments: dict[str, Any], said: str, tmp_path: Path) -> None:

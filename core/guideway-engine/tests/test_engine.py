@@ -130,8 +130,8 @@ def test_a_refused_prompt_never_costs_its_neighbors(engine: Engine) -> None:
         ([{"role": "user", "content": "x"}, 5], "type dict"),
         ([], "empty"),
         ([10**5000], "not in the vocabulary"),
-        (chat("x \ud800 y"), "a chat message holds a lone surrogate"),
-        ("x \ud800 y", "the prompt holds a lone surrogate"),
+        (chat("x \ud800 y"), "a chat message contains a lone surrogate"),
+        ("x \ud800 y", "the prompt contains a lone surrogate"),
         (chat("x")[0], "write [{'role': ..., 'content': ...}] for one prompt"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "a part of type 'image_url'"),
         ([{"role": "user", "content": [{"text": "x"}]}], "a part of type None"),
@@ -365,7 +365,7 @@ def test_a_reader_reads_what_comes_and_drives_nothing(engine: Engine) -> None:
 
 def test_a_request_has_the_id_it_is_given(engine: Engine) -> None:
     first = engine.submit(person(1), SamplingParams(max_tokens=2), request_id="mine", wait=False)
-    with pytest.raises(InvalidRequest, match="a request 'mine' is already here") as caught:
+    with pytest.raises(InvalidRequest, match="a request with the id 'mine' is already running") as caught:
         engine.submit(person(1), request_id="mine")
     assert caught.value.field == "request_id"
     assert first.wait().request_id == "mine"
@@ -404,7 +404,7 @@ def test_a_generation_of_another_engine_is_refused(engine: Engine) -> None:
                 use(generation)
         for stranger in (None, 3, generation.wait()):
             for use in (other.abort, other.fork):
-                with pytest.raises(InvalidRequest, match="this is no Generation") as caught:
+                with pytest.raises(InvalidRequest, match="must be a Generation") as caught:
                     use(stranger)  # type: ignore[arg-type]
                 assert caught.value.field == "generation"
         assert generation.wait().error is None

@@ -153,7 +153,7 @@ def test_an_argument_that_only_the_parent_knows_is_an_error(
     here.Thing = type("Thing", (), {"__module__": "only_here"})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "only_here", here)
     call = two.submit("echo", here.Thing())
-    with pytest.raises(GuidewayError, match="what was sent cannot be read in the worker's process: ModuleNotFound"):
+    with pytest.raises(GuidewayError, match="the arguments cannot be unpickled in the worker process: ModuleNotFound"):
         call.result()
     assert two.submit("echo", 1).result() == (1,)
 

@@ -111,14 +111,14 @@ def test_what_the_model_reads(target: Any, instruction: str | None, content: str
         (
             Person,
             SamplingParams(max_tokens=10, close=False),
-            "was cut after 10 tokens, for its limit; raise max_",
+            "was cut after 10 tokens by its limit; raise max_",
         ),
-        (Person, SamplingParams(max_tokens=14), r"was brought to an early end after \d+ tokens, for its limit"),
-        (Person, SamplingParams(stop=("age",)), "'age' ended the answer before it was whole: "),
+        (Person, SamplingParams(max_tokens=14), r"was ended early after \d+ tokens by its limit"),
+        (Person, SamplingParams(stop=("age",)), "'age' ended the answer before it was complete: "),
         (
             Grown,
             None,
-            "is no Grown: ValidationError: .*\nage\n  Value error, too young: 31[^\n]*$",
+            "is not Grown: ValidationError: .*\nage\n  Value error, too young: 31[^\n]*$",
         ),
     ],
     ids=["cut", "closed early", "stop", "validator"],

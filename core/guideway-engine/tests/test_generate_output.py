@@ -89,7 +89,7 @@ def test_the_summary_tells_what_became_of_all() -> None:
 def test_a_file_of_answers_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "answers.jsonl"
     path.write_text("precious\n", encoding="utf-8")
-    for more, said in (([], "is there already; --resume goes on with it"), (["--resume"], "line 1 is no line of answ")):
+    for more, said in (([], "already exists; continue it with --resume"), (["--resume"], "line 1 is not a line")):
         assert main(["generate", "--model", "demo", "--prompt", "x", "-o", str(path), *more]) == 1
         assert said in capsys.readouterr().err
         assert path.read_text(encoding="utf-8") == "precious\n"
@@ -116,7 +116,7 @@ def test_resuming_keeps_whole_answers_and_drops_the_rest(tmp_path: Path) -> None
     assert [each.name for each in tmp_path.iterdir()] == ["answers.jsonl"]
     with pytest.raises(InvalidRequest, match="two prompts have the id 'a'"):
         resumed(str(path), [job("a"), job("a")])
-    with pytest.raises(InvalidRequest, match="ordinary file"):
+    with pytest.raises(InvalidRequest, match="regular file"):
         resumed(os.devnull, jobs)
 
 
@@ -152,8 +152,8 @@ def test_a_full_disk_names_the_file_and_its_last_whole_line(tmp_path: Path) -> N
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             signal.signal(signal.SIGXFSZ, before)
     assert str(lost.value) == (
-        f"cannot write the output {str(path)!r}: File too large; its last whole line is line 1, of prompt a; "
-        "--resume goes on after it"
+        f"cannot write the output {str(path)!r}: File too large; its last complete line is line 1, of prompt a; "
+        "--resume continues after it"
     )
     assert path.read_bytes() == whole
 
@@ -171,7 +171,7 @@ def test_a_device_that_is_full_is_named(arguments: list[str]) -> None:
     what = "the output '/dev/full'" if arguments else "to standard output"
     assert (done.returncode, done.stderr) == (
         1,
-        f"guideway: cannot write {what}: No space left on device; it has no whole line\n",
+        f"guideway: cannot write {what}: No space left on device; it has no complete line\n",
     )
 
 

@@ -69,7 +69,7 @@ def test_a_pipe_gets_the_table_without_colors(capsys: pytest.CaptureFixture[str]
     assert main([*INSPECT, "--regex", "[ab]c", "--text", "ac"]) == 0
     out, err = capsys.readouterr()
     assert (err, "\x1b" in out) == ("", False)
-    assert "Accepted: the text is what the constraint asks for." in out
+    assert "Accepted: the text satisfies the constraint." in out
 
 
 def test_only_the_tokenizer_is_loaded() -> None:
@@ -170,7 +170,7 @@ def test_the_page_goes_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixture
     path = tmp_path / "page.html"
     assert main([*INSPECT, "--schema", json.dumps(SCHEMA), "--text", ANSWER, "--html", str(path)]) == 0
     assert capsys.readouterr().out == f"the page is in {path}\n"
-    assert "Accepted: the text is what the constraint asks for." in path.read_text(encoding="utf-8")
+    assert "Accepted: the text satisfies the constraint." in path.read_text(encoding="utf-8")
     assert main([*INSPECT, "--regex", "a", "--html", str(tmp_path)]) == 1
     assert "cannot write the page" in capsys.readouterr().err
 
@@ -185,11 +185,11 @@ def test_a_text_from_a_file_ends_before_its_last_line_end(tmp_path: Path, capsys
     ("arguments", "status", "said"),
     [
         ([], 1, "there is no constraint to inspect; add --schema, --regex, --choice or --grammar-file"),
-        (["--regex", "a", "--id", "3"], 2, "choose from a --record; add it"),
+        (["--regex", "a", "--id", "3"], 2, "need --record; add it"),
         (["--regex", "a", "--token-ids", "1,x"], 2, "must be token ids separated by commas"),
         (["--regex", "a", "--token-ids", "1,1536"], 1, "token id 1536 is not in the vocabulary (ids 0 to 1535)"),
-        (["--regex", "a", "--text", "\udc80"], 1, "the text holds a lone surrogate"),
-        (["--regex", "a", "--record", "{}"], 1, "no record"),
+        (["--regex", "a", "--text", "\udc80"], 1, "the text contains a lone surrogate"),
+        (["--regex", "a", "--record", "{}"], 1, "is not a record"),
         (["--regex", "a", "--text", "a", "--token-ids", "1"], 2, "not allowed with argument"),
         (["--regex", "a", "--max-num-seqs", "3"], 2, "unrecognized arguments: --max-num-seqs 3"),
         (["--regex", "a", "--text-file", "/no/such"], 1, "cannot read the text_file '/no/such'"),
@@ -209,19 +209,19 @@ def test_what_is_wrong_is_said(
 @pytest.mark.parametrize(
     ("lines", "flags", "said"),
     [
-        ([{"id": "a", "text": "x", "finish_reason": "stop"}], [], "line 1 does not say which constraint"),
+        ([{"id": "a", "text": "x", "finish_reason": "stop"}], [], "line 1 does not contain its constraint"),
         ([{"id": "a", "text": "x", "finish_reason": "stop"}], ["--id", "b"], "no record has the id 'b'"),
         ([{"id": i, "text": "x", "finish_reason": "stop"} for i in "aab"], [], "3 records; choose one with --id"),
         ([{"id": i, "text": "x", "finish_reason": "stop"} for i in "aab"], ["--id", "a"], "2 records have the id 'a'"),
         (
             [{"text": "", "finish_reason": "refused", "error": {"message": "no wonder"}}],
             ["--regex", "a"],
-            "holds no answer, it was refused: no wonder",
+            "has no answer, because it was refused: no wonder",
         ),
         (
             [{"text": "a", "finish_reason": "stop", "strategy": "klingon"}],
             ["--regex", "a"],
-            "install it, or name it with --strategy klingon",
+            "install it, or select it with --strategy klingon",
         ),
         (
             [{"text": "a", "finish_reason": "stop", "constraint": {"regex": "a", "choice": ["a"]}}],

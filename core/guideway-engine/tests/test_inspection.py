@@ -150,9 +150,9 @@ def test_a_text_that_ends_too_early() -> None:
 @pytest.mark.parametrize(
     ("ids", "reason", "step"),
     [
-        ([5], "the special token <|assistant|> is no text", 0),
+        ([5], "the special token <|assistant|> is not text", 0),
         ([2], "the output may not end here", 0),
-        ([b"a", 2, b"a"], "a stop token has ended the output before", 2),
+        ([b"a", 2, b"a"], "a stop token has already ended the output", 2),
     ],
 )
 def test_special_tokens_are_refused_as_what_they_are(ids: list[int | bytes], reason: str, step: int) -> None:
@@ -187,7 +187,7 @@ def test_a_character_of_several_bytes_is_refused_where_it_begins() -> None:
 def test_a_dead_end_is_told_from_a_refusal() -> None:
     found = with_tokens(Regex("ab"), [b"a"], [0])
     assert found.refusal is not None
-    assert found.refusal.reason == "no token may come here: what was written cannot be completed any more"
+    assert found.refusal.reason == "no token is allowed here, because the text so far cannot be completed"
     assert [step.choice for step in found.steps] == ["forced", "none"]
 
 
@@ -242,7 +242,7 @@ def test_what_served_a_record_is_taken_whatever_would_be_chosen() -> None:
     assert said["llguidance"].reason.endswith("it would be chosen here")
     with pytest.raises(InvalidRequest, match="--strategy outlines"):
         inspected(PERSON, None, "llguidance", served_by="outlines")
-    with pytest.raises(UnsupportedGrammar, match="llguidance served it, and does not take this constraint"):
+    with pytest.raises(UnsupportedGrammar, match="llguidance served the record, but refuses this constraint"):
         inspected(UNIQUE, None, "llguidance", "xgrammar", served_by="llguidance")
 
 
@@ -316,7 +316,7 @@ def test_a_token_that_only_the_configuration_calls_special_is_special(tmp_path: 
 
 def test_a_tokenizer_alone_is_enough_if_it_says_how_texts_end(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").symlink_to(demo() / "tokenizer.json")
-    with pytest.raises(InvalidConfiguration, match="names no end-of-text token"):
+    with pytest.raises(InvalidConfiguration, match="has no end-of-text token"):
         load_vocabulary(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}', encoding="utf-8")
     assert load_vocabulary(tmp_path).stop_token_ids == vocabulary().stop_token_ids

@@ -124,13 +124,13 @@ def test_objects_are_closed_unless_their_type_is_open() -> None:
 @pytest.mark.parametrize(
     ("constraint", "said"),
     [
-        (re.compile("a", re.IGNORECASE), "have no flags"),
-        (re.compile(b"a"), "must be of text"),
+        (re.compile("a", re.IGNORECASE), "must have no flags"),
+        (re.compile(b"a"), "must match str"),
         (5, "not 5"),
-        ("a|b", "stand for one: a type, a schema as a dict, a compiled pattern, a list of strings; not 'a|b'"),
+        ("a|b", "a type, a schema as a dict, a compiled pattern or a list of strings, not 'a|b'"),
         ([1, "a"], "not [1, 'a']"),
-        (Engine, "there is no JSON Schema of"),
-        (list["Nobody"], "there is no JSON Schema of"),  # type: ignore[name-defined] # noqa: F821
+        (Engine, "has no JSON Schema"),
+        (list["Nobody"], "has no JSON Schema"),  # type: ignore[name-defined] # noqa: F821
     ],
     ids=["flags", "bytes", "number", "text", "mixed", "class", "unknown"],
 )

@@ -135,7 +135,7 @@ def test_nothing_is_drawn_again_after_an_abort(engine: Engine) -> None:
     ("wrong", "says"),
     [
         ({"temperature": 0.0}, "the same output is drawn again"),
-        ({"on_unenforced": "report"}, "no output is checked with on_unenforced 'report'"),
+        ({"on_unenforced": "report"}, "outputs are not checked with on_unenforced 'report'"),
     ],
 )
 def test_retries_that_are_of_no_use_are_refused(engine: Engine, wrong: dict[str, Any], says: str) -> None:

@@ -40,7 +40,7 @@ def num_steps(engine: Engine, generation: Generation) -> int:
 
 
 def test_a_full_queue_keeps_nobody_of_a_better_priority_out(full: Engine) -> None:
-    with pytest.raises(QueueFull, match=r"4 sequences of priority 0 or better wait already.*max_waiting is 4"):
+    with pytest.raises(QueueFull, match=r"4 sequences of priority 0 or higher are waiting.*max_waiting is 4"):
         full.submit(PROMPT, LONG)
     urgent = full.submit(PROMPT, SamplingParams(max_tokens=5, ignore_eos=True, priority=-5))
     assert num_steps(full, urgent) <= 6
@@ -82,7 +82,7 @@ def test_all_sequences_of_a_request_find_room_or_none_does() -> None:
 
 
 def test_more_sequences_than_ever_may_wait_are_refused_at_once(full: Engine) -> None:
-    with pytest.raises(LimitExceeded, match=r"5 sequences, but at most 4 may wait at once \(max_waiting\)") as caught:
+    with pytest.raises(LimitExceeded, match=r"5 sequences, but max_waiting allows only 4") as caught:
         full.submit(PROMPT, drawn(5))
     assert caught.value.field == "n"
     (refused,) = full.generate([PROMPT], drawn(1, best_of=5))

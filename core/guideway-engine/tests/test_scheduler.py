@@ -416,7 +416,7 @@ def test_a_hook_may_submit_but_not_step(engine: Engine) -> None:
     def submit_and_step(_: GenerationResult) -> None:
         watcher.act = lambda _: None
         submitted.append(engine.submit(prompt(), KINDS["countdown"], wait=False))
-        with pytest.raises(EngineBusy, match="a step is going on"):
+        with pytest.raises(EngineBusy, match="a step is running"):
             engine.step()
 
     generations = [engine.submit(prompt(), KINDS["countdown"]) for _ in range(2)]

@@ -134,7 +134,7 @@ def test_a_request_that_can_never_fit_is_refused(tmp_path: Path, monkeypatch: py
     with engine(modifiers=("guidance",), max_num_seqs=1) as narrow:
         (refused,) = narrow.generate([tokens(1, 20)], SamplingParams(max_tokens=5, modifiers=GUIDED))
         assert isinstance(refused.error, LimitExceeded)
-        assert "only 1 sequences run at once" in str(refused.error)
+        assert "only 1 sequences can run at once" in str(refused.error)
 
 
 def test_a_shared_beginning_is_computed_once(roomy: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def test_a_prompt_without_template_refuses_them(engine: Engine) -> None:
         ([WEATHER["function"]], "a tool is {'type': 'function'"),
         ([{"type": "function"}], "a tool is {'type': 'function'"),
         ([{"type": "function", "function": {"description": "x"}}], "a tool is {'type': 'function'"),
-        ([{"type": "function", "function": {"name": "f", "parameters": {1, 2}}}], "the tool 'f' is not what JSON"),
+        ([{"type": "function", "function": {"name": "f", "parameters": {1, 2}}}], "the tool 'f' cannot be written"),
         ([undescribed], "the function undescribed cannot be described as a tool: "),
         ([Engine], "with type hints and a docstring, not <class"),
     ],

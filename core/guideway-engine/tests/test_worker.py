@@ -286,7 +286,7 @@ def test_what_cannot_be_sent_to_workers_is_named() -> None:
     executor = ProcessExecutor(SmallWorker, {})
     try:
         for modifier, options, error, message in (
-            (Local, {}, PluginLoadError, r"modifier\.local cannot be sent .* its class is not a module's own"),
+            (Local, {}, PluginLoadError, r"modifier\.local cannot be sent .* its class does not pickle"),
             (Sent, {"f": lambda: 0}, InvalidConfiguration, r"the options of modifier\.sent cannot be sent .*lambda"),
         ):
             limits = RunnerLimits(num_cells=1, max_length=1, max_num_tokens=1, max_num_rows=1)
@@ -305,7 +305,7 @@ def test_what_cannot_be_sent_to_workers_is_named() -> None:
         ({"options": {"executor.local": {"num_workers": 2}}}, InvalidConfiguration, "unknown option 'num_workers'"),
         ({"options": {"device.torch": {"x": 2}}}, InvalidConfiguration, "device 'torch' takes no options"),
         ({"kv_cache_tokens": 1000}, InvalidConfiguration, "kv_cache_tokens must be at least 1024"),
-        ({"max_model_len": 5000}, InvalidConfiguration, "max_model_len cannot be 5000 .* its context is 1024"),
+        ({"max_model_len": 5000}, InvalidConfiguration, "max_model_len is 5000, .* of this model is 1024"),
         ({"device": "abacus"}, InvalidConfiguration, "cannot use the device .abacus."),
     ],
 )

@@ -23,29 +23,29 @@ class Rule:
 RULES: Mapping[str, Rule] = {
     # any constraint
     "bytes": Rule(1 << 20, "bytes of the constraint's text"),
-    "nul": Rule(0, "NUL characters, where a pattern or grammar has them"),
-    "literals": Rule(200_000, "characters of enum, const, names of properties, choices and strings of a grammar"),
-    "depth": Rule(64, "levels of arrays, objects, groups and brackets in one another"),
+    "nul": Rule(0, "NUL characters in a pattern or grammar"),
+    "literals": Rule(200_000, "characters in enum, const, property names, choices and strings of a grammar"),
+    "depth": Rule(64, "nesting levels of arrays, objects, groups and brackets"),
     "alternatives": Rule(5000, "alternatives of one choice, `anyOf` or group"),
-    "repetition": Rule(100_000, "the largest bound: `maxItems`, `minLength`, `{n,m}` and the like"),
-    "repetitions": Rule(10_000_000, "bounds that stand in one another, multiplied"),
+    "repetition": Rule(100_000, "the largest bound, such as `maxItems`, `minLength` or `{n,m}`"),
+    "repetitions": Rule(10_000_000, "product of nested bounds"),
     # JSON schemas, also within structural tags and grammars
     "nodes": Rule(10_000, "keywords and items of a schema or tag, terms of patterns and grammars"),
-    "chain": Rule(300, "references followed one after another, with the levels of schemas in between"),
-    "expanded": Rule(1 << 60, "size of a schema or pattern with references and repetitions written out"),
-    "combinations": Rule(10_000, "branches of `anyOf` and `oneOf` that hold together, multiplied"),
+    "chain": Rule(300, "length of a chain of references, including the schema levels in between"),
+    "expanded": Rule(1 << 60, "size of a schema or pattern with references and repetitions expanded"),
+    "combinations": Rule(10_000, "product of the branches of `anyOf` and `oneOf` that apply together"),
     "strings": Rule(
         100_000,
-        "lengths of strings and sizes of patterns, those that differ added up, each as 256 at most; `format` as 8",
+        "sum of the different string lengths and pattern sizes, each counted as at most 256; `format` as 8",
     ),
     "properties": Rule(2000, "properties of one object"),
     "enum": Rule(5000, "values of one `enum`"),
-    "digits": Rule(40, "digits of a bound of numbers"),
+    "digits": Rule(40, "digits of a numeric bound"),
     "multiple_of": Rule(10_000, "least common multiple of all `multipleOf`"),
     # patterns and regular expressions
-    "pattern": Rule(20_000, "characters and classes of a pattern with its repetitions written out"),
-    "stars": Rule(2000, "parts of a pattern or rule that may be left out or go on without end"),
-    "nested_stars": Rule(8, "parts that go on without end in one another"),
+    "pattern": Rule(20_000, "characters and classes of a pattern with its repetitions expanded"),
+    "stars": Rule(2000, "optional or unbounded parts of a pattern or rule"),
+    "nested_stars": Rule(8, "nesting depth of unbounded parts"),
     # grammars
     "rules": Rule(1000, "rules of a grammar"),
 }

@@ -30,7 +30,7 @@ class ReasoningConfig:
             )
         if self.end_str and not _is_seen(self.end_str):
             raise InvalidConfiguration(
-                "[reasoning] end_str must be text that is seen, such as '</think>', and without lone surrogates, not "
+                "[reasoning] end_str must be visible text without lone surrogates, such as '</think>', not "
                 f"{short_repr(self.end_str)}",
                 field="reasoning.end_str",
             )

@@ -315,7 +315,7 @@ def _check_keys(value: object) -> None:
         if isinstance(item, Mapping):
             for key in item:
                 if not isinstance(key, str):
-                    raise TypeError(f"the key {key!r} is no string")
+                    raise TypeError(f"the key {key!r} is not a string")
             stack += item.values()
         elif isinstance(item, list | tuple):
             stack += item
@@ -334,7 +334,7 @@ def _text(value: object, what: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise InvalidGrammar(f"{what} holds a lone surrogate, which no output can contain") from error
+        raise InvalidGrammar(f"{what} contains a lone surrogate, which is not valid Unicode text; remove it") from error
     return value
 
 

@@ -86,7 +86,7 @@ class Vocabulary:
         if textual:
             raise InvalidConfiguration(
                 f"stop token {textual[0]} stands for the text {self.tokens[textual[0]]!r}; a stop token must be "
-                "special (its bytes empty)",
+                "special (without bytes)",
                 field="vocabulary",
             )
 
@@ -99,9 +99,9 @@ class Vocabulary:
         if self.stop_token_ids and not kept:
             stops = ", ".join(map(str, sorted(self.stop_token_ids)))
             raise InvalidConfiguration(
-                f"the model's logits have {self.logits_width} columns, so none of the stop tokens ({stops}) can ever "
-                "be drawn and no generation would stop: this tokenizer does not belong to this model, or stop_token_ids"
-                " has to name a token of the model's own",
+                f"the model's logits have {self.logits_width} columns, so it can never draw a stop token "
+                f"({stops}) and no generation would stop; use the model's own tokenizer, or set stop_token_ids to a "
+                "token of the model",
                 field="stop_token_ids",
             )
         named = {i: name for i, name in self.special_tokens.items() if i < self.logits_width}

@@ -168,7 +168,7 @@ def _doctor(args: Namespace) -> int:
     from guideway.plugins.probe import probe
 
     if args.plugin and not args.imports:
-        print("guideway plugins doctor: naming plugins has an effect only with --import", file=sys.stderr)
+        print("guideway plugins doctor: plugin names need --import; add it, or leave them out", file=sys.stderr)
         return 2
     index = PluginIndex.scan()
     problems = [] if args.plugin else [*examine(index), *_claimed_twice()]
@@ -176,7 +176,7 @@ def _doctor(args: Namespace) -> int:
     chosen = _chosen(index, args.plugin)
     certifications = {record.id: plugins.certification(record) for record in chosen}
     if plugins.lock_problem:
-        fix = f"remove {args.lock}, then lock and certify plugins anew"
+        fix = f"remove {args.lock}, then lock and certify the plugins again"
         problems.append(Problem("unreadable-lock", args.lock, plugins.lock_problem, fix, "error"))
     problems += _stale(index, certifications, args.lock)
     for i, record in enumerate(chosen if args.imports else (), 1):
@@ -192,9 +192,7 @@ def _doctor(args: Namespace) -> int:
     _print_problems(index, problems)
     serious = sum(problem.severity != "note" for problem in problems)
     checked = _count(len(chosen), "plugin")
-    how = (
-        "imported, each in a process of its own" if args.imports else "not imported; --import also tries to import them"
-    )
+    how = "imported, each in a separate process" if args.imports else "not imported; --import also imports them"
     print(f"{_count(serious, 'problem')} found ({checked}, {how})")
     if Path(args.lock).exists() and not plugins.lock_problem:
         states = Counter(each.state for each in certifications.values())
@@ -222,7 +220,7 @@ def _stale(index: PluginIndex, certifications: Mapping[str, Certification], lock
         Problem(
             "stale-verdict",
             record.id,
-            f"{record} no longer stands as {lock} says: {certifications[record.id].reason}",
+            f"the verdict on {record} in {lock} is stale: {certifications[record.id].reason}",
             certifying_command([record], lock),
             "warning",
         )
@@ -237,7 +235,7 @@ def _print_problems(index: PluginIndex, problems: Sequence[Problem]) -> None:
     usual = max(places, key=places.count, default="")
     at_usual = re.compile(rf" at {re.escape(usual)}(?=[\s,;:)]|$)")
     if usual and any(at_usual.search(problem.message) for problem in problems):
-        print(f"installed in {usual}, where no other place is named:")
+        print(f"installed in {usual}, unless a line names another place:")
     for problem in problems:
         message = at_usual.sub("", problem.message) if usual else problem.message
         print(f"{problem.severity}: {message} [{problem.code}]\n  {problem.fix}")
@@ -255,7 +253,7 @@ def _lock(args: Namespace) -> int:
         if locked.verdict and (plugin_id not in lock.plugins or not lock.plugins[plugin_id].verdict)
     ]
     for plugin_id in dropped:
-        print(f"{plugin_id} is no longer certified: it changed, or is no longer locked", file=sys.stderr)
+        print(f"{plugin_id} is no longer certified, because it has changed or is no longer locked", file=sys.stderr)
     if args.json:
         print_json(
             {"file": args.file, "plugins": sorted(new.plugins), "kept": kept, "no_longer_certified": sorted(dropped)}
@@ -306,7 +304,7 @@ def _verify_lock(args: Namespace) -> int:
         print(f"what went stale is certified anew with: {certifying_command(stale, args.file)}", file=sys.stderr)
     if failed:
         print(
-            f"{args.file} does not describe what is installed; accept it with: guideway plugins lock", file=sys.stderr
+            f"{args.file} does not match the installed plugins; to accept them: guideway plugins lock", file=sys.stderr
         )
     else:
         number = len(lock.plugins)

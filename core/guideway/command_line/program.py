@@ -42,13 +42,13 @@ BROUGHT_BY = {
 """By command of another distribution of ours: the extra that installs it."""
 
 EPILOG = f"""\
-Plugins of kind 'hooks' act on requests where they are enabled: name them with
+Plugins of kind 'hooks' act only if they are enabled: name them with
 --enable-plugin or, separated by commas, in {ENABLE_VARIABLE}.
 
 exit status:
   0    done
-  1    a problem, described on standard error; also a plugin that is not there
-  2    wrong usage: an unknown command or option, or a value it cannot have
+  1    an error, described on standard error; also an unknown plugin
+  2    wrong usage: an unknown command or option, or an invalid value
   130  interrupted
   143  ended by SIGTERM"""
 
@@ -216,7 +216,7 @@ def _enabled(flags: list[str]) -> tuple[Plugins | None, tuple[str, ...]]:
         ids = [plugins.resolve(HOOKS, name).id for name in listed]
     except PluginError as error:
         raise type(error)(
-            f"{error}\n  the environment variable {ENABLE_VARIABLE} names it", plugin=error.plugin
+            f"{error}\n  it comes from the environment variable {ENABLE_VARIABLE}", plugin=error.plugin
         ) from error
     by_flag = [plugins.resolve(HOOKS, name).id for name in flags]
     enabled = PluginSettings(enable=tuple(dict.fromkeys(ids + by_flag)))

@@ -70,7 +70,7 @@ class PipelineContext:
             else:
                 mask = self.bitmask(step)
                 emptied = mask is not None and row in mask.rows and not mask.arrays["bitmask"][mask.rows == row].any()
-                fault = self.blame_for(step, row, "no token has a probability", bitmasks=emptied)
+                fault = self.blame_for(step, row, "every token has probability 0", bitmasks=emptied)
             faults.setdefault(row, fault)
 
     def checked(

@@ -83,7 +83,7 @@ class Mixins:
         name, dot, method = address.partition(".") if isinstance(address, str) else ("", "", "")
         if not dot:
             raise UnsupportedCapability(
-                f"a worker's method is called as 'name.method', not {address!r}", field="method"
+                f"write the method of a worker as 'name.method', not {address!r}", field="method"
             )
         if name not in self._classes:
             raise UnsupportedCapability(
@@ -91,7 +91,7 @@ class Mixins:
             )
         methods = sorted(_methods(self._classes[name]))
         if method not in methods:
-            why = ": it is the engine's to call" if method in LIFECYCLE else _hint(method, methods)
+            why = ": only the host calls it" if method in LIFECYCLE else _hint(method, methods)
             raise UnsupportedCapability(f"worker mixin {name!r} has no method {method!r} to call{why}", field="method")
         with blame(f"worker.{name}", method, passing=(GuidewayError,)):
             return getattr(self._object, method)(*args, **kwargs)
@@ -117,8 +117,8 @@ def _composed(classes: list[type[WorkerMixin]]) -> type[WorkerMixin]:
     except TypeError as error:
         names = ", ".join(f"{cls.name!r} ({cls.__module__}.{cls.__qualname__})" for cls in classes)
         raise PluginConflict(
-            f"worker mixins {names} cannot be composed into one class: {error}; configure fewer of them, or each in "
-            "another order",
+            f"worker mixins {names} cannot be composed into one class: {error}; configure fewer of them, or "
+            "change their order",
             plugin=f"worker.{classes[-1].name}",
         ) from error
 
@@ -191,8 +191,8 @@ def _methods(cls: type[WorkerMixin]) -> Iterator[str]:
 def _clash(attribute: str, first: type[WorkerMixin], second: type[WorkerMixin]) -> PluginConflict:
     return PluginConflict(
         f"worker mixins {first.name!r} ({first.__module__}.{first.__qualname__}) and {second.name!r} "
-        f"({second.__module__}.{second.__qualname__}) both define the attribute {attribute!r}, and all mixins of a "
-        "worker are one object: configure one of them, or have its author rename it",
+        f"({second.__module__}.{second.__qualname__}) both define the attribute {attribute!r}, but all mixins of a "
+        "worker share one object; configure only one of them, or ask an author to rename it",
         plugin=f"worker.{second.name}",
     )
 

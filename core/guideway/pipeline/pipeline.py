@@ -149,18 +149,18 @@ def _problem(cls: type[LogitModifier[Any]], device: DeviceBackend) -> str | None
     if issubclass(transform, Sampler) != (cls.stage is Stage.SAMPLE):
         return (
             f"acts at stage {cls.stage.value!r}, but its transform {transform.__name__} is "
-            f"{'a' if issubclass(transform, Sampler) else 'no'} Sampler"
+            f"{'a' if issubclass(transform, Sampler) else 'not a'} Sampler"
         )
     if transform.bitmask is not None and cls.stage is not Stage.MASK:
         return f"acts at stage {cls.stage.value!r}, but its transform declares a bitmask, which is for stage 'mask'"
     if transform.emits and (transform.hard or transform.bitmask is not None):
-        return f"emits feedback, but its transform declares {'a bitmask' if transform.bitmask else 'that it is hard'}"
+        return f"emits feedback, but its transform declares {'a bitmask' if transform.bitmask else 'hard = True'}"
     objects = [name for name, (_, dtype) in transform.emits.items() if np.dtype(dtype).hasobject]
     if objects:
-        return f"emits {objects[0]!r} as Python objects, which need not pickle"
+        return f"emits {objects[0]!r} as Python objects, which may not pickle; emit numbers"
     size = sum(np.dtype(dtype).itemsize * math.prod(shape) for shape, dtype in transform.emits.values())
     if size > MAX_FEEDBACK_BYTES_PER_ROW:
         return f"emits {size} bytes a row; the limit is {MAX_FEEDBACK_BYTES_PER_ROW}"
     if Need.HISTORY in cls.needs and transform.history_length < 1:
-        return "declares Need.HISTORY, but its transform no history_length"
+        return "declares Need.HISTORY, but its transform does not set history_length"
     return None

@@ -104,7 +104,7 @@ def _contract(component: Any) -> Iterator[str]:
     # a class that derives from one of guideway's was not written when that was
     if stating is None or (stating is not component and _is_ours(stating)):
         yield (
-            f"{name} does not say which version of the contract it was written for\n"
+            f"{name} does not set contract, the version of the contract it was written for\n"
             f'hint: write contract = "{api.CONTRACT}" in the class, beside its name'
         )
         return
@@ -117,7 +117,7 @@ def _contract(component: Any) -> Iterator[str]:
     if major != host_major or minor > host_minor:
         newer = (major, minor) > (host_major, host_minor)
         yield (
-            f"{name} is written for contract {contract}, and this guideway has {api.CONTRACT}\n"
+            f"{name} is written for contract {contract}, but this guideway has {api.CONTRACT}\n"
             f"hint: upgrade {'guideway' if newer else 'the plugin'}"
         )
 
@@ -132,7 +132,7 @@ def _moved(kind: str, component: Any, base: Any) -> Iterator[str]:
     given, instead = component.examples, "Example(options={...})" if kind == "modifier" else "GrammarExample(...)"
     if isinstance(given, str) or not isinstance(given, Sequence):
         yield (
-            f"{component.__qualname__}.examples is of type {type(given).__name__}, no sequence\n"
+            f"{component.__qualname__}.examples must be a sequence, not {type(given).__name__}\n"
             f"hint: write examples = ({instead},), with {example.__name__} of guideway.api"
         )
     elif others := sorted({type(one).__name__ for one in given if not isinstance(one, example)}):
@@ -144,7 +144,7 @@ def _without_effect(cls: Any, base: Any) -> Iterator[str]:
     if base is api.LogitModifier and cls.compile is base.compile and cls.compile_key is not base.compile_key:
         yield (
             f"{cls.__qualname__}.compile_key does nothing without compile\n"
-            "hint: write def compile(self, request, grammar), whose value requests of equal keys share, or delete "
+            "hint: implement compile(self, request, grammar), whose result requests with equal keys share, or delete "
             "compile_key"
         )
 
@@ -153,7 +153,7 @@ def _dropped(kind: str, component: type, own: Container[str], base: type) -> Ite
     """Return its attributes that an earlier contract had, and this one has not."""
     for (of_kind, attribute), instead in moved.ATTRIBUTES.items():
         if of_kind == kind and attribute in own and not hasattr(base, attribute):
-            yield f"{component.__qualname__}.{attribute} is no part of the contract any more\nhint: {instead}"
+            yield f"{component.__qualname__}.{attribute} is no longer part of the contract\nhint: {instead}"
 
 
 def _signatures(kind: str, component: Any, base: type) -> Iterator[str]:
@@ -164,10 +164,10 @@ def _signatures(kind: str, component: Any, base: type) -> Iterator[str]:
             continue
         said = f"{component.__qualname__}.{method}"
         if not callable(getattr(component, method)):
-            yield f"{said} is no method, as the contract's is"
+            yield f"{said} must be a method"
             continue
         if isinstance(declared, classmethod) and not isinstance(own, classmethod | staticmethod):
-            yield f"{said} must be a classmethod, as the contract's is"
+            yield f"{said} must be a classmethod"
             continue
         wanted = _parameters(declared)
         try:
@@ -210,17 +210,17 @@ def _misfit(given: list[inspect.Parameter], wanted: list[inspect.Parameter]) -> 
     keywords = [parameter.name for parameter in wanted if parameter.kind is parameter.KEYWORD_ONLY]
     names = [parameter.name for parameter in wanted if parameter.name not in keywords]
     if unknown := [] if any(p.kind is p.VAR_KEYWORD for p in given) else _unnamed(given[len(names) :], keywords):
-        return f"it has no place for {', '.join(unknown)}, which hosts pass by name"
+        return f"it does not accept {', '.join(unknown)}, which hosts pass by name"
     places = [parameter for parameter in given if parameter.kind in POSITIONAL]
     if (room := _room(given)) < len(names):
-        return f"it has no place for {', '.join(names[room:])}"
+        return f"it does not accept {', '.join(names[room:])}"
     beyond = [*places[len(names) :], *(p for p in given if p.kind is p.KEYWORD_ONLY)]
     required = [p.name for p in beyond if p.default is p.empty and p.name not in keywords]
     if required:
         return f"it requires {', '.join(required)}, which no host passes"
     for place, name in zip(places, names, strict=False):
         if place.name != name and place.name in names:
-            return f"hosts pass by position, and its {place.name!r} stands where the contract has {name!r}"
+            return f"hosts pass arguments by position, but {place.name!r} is at the position of {name!r}"
     return None
 
 

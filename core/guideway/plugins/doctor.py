@@ -44,7 +44,7 @@ def _other_contracts(index: PluginIndex) -> Iterator[Problem]:
             yield Problem(
                 "other-contract",
                 record.id,
-                f"{record} is written for contract {record.group.removeprefix('guideway.')}, and this guideway has "
+                f"{record} is written for contract {record.group.removeprefix('guideway.')}, but this guideway has "
                 f"{CONTRACT}",
                 "install versions of the two that fit together",
             )
@@ -56,14 +56,14 @@ def _requirements(index: PluginIndex) -> Iterator[Problem]:
             yield Problem(
                 "incompatible",
                 distribution,
-                f"{distribution} {record.version} does not fit: {reason}",
+                f"{distribution} {record.version} is incompatible: {reason}",
                 "install versions of the two that fit together",
             )
         if missing := missing_distributions(record.requires):
             yield Problem(
                 "missing-dependency",
                 distribution,
-                f"{distribution} {record.version} requires {', '.join(missing)}, not installed here",
+                f"{distribution} {record.version} requires {', '.join(missing)}, which is not installed",
                 f"pip install {' '.join(missing)}",
             )
 
@@ -87,8 +87,8 @@ def _editable(dist: Any, folder: Path) -> Iterator[Problem]:
             yield Problem(
                 "editable-gone",
                 name,
-                f"{name} is installed from {folder}, and that folder is gone",
-                f"pip uninstall {name}, or install it again from where it is now",
+                f"{name} is installed from {folder}, which does not exist any more",
+                f"pip uninstall {name}, or install it again from its new folder",
             )
         return
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})

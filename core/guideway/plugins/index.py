@@ -195,7 +195,7 @@ class _Copy:
             kind, _, component = name.partition(".")
             complaint = _complaint(group, kind, component, value)
             if complaint is None and (group, name) in seen:
-                complaint = ("malformed-entry", "is written twice", "its author has to remove one")
+                complaint = ("malformed-entry", "is written twice", "report it to its author, who has to remove one")
             seen.add((group, name))
             if complaint is None:
                 of = (self.name, self.version, self.location, editable, requires, group)
@@ -215,7 +215,7 @@ def _stale(active: _Copy, hidden: _Copy) -> Problem:
         "stale-metadata",
         active.name,
         f"{active.name} is installed twice: {active.version} in {active.location} hides {hidden.version} in "
-        f"{hidden.location}" + ("" if same else ", and they are not the same"),
+        f"{hidden.location}" + ("" if same else ", and the two differ"),
         f"remove one of them (an .egg-info folder in a source tree is a leftover of setuptools), or: pip install "
         f"--force-reinstall {active.name}",
         "warning" if same else "error",
@@ -258,12 +258,20 @@ def _complaint(group: str, kind: str, component: str, value: str) -> tuple[str, 
         return (
             "malformed-entry",
             "is not of the form 'kind.name'",
-            "its author has to rename it; a name matches [a-z][a-z0-9_-]*",
+            "report it to its author; a name must match [a-z][a-z0-9_-]*",
         )
     if group == GROUP and kind not in KINDS:
-        return ("unknown-kind", f"has the unknown kind {kind!r}", f"its author has to choose from {', '.join(KINDS)}")
+        return (
+            "unknown-kind",
+            f"has the unknown kind {kind!r}",
+            f"report it to its author; kinds are {', '.join(KINDS)}",
+        )
     if not _VALUE.fullmatch(value):
-        return ("malformed-entry", f"has the value {value!r}", "its author has to write 'module' or 'module:object'")
+        return (
+            "malformed-entry",
+            f"has the value {value!r}",
+            "report it to its author; a value is 'module' or 'module:object'",
+        )
     return None
 
 

@@ -78,7 +78,7 @@ def incompatibility(record: PluginRecord) -> str | None:
         theirs = record.group.removeprefix("guideway.")
         return f"it is written for contract {theirs}, and this guideway has {api.CONTRACT}"
     requirement = version_conflict(record.requires, "guideway", __version__)
-    return requirement and f"it requires {requirement!r}, and this is guideway {__version__}"
+    return requirement and f"it requires {requirement!r}, but this is guideway {__version__}"
 
 
 def _load(record: PluginRecord) -> Loaded:
@@ -144,7 +144,7 @@ def _phase(record: PluginRecord, phase: str) -> Iterator[None]:
             lines.append(f"hint: {_import_hint(record, cause)}")
         elif instead := _moved_keyword(cause):
             lines.append(f"hint: {instead}")
-        lines.append(f"hint: guideway plugins doctor --import {record.id} tries it in a process of its own")
+        lines.append(f"hint: guideway plugins doctor --import {record.id} imports it in a separate process")
         raise PluginLoadError("\n  ".join(lines), plugin=record.id) from cause
 
 
@@ -156,8 +156,8 @@ def _import_hint(record: PluginRecord, cause: ImportError) -> str:
     module = record.value.partition(":")[0].strip()
     if isinstance(cause, ModuleNotFoundError) and f"{module}.".startswith(f"{cause.name}."):
         return (
-            f"its entry point {record.kind}.{record.name} = {record.value!r} names a module that is not there: its "
-            f"author has to correct it; or reinstall {record.distribution}"
+            f"its entry point {record.kind}.{record.name} = {record.value!r} names a module that does not exist; "
+            f"reinstall {record.distribution}, or report it to its author"
         )
     return "pip check names distributions that are missing or too old"
 
@@ -197,10 +197,10 @@ class IncompatibleVersion(ImportError):
 
 def _check_requirements(record: PluginRecord) -> None:
     if conflict := incompatibility(record):
-        raise IncompatibleVersion(f"{conflict}\nhint: install versions of the two that fit together")
+        raise IncompatibleVersion(f"{conflict}\nhint: install versions of the two that are compatible")
     if missing := missing_distributions(record.requires):
         names = " ".join(missing)
-        raise MissingDistribution(f"it requires {names}, not installed here\nhint: pip install {names}")
+        raise MissingDistribution(f"it requires {names}, which is not installed\nhint: pip install {names}")
 
 
 def _check_hook_names(manager: Any, plugin: Any) -> None:
@@ -223,6 +223,6 @@ def _check_hooks(manager: Any, plugin: Any) -> None:
     for implementation in implementations:
         if implementation.wrapper or implementation.hookwrapper:
             raise ContractViolation(
-                f"{implementation.function.__name__} is a wrapper: a validator may only pass or raise, an observer "
-                "only listen"
+                f"{implementation.function.__name__} is a hook wrapper, which kind 'hooks' does not allow; use a plain "
+                "@hookimpl function"
             )

@@ -103,7 +103,7 @@ class Lock:
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["format"] != _FORMAT:
-                raise ValueError(f"its format is {content['format']!r}, and this guideway reads {_FORMAT}")
+                raise ValueError(f"its format is {content['format']!r}, but this guideway reads {_FORMAT}")
             return Lock({plugin_id: _locked(plugin_id, line) for plugin_id, line in content["plugins"].items()})
         except FileNotFoundError as error:
             raise InvalidConfiguration(
@@ -167,7 +167,7 @@ class Lock:
         verdict = locked.verdict
         if verdict.contract != CONTRACT:
             return Certification(
-                "stale", f"it was certified for contract {verdict.contract}, and this guideway has {CONTRACT}"
+                "stale", f"it was certified for contract {verdict.contract}, but this guideway has {CONTRACT}"
             )
         if verdict.digest != record.digest:
             return Certification("stale", "its files changed after it was certified")

@@ -36,20 +36,24 @@ def new_package(kind: str, name: str, folder: Path, distribution: str = "") -> l
     if kind not in KINDS_TO_WRITE:
         why = "its contract is not settled yet" if kind in KINDS else "there is no such kind"
         kinds = ", ".join(KINDS_TO_WRITE)
-        raise InvalidConfiguration(f"no plugin of kind {kind!r} can be begun: {why}; kinds: {kinds}", field="kind")
+        raise InvalidConfiguration(f"cannot create a plugin of kind {kind!r}: {why}; kinds: {kinds}", field="kind")
     if not NAME.fullmatch(name):
         raise InvalidConfiguration(
-            f"a component cannot be called {name!r}: use small letters, digits, '-' and '_', a letter first",
+            f"a component cannot be named {name!r}: use lowercase letters, digits, '-' and '_', starting with a letter",
             field="name",
         )
     distribution = normalize(distribution or f"guideway-{name}")
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", distribution):
-        raise InvalidConfiguration(f"a distribution cannot be called {distribution!r}", field="distribution")
+        raise InvalidConfiguration(
+            f"a distribution cannot be named {distribution!r}: use letters, digits and '-'", field="distribution"
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InvalidConfiguration(f"{folder} is there already, and not empty", field="folder")
+        raise InvalidConfiguration(f"{folder} already exists and is not empty; choose another folder", field="folder")
     module = distribution.replace("-", "_")
     if not module.isidentifier():
-        raise InvalidConfiguration(f"{module!r} is no name of a module: give another --distribution", field="name")
+        raise InvalidConfiguration(
+            f"{module!r} is not a valid module name; choose another --distribution", field="name"
+        )
     words = {
         "kind": kind,
         "name": name,

@@ -86,8 +86,8 @@ def validate_request(
     params = replace(params, on_unenforced=params.on_unenforced or on_unenforced)
     if params.max_retries and params.on_unenforced != "check":
         raise InvalidRequest(
-            f"max_retries is {params.max_retries}, but no output is checked with on_unenforced "
-            f"{params.on_unenforced!r}; set on_unenforced to 'check', or leave max_retries out",
+            f"max_retries is {params.max_retries}, but outputs are not checked with on_unenforced "
+            f"{params.on_unenforced!r}; set on_unenforced to 'check', or remove max_retries",
             field="max_retries",
         )
     return replace(request, prompt_token_ids=prompt, params=params)
@@ -100,14 +100,14 @@ def check_companions(
     for name, companion in companions:
         if not isinstance(companion, Companion):
             raise InvalidRequest(
-                f"modifier {name!r} asks for a companion that is a {type(companion).__name__}, no Companion",
+                f"modifier {name!r} asks for a companion of type {type(companion).__name__}, which must be Companion",
                 field=f"modifiers.{name}",
             )
         _token_ids(companion.prompt_token_ids, f"modifiers.{name}", len(vocabulary), context)
     if len(companions) >= max_num_sequences:
         raise LimitExceeded(
-            f"the request needs {len(companions)} companion sequences beside it, but only {max_num_sequences} "
-            "sequences run at once",
+            f"the request needs {len(companions)} companion sequences besides its own, but only {max_num_sequences} "
+            "sequences can run at once; raise max_num_seqs",
             field="modifiers",
         )
 
@@ -147,8 +147,8 @@ def _token_ids(ids: object, field: str, num_tokens: int, context: ValidationCont
             )
     if len(ids) >= context.max_model_len:
         raise LimitExceeded(
-            f"{what} has {len(ids)} tokens, but the context holds {context.max_model_len} with room for at least one "
-            f"new one; shorten it to {context.max_model_len - 1}",
+            f"{what} has {len(ids)} tokens, but the context length is {context.max_model_len} and one token must "
+            f"remain for the output; shorten it to {context.max_model_len - 1}",
             field=field,
         )
     return tuple(ids)
@@ -183,7 +183,7 @@ def _stop_token_ids(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int
     if textual is not None and params.constraint is not None:
         raise InvalidRequest(
             f"stop token {textual} stands for the text {short_repr(vocabulary.tokens[textual])} and could end the "
-            "output where the constraint is not yet satisfied; leave out one of the two",
+            "output before the constraint is satisfied; remove the stop token or the constraint",
             field="stop_token_ids",
         )
     return ids

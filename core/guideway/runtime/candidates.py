@@ -93,7 +93,7 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
     if not full and not partial:
         if too_large and sum(map(len, too_large.values())) + len(missing) == len(names):
             told = "; ".join(f"{', '.join(each)}: {reason}" for reason, each in too_large.items())
-            raise LimitExceeded(f"this {kind} constraint is too much for {told}", field="constraint")
+            raise LimitExceeded(f"this {kind} constraint is too large for {told}", field="constraint")
         offered = "; ".join(refusals.values()) or "no grammar strategy is configured"
         raise UnsupportedGrammar(
             f"no configured strategy can serve this {kind} constraint ({offered})",
@@ -111,8 +111,8 @@ def enforcing_all(chosen: Chosen, constraint: Constraint) -> list[Candidate]:
         said = "; ".join([*ignored, *chosen.refusals.values()])
         raise UnsupportedGrammar(
             f"no configured strategy enforces all of this {constraint.kind} constraint, and on_unenforced is 'refuse' "
-            f"({said}); leave that out, configure a strategy that enforces it, or ask for on_unenforced 'report' or "
-            "'check'",
+            f"({said}); remove these keywords, configure a strategy that enforces them, or set on_unenforced to "
+            "'report' or 'check'",
             feature=chosen.candidates[0].unenforced[0],
         )
     return found

@@ -235,12 +235,12 @@ class GrammarMask(LogitModifier[GrammarState]):
         shortest, reserve = self._shortest(state), state.reserve
         if shortest is not None and shortest <= room:  # the strategy leaves something out
             return
-        said = f"the shortest has at least {reserve.fewest}"
+        said = f"the shortest one has at least {reserve.fewest}"
         if shortest is not None:
-            said = f"the shortest that was found has {shortest}"
+            said = f"the shortest one found has {shortest}"
         raise InvalidRequest(
-            f"no output of this constraint fits into the {room} tokens that are left for it: "
-            f"{said}, the stop token included; raise max_tokens, shorten the prompt, or have it cut by close=False",
+            f"no output of this constraint fits into the {room} tokens that are left for it: {said}, including the "
+            "stop token; raise max_tokens, shorten the prompt, or set close=False to allow a cut output",
             field="max_tokens",
         )
 
@@ -581,7 +581,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         token_id = token_ids[count]
         if count < state.num_open_rows:
             return fail(
-                f"token {token_id} was drawn before the constraint was known to begin, and it is not legal in it"
+                f"token {token_id} was drawn before the start of the constraint was known, and the constraint "
+                "forbids it"
             )
         if self._forbade(state, token_ids[: count + 1]):
             return fail(f"token {token_id} was drawn although the mask forbids it", was_forbidden=True)
@@ -594,7 +595,6 @@ def check_names(modifiers: Sequence[LogitModifier[Any]]) -> None:
     """Raise `InvalidConfiguration` if one of the configured modifiers has the mask's name."""
     if any(modifier.name == GRAMMAR_MASK for modifier in modifiers):
         raise InvalidConfiguration(
-            f"two logit modifiers are named {GRAMMAR_MASK!r}, and payloads go by name; that name is reserved for the "
-            "grammar mask",
+            f"a logit modifier is named {GRAMMAR_MASK!r}, but that name is reserved for the grammar mask; rename it",
             field="modifiers",
         )

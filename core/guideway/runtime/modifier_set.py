@@ -99,7 +99,7 @@ class ModifierSet:
         names = [modifier.name for modifier in modifiers]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise InvalidConfiguration(
-                f"two logit modifiers are named {twice!r}, and payloads go by name", field="modifiers"
+                f"two logit modifiers are named {twice!r}; rename one of them", field="modifiers"
             )
         stages = list(Stage)
         self.all: tuple[LogitModifier[Any], ...] = tuple(
@@ -139,7 +139,7 @@ class ModifierSet:
         owners = [modifier.name for modifier in modifiers if modifier.stage is Stage.SAMPLE]
         if len(owners) > 1:
             raise InvalidRequest(
-                f"modifiers {' and '.join(repr(name) for name in owners)} both want to own the draw; choose one",
+                f"modifiers {' and '.join(repr(name) for name in owners)} both own the draw; select only one",
                 field="modifiers",
             )
         if owners and params.temperature == 0:
@@ -211,9 +211,9 @@ class ModifierSet:
         plugin = self._plugin(modifier, state)
         DEADLINES_MISSED.labels(plugin, "start").inc()
         raise LimitExceeded(
-            f"{plugin} took {taken:.2f} s to start, and every sequence of the batch waited; more than "
-            f"{self._start.processor_seconds:g} s of a processor, or {self._start.wall_seconds:g} s, are not allowed "
-            "(what takes long belongs into compile)",
+            f"{plugin} took {taken:.2f} s in start, and the whole batch waited; the limit is "
+            f"{self._start.processor_seconds:g} s processor time and {self._start.wall_seconds:g} s wall time "
+            "(do slow work in compile)",
             field=f"modifiers.{modifier.name}" if modifier.name in request.params.modifiers else "constraint",
         )
 
@@ -221,8 +221,8 @@ class ModifierSet:
         """Return the error of a sequence whose part of a step took too long."""
         DEADLINES_MISSED.labels(self._plugin(modifier, state), phase).inc()
         return LimitExceeded(
-            f"it took {taken:.2f} s for one sequence, and the batch waited; more than {self._step_seconds:g} s of a "
-            "processor for a step are not allowed"
+            f"it took {taken:.2f} s for one sequence, and the batch waited; the limit for a step is "
+            f"{self._step_seconds:g} s processor time"
         )
 
     def may_act(self, modifier: LogitModifier[Any], request: Request, info: SequenceInfo) -> bool:
@@ -499,6 +499,6 @@ def check_served(modifier: LogitModifier[Any]) -> None:
     be ignored."""
     lacking = []
     if issubclass(modifier.transform, Sampler) and hasattr(modifier.transform, "verify"):
-        lacking.append(f"has {modifier.transform.__name__}.verify, and no host verifies by a sampler's yet")
+        lacking.append(f"has {modifier.transform.__name__}.verify, which no host supports yet")
     if lacking:
         raise UnsupportedCapability(f"modifier {modifier.name!r} {'; it '.join(lacking)}", field="modifiers")

@@ -97,12 +97,12 @@ class RuntimePlan:
         records = {cls: record for cls in wanted if (record := record_of(cls)) is not None}
         for cls in wanted:
             if cls not in records:
-                log.warning("modifier %r runs in the serving process: no entry point names its class", cls.name)
+                log.warning("modifier %r runs in the serving process: its class has no entry point", cls.name)
         compiling = [cls for cls in records if cls.compile is not LogitModifier.compile]
         here = [name for name, strategy in strategies.items() if not isinstance(strategy, HostedStrategy)]
         for cls in compiling if here else ():
             log.warning(
-                "modifier %r runs in the serving process: it compiles with grammars, and those of %s are there",
+                "modifier %r runs in the serving process: it needs compiled grammars, and those of %s are there",
                 cls.name,
                 ", ".join(here),
             )

@@ -46,8 +46,8 @@ class Quarantine:
             if len(strikes) < MAX_STRIKES or now - strikes[0] > STRIKES_SECONDS:
                 return
         said = (
-            f"validator {plugin} did not answer in time {MAX_STRIKES} times; it is not asked for "
-            f"{QUARANTINE_SECONDS:g} s, and what it does not see is refused"
+            f"validator {plugin} did not answer in time {MAX_STRIKES} times; it is not called for "
+            f"{QUARANTINE_SECONDS:g} s, and its requests are refused meanwhile"
         )
         self._quarantined.put(plugin, said, QUARANTINE_SECONDS)
         QUARANTINES.labels(plugin).inc()

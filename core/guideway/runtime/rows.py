@@ -92,17 +92,19 @@ def check_payload(
     _check_plain("rows", rows)
     for i, fault in payload.faults.items():
         if not isinstance(fault, Fault) or i not in range(len(states)) or states[i] is None:
-            raise ConformanceError(f"a payload has {fault!r} as the fault of {i!r}, which is no sequence with a state")
+            raise ConformanceError(f"a payload has {fault!r} as the fault of {i!r}, but that sequence has no state")
     if len(rows) == 0:
         return payload if payload.faults else None
     listed = rows.tolist()
     with_state = [i for i, state in enumerate(states) if state is not None]
     if sequence_of_row is not None or listed != with_state:  # not what most payloads speak of
         if min(listed) < 0 or max(listed) >= batch.num_rows:
-            raise ConformanceError(f"a payload speaks of rows outside 0..{batch.num_rows - 1}")
+            raise ConformanceError(f"a payload has rows outside 0..{batch.num_rows - 1}")
         owners = listed if sequence_of_row is None else sequence_of_row[rows].tolist()
         if len(set(listed)) < len(listed) or not set(owners) <= set(with_state):
-            raise ConformanceError("a payload names a row twice, or a row of a sequence the modifier has no state for")
+            raise ConformanceError(
+                "a payload has a row twice, or a row of a sequence for which the modifier has no state"
+            )
     if type(payload.arrays) is not dict or type(payload.shared) is not dict:
         payload = replace(payload, arrays=_in_a_dict(payload.arrays), shared=_in_a_dict(payload.shared))
     for name, array in [*payload.arrays.items(), *payload.shared.items()]:

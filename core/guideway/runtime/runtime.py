@@ -219,7 +219,7 @@ class Runtime:
         try:
             with self._at_work.using("admission"):
                 if self._closed:
-                    raise GuidewayError("closed: no more requests are admitted")
+                    raise GuidewayError("the runtime is closed and admits no more requests")
                 return self._admit(request, bans)
         except GuidewayError:
             raise
@@ -270,7 +270,7 @@ class Runtime:
     def _check_new(self, request: Request) -> None:
         if request.request_id in self._open:
             raise InvalidRequest(
-                f"a request {request.request_id!r} is already here; ids are unique", field="request_id"
+                f"a request with the id {request.request_id!r} is already running; use another id", field="request_id"
             )
 
     def abandon(self, admission: Admission) -> None:
@@ -728,7 +728,7 @@ class Runtime:
         now = time.monotonic()
         for sequence in sequences:
             if now > sequence.ends_at and sequence.fault is None:
-                error = LimitExceeded(f"it was admitted {seconds:g} s ago, the longest that a request may take")
+                error = LimitExceeded(f"it took longer than {seconds:g} s since its admission (limits.request_seconds)")
                 sequence.fault = Fault.of("runtime", "request", error)
 
     def _sitting_out(self, batch: StepBatch, sequences: list[ActiveSequence]) -> frozenset[int]:

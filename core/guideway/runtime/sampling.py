@@ -120,7 +120,7 @@ def _in_python_numbers(params: SamplingParams) -> SamplingParams:
 def _check_sequences(params: SamplingParams) -> None:
     if params.best_of is not None and params.best_of < params.n:
         raise InvalidRequest(
-            f"best_of is {short_repr(params.best_of)}, less than n, {short_repr(params.n)}, to choose from",
+            f"best_of is {short_repr(params.best_of)}, but must be at least n, which is {short_repr(params.n)}",
             field="best_of",
         )
     field = "n" if params.best_of is None else "best_of"
@@ -140,13 +140,14 @@ def _check_sequences(params: SamplingParams) -> None:
 def _check_together(params: SamplingParams) -> None:
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise InvalidRequest(
-            f"min_tokens is {short_repr(params.min_tokens)}, more than max_tokens, {short_repr(params.max_tokens)}",
+            f"min_tokens is {short_repr(params.min_tokens)}, but may be at most max_tokens, which is "
+            f"{short_repr(params.max_tokens)}",
             field="min_tokens",
         )
     if params.typical_p < 1 and params.temperature == 0:
         raise InvalidRequest(
-            "typical_p does nothing at temperature 0 (greedy), which takes the most likely token, typical or not; set "
-            "a temperature above 0, such as 1.0, or leave it out",
+            "typical_p has no effect at temperature 0 (greedy); set a temperature above 0, such as 1.0, or remove "
+            "typical_p",
             field="typical_p",
         )
     if params.max_retries and params.temperature == 0:
@@ -157,8 +158,8 @@ def _check_together(params: SamplingParams) -> None:
         )
     if params.ignore_eos and params.constraint is not None:
         raise InvalidRequest(
-            "ignore_eos and a constraint contradict each other: after the end of the grammar only a stop token is "
-            "allowed; leave out one of the two",
+            "ignore_eos and a constraint contradict each other, because after the end of the grammar only a stop token "
+            "is allowed; remove one of the two",
             field="ignore_eos",
         )
 
@@ -170,7 +171,7 @@ def _valid_bias(params: SamplingParams, vocabulary_size: int) -> dict[int, float
     for token_id, value in bias.items():
         if not is_int(token_id) or not 0 <= token_id < vocabulary_size:
             raise InvalidRequest(
-                f"logit_bias speaks of token id {short_repr(token_id)}, which is not in the vocabulary (whole numbers "
+                f"logit_bias has the token id {short_repr(token_id)}, which is not in the vocabulary (whole numbers "
                 f"from 0 to {vocabulary_size - 1})",
                 field="logit_bias",
             )

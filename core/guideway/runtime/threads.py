@@ -160,7 +160,7 @@ class Threads:
             return
         if not wanted and not self._threads:
             raise GuidewayError(
-                f"no thread {self._name!r} is left: all are at work that has missed its deadline and does not end"
+                f"no thread {self._name!r} is left, because all run calls that missed their deadline and do not end"
             )
         previous = threading.stack_size(STACK_BYTES)
         try:
@@ -281,7 +281,7 @@ class Threads:
             return f"{self.deadline.wall_seconds:g} s"
         most = self.deadline.processor_seconds
         if now - job.began > most and self._processor_seconds(job) - job.processor > most:
-            return f"{most:g} s of a processor"
+            return f"{most:g} s processor time"
         return ""
 
     @staticmethod
@@ -311,9 +311,9 @@ class Threads:
         took_most = call is not None and time.monotonic() - call.began > self.deadline.wall_seconds / 2
         if call is not None and took_most and self._quarantine is not None:
             self._quarantine.strike(call.plugin)
-        said = f"what {call.plugin} does {call.when} has" if call is not None else "reading the request has"
+        said = f"{call.plugin} ({call.when})" if call is not None else "reading the request"
         log.error(
-            "%s: %s taken more than %s; its thread is let go, with %d of %d that may be",
+            "%s: %s took more than %s; its thread is abandoned (%d of at most %d)",
             self._name,
             said,
             why,
@@ -321,9 +321,9 @@ class Threads:
             MAX_LOST + self._num_threads,
         )
         if not self._threads and not self._closed:
-            log.error("%s: no thread is left; all that need one are refused until one comes back", self._name)
+            log.error("%s: no thread is left; requests that need one are refused until one returns", self._name)
         field = "constraint" if call is not None and call.plugin.startswith("grammar.") else "request"
-        return LimitExceeded(f"{said} taken more than {why}, the most that is allowed", field=field)
+        return LimitExceeded(f"{said} took more than the allowed {why}", field=field)
 
     def _drained(self) -> list[tuple[Future[Any], GuidewayError]]:
         """All that waits for a thread, with why none will come."""

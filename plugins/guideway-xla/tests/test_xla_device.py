@@ -198,11 +198,11 @@ def test_a_transform_that_fails_halfway_leaves_the_logits() -> None:
 @pytest.mark.parametrize(
     ("device", "reason"),
     [
-        ("cpu:7", "it has 1 of platform 'cpu'"),
+        ("cpu:7", "platform 'cpu' has the numbers 0 to 0"),
         ("quantum", "quantum"),
-        ("cpu:", "write a platform and, from 1 on, a number"),
-        ("cpu:one", "write a platform and, from 1 on, a number"),
-        ("", "write a platform and, from 1 on, a number"),
+        ("cpu:", "write a platform, with a number after the first device"),
+        ("cpu:one", "write a platform, with a number after the first device"),
+        ("", "write a platform, with a number after the first device"),
     ],
 )
 def test_devices_that_are_not_there(device: str, reason: str) -> None:

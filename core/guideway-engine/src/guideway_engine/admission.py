@@ -32,21 +32,21 @@ def make_group(
     params = request.params
     if params.num_sequences > settings.max_waiting:
         raise LimitExceeded(
-            f"the request has {params.num_sequences} sequences, but at most {settings.max_waiting} may wait at "
-            "once (max_waiting)",
+            f"the request has {params.num_sequences} sequences, but max_waiting allows only {settings.max_waiting}; "
+            "ask for fewer, or raise max_waiting",
             field="n" if params.best_of is None else "best_of",
         )
     prompts = [request.prompt_token_ids, *(companion.prompt_token_ids for companion in admission.companions)]
     if len(prompts) > settings.max_num_seqs:
         raise LimitExceeded(
-            f"the request needs {len(prompts) - 1} companion sequences beside it, but only "
-            f"{settings.max_num_seqs} sequences run at once",
+            f"the request needs {len(prompts) - 1} companion sequences besides its own, but only "
+            f"{settings.max_num_seqs} sequences can run at once; raise max_num_seqs",
             field="modifiers",
         )
     room = context.max_model_len - max(map(len, prompts))
     if params.min_tokens > room:
         raise LimitExceeded(
-            f"min_tokens is {params.min_tokens}, but behind the prompt the context has room for {room}",
+            f"min_tokens is {params.min_tokens}, but the context has room for only {room} tokens after the prompt",
             field="min_tokens",
         )
     text = ""

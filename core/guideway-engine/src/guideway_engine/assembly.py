@@ -168,7 +168,7 @@ def _check_pickles(component: str, options: Mapping[str, Any], cls: type | None 
     except BaseException as error:
         contain(error)
         raise PluginLoadError(
-            f"{component} cannot be sent to the workers' processes: its class is not a module's own: {text_of(error)}",
+            f"{component} cannot be sent to the worker processes, because its class does not pickle: {text_of(error)}",
             plugin=component,
         ) from error
     try:
@@ -176,7 +176,7 @@ def _check_pickles(component: str, options: Mapping[str, Any], cls: type | None 
     except BaseException as error:
         contain(error)
         raise InvalidConfiguration(
-            f"the options of {component} cannot be sent to the workers' processes: {text_of(error)}",
+            f"the options of {component} cannot be sent to the worker processes: {text_of(error)}; use plain values",
             field=f"options.{component}",
         ) from error
 
@@ -187,7 +187,7 @@ def _worker_spec(config: EngineConfig, plugins: Plugins) -> WorkerSpec:
         name = plugins.resolve(kind, address).name
         if options := _options(config, kind, name):
             raise InvalidConfiguration(
-                f"{kind} {name!r} takes no options, and {', '.join(sorted(options))} is given",
+                f"{kind} {name!r} takes no options; remove {', '.join(sorted(options))}",
                 field=f"options.{kind}.{name}",
             )
     mixins = [(address, plugins.resolve("worker", address)) for address in config.worker_mixins]
@@ -211,11 +211,11 @@ def _max_length(config: EngineConfig, info: ModelInfo) -> int:
     max_length = config.max_model_len or info.max_context
     if max_length is None:
         raise InvalidConfiguration(
-            "the model does not say how long its context is; set max_model_len", field="max_model_len"
+            "the model's configuration has no context length; set max_model_len", field="max_model_len"
         )
     if info.max_context is not None and max_length > info.max_context:
         raise InvalidConfiguration(
-            f"max_model_len cannot be {max_length} with this model: its context is {info.max_context}",
+            f"max_model_len is {max_length}, but the context length of this model is {info.max_context}; lower it",
             field="max_model_len",
         )
     return max_length

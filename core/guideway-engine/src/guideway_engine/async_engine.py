@@ -244,7 +244,7 @@ class AsyncEngine(AsyncTaskCalls):
     def _command(self, command: Callable[[], None]) -> None:
         with self._commands_lock:
             if self._closing:
-                raise EngineClosed("the engine is closed and takes no more requests; make a new one")
+                raise EngineClosed("the engine is closed and takes no more requests; create a new one")
             self._commands.put(command)
 
     # Below: in the engine's thread

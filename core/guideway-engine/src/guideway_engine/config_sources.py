@@ -279,13 +279,12 @@ def _options(value: Any, where: str, place: Callable[[str], str] | None = None) 
         if not dot and isinstance(options, Mapping) and kind in KIND_OF.values():
             name = next(iter(options), "name")
             raise InvalidConfiguration(
-                f"{where}: a component's options stand under its kind and name in one pair of quotes: write "
-                f'[options."{kind}.{name}"]',
+                f'{where}: a table of options quotes kind and name together; write [options."{kind}.{name}"]',
                 field=f"options.{component}",
             )
         if not name or kind not in KIND_OF.values():
             raise InvalidConfiguration(
-                f"{where}: {component!r} is no component that takes options; "
+                f"{where}: {component!r} is not a component with options; "
                 f"{alternatives(kind, sorted(KIND_OF.values()), 'kinds')}; write 'kind.name'",
                 field=f"options.{component}",
             )

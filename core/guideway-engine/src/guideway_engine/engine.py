@@ -75,8 +75,8 @@ def _by_one_thread(method: Callable[Concatenate[Engine, P], R]) -> Callable[Conc
         try:  # an interrupt may come after any call below, so what is asked at the end is the dict itself
             if driver.setdefault("thread", me) != me:
                 raise EngineBusy(
-                    "another thread is using this engine, and an Engine is for one thread at a time; for several, or "
-                    "to abort from another one, use guideway.AsyncEngine, which drives it in a thread of its own"
+                    "another thread is using this engine, but an Engine serves one thread at a time; for several "
+                    "threads, or to abort from another thread, use guideway.AsyncEngine"
                 )
             return method(self, *args, **kwargs)
         finally:
@@ -239,8 +239,8 @@ class Engine(TaskCalls):
         if not self.has_room(params):
             priority, num_sequences = demand(params)
             raise QueueFull(
-                f"{self._scheduler.num_waiting_at(priority)} sequences of priority {short_repr(priority)} or better "
-                f"wait already, the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try "
+                f"{self._scheduler.num_waiting_at(priority)} sequences of priority {short_repr(priority)} or higher "
+                f"are waiting, the request has {num_sequences}, and max_waiting is {self.config.max_waiting}; try "
                 "again when some have started"
             )
         group = self.admit(
@@ -353,7 +353,7 @@ class Engine(TaskCalls):
         text judged, wait for that, at most `timeout` seconds. Without effect once the engine is closed."""
         self.check_decodes()
         if self._stepping:
-            raise EngineBusy("a step is going on, and something inside it, such as a hook, asked for another one")
+            raise EngineBusy("a step is running, and code inside it, such as a hook, called step again")
         try:
             self._stepping = True
             self._scheduler.step()
@@ -421,8 +421,8 @@ class Engine(TaskCalls):
         except BaseException as error:  # whatever a stranger's class raises when it is pickled
             contain(error)
             raise InvalidRequest(
-                f"the arguments for {method} cannot be sent to the workers: {text_of(error)}; give plain values, and "
-                "objects whose classes and functions are a module's own",
+                f"the arguments for {method} cannot be sent to the workers: {text_of(error)}; use plain values, and "
+                "objects that pickle",
                 field="args",
             ) from error
         try:
@@ -461,14 +461,15 @@ class Engine(TaskCalls):
 
         if not isinstance(generation, Generation):
             raise InvalidRequest(
-                f"this is no Generation, which submit returns, but {type(generation).__name__}", field="generation"
+                f"generation must be a Generation, as submit returns it, not {type(generation).__name__}",
+                field="generation",
             )
         if generation._engine is not self:
             raise InvalidRequest("this generation belongs to another engine", field="generation")
 
     def _check_open(self) -> None:
         if self._closed:
-            raise EngineClosed("the engine is closed and takes no more requests; make a new one")
+            raise EngineClosed("the engine is closed and takes no more requests; create a new one")
         self.check_decodes()
 
     def check_decodes(self) -> None:
@@ -482,7 +483,7 @@ class Engine(TaskCalls):
 
     def _served(self, task: str) -> Serving:
         if self._closed:
-            raise EngineClosed("the engine is closed and takes no more requests; make a new one")
+            raise EngineClosed("the engine is closed and takes no more requests; create a new one")
         if self._serving is None:
             raise UnsupportedCapability(
                 f"this engine generates text, with generate and chat; to {task}, open one with workflow={task!r} and a "

@@ -87,8 +87,7 @@ def extract(
     if settings and isinstance(engine, AsyncEngine | Engine):
         name = next(iter(settings))
         raise InvalidConfiguration(
-            f"{name} is a setting of an engine that is made for this call, and an engine is given; write it where that "
-            "one is made",
+            f"{name} is a setting for a new engine, but an engine is given; set it where that engine is created",
             field=name,
         )
     messages, asked = _ask(target, text, instruction, params)  # what is wrong is said before a model is loaded
@@ -110,8 +109,8 @@ def _ask(
     """The conversation and its parameters. Raises `InvalidRequest`."""
     if not is_type(target):
         raise InvalidRequest(
-            "extract makes an instance of a type, such as a pydantic model, a dataclass or list[int], not of "
-            f"{short_repr(target)}; give a schema as constraint of SamplingParams to Engine.chat",
+            "extract needs a type, such as a pydantic model, a dataclass or list[int], not "
+            f"{short_repr(target)}; for a schema, call Engine.chat with SamplingParams(constraint=...)",
             field="target",
         )
     for name, value in (("text", text), ("instruction", instruction)):
@@ -121,7 +120,10 @@ def _ask(
     if not isinstance(params, SamplingParams):
         raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", field="params")
     if params.constraint is not None:
-        raise InvalidRequest("params have a constraint, and here the type is it; leave it out", field="constraint")
+        raise InvalidRequest(
+            "params has a constraint, but extract uses the type as constraint; remove it from params",
+            field="constraint",
+        )
     if instruction is None:
         instruction = _instruction(constraint_of(target).parsed)  # type: ignore[attr-defined]
     content = f"{instruction} {text}" if instruction else text
@@ -151,11 +153,11 @@ def _object_of(result: GenerationResult) -> Any:
 def _why_not_whole(output: Completion) -> str:
     num_tokens = len(output.token_ids)
     if output.finish_reason is FinishReason.ABORT:
-        return f"the request was aborted after {num_tokens} tokens, before its answer was whole"
+        return f"the request was aborted after {num_tokens} tokens, before its answer was complete"
     if output.finish_reason is FinishReason.LENGTH or output.closed_early:
-        cut = "brought to an early end" if output.closed_early else "cut"
+        cut = "ended early" if output.closed_early else "cut"
         return (
-            f"the answer was {cut} after {num_tokens} tokens, for its limit; raise max_tokens, or bound the type's "
-            f"strings and lists: {short_repr(output.answer)}"
+            f"the answer was {cut} after {num_tokens} tokens by its limit; raise max_tokens, or limit the lengths of "
+            f"strings and lists in the type: {short_repr(output.answer)}"
         )
-    return f"{short_repr(output.stop)} ended the answer before it was whole: {short_repr(output.answer)}"
+    return f"{short_repr(output.stop)} ended the answer before it was complete: {short_repr(output.answer)}"

@@ -37,18 +37,19 @@ def check_streamable(params: SamplingParams, *, mixed: bool = True) -> None:
     returned before all have ended, and with several outputs unless they may come `mixed`."""
     if params.max_retries:
         raise UnsupportedCapability(
-            "with max_retries an output may be drawn again when it has ended and cannot be streamed; wait for the "
-            "result",
+            "an output with max_retries cannot be streamed, because it may be drawn again after it has ended; wait "
+            "for the result",
             field="max_retries",
         )
     if params.best_of is not None:
         raise UnsupportedCapability(
-            "with best_of the outputs are chosen when all have ended and cannot be streamed; wait for the result",
+            "outputs with best_of cannot be streamed, because they are chosen after all have ended; wait for the "
+            "result",
             field="best_of",
         )
     if params.n > 1 and not mixed:
         raise UnsupportedCapability(
-            "this request has several outputs, whose texts would come mixed; iterate over chunks()", field="n"
+            "this request has several outputs, so its texts would be mixed; iterate over chunks()", field="n"
         )
 
 

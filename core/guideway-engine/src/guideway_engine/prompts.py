@@ -65,7 +65,8 @@ class PromptReader:
         with _as_invalid("tokenized"):
             if tools and not (prompt and isinstance(prompt[0], Mapping)):
                 raise InvalidRequest(
-                    "tools go through the model's chat template, and this prompt does not; give it as chat messages",
+                    "tools need the model's chat template, but this prompt does not use it; give the prompt as chat "
+                    "messages",
                     field="tools",
                 )
             if isinstance(prompt, str):
@@ -88,8 +89,8 @@ class PromptReader:
             num_bytes = len(text.encode())
             if num_bytes > self._max_bytes:
                 raise LimitExceeded(
-                    f"the prompt has {num_bytes} bytes of text, and whatever its tokens are, the context has room for "
-                    f"{self._max_bytes} at most; shorten it",
+                    f"the prompt has {num_bytes} bytes of text, but the tokens of a full context have at most "
+                    f"{self._max_bytes}; shorten it",
                     field="prompt",
                 )
 
@@ -164,7 +165,7 @@ def _read_tool(tool: Any) -> Mapping[str, Any]:
         copied: Mapping[str, Any] = json.loads(json.dumps(tool))  # hooks see it, and it is the caller's
     except (TypeError, ValueError, RecursionError) as error:
         name = short_repr(function["name"])
-        raise InvalidRequest(f"the tool {name} is not what JSON can have: {text_of(error)}", field="tools") from error
+        raise InvalidRequest(f"the tool {name} cannot be written as JSON: {text_of(error)}", field="tools") from error
     return copied
 
 
@@ -177,8 +178,8 @@ def _read(prompt: Any) -> Read:
         return prompt
     if isinstance(prompt, Mapping):
         raise InvalidRequest(
-            "a prompt of chat messages is a list of mappings, and this is one mapping: write [{'role': ..., 'content': "
-            "...}] for one prompt, and in a list of prompts [[{'role': ..., 'content': ...}]]",
+            "a prompt of chat messages must be a list of mappings, not one mapping; write [{'role': ..., 'content': "
+            "...}] for one prompt, and [[{'role': ..., 'content': ...}]] for a list of prompts",
             field="prompt",
         )
     if not isinstance(prompt, Sequence) or isinstance(prompt, BYTES):
@@ -191,8 +192,8 @@ def _read(prompt: Any) -> Read:
     for item in prompt:
         if not isinstance(item, Integral) or isinstance(item, bool):  # NumPy's integers are Integral
             raise InvalidRequest(
-                "a prompt that is a list holds token ids or chat messages, whole numbers or mappings; this one "
-                f"holds a value of type {type(item).__name__}",
+                "a prompt that is a list must hold only token ids (whole numbers) or only chat messages (mappings); "
+                f"this one holds a value of type {type(item).__name__}",
                 field="prompt",
             )
     return tuple(int(item) for item in prompt)
@@ -201,7 +202,7 @@ def _read(prompt: Any) -> Read:
 def _valid_text(text: str, what: str) -> str:
     if not is_text(text):
         raise InvalidRequest(
-            f"{what} holds a lone surrogate, which no text can contain; where its bytes were decoded, decode them with "
+            f"{what} contains a lone surrogate, which is not valid Unicode text; decode its bytes with "
             "errors='replace'",
             field="prompt",
         )

@@ -119,14 +119,15 @@ class EngineSettings:
             )
         if self.max_num_seqs > MAX_NUM_SEQS:
             raise InvalidConfiguration(
-                f"max_num_seqs must be at most {MAX_NUM_SEQS:,}, not {self.max_num_seqs:,}; further requests wait "
-                "(max_waiting), however many there are",
+                f"max_num_seqs must be at most {MAX_NUM_SEQS:,}, not {self.max_num_seqs:,}; further requests wait in "
+                "the queue (max_waiting)",
                 field="max_num_seqs",
             )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidConfiguration(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, but each of max_num_seqs "
-                f"({self.max_num_seqs}) sequences computes at least one token a step; raise it to as many",
+                f"({self.max_num_seqs}) sequences computes at least one token per step; raise it to "
+                f"{self.max_num_seqs}",
                 field="max_num_batched_tokens",
             )
         freeze_components(self, KIND_OF)

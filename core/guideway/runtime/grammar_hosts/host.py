@@ -148,7 +148,7 @@ class Host:
     def send(self, name: str, *arguments: Any, beside: bool = False) -> None:
         """Begin a call, of which `answer` tells the end. Raises `HostDied`."""
         if os.getpid() != self._owner:
-            raise HostDied("hosts serve the process that started them, and this one was forked from it")
+            raise HostDied("a forked process cannot use the hosts of its parent")
         with self._talking[beside]:
             self._busy[beside] = True
             self._watch[beside] = _Watch(IDLE if beside else self.masks.working_on, self._child.processor_seconds())
@@ -234,9 +234,9 @@ class Host:
             most = limit + (self._limits.compile_seconds if amid_both else 0)
             used, waited = self._child.processor_seconds() - watch.taken, time.monotonic() - watch.began
             if used > most:
-                self._killed = beside, f"it took more than {limit:g} s of a processor, the most that is allowed"
+                self._killed = beside, f"it exceeded its limit of {limit:g} s processor time"
             elif waited > most * factor:
-                self._killed = beside, f"it did not answer in {waited:.1f} s, too long"
+                self._killed = beside, f"it did not answer within {waited:.1f} s"
             elif waited > watch.looked + STOPPED_FOR and watch.is_stopped(self._child.pid, waited):
                 self._killed = beside, ""
             if self._killed is not None:
@@ -274,10 +274,10 @@ class Host:
         if self._killed is None and not self._amid_both and status is not None and status not in INNOCENT:
             self._count("crash")
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-            return HostDied(f"it ended the process it ran in ({how})", by_itself=True, working_on=working_on)
+            return HostDied(f"its process crashed ({how})", by_itself=True, working_on=working_on)
         if not self.given_up:
             self._count("outside")
-        return HostDied("the process it ran in was killed or stopped from outside", working_on=working_on)
+        return HostDied("its process was killed or stopped from outside", working_on=working_on)
 
 
 INNOCENT = (-signal.SIGKILL, -signal.SIGTERM, 0, 70)

@@ -133,8 +133,8 @@ class GrammarHosts:
         if (why := self._refused.get(_key(strategy, constraint))) is None:
             return
         raise LimitExceeded(
-            f"{strategy} was tried on this constraint not long ago, and {why}; it is tried again after "
-            f"{self._limits.remembered_seconds:g} s",
+            f"{strategy} failed on this constraint recently: {why}; it is tried again "
+            f"{self._limits.remembered_seconds:g} s after that",
             field="constraint",
         )
 

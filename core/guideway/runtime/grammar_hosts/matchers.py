@@ -287,7 +287,7 @@ class MatcherHost:
         accepted[i] = count
         if self._num_late.get(matcher.number, 0) >= self._most_late:
             seconds = self._limits.late_seconds
-            why = f"{self._most_late} times it took more than {seconds:g} s of a processor for one step"
+            why = f"it took more than {seconds:g} s processor time for one step, {self._most_late} times"
             self._refuse(self._strategy, matcher.grammar, why)
             job.error = LimitExceeded(why, field="constraint")
             accepted[i] = -1
@@ -358,7 +358,7 @@ class MatcherHost:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise GuidewayError(f"closed: grammar.{self._strategy} is used no more")
+            raise GuidewayError(f"grammar.{self._strategy} is closed")
 
     def _alive(self, lane: Lane) -> Host:
         self._check_open()

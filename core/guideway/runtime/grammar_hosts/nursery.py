@@ -79,9 +79,10 @@ class Nursery:
             except TimeoutError as error:
                 names = ", ".join(record.id for record in records)
                 raise PluginLoadError(
-                    f"{names}: imported in this process, but not within {IMPORT_SECONDS:g} s in the one that hosts are "
-                    "forked from; set grammar_host and modifier_host to 'inline', or see to it that the import waits "
-                    "for nothing there",
+                    f"{names}: importing took more than {IMPORT_SECONDS:g} s in the process that hosts are forked "
+                    "from, but "
+                    "works in this process; find out what the import waits for there, or set grammar_host and "
+                    "modifier_host to 'inline'",
                     plugin=records[0].id if len(records) == 1 else "runtime",
                 ) from error
         if "error" in answer:
@@ -120,7 +121,7 @@ class Nursery:
         self._end()
         if not sys.executable:
             raise PluginLoadError(
-                "hosts need a Python to run, and sys.executable is empty here; set grammar_host and modifier_host to "
+                "hosts are started with sys.executable, which is empty here; set grammar_host and modifier_host to "
                 "'inline'",
                 plugin="runtime",
             )

@@ -60,7 +60,7 @@ class Pool:
     def _take(self, work: tuple[Any, ...], *, fresh: bool) -> Host:
         with self._lock:
             if self._closed:
-                raise GuidewayError("closed: nothing more is compiled")
+                raise GuidewayError("the compiler is closed")
             host = self._idle.pop() if self._idle else None
         if host is not None and (fresh or host.is_gone()):
             host.close()

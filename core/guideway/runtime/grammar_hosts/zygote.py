@@ -65,8 +65,8 @@ class Zygote:
                 raise
             except LOST as lost:
                 raise PluginLoadError(
-                    f"the process that {self.spec.what} hosts come from ended, or did not answer, while plugins were "
-                    f"built: {text_of(lost)}",
+                    f"the process that {self.spec.what} hosts are forked from ended or did not answer while it built "
+                    f"the plugins: {text_of(lost)}",
                     plugin="runtime",
                 ) from lost
 
@@ -90,7 +90,7 @@ class Zygote:
 
     def _forked(self, role: str) -> Host:
         if os.getpid() != self._owner:
-            raise HostDied("hosts serve the process that started them, and this one was forked from it")
+            raise HostDied("a forked process cannot use the hosts of its parent")
         with self._lock:
             for last in (False, True):
                 try:
@@ -162,9 +162,9 @@ class Zygote:
 
     def _start_again(self) -> None:
         if self._closed:
-            raise HostDied(f"closed: no {self.spec.what} host is started")
+            raise HostDied(f"{self.spec.what} hosts are closed")
         if time.monotonic() < self._rests_until:
-            raise HostDied(f"no {self.spec.what} host can be started, as was found out a moment ago")
+            raise HostDied(f"no {self.spec.what} host can be started; the last attempt failed a moment ago")
         try:
             self._start()
         except GuidewayError as error:

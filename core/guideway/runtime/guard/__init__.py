@@ -65,7 +65,7 @@ def check_bytes(constraint: Constraint, limits: Iterable[Mapping[str, int]]) -> 
     if size > most:
         LEFT_OUT.labels("*", "bytes").inc()
         raise LimitExceeded(
-            f"this constraint is too much: {_told('bytes', size, 'its text', most)}", field="constraint"
+            f"this constraint is too large: {_told('bytes', size, 'its text', most)}", field="constraint"
         )
 
 

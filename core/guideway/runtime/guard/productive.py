@@ -50,7 +50,8 @@ def check_productive(schema: Any, prefix: Chain = None) -> None:
                 ready.append(waiter)
     if id(schema) not in done:
         raise InvalidGrammar(
-            f"{Pointer(prefix)}: no value satisfies this schema: through its references it needs itself, without end",
+            f"{Pointer(prefix)}: no value satisfies this schema, because its references require it inside itself "
+            "without end",
             field="constraint",
         )
 

@@ -79,8 +79,8 @@ def packed(payload: Payload) -> tuple[dict[str, Any], bytes]:
     def described(name: str, array: NDArray[Any]) -> list[Any]:
         if np.dtype(array.dtype.str) != array.dtype:
             raise ConformanceError(
-                f"payload array {name!r} is of type {array.dtype}, which cannot leave a modifier host; use a type that "
-                "NumPy has by itself, or set modifier_host to 'inline'"
+                f"payload array {name!r} is of type {array.dtype}, which cannot leave a modifier host; use one of "
+                "NumPy's own types, or set modifier_host to 'inline'"
             )
         data.append(array.tobytes())
         return [array.dtype.str, list(array.shape)]
@@ -93,7 +93,7 @@ def packed(payload: Payload) -> tuple[dict[str, Any], bytes]:
     }
     found = b"".join(data)
     if len(found) > MAX_FRAME:
-        raise ConformanceError(f"a payload of {len(found)} bytes; {MAX_FRAME} are the most that leave a modifier host")
+        raise ConformanceError(f"a payload has {len(found)} bytes; a modifier host can send at most {MAX_FRAME}")
     return words, found
 
 

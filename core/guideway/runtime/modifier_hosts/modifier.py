@@ -76,8 +76,8 @@ class HostedModifier(LogitModifier[HostedState]):
             given = Given(grammar.strategy, grammar.given)
         elif grammar is not None:
             raise UnsupportedCapability(
-                f"modifier {self.name!r} compiles with the grammar, and that is in the serving process; set "
-                "modifier_host to 'inline', or serve the constraint by a strategy in a grammar host",
+                f"modifier {self.name!r} needs the compiled grammar, which is in the serving process; set "
+                "modifier_host to 'inline', or use a strategy that runs in a grammar host",
                 field="modifiers",
             )
         compiled = HostedCompiled(self._home, self._sent(request), given)
@@ -242,7 +242,7 @@ class HostedModifier(LogitModifier[HostedState]):
             return pickle.dumps(request, protocol=5)
         except Exception as error:
             raise InvalidRequest(
-                f"what the request says cannot be sent to the host of modifier {self.name!r}: {text_of(error)}; give "
+                f"the request's options cannot be sent to the host of modifier {self.name!r}: {text_of(error)}; use "
                 "plain values, or set modifier_host to 'inline'",
                 field=f"modifiers.{self.name}",
             ) from error

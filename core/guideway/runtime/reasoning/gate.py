@@ -185,14 +185,14 @@ def check_reasoning(request: Request, marker: Marker | None) -> Request:
     params = request.params
     if params.reasoning is False and params.thinking_token_budget is not None:
         raise InvalidRequest(
-            "thinking_token_budget bounds the reasoning, which the request does without; leave out one of the two",
+            "thinking_token_budget has no effect with reasoning=False; remove one of the two",
             field="thinking_token_budget",
         )
     if marker is None:
         if params.reasoning or params.thinking_token_budget is not None:
             field = "reasoning" if params.reasoning else "thinking_token_budget"
             raise InvalidRequest(
-                f"{field} is {getattr(params, field)}, but it is not configured how reasoning ends; set "
+                f"{field} is {getattr(params, field)}, but the end of reasoning is not configured; set "
                 "reasoning.end_str, such as '</think>'",
                 field=field,
             )
@@ -202,8 +202,8 @@ def check_reasoning(request: Request, marker: Marker | None) -> Request:
         reasoning = not marker.ends(request.prompt_token_ids)
     if reasoning and params.constraint is not None and (stops := marker.used(params.stop_token_ids)):
         raise InvalidRequest(
-            f"stop_token_ids has {stops[0]}, which ends the reasoning and so would end the output before its answer; "
-            "leave it out, or set reasoning to False",
+            f"stop_token_ids has {stops[0]}, which ends the reasoning and would end the output before the answer; "
+            "remove it, or set reasoning to False",
             field="stop_token_ids",
         )
     return replace(request, params=replace(params, reasoning=reasoning))

@@ -91,8 +91,8 @@ class Marker:
         special = next((name for name in vocabulary.special_tokens.values() if name and name in text), None)
         if special is not None:
             raise InvalidConfiguration(
-                f"[reasoning] end_str {short_repr(text)} holds the special token {short_repr(special)} beside text; "
-                "give the token ids as end_token_ids",
+                f"[reasoning] end_str {short_repr(text)} mixes the special token {short_repr(special)} with text; "
+                "set end_token_ids instead",
                 field="reasoning.end_str",
             )
         endings = []
@@ -101,8 +101,8 @@ class Marker:
             ending = [tuple(ids) for ids in spellings if ids and self._is_ending(matched, ids)]
             if not ending:
                 raise InvalidConfiguration(
-                    f"[reasoning] end_str {short_repr(text)} cannot be spelled with the model's tokens"
-                    f"{f' after {bytes(self._parts[:matched])!r}' if matched else ''}; give token ids as end_token_ids",
+                    f"[reasoning] end_str {short_repr(text)} cannot be written with the model's tokens"
+                    f"{f' after {bytes(self._parts[:matched])!r}' if matched else ''}; set end_token_ids instead",
                     field="reasoning.end_str",
                 )
             endings.append(min(ending, key=len))
@@ -139,7 +139,7 @@ def _check_ids(token_ids: Sequence[int], vocabulary: Vocabulary) -> None:
             )
         if token_id in vocabulary.stop_token_ids:
             raise InvalidConfiguration(
-                f"[reasoning] the marker has the stop token {token_id}, which ends the whole output; name what stands "
+                f"[reasoning] the marker has the stop token {token_id}, which ends the whole output; set the marker "
                 "between reasoning and answer",
                 field="reasoning.end_token_ids",
             )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 OPTIONS = "x-guidance"
 APPLYING = ("$ref", "allOf", "anyOf", "oneOf")
-OPTIONS_IN_SCHEMA = "a schema may not hold `x-guidance`: llguidance would take options of the engine from it"
+OPTIONS_IN_SCHEMA = "a schema may not contain `x-guidance`, because llguidance would read options from it; remove it"
 
 
 def check(constraint: JsonSchema | StructuralTag, schema: Any) -> None:

@@ -169,7 +169,7 @@ class LlguidanceMatcher(Matcher):
 
     def rollback(self, num_tokens: int) -> None:
         if not 0 <= num_tokens <= len(self._token_ids):
-            raise ValueError(f"cannot roll back {num_tokens} tokens, {len(self._token_ids)} were accepted")
+            raise ValueError(f"cannot roll back {num_tokens} tokens, only {len(self._token_ids)} were accepted")
         if num_tokens == 0:
             return
         kept = self._token_ids[: len(self._token_ids) - num_tokens]

@@ -72,13 +72,19 @@ def sequence(parts: Iterable[Part], path: str) -> Part:
     kept = [part for part in parts if part.lark]
     for part, after in pairwise(kept):
         if part.free:
-            unsupported(path, "nothing may follow free text, unless it is all that a tag holds", "any_text")
+            unsupported(path, "nothing may follow free text that is not the whole content of a tag", "any_text")
         if part.number and any(not head or head[0] in _NUMBER_GOES_ON for head in after.heads):
-            unsupported(path, "a number may not be followed by what could belong to it", "json_schema")
+            unsupported(path, "a number may not be followed by text that could continue it", "json_schema")
         if part.ends_json and after.begins_json:
-            unsupported(path, "llguidance would allow whitespace between a schema and the next", "json_schema")
+            unsupported(
+                path,
+                "a schema may not directly follow a schema, because llguidance would allow white space in between",
+                "json_schema",
+            )
         if any(_alike(text, head) for text in part.goes_on for head in after.heads):
-            unsupported(path, "tags may not be followed by what could be one more of them", "tags_with_separator")
+            unsupported(
+                path, "tags may not be followed by a text that could be another one of them", "tags_with_separator"
+            )
     if not kept:
         return Part("", ("",))
     first, last = kept[0], kept[-1]
@@ -127,8 +133,8 @@ def either(parts: Iterable[Part], path: str) -> Part:
     # where one is the beginning of any other, it is of the next
     for (head, i), (next_head, j) in pairwise(heads):
         if i != j and next_head.startswith(head) and not (kept[i].is_json and kept[j].is_json):
-            what = repr(head.strip(SPECIAL)) if head else "any text, or be empty"
-            unsupported(path, f"alternatives may not begin alike, with {what}", "or")
+            what = repr(head.strip(SPECIAL)) if head else "any text or the empty text"
+            unsupported(path, f"alternatives may not have the same beginning, here {what}", "or")
     return Part(
         alternatives([part.lark for part in kept]),
         tuple(sorted({head for head, _ in heads})),

@@ -125,9 +125,9 @@ class _Translator:
     def format(self, node: dict[str, Any], path: str) -> Part:
         kind = _get(node, "type", path, str)
         if kind not in _SERVED:
-            unsupported(path, f"type `{kind}` is not served, only {', '.join(_SERVED)}", kind)
+            unsupported(path, f"type `{kind}` is not supported; supported are {', '.join(_SERVED)}", kind)
         if self._depth == MAX_DEPTH:
-            unsupported(path, f"formats may be nested {MAX_DEPTH} deep", "depth")
+            unsupported(path, f"formats may be nested at most {MAX_DEPTH} levels deep", "depth")
         self._depth += 1
         try:
             return self._format(kind, node, path)
@@ -178,7 +178,7 @@ class _Translator:
 
     def _pieces(self, pieces: Sequence[str | int], path: str) -> Part:
         if not self._specials.stop_token_ids.isdisjoint(p for p in pieces if isinstance(p, int)):
-            unsupported(path, "names a stop token, which ends the output wherever it stands", "stop token")
+            unsupported(path, "names a stop token, which would end the output", "stop token")
         lark = " ".join(f"<[{p}]>" if isinstance(p, int) else json.dumps(p) for p in pieces)
         head = pieces[0] if pieces else ""
         return Part(lark, (f"{SPECIAL}<[{head}]>" if isinstance(head, int) else head,))
@@ -189,7 +189,7 @@ class _Translator:
         if isinstance(pieces[0], int):  # free text never holds one
             return Part(f"TEXT {self._pieces(pieces, path).lark}", ("",))
         if len(pieces) > 1:
-            unsupported(path, "text and then a special token cannot end free text", "special token")
+            unsupported(path, "free text cannot end with text followed by a special token", "special token")
         return Part(self._rule("until", json.dumps(text), lazy=True), ("",))
 
     def _rule(self, name: str, body: str, *, lazy: bool = False) -> str:
@@ -203,12 +203,12 @@ class _Translator:
         _check_fields(node, path, {"type", "begin", "content", "end"})
         for field in ("begin", "end"):
             if isinstance(node.get(field), dict):
-                unsupported(f"{path}.{field}", "must be text; a special token goes by its name", "token")
+                unsupported(f"{path}.{field}", "must be text; write the name of a special token", "token")
         end = _get(node, "end", path, (str, list))
         ends = (end,) if isinstance(end, str) else tuple(dict.fromkeys(_strings(node, "end", path)))
         content = self.format(_get(node, "content", path, dict), f"{path}.content")
         if content.free and "" in ends:
-            unsupported(f"{path}.end", "must not be empty: free text needs an end", "any_text")
+            unsupported(f"{path}.end", "must not be empty, because free text needs an end", "any_text")
         return _Tag(_get(node, "begin", path, str), None if content is FREE else content, ends, path)
 
     def _in_tag(self, tag: _Tag, trigger: str = "") -> Part:
@@ -279,13 +279,13 @@ class _Translator:
         """The tags of each trigger; each tag has exactly one."""
         groups: dict[str, list[_Tag]] = {trigger: [] for trigger in triggers}
         if not triggers or "" in groups or len(groups) < len(triggers):
-            malformed(path, "must be a list of at least one string, none empty and no two the same", triggers)
+            malformed(path, "must be a list of one or more different, non-empty strings", triggers)
         for trigger in triggers:
             longer = next((other for other in triggers if trigger in other and trigger != other), None)
             if longer is not None:
-                unsupported(path, f"{trigger!r} is part of {longer!r}: which one begins a tag?", "triggers")
+                unsupported(path, f"{trigger!r} is part of {longer!r}, which is ambiguous", "triggers")
             if len(self._specials.split(trigger)) > 1:
-                unsupported(path, f"{trigger!r} is more than a special token", "triggers")
+                unsupported(path, f"{trigger!r} contains a special token and other text", "triggers")
         for tag in tags:
             trigger = next((trigger for trigger in triggers if tag.begin.startswith(trigger)), "")
             if not trigger:
@@ -296,7 +296,7 @@ class _Translator:
             groups[trigger].append(tag)
         for trigger, group in groups.items():
             if not group:
-                malformed(path, "must hold only what a tag begins with", trigger)
+                malformed(path, "must contain only triggers with which a tag begins", trigger)
         return groups
 
 

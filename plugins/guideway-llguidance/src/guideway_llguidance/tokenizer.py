@@ -63,7 +63,7 @@ def build_tokenizer(vocabulary: Vocabulary) -> tuple[LLTokenizer, int]:
     candidates = [*sorted(vocabulary.stop_token_ids), *(i for i, token in enumerate(vocabulary.tokens) if not token)]
     if not candidates:
         raise InvalidConfiguration(
-            "llguidance needs a vocabulary with at least one special token (its bytes empty) to end an output with",
+            "llguidance needs a vocabulary with at least one special token (without bytes) to end outputs",
             field="vocabulary",
         )
     source = _Source(vocabulary, candidates[0])

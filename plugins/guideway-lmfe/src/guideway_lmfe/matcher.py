@@ -148,7 +148,7 @@ class LmfeMatcher(Matcher):
     def rollback(self, num_tokens: int) -> None:
         num_accepted = len(self._places) - 1
         if not 0 <= num_tokens <= num_accepted:
-            raise ValueError(f"cannot roll back {num_tokens} tokens, {num_accepted} were accepted")
+            raise ValueError(f"cannot roll back {num_tokens} tokens, only {num_accepted} were accepted")
         del self._places[len(self._places) - num_tokens :]
         del self._cursors[len(self._places) :]
 

@@ -96,7 +96,10 @@ def _of_type(kind: str, schema: Mapping[str, Any], depth: int) -> dict[str, Any]
             return {"type": "string", "enum": [""]} if new["pattern"] == "^$" else {"type": "string"}
     elif kind == "array":
         if new.get("maxItems") == 0 or new.get("minItems", 0) > new.get("maxItems", new.get("minItems", 0)):
-            _refuse("lm-format-enforcer does not compile arrays that must be empty, or cannot be", "maxItems")
+            _refuse(
+                "lm-format-enforcer does not compile arrays that are empty or impossible",
+                "maxItems",
+            )
         items = schema.get("items", True)
         if isinstance(items, list) or items is False:
             _refuse("lm-format-enforcer does not compile `items` that are a list or false", "items")
@@ -111,7 +114,8 @@ def _of_type(kind: str, schema: Mapping[str, Any], depth: int) -> dict[str, Any]
             missing = [name for name in schema.get("required", ()) if name not in properties]
             if missing:
                 _refuse(
-                    f"lm-format-enforcer does not know required properties that are not declared: {missing}", "required"
+                    f"lm-format-enforcer does not support undeclared required properties: {missing}",
+                    "required",
                 )
             new["properties"] = {name: _one(child, depth + 1) for name, child in properties.items()}
         elif isinstance(additional, Mapping):

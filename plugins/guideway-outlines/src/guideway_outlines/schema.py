@@ -101,10 +101,11 @@ def _values(schema: Mapping[str, Any]) -> dict[str, Any]:
         kept = [value for value in values if dialect(plain).is_valid(value)]
     except Exception as error:  # such as a pattern that Python does not read
         raise UnsupportedGrammar(
-            f"outlines does not compile `enum` or `const` beside what cannot be judged: {error}", feature="enum"
+            f"outlines does not compile `enum` or `const` beside an uncheckable keyword: {error}",
+            feature="enum",
         ) from error
     if not kept:
-        raise InvalidGrammar("no value of `enum` or `const` is what its schema asks for", field="constraint.schema")
+        raise InvalidGrammar("no value of `enum` or `const` satisfies the other keywords", field="constraint.schema")
     return {"enum": kept}
 
 

@@ -58,7 +58,7 @@ def _choices(term: dsl.Term) -> list[str] | None:
 def _schema(term: dsl.JsonSchema) -> str:
     if term.whitespace_pattern is not None:
         raise UnsupportedGrammar(
-            "a schema's own whitespace_pattern is not supported; a constraint has a word for it, `whitespace`",
+            "a schema's own whitespace_pattern is not supported; set `whitespace` of the constraint instead",
             feature="whitespace_pattern",
         )
     return str(term.schema)

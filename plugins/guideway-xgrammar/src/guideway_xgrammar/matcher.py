@@ -102,7 +102,7 @@ class XgrammarMatcher(Matcher):
     def rollback(self, num_tokens: int) -> None:
         # xgrammar takes some negative and some huge counts without a word
         if not 0 <= num_tokens <= self._num_accepted:
-            raise ValueError(f"cannot roll back {num_tokens} tokens, {self._num_accepted} were accepted")
+            raise ValueError(f"cannot roll back {num_tokens} tokens, only {self._num_accepted} were accepted")
         if num_tokens:
             self.native.rollback(num_tokens)
             self._num_accepted -= num_tokens

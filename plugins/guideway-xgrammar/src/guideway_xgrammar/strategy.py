@@ -113,7 +113,7 @@ class Strategy(GrammarStrategy):
         self._specials = frozenset(i for i, token in enumerate(vocabulary.tokens) if not token)
         if not self._specials:
             raise InvalidConfiguration(
-                "xgrammar needs a vocabulary with at least one special token (its bytes empty) to end an output with",
+                "xgrammar needs a vocabulary with at least one special token (without bytes) to end outputs",
                 field="vocabulary",
             )
         self._batch = xgr.BatchGrammarMatcher(max_threads=1)
@@ -262,8 +262,8 @@ def _refuse(kind: str, source: str, error: Exception) -> NoReturn:
     shown = "" if place is None else _shown(kind, source, place)
     if _CLOSED.search(message):
         message += (
-            ". The schema may well have instances: xgrammar wants every item of `prefixItems`, and nothing that "
-            "`properties` and `prefixItems` do not list unless `additionalProperties` or `items` is there"
+            ". The schema may have instances, but xgrammar requires every item of `prefixItems`, and allows only "
+            "listed properties and items unless the schema has `additionalProperties` or `items`"
         )
     # a schema was checked already; one that xgrammar finds empty may only be so because xgrammar closes objects
     if kind in ("json_schema", "json_object") or _UNSUPPORTED.search(message):

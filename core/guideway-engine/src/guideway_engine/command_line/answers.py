@@ -201,14 +201,13 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
                 status = 1
                 by = "a modifier" if output.stop is None else f"the stop string {output.stop!r}"
                 print(
-                    f"guideway: the answer to prompt {which} was cut by {by}, before it was what the constraint asks "
-                    "for",
+                    f"guideway: the answer to prompt {which} was cut by {by} before it satisfied the constraint",
                     file=sys.stderr,
                 )
             if output.valid is False:
                 status = 1
                 print(
-                    f"guideway: the answer to prompt {which} is not what the constraint asks for, as the check found",
+                    f"guideway: the answer to prompt {which} was checked and does not satisfy the constraint",
                     file=sys.stderr,
                 )
             others = [name for name in output.unenforced if name not in (CONSTRAINT, CLOSING)]

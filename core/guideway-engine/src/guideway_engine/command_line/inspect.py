@@ -45,22 +45,22 @@ USED = ("model", "grammar", "whitespace", "plugins")
 
 def add_inspect(subparsers: _SubParsersAction[ArgumentParser]) -> None:
     """Add ``inspect``."""
-    summary = "show what a constraint says to each token of a text, and why a text is refused"
+    summary = "show which tokens a constraint allows at each place of a text, and why it refuses a text"
     parser = subparsers.add_parser(
         "inspect",
         usage="guideway inspect --model NAME CONSTRAINT [--text TEXT | --text-file FILE | --token-ids ID,...] [flags]\n"
         "       guideway inspect --record FILE [--id ID] [flags]",
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}. The strategy is chosen as guideway generate chooses it; the "
-        "model's weights are not loaded. Exit status: 0 the text is what the constraint asks for; 1 it is not, or "
-        "nothing could be inspected; 2 wrong usage. Where no configuration names strategies, all that are installed "
-        "are asked.",
+        "model's weights are not loaded. Exit status: 0 the text satisfies the constraint; 1 it does not, or "
+        "it could not be inspected; 2 wrong usage. If no configuration names strategies, all installed ones are "
+        "tried.",
     )
-    group = parser.add_argument_group("text", "Without any, what may come first is shown.")
+    group = parser.add_argument_group("text", "Without a text, the allowed first tokens are shown.")
     texts = group.add_mutually_exclusive_group()
-    texts.add_argument("--text", metavar="TEXT", help="the text, which the model's tokenizer cuts into tokens")
+    texts.add_argument("--text", metavar="TEXT", help="the text, tokenized with the model's tokenizer")
     texts.add_argument(
-        "--text-file", metavar="FILE", help="the same in a file, without the end of its last line; - for standard input"
+        "--text-file", metavar="FILE", help="a file with the text; its last line break is removed; - for standard input"
     )
     texts.add_argument("--token-ids", metavar="ID,...", type=_ids, help="the text as token ids")
     texts.add_argument(
@@ -69,21 +69,21 @@ def add_inspect(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         help="an answer that guideway generate wrote; with its --record also model, constraint and token ids are "
         "taken from there; - for standard input",
     )
-    group.add_argument("--id", metavar="ID", help="which answer, where --record has several")
+    group.add_argument("--id", metavar="ID", help="which answer, if --record has several")
     group.add_argument(
         "--output-index", metavar="N", type=int, help="which of several outputs of one prompt (default: 0)"
     )
     add_constraint(parser)
     shown = parser.add_argument_group("what is shown")
     shown.add_argument("--json", action="store_true", help="print JSON")
-    shown.add_argument("--html", metavar="FILE", help="write one HTML page that needs nothing else")
+    shown.add_argument("--html", metavar="FILE", help="write one self-contained HTML page")
     config.add_flags(parser, only=USED)
     parser.set_defaults(run=_inspect)
 
 
 def _inspect(args: Namespace) -> int:
     if args.record is None and (args.id is not None or args.output_index is not None):
-        print("guideway inspect: error: --id and --output-index choose from a --record; add it", file=sys.stderr)
+        print("guideway inspect: error: --id and --output-index need --record; add it", file=sys.stderr)
         return 2
     record = None if args.record is None else read_record(args.record, args.id, args.output_index or 0)
     with quiet_libraries(), _ended_by_interrupts():
@@ -149,8 +149,7 @@ def _constraint(args: Namespace, record: Record | None) -> Constraint:
         if record is None:
             raise InvalidRequest(f"there is no constraint to inspect; add {flags}", field="constraint")
         raise InvalidRequest(
-            f"{record.where} does not say which constraint it was made under; add {flags}, or let guideway generate "
-            "write it with --record",
+            f"{record.where} does not contain its constraint; add {flags}, or write it with guideway generate --record",
             field="constraint",
         )
     return given.frozen()
@@ -163,8 +162,8 @@ def _token_ids(args: Namespace, record: Record | None, vocabulary: Vocabulary) -
         outside = next((i for i in ids if not 0 <= i < len(vocabulary)), None)
         if outside is not None:
             raise InvalidRequest(
-                f"token id {outside} is not in the vocabulary (ids 0 to {len(vocabulary) - 1}); is --model the one "
-                "that wrote it?",
+                f"token id {outside} is not in the vocabulary (ids 0 to {len(vocabulary) - 1}); check that --model is "
+                "the model that wrote it",
                 field="token_ids",
             )
         return ids
@@ -179,7 +178,9 @@ def _token_ids(args: Namespace, record: Record | None, vocabulary: Vocabulary) -
     try:
         found = vocabulary.encode(text.encode())
     except UnicodeEncodeError as error:
-        raise InvalidRequest("the text holds a lone surrogate, which no output can contain", field="text") from error
+        raise InvalidRequest(
+            "the text contains a lone surrogate, which is not valid Unicode text; remove it", field="text"
+        ) from error
     if found is None:
         raise InvalidRequest(
             "the model's tokenizer has no tokens for exactly this text; give --token-ids instead", field="text"

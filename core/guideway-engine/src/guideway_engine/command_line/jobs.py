@@ -282,7 +282,9 @@ def _parsed(where: str, line: bytes) -> dict[str, Any]:
         entry = json.loads(line.decode())
         json.dumps(entry, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise InvalidRequest(f"{where} holds a lone surrogate, which no text can contain", field="input") from error
+        raise InvalidRequest(
+            f"{where} contains a lone surrogate, which is not valid Unicode text; remove it", field="input"
+        ) from error
     except UnicodeDecodeError as error:
         column = len(line[: error.start].decode()) + 1
         byte = line[error.start]

@@ -57,7 +57,7 @@ class Lines:
         if size and not append:
             self.__exit__()
             raise InvalidRequest(
-                f"the output {path!r} is there already; --resume goes on with it, or name a new file", field="output"
+                f"the output {path!r} already exists; continue it with --resume, or choose a new file", field="output"
             )
         if size:
             self._number = Path(path).read_bytes().count(b"\n")
@@ -84,11 +84,11 @@ class Lines:
                 sys.stdout.flush()
         except OSError as error:
             last = f"line {self._number}, of prompt {self._last}" if self._last is not None else f"line {self._number}"
-            whole = printable(f"its last whole line is {last}") if self._number else "it has no whole line"
+            whole = printable(f"its last complete line is {last}") if self._number else "it has no complete line"
             if self._path is None:
                 error.add_note(whole)
                 raise
-            again = "; --resume goes on after it" if self._number else ""
+            again = "; --resume continues after it" if self._number else ""
             raise OutputLost(
                 f"cannot write the output {self._path!r}: {error.strerror or error}; {whole}{again}"
             ) from error
@@ -131,7 +131,7 @@ def resumed(path: str, jobs: Sequence[Identified]) -> set[str]:
         if not file.exists():
             return set()
         if not stat.S_ISREG(file.stat().st_mode):
-            raise InvalidRequest(f"--resume needs an ordinary file to go on with, and {path!r} is none", field="output")
+            raise InvalidRequest(f"--resume needs a regular file, but {path!r} is not one", field="output")
         lines = [line + b"\n" for line in file.read_bytes().split(b"\n")]
         torn = lines.pop() != b"\n"
         found = [_id_of(path, number, line) for number, line in enumerate(lines, start=1)]
@@ -142,7 +142,7 @@ def resumed(path: str, jobs: Sequence[Identified]) -> set[str]:
             beside.chmod(stat.S_IMODE(file.stat().st_mode))
             beside.replace(file.resolve())
     except OSError as error:
-        why = f"cannot go on with the output {path!r}: {error.strerror or error}"
+        why = f"cannot continue the output {path!r}: {error.strerror or error}"
         raise InvalidRequest(why, field="output") from error
     return {its_id for its_id in found if its_id is not None} & set(ids)
 
@@ -154,6 +154,6 @@ def _id_of(path: str, number: int, line: bytes) -> str | None:
         its_id, reasons = entry["id"], [each["finish_reason"] for each in (entry, *entry.get("outputs", ()))]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidRequest(
-            f"{path}, line {number} is no line of answers, so --resume leaves the file alone", field="output"
+            f"{path}, line {number} is not a line of answers, so --resume does not change the file", field="output"
         ) from error
     return None if any(reason in UNANSWERED for reason in reasons) or not isinstance(its_id, str) else its_id

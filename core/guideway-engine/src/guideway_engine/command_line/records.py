@@ -55,7 +55,7 @@ def read_record(path: str, job_id: str | None, output: int) -> Record:
     said = _output(where, entry, output)
     if said.get("error"):
         why = said["error"].get("message", "") if isinstance(said["error"], dict) else said["error"]
-        raise InvalidRequest(f"{where} holds no answer, it was {said['finish_reason']}: {why}", field="record")
+        raise InvalidRequest(f"{where} has no answer, because it was {said['finish_reason']}: {why}", field="record")
     try:
         start, reasoning = int(said.get("answer_start", 0)), int(said.get("num_reasoning_tokens", 0))
         ids = said.get("token_ids")
@@ -116,8 +116,8 @@ def _parsed(path: str, number: int, line: str) -> dict[str, Any]:
         raise InvalidRequest(f"{path}, line {number} is not JSON: {error}", field="record") from error
     if not isinstance(entry, dict) or not isinstance(entry.get("text"), str) or "finish_reason" not in entry:
         raise InvalidRequest(
-            f"{path}, line {number} is no record: it has to be a line that guideway generate wrote, with 'text' and "
-            "'finish_reason'; a text by itself goes into --text or --text-file",
+            f"{path}, line {number} is not a record: a record is a line that guideway generate wrote, with 'text' and "
+            "'finish_reason'; for a plain text use --text or --text-file",
             field="record",
         )
     return entry

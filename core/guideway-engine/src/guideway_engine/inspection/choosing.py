@@ -66,8 +66,8 @@ def choose_and_compile(
     """
     if served_by is not None and served_by not in strategies:
         raise InvalidRequest(
-            f"{served_by} served it, which is not among the strategies here ({', '.join(strategies) or 'none'}); "
-            f"install it, or name it with --strategy {served_by}",
+            f"{served_by} served the record, but is not among the strategies here ({', '.join(strategies) or 'none'}); "
+            f"install it, or select it with --strategy {served_by}",
             field="grammar",
         )
     cache = CandidateCache(strategies)
@@ -75,8 +75,8 @@ def choose_and_compile(
     chosen = cache.chosen(constraint)
     if served_by is not None and served_by in chosen.refusals:
         raise UnsupportedGrammar(
-            f"{served_by} served it, and does not take this constraint ({chosen.refusals[served_by]}); was it served "
-            "under another one?",
+            f"{served_by} served the record, but refuses this constraint ({chosen.refusals[served_by]}); give the "
+            "constraint of the record",
             feature=constraint.kind,
         )
     failed: dict[str, str] = {}

@@ -249,16 +249,16 @@ class _Walk:
             return None
         offset, allowed = last.offset, last.allowed
         if self._ended():
-            reason = "a stop token has ended the output before"
+            reason = "a stop token has already ended the output"
         elif not allowed.count:
-            reason = "no token may come here: what was written cannot be completed any more"
+            reason = "no token is allowed here, because the text so far cannot be completed"
         elif last.token_id is None:
             reason = "the text ends before it is complete"
         elif last.token_id in self._vocabulary.stop_token_ids:
             reason = "the output may not end here"
         elif not (token := self._vocabulary.tokens[last.token_id]):
             name = self._vocabulary.special_tokens.get(last.token_id, str(last.token_id))
-            reason = f"the special token {name} is no text"
+            reason = f"the special token {name} is not text"
         else:
             begun = 0
             while begun < len(token) and self._goes_on(token[begun]):

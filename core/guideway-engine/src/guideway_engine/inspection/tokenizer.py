@@ -43,8 +43,8 @@ def load_vocabulary(folder: Path) -> Vocabulary:
         if error.field != "stop_token_ids" or stop_ids:
             raise
         raise InvalidConfiguration(
-            f"the tokenizer in {str(folder)!r} names no end-of-text token, so no text would ever end; let a "
-            'tokenizer_config.json beside it say "eos_token"',
+            f"the tokenizer in {str(folder)!r} has no end-of-text token, so no text would end; add "
+            '"eos_token" to a tokenizer_config.json beside it',
             field="model",
         ) from error
 

@@ -25,14 +25,14 @@ def verdict(inspection: Inspection) -> str:
     """Say whether the text is what the constraint asks for, and if not, where it is refused."""
     refusal = inspection.refusal
     if inspection.text is None:
-        return "No text: this is what may come first."
+        return "No text: these tokens may come first."
     if refusal is not None:
         place = refusal.place
         inside = f", at {place.pointer} of its JSON" if place.pointer is not None else ""
         return f"Refused at byte {place.offset} (line {place.line}, column {place.column}){inside}: {refusal.reason}."
     if inspection.valid is False:
-        return f"{inspection.strategy} accepts the text, and yet it is not valid under the schema."
-    return "Accepted: the text is what the constraint asks for."
+        return f"{inspection.strategy} accepts the text, but it is not valid under the schema."
+    return "Accepted: the text satisfies the constraint."
 
 
 def judge_lines(inspection: Inspection) -> list[str]:
@@ -40,7 +40,7 @@ def judge_lines(inspection: Inspection) -> list[str]:
     if inspection.text is None or not isinstance(inspection.constraint, JsonSchema):
         return []
     if inspection.valid is None:
-        return ["jsonschema cannot tell: the schema refers to what is not known here"]
+        return ["jsonschema cannot tell: the schema has a reference that cannot be resolved here"]
     if inspection.valid:
         return ["jsonschema: valid"]
     lines = []

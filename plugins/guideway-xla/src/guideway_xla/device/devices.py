@@ -20,8 +20,8 @@ def find_device(name: str) -> jax.Device:
         index = int(number or 0)
         if index < len(devices):
             return devices[index]
-        raise _unknown(name, f"it has {len(devices)} of platform {platform!r}")
-    raise _unknown(name, "write a platform and, from 1 on, a number, such as 'cpu', 'tpu' or 'tpu:1'")
+        raise _unknown(name, f"platform {platform!r} has the numbers 0 to {len(devices) - 1}")
+    raise _unknown(name, "write a platform, with a number after the first device, such as 'cpu', 'tpu' or 'tpu:1'")
 
 
 def _unknown(name: str, reason: str) -> InvalidConfiguration:

@@ -90,8 +90,8 @@ def _read(parts: list[memoryview]) -> Any:
     except BaseException as error:
         contain(error)
         raise GuidewayError(
-            f"what was sent cannot be read in the worker's process: {text_of(error)}; classes and functions in it have "
-            "to be those of a module that can be imported there"
+            f"the arguments cannot be unpickled in the worker process: {text_of(error)}; their classes and functions "
+            "must be importable there"
         ) from error
 
 
