@@ -1,9 +1,9 @@
-"""How long a running stream waits while requests that are slow to admit arrive: `AsyncEngine`, one neighbour.
+"""How long a running stream waits while requests that are slow to admit arrive: `AsyncEngine`, one neighbor.
 
 The requests of a loud run (`gaps.py`) are all refused at the end of their admission, so that they take no part in any
 step:
 
-* texts: 128 kB each, which can never fit, and texts of just too many tokens, which are tokenised;
+* texts: 128 kB each, which can never fit, and texts of just too many tokens, which are tokenized;
 * validators: one that waits 0.5 s before it refuses;
 * supports: one that waits 0.5 s before it refuses;
 * compile: a modifier's, which waits 0.5 s before it refuses.
@@ -55,7 +55,7 @@ async def gaps(
     num_requests: int,
     watching: AbstractContextManager[Any],
 ) -> list[float]:
-    """Milliseconds between two tokens of the neighbour; the requests arrive evenly among its first tokens."""
+    """Milliseconds between two tokens of the neighbor; the requests arrive evenly among its first tokens."""
     arriving: list[asyncio.Future[Any]] = []
     found: list[float] = []
     every = NUM_TOKENS * 2 // 3 // num_requests or 1

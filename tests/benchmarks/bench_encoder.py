@@ -67,7 +67,7 @@ def texts(tokenizer: Any) -> list[str]:
 
 
 def mean_pooled(hidden: torch.Tensor, lengths: torch.Tensor) -> NDArray[np.float32]:
-    """Return the mean vector of each text, normalised, from ``[total, width]``."""
+    """Return the mean vector of each text, normalized, from ``[total, width]``."""
     vectors = torch.segment_reduce(hidden, "mean", lengths=lengths)
     return torch.nn.functional.normalize(vectors).numpy()
 
@@ -206,7 +206,7 @@ def main() -> None:
             f"{versions}, Python {platform.python_version()}, {_processor()}.",
             "",
             "The ratio is the median of the other's time over ours, pair by pair, with its confidence interval; the "
-            "last column the largest difference of any number of the normalised vectors.",
+            "last column the largest difference of any number of the normalized vectors.",
             "",
             "| ours beside | pairs | ours | other | ratio | difference |",
             "|---|---|---|---|---|---|",

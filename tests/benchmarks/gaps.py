@@ -1,6 +1,6 @@
 """What the benchmarks of admission have in common: runs in pairs, and their tables.
 
-In each pair a neighbour streams twice: quietly, alone, and loudly, while requests of one kind arrive. What is told: the
+In each pair a neighbor streams twice: quietly, alone, and loudly, while requests of one kind arrive. What is told: the
 99th percentile and the largest of the gaps between two pieces of its stream, and the ratio to the quiet run of the
 same pair: median and, in brackets, its 96.5 % confidence interval (order statistics). In pairs of their own, threads
 that others wait for are watched (`watchdog.py`).
@@ -24,7 +24,7 @@ HEAD_OF_SPANS = [
     "",
     "## What was waited for",
     "",
-    "How often a thread that others wait for, while the neighbour streamed, waited or computed for over 2 ms in one "
+    "How often a thread that others wait for, while the neighbor streamed, waited or computed for over 2 ms in one "
     "span of guideway's code or a slow plugin's, which is neither the forward pass nor waiting for work; in brackets "
     "the longest, in milliseconds. `sampler`: how often it came late itself.",
     "",

@@ -1,9 +1,9 @@
-"""How long a running stream waits while requests that are slow to admit arrive: ``vllm serve``, one neighbour.
+"""How long a running stream waits while requests that are slow to admit arrive: ``vllm serve``, one neighbor.
 
 The requests of a loud run (`gaps.py`) come over HTTP, from another process than the one that reads the stream, and all
 are refused or fail before their first token:
 
-* texts: 128 kB each, and texts of just too many tokens; vLLM itself tokenises and refuses them;
+* texts: 128 kB each, and texts of just too many tokens; vLLM itself tokenizes and refuses them;
 * validators: one that waits 0.5 s before it refuses;
 * supports: one that waits 0.5 s before it refuses;
 * supports in the core: one that waits 0.5 s and agrees, in the front end and once more in the engine core, where the
@@ -145,7 +145,7 @@ def measure(options: argparse.Namespace) -> list[str]:
 def gaps(
     url: str, sender: Sender, kind: str | None, num_requests: int, watching: AbstractContextManager[Any]
 ) -> list[float]:
-    """Milliseconds between two pieces of the neighbour's stream; the requests arrive evenly among its first tokens."""
+    """Milliseconds between two pieces of the neighbor's stream; the requests arrive evenly among its first tokens."""
     asked = {"prompt": "hello", "max_tokens": NUM_TOKENS, "ignore_eos": True, "temperature": 1.0, "stream": True}
     every = NUM_TOKENS * 2 // 3 // num_requests or 1
     found: list[float] = []

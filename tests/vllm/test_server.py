@@ -460,12 +460,12 @@ def test_hostile_constraints_leave_others_alone(server: Server, ask: Ask) -> Non
         except openai.APIStatusError as error:
             return error.status_code, str(error.body)
 
-    hostile, neighbours = {}, []
+    hostile, neighbors = {}, []
     with ThreadPoolExecutor(4) as threads:  # most are refused at once, and the answers come between them
         for name, (wanted, *_) in HOSTILE.items():
-            neighbours.append(threads.submit(ask.text, json=SCHEMA))
+            neighbors.append(threads.submit(ask.text, json=SCHEMA))
             hostile[name] = threads.submit(outcome, wanted)
-    assert all(json.loads(neighbour.result()) == ANSWER for neighbour in neighbours)
+    assert all(json.loads(neighbor.result()) == ANSWER for neighbor in neighbors)
     outcomes = {name: future.result() for name, future in hostile.items()}
     for name, (_, statuses, pattern) in HOSTILE.items():
         assert outcomes[name][0] in statuses, (name, outcomes[name])

@@ -251,7 +251,7 @@ def test_text_that_can_never_fit_is_not_tokenised(monkeypatch: pytest.MonkeyPatc
         length = engine._runtime.context.max_model_len
 
         def refuse(*_: Any, **__: Any) -> Any:
-            raise AssertionError("it was tokenised")
+            raise AssertionError("it was tokenized")
 
         longest = max(engine.vocabulary.tokens, key=len)
         fits = longest.decode() * (length - 2)

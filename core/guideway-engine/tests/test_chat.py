@@ -1,4 +1,4 @@
-"""Text that users write in chat messages stays text, and messages that hold nothing special are tokenised as ever."""
+"""Text that users write in chat messages stays text, and messages that hold nothing special are tokenized as ever."""
 
 from __future__ import annotations
 

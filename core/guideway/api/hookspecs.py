@@ -76,13 +76,13 @@ def guideway_attention_backend(name: str) -> type[AttentionBackend]:
 
 @hookspec
 def guideway_validate_submission(submission: Submission, context: ValidationContext) -> None:
-    """Kind ``hooks``: pass, or raise `InvalidRequest`, before the prompt is tokenised. Any other exception refuses the
+    """Kind ``hooks``: pass, or raise `InvalidRequest`, before the prompt is tokenized. Any other exception refuses the
     request too. Called off the thread that decodes, for several requests at once."""
 
 
 @hookspec
 def guideway_validate_request(request: Request, context: ValidationContext) -> None:
-    """Kind ``hooks``: pass, or raise `InvalidRequest`, once the prompt is tokenised. Any other exception refuses the
+    """Kind ``hooks``: pass, or raise `InvalidRequest`, once the prompt is tokenized. Any other exception refuses the
     request too. Called off the thread that decodes, for several requests at once."""
 
 

@@ -1,7 +1,7 @@
 """The nouns of a request: constraint, sampling parameters, request, result.
 
 All are frozen values. Nothing here judges them: a value of any content can be written down, and admission says what
-is wrong with it (`InvalidRequest`), so that one bad request in a batch never costs its neighbours.
+is wrong with it (`InvalidRequest`), so that one bad request in a batch never costs its neighbors.
 """
 
 from __future__ import annotations
@@ -429,7 +429,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """The request as a caller sent it, before a host tokenises it. Only the form of the prompt has been looked at: what
+    """The request as a caller sent it, before a host tokenizes it. Only the form of the prompt has been looked at: what
     else is wrong with it may be found later."""
 
     request_id: str

@@ -22,7 +22,7 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> bytes:
-        """Serialize what decides this encoder's behaviour; equal identities encode alike."""
+        """Serialize what decides this encoder's behavior; equal identities encode alike."""
         ...
 
     def encode(self, text: bytes) -> list[int] | None:

@@ -73,7 +73,7 @@ class ModelFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
-    """One request as a caller sent it: nothing of it is tokenised. Equal to itself alone."""
+    """One request as a caller sent it: nothing of it is tokenized. Equal to itself alone."""
 
     request_id: str
     kind: str

@@ -136,7 +136,7 @@ def _run(argv: list[str]) -> int:
 
 
 class _Parser(ArgumentParser):
-    """A parser that says what a misspelt word may have meant. Its subparsers are of this class too, so that each
+    """A parser that says what a misspelled word may have meant. Its subparsers are of this class too, so that each
     reports its own unknown options, under its own usage."""
 
     _words: Sequence[str] = ()
@@ -162,7 +162,7 @@ class _Parser(ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
-        # whatever argparse complains of, a misspelt option may be why: a required one, misspelt, is reported missing
+        # whatever argparse says, a misspelled option may be why: a required one is then reported missing
         options = [word.partition("=")[0] for word in self._words if word.startswith("--")]
         known = self._option_string_actions
         hints = [hint for option in options if option not in known and (hint := did_you_mean(option, known))]

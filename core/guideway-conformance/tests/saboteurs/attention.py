@@ -91,7 +91,7 @@ class NeedsATokenEach(_Correct):
         return super().alone(query, key, value, *options)
 
 
-@saboteur("attention.neighbours_do_not_leak")
+@saboteur("attention.neighbors_do_not_leak")
 class PadsSoftly(_Correct):
     """Computes a row at a time and only makes other sequences' scores small."""
 
@@ -118,7 +118,7 @@ class PadsSoftly(_Correct):
         return (self.softmax(scores.masked_fill(hidden, -torch.inf)) @ values.float()).to(query.dtype)
 
 
-@saboteur("attention.neighbours_do_not_leak")
+@saboteur("attention.neighbors_do_not_leak")
 class TrustsPadding(_Correct):
     """Multiplies scores of padding with zero, where they should not count at all."""
 

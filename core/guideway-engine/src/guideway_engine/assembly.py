@@ -66,7 +66,7 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None) -> Parts:
     from guideway_engine.runners.transformers.model_loader import load_tokenizer
 
     plugins = plugins or Plugins(settings=config.plugins)
-    # plugins first: a misspelt name should not cost the loading of a model, and all that is not certified is one error
+    # plugins first: a misspelled name should not cost the loading of a model; one error names all that is not certified
     plugins.require(config.selection(plugins.index))
     spec = _worker_spec(config, plugins)
     strategies = [plugins.load("grammar", address) for address in config.grammar]

@@ -32,7 +32,7 @@ class ChatTemplate:
 
     A special token that is written out in a message is kept from the template and from the tokenizer's search for
     special tokens: its place is marked with a number, the messages go through the template, and the prompt falls into
-    parts at the marks. A prompt without any is one part, tokenised as it always was.
+    parts at the marks. A prompt without any is one part, tokenized as it always was.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, special_token_ids: frozenset[int] | None) -> None:
@@ -57,9 +57,9 @@ class ChatTemplate:
         self._plain.encode_special_tokens = True
 
     def render(self, messages: Sequence[Any], tools: Sequence[Any], check: Callable[[str], None]) -> list[str]:
-        """The prompt, in parts to be tokenised one after the other. Raises `InvalidRequest`, `UnsupportedCapability` if
+        """The prompt, in parts to be tokenized one after the other. Raises `InvalidRequest`, `UnsupportedCapability` if
         the template does nothing with the tools, and what `check` raises, which is given all that is in messages and
-        tools before any of it is tokenised."""
+        tools before any of it is tokenized."""
         if self._tokenizer.chat_template is None:
             raise InvalidRequest("this model has no chat template; give the prompt as text", field="prompt")
         if not all({"role", "content"} <= message.keys() for message in messages):

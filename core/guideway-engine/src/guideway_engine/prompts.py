@@ -45,7 +45,7 @@ Read: TypeAlias = str | tuple[int, ...] | tuple[Mapping[str, Any], ...]
 class PromptReader:
     """From prompts to token ids. Its methods may be called from several threads at once.
 
-    `max_bytes` is the most bytes of text that a prompt which fits can have (`most_bytes`); more is not tokenised.
+    `max_bytes` is the most bytes of text that a prompt which fits can have (`most_bytes`); more is not tokenized.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, template: ChatTemplate, max_bytes: int | None) -> None:

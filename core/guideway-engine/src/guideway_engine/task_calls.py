@@ -67,7 +67,7 @@ class TaskCalls(ABC):
         tenant: str = "",
     ) -> list[Embedding] | Iterator[Embedding]:
         """The vector of each input, float32 ``[dimensions]``; one text is a list of one. `dimensions`: as many of the
-        vector's first numbers (Matryoshka), normalised afterwards; None: all. Lower priorities go first, and tenants
+        vector's first numbers (Matryoshka), normalized afterwards; None: all. Lower priorities go first, and tenants
         share a busy engine fairly."""
         params = {"dimensions": dimensions, "truncate": truncate}
         found: list[Embedding] = self.run("embed", inputs, params, priority=priority, tenant=tenant)

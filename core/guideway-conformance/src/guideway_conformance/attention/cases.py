@@ -16,7 +16,7 @@ from guideway_conformance.subjects import expect
 __all__ = ["MIXED", "Case", "Row", "attended", "check_case", "compare", "exact", "laid_out", "row_of"]
 
 MIXED = (5, 5, 3, 17, 1, 17, 40)
-"""Lengths in no order, some of them neighbours of the same length."""
+"""Lengths in no order, some of them neighbors of the same length."""
 
 Row: TypeAlias = "tuple[Tensor, Tensor, Tensor]"
 """Queries, keys and values, each ``[1, heads or key heads, total, dim]``."""

@@ -62,7 +62,7 @@ def no_length_is_special(subject: AttentionSubject) -> None:
 
 
 @check("attention")
-def neighbours_do_not_leak(subject: AttentionSubject) -> None:
+def neighbors_do_not_leak(subject: AttentionSubject) -> None:
     """Whatever stands in other sequences, or in places of none, has no influence on a sequence."""
     case = Case(lengths=(6, 6, 9, 2), dtype=subject.dtype)
     for causal in (False, True) if "causal" in subject.declared(subject.component) else (False,):

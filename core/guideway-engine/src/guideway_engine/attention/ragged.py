@@ -72,7 +72,7 @@ class RaggedStep:
 
 
 def _runs(lengths: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Yield neighbours that share a call: their lengths, and the places where they start and stop."""
+    """Yield neighbors that share a call: their lengths, and the places where they start and stop."""
     first = start = stop = 0
     for i, length in enumerate(lengths):
         run = lengths[first : i + 1]

@@ -1,4 +1,4 @@
-"""Long texts are cut before they are tokenised in full, with exactly the ids that cutting afterwards gives.
+"""Long texts are cut before they are tokenized in full, with exactly the ids that cutting afterwards gives.
 
 That is possible where the pre-tokenizer makes words independent of each other, and white space always parts two words:
 then the tokens of a text that ends (or begins) at white space are the first (or last) ones of the whole.
@@ -14,7 +14,7 @@ from typing import Any, Literal
 __all__ = ["cut_text", "is_cuttable"]
 
 CHARACTERS_PER_TOKEN = 8
-"""So many characters are tokenised at first for each token that is wanted."""
+"""So many characters are tokenized at first for each token that is wanted."""
 
 NEXT = re.compile(r"(?<=\S) (?=\S)")
 """One space between two words, where every pre-tokenizer here begins a new one."""

@@ -68,7 +68,7 @@ class Forward:
 
     Raises `InvalidConfiguration` for a model that cannot be run so, with the reason: some of its attention does not go
     through `transformers`' interface or sees anything but all tokens, all up to its own or the nearest few, or it gives
-    another result than the model alone, as where a layer beside attention looks at neighbours too. That is found by
+    another result than the model alone, as where a layer beside attention looks at neighbors too. That is found by
     running a few tokens through it, so no architecture has to be known. Raises `PluginNotFound` or `PluginUnavailable`
     for a backend that is not there or cannot run the model here; the message says which can.
     """
@@ -246,7 +246,7 @@ class Forward:
                 raise unsupported(
                     self._model,
                     "sequences side by side in one row give other results than each alone; "
-                    "something beside its attention looks at neighbouring tokens or at positions",
+                    "something beside its attention looks at neighboring tokens or at positions",
                 )
             return
         head, wanted = self._head, torch.stack(alone)

@@ -1,4 +1,4 @@
-"""Input processor: what a caller gave is looked at, and not tokenised."""
+"""Input processor: what a caller gave is looked at, and not tokenized."""
 
 from __future__ import annotations
 

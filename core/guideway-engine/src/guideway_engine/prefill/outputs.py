@@ -46,7 +46,7 @@ class _Outputs(OutputProcessor):
 
 
 class Embeddings(_Outputs):
-    """Vectors, cut to the dimensions asked for (Matryoshka) and, after that, normalised."""
+    """Vectors, cut to the dimensions asked for (Matryoshka) and, after that, normalized."""
 
     result = Embedding
 

@@ -17,7 +17,7 @@ from guideway_engine.prefill.sentence_transformers import recipe_of
 __all__ = ["Tokenizing"]
 
 LONG_CHARACTERS = 16
-"""A text of more characters for each token of the context is tokenised by itself, and cut before if it may be."""
+"""A text of more characters for each token of the context is tokenized by itself, and cut before if it may be."""
 
 
 class Tokenizing(RequestProcessor):
@@ -66,7 +66,7 @@ class Tokenizing(RequestProcessor):
             return error
         except BaseException as error:
             contain(error)
-            return InvalidRequest(f"the text cannot be tokenised: {text_of(error)}", field="input")
+            return InvalidRequest(f"the text cannot be tokenized: {text_of(error)}", field="input")
 
     def _one(self, task: Task) -> Prepared:
         value = value_of(task)

@@ -34,7 +34,7 @@ class _Runner(WorkflowRunner):
 
 
 class PoolingRunner(_Runner):
-    """Makes one vector of those of an input's tokens; float32 ``[n, width]``, not normalised."""
+    """Makes one vector of those of an input's tokens; float32 ``[n, width]``, not normalized."""
 
     auto = AutoModel
     may_lack = UNUSED

@@ -17,7 +17,7 @@ STEPS_OF_A_CALLER = 8
 """So many full steps of a caller's tasks are taken from him at a time."""
 
 BATCH_CHARACTERS = 1 << 18
-"""Characters that are handed out for tokenising at once, so that what comes meanwhile waits little."""
+"""Characters that are handed out for tokenizing at once, so that what comes meanwhile waits little."""
 
 
 class PrefillScheduler(WorkScheduler):

@@ -27,7 +27,7 @@ class PrefillOptions:
     """The policy for an input longer than the context where a call does not say: ``refuse`` it, or cut its ``right`` or
     its ``left`` end off. Of a pair the second text is cut."""
     max_input_bytes: Positive = 16 << 20
-    """The most bytes of text of one input; more is refused before it is tokenised."""
+    """The most bytes of text of one input; more is refused before it is tokenized."""
     max_step_tokens: Positive = 8192
     """The most tokens of a step; one input that is longer has a step of its own."""
     max_step_requests: Positive = 128
@@ -39,7 +39,7 @@ class PrefillOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedOptions(PrefillOptions):
     """Those of ``embed``. None: as the model's files for sentence-transformers say, else the mean, or the last token of
-    a decoder, normalised."""
+    a decoder, normalized."""
 
     pooling: Literal["mean", "cls", "last"] | None = None
     """The way from the vectors of tokens to one: their ``mean``, the first (``cls``) or the ``last`` one."""

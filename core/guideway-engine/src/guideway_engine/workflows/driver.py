@@ -22,7 +22,7 @@ from guideway_engine.workflows.parts import Parts
 __all__ = ["Driver", "Mode", "mode_for"]
 
 Mode = Literal["sync", "async", "double_buffered"]
-"""``sync``: tokenising and computing one after the other, in the caller's thread; ``async``: beside each other;
+"""``sync``: tokenizing and computing one after the other, in the caller's thread; ``async``: beside each other;
 ``double_buffered``: besides with two steps on their way to the worker."""
 
 IDLE_SECONDS = 0.01
@@ -43,7 +43,7 @@ class Entry:
 
 def mode_for(asked: object, where: str) -> Mode:
     """The way to drive that the option `asked` of the component `where` means. ``auto``: beside each other where a
-    processor is left for tokenising. Raises `InvalidConfiguration` if it is none."""
+    processor is left for tokenizing. Raises `InvalidConfiguration` if it is none."""
     if asked == "auto":
         return "async" if len(os.sched_getaffinity(0)) > torch.get_num_threads() else "sync"
     if asked not in get_args(Mode):
@@ -226,7 +226,7 @@ class Driver:
                 return
             self._threads = [
                 Thread(target=self._guarded, args=(target,), name=f"guideway-{name}", daemon=True)
-                for name, target in (("tokenising", self._tokenise), ("computing", self._compute))
+                for name, target in (("tokenizing", self._tokenize), ("computing", self._compute))
             ]
             for thread in self._threads:
                 thread.start()
@@ -239,7 +239,7 @@ class Driver:
             self._end_all(self._computing.named(error))
             raise
 
-    def _tokenise(self) -> None:
+    def _tokenize(self) -> None:
         while True:
             with self._changed:
                 while not (tasks := self._parts.scheduler.upcoming()):
