@@ -84,7 +84,7 @@ STARTS: dict[str, Callable[[Path], object]] = {
         model_folder(tmp, set_json("tokenizer.json", decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}))
     ),
     "an encoder": lambda tmp: Engine(
-        model_folder(tmp, set_json("config.json", architectures=["BertModel"], model_type="bert"))
+        model_folder(tmp, set_json("config.json", architectures=["BertModel"], model_type="bert")), workflow="decode"
     ),
     "no GPU": lambda _: Engine("demo", device="cuda:63"),
     "a misspelt strategy": lambda _: Engine("demo", grammar=("llguidanse",)),

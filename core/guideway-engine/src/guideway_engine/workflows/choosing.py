@@ -28,6 +28,8 @@ def open_workflow(config: EngineConfig, plugins: Plugins) -> Serving | None:
     `InvalidConfiguration` and `PluginError`."""
     if config.workflow == DECODE:
         return None
+    if config.workflow is None:  # all that is not certified is one error: before the model, a plugin too, is asked for
+        plugins.require(config.selection(plugins.index))
     model = ModelFolder.read(model_path(config.model, plugins))
     workflow = choose(config.workflow, model, plugins)
     if workflow is None:
