@@ -100,7 +100,7 @@ def test_the_tokens_are_those_of_a_strategy_in_this_process(hosts: GrammarHosts,
         ("CR[a-z]+", PluginError, "a bug"),
         ("SS[a-z]+", LimitExceeded, "0.8 s processor time|did not answer"),
         ("SC[a-z]+", PluginError, "SIGSEGV"),
-        (r"\p{Nope}", UnsupportedGrammar, "property not found"),
+        ("a{3", UnsupportedGrammar, "too early"),
     ],
 )
 def test_a_compilation_that_fails_ends_its_request_alone(
