@@ -128,6 +128,7 @@ def test_no_strategys_output_changes(strategy: str, settings: dict[str, Any]) ->
     assert any(result.finish_reason is FinishReason.STOP for result in without(strategy))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_no_output_changes_however_the_engine_runs(name: str) -> None:
     with Engine(config("llguidance", **SETTINGS[name])) as engine:

@@ -245,6 +245,7 @@ def test_guidance_with_static_shapes() -> None:
     assert results[0].token_ids == results[1].token_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sim", "sim_fused", "sim_static"])
 def test_a_step_waits_for_the_device_once(backend: str) -> None:
     with engine(backend) as built:
@@ -344,6 +345,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", everyday(["sim", "sim_static"], "sim"))
 @pytest.mark.parametrize(
     "mistake",

@@ -329,6 +329,7 @@ def test_unpack_bitmask(library: Library, case: Any) -> None:
     width=st.sampled_from((1, 3, 4, 5, 33)),
 )
 @settings(max_examples=30, deadline=None)
+@pytest.mark.slow
 def test_uniform_has_the_same_bits_everywhere(seeds: list[int], word: int, purpose: int, width: int) -> None:
     host_seeds = np.array(seeds, dtype=np.int64)
     sequences = np.arange(len(seeds), dtype=np.int32)

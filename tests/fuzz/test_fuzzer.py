@@ -42,6 +42,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examining, "build", lambda _name, vocabulary: Forgetful(vocabulary, {}))
 
 
+@pytest.mark.slow
 def test_a_lost_keyword_is_found_and_made_small(forgetful: None) -> None:
     found = run("reference", "a seed", 6, lambda _line: None)
     assert found.silent

@@ -42,6 +42,7 @@ def test_masks_are_what_each_token_is_by_itself(whitespace: Whitespace) -> None:
             state = after[draw.choice(wanted or list(after))]
 
 
+@pytest.mark.slow
 def test_masks_are_what_each_token_of_a_tokenizer_is() -> None:
     tokens = build_vocabulary(samples.tekken()).tokens
     rule = WritingRule(tokens, "bounded")

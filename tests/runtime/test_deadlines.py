@@ -255,6 +255,7 @@ def test_compilations_that_never_end_keep_no_other_waiting(gate: threading.Event
         assert result.error.field == "constraint"
 
 
+@pytest.mark.slow
 def test_a_validator_that_hangs_is_quarantined(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quarantines, "QUARANTINE_SECONDS", 0.5)
     seen: list[str] = []

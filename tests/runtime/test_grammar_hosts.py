@@ -146,6 +146,7 @@ def test_a_step_that_fails_ends_its_request_alone(
     assert "grammar.hostile" in str(bad.outputs[0].error)
 
 
+@pytest.mark.slow
 def test_what_hangs_in_the_search_for_an_end_is_killed_while_the_others_go_on(hosts: GrammarHosts) -> None:
     host = served(hosts, grammar_hosts=hosts)  # hosts have deadlines of their own
     good = replace(GOOD, constraint=Regex("[a-z]{3,12}(x|y)", strategy="hostile"))
@@ -155,6 +156,7 @@ def test_what_hangs_in_the_search_for_an_end_is_killed_while_the_others_go_on(ho
     assert re.search("5.6 s processor time|did not answer", str(bad.outputs[0].error))
 
 
+@pytest.mark.slow
 def test_what_broke_a_limit_is_refused_at_once_until_it_is_forgotten(made: Makes) -> None:
     hosts = made(replace(LIMITS, remembered_seconds=1.0))
     host = served(hosts)
@@ -372,6 +374,7 @@ def test_matchers_that_failed_where_they_were_made_are_forgotten(hosts: GrammarH
     assert private_bytes(hosts.matcher_host("hostile")) < before + 64 * WEIGHT
 
 
+@pytest.mark.slow
 def test_compilations_that_hang_keep_no_one_waiting_longer_than_their_limit(hosts: GrammarHosts) -> None:
     host = served(hosts)
     hanging = [threading.Thread(target=host.runtime.admit, args=(request(i, f"CS[a-z]{{{i + 1}}}"),)) for i in range(4)]
@@ -510,6 +513,7 @@ def test_health_tells_of_hosts_that_cannot_be_started(tmp_path: Path, monkeypatc
         host.runtime.close()
 
 
+@pytest.mark.slow
 def test_an_import_that_hangs_where_hosts_come_from_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "waits", {"grammar.waits": "waiting_strategy"})
     (tmp_path / "waiting_strategy.py").write_text(WAITING, "utf-8")

@@ -92,6 +92,7 @@ def test_who_is_slow_by_itself_is_asked_once() -> None:
     assert Slow.prepared == 1
 
 
+@pytest.mark.slow
 def test_many_that_take_their_time_together_fail_nobody() -> None:
     wanted = replace(GOOD, modifiers={"slow": {"prepare": 0.04}}, max_tokens=4)
     results = host(Slow, limits=LIMITS).generate([PROMPT] * 6, [wanted] * 6)

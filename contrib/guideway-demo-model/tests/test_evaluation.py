@@ -89,6 +89,7 @@ def test_the_shipped_model_under_schemas() -> None:
     assert result.exact >= 10
 
 
+@pytest.mark.slow
 def test_the_command_writes_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--samples", "1", "--seed", "3", "--out", str(tmp_path), "--wrong", str(tmp_path / "wrong")]) == 0
     report = json.loads((tmp_path / "evaluation.json").read_text("utf-8"))

@@ -333,16 +333,19 @@ def test_default_operations_are_certified(cls: type) -> None:
     assert not [f"{r.obligation.check}: {r.detail}" for r in results if r.outcome != "pass"]
 
 
+@pytest.mark.slow
 def test_a_device_is_taken_from_the_settings() -> None:
     assert not failures(Elsewhere, Settings(device="abacus:7"), "core")
 
 
+@pytest.mark.slow
 def test_a_device_nobody_can_guess_has_to_be_named() -> None:
     found = failures(Elsewhere)
     assert "conformance.toml" in found[0]
     assert "'cpu' is not the seventh abacus" in found[0]
 
 
+@pytest.mark.slow
 def test_nothing_is_certified_without_the_hardware() -> None:
     report = run(Target.of_class(Absent), up_to="core")
     met = {result.obligation.check for result in report.results if result.outcome == "pass"}

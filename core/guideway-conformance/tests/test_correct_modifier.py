@@ -338,6 +338,7 @@ def test_a_correct_modifier_is_certified(modifier: type[LogitModifier[Any]]) -> 
     assert report.verdict == "certified"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "modifier",
     everyday(

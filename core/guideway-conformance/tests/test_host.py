@@ -102,6 +102,7 @@ def test_a_check_that_hangs_fails(folder: Path) -> None:
     assert result.outcome == "fail" and "did not finish within 0.1 s" in result.detail
 
 
+@pytest.mark.slow
 def test_a_check_that_takes_too_much_memory_fails() -> None:
     (result,) = perform(Grows)
     assert result.outcome == "fail" and "1.0 GiB of memory" in result.detail

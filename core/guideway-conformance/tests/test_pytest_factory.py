@@ -83,6 +83,7 @@ def test_each_obligation_is_a_test_and_the_report_is_that_of_the_command(project
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     everyday(
@@ -101,6 +102,7 @@ def test_what_is_deselected_makes_it_incomplete(project: Path, arguments: list[s
     assert Report.read("r.json").verdict == "incomplete"
 
 
+@pytest.mark.slow
 def test_what_is_left_out_when_pytest_stops_early_makes_it_incomplete(project: Path) -> None:
     Path("test_a.py").write_text("def test_it():\n    assert False\n")
     status, output = run_pytest(project, "--maxfail=1")
@@ -115,6 +117,7 @@ def test_a_broken_plugin_fails_with_the_rule(project: Path) -> None:
     assert summary(output).endswith("FAILED")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mark", everyday(["skip(reason='x')", "skipif(True, reason='x')", "xfail(reason='x')"], "xfail(reason='x')")
 )
@@ -126,6 +129,7 @@ def test_a_mark_does_not_excuse_a_failure(project: Path, mark: str) -> None:
     assert summary(output).endswith("INCOMPLETE" if "skip" in mark else "FAILED")
 
 
+@pytest.mark.slow
 def test_a_skip_by_a_fixture_fails_too(project: Path) -> None:
     Path("conftest.py").write_text(
         "import pytest\n\n\n@pytest.fixture(autouse=True)\ndef no():\n    pytest.skip('today not')\n"
@@ -143,6 +147,7 @@ def test_other_tests_may_skip(project: Path) -> None:
     assert "no report r.json: there were no conformance tests" in output and not Path("r.json").exists()
 
 
+@pytest.mark.slow
 def test_a_known_failure_is_expected_and_no_certificate(project: Path) -> None:
     Path("conformance.toml").write_text(KNOWN)
     install(project, BROKEN)

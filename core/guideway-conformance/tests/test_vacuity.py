@@ -134,6 +134,7 @@ def test_to_end_a_sequence_is_to_act(name: str) -> None:
     performed(Ends, name)
 
 
+@pytest.mark.slow
 def test_it_is_not_certified_and_the_report_says_why() -> None:
     report = run(Target.of_class(Powerless), up_to="core")
     assert report.verdict == "incomplete"

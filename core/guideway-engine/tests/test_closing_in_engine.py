@@ -112,6 +112,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("beside", "unenforced"),
     [

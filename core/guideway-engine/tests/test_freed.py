@@ -47,6 +47,7 @@ def engine() -> Iterator[Engine]:
         yield built
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort", REQUESTS)
 def test_a_request_that_ended_is_free(engine: Engine, sort: str, before: list[Any]) -> None:
     (result,) = engine.generate(["a"], SamplingParams(**{"max_tokens": 16, **REQUESTS[sort]}))

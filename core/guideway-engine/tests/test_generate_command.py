@@ -178,6 +178,7 @@ def answers(output: str, lines: Path, *, interrupt: bool = False) -> tuple[int, 
     return terminal.process.returncode, arrived.decode(), told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", everyday(["file", "terminal"], "file"))
 def test_a_terminal_for_standard_error_leaves_the_answers_alone(output: str, tmp_path: Path) -> None:
     lines = tmp_path / "prompts.jsonl"
@@ -202,6 +203,7 @@ def test_a_terminal_for_standard_error_leaves_the_answers_alone(output: str, tmp
         assert bar not in terminal
 
 
+@pytest.mark.slow
 def test_an_interrupt_half_way_keeps_the_answers_there_are(tmp_path: Path) -> None:
     lines = tmp_path / "prompts.jsonl"
     lengths = [1, 300, 300]
@@ -433,6 +435,7 @@ def test_an_installed_plugin_that_is_broken_matters_only_where_it_is_wanted(
     assert "--strategy NAME chooses others" in err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("strangers")
 def test_modifiers_options_and_hooks_come_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     from test_generate_command import watcher  # the one the entry point names

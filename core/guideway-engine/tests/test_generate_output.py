@@ -158,6 +158,7 @@ def test_a_full_disk_names_the_file_and_its_last_whole_line(tmp_path: Path) -> N
     assert path.read_bytes() == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["-o", "/dev/full"], []])
 def test_a_device_that_is_full_is_named(arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:  # noqa: PTH123
@@ -175,6 +176,7 @@ def test_a_device_that_is_full_is_named(arguments: list[str]) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["0", "1", "2", "01", "012"])
 def test_a_closed_output_is_an_error_and_no_traceback(closed: str, tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
@@ -265,6 +267,7 @@ def test_an_option_given_twice_is_an_error(capsys: pytest.CaptureFixture[str]) -
         assert "is given twice; keep one" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_only_what_is_needed_is_imported() -> None:
     program = (
         "import sys\n"
@@ -306,6 +309,7 @@ class Entry:
 entry = Entry()
 
 
+@pytest.mark.slow
 def test_what_does_not_compile_is_tried_with_all_strategies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -319,6 +323,7 @@ def test_what_does_not_compile_is_tried_with_all_strategies(
     assert (status, err.partition(";")[0]) == (0, "guideway: 2 prompts: 2 answered")
 
 
+@pytest.mark.slow
 def test_what_native_libraries_say_reaches_no_terminal() -> None:
     # xgrammar's own words for this are "[time] /project/cpp/...: Warning: Lookahead assertion is not supported"
     schema = json.dumps({"type": "string", "pattern": "^(?=a)ab$"})
@@ -327,6 +332,7 @@ def test_what_native_libraries_say_reaches_no_terminal() -> None:
     assert done.stderr == "guideway: prompt 0: xgrammar does not enforce pattern:lookaround\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_at_a_terminal_writes_what_is_ready(sent: signal.Signals, status: int, tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"

@@ -270,6 +270,7 @@ def test_a_compilation_that_is_interrupted_keeps_nobody_waiting(
     assert other.result is not None and other.result.token_ids == alone[0].token_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", ["process"], indirect=True)
 def test_in_a_workers_process_it_costs_one_request(engine: Engine, alone: list[GenerationResult]) -> None:
     from test_hostile_plugins import Hostile

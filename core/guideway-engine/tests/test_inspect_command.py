@@ -124,6 +124,7 @@ def test_what_was_refused_is_recorded_as_ever(capsys: pytest.CaptureFixture[str]
     assert (line["finish_reason"], {"model", "constraint", "token_ids"} & line.keys()) == ("refused", set())
 
 
+@pytest.mark.slow
 def test_records_go_to_a_terminal_as_json_lines() -> None:
     command = ["generate", "--model", "demo", "--strategy", "llguidance", "--prompt", "x", "--regex", "ab", "--record"]
     status, shown = shown_at_terminal([*GUIDEWAY, *command])
@@ -245,6 +246,7 @@ def test_what_is_wrong_with_a_record_is_said(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_native_libraries_say_reaches_no_terminal() -> None:
     # xgrammar's own words for this are "[time] /project/cpp/...: Warning: Lookahead assertion is not supported"
     schema = json.dumps({"type": "string", "pattern": "^(?=a)ab$"})

@@ -102,6 +102,7 @@ engine.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", everyday([["script.py"], ["-"], ["-i", "-q"]], ["-"]), ids=" ".join)
 def test_however_the_program_is_run(tmp_path: Path, arguments: list[str]) -> None:
     """A script without a guard, a program from standard input, and a session at the prompt."""

@@ -184,6 +184,7 @@ CUT = {
 """Constraints, by a pattern that tells which beginnings of an output are complete."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_speculative_tokens", [0, 4])
 def test_what_a_stop_string_leaves_of_a_constrained_text_is_judged(num_speculative_tokens: int) -> None:
     seen = set()

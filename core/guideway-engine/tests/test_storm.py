@@ -154,6 +154,7 @@ def alone(engine: Engine, plan: Plan) -> list[tuple[int, ...]]:
     return [output.token_ids for output in generation.wait().outputs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "num_speculative_tokens", "forced_tokens"),
     everyday(

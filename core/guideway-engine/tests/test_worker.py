@@ -102,6 +102,7 @@ def logprobs(result: Any) -> list[float]:
     return given + [token.logprob for output in result.outputs for token in output.logprobs or ()]
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_says_the_same(in_process: Engine, expected: list[Any]) -> None:
     assert_same(in_process.generate(PROMPTS, PARAMS), expected)
     (pid,) = in_process.call_workers("recorder.process")

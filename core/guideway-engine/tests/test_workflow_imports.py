@@ -49,6 +49,7 @@ def test_embedding_imports_nothing_that_decodes(program: str, tmp_path: Path) ->
     assert "guideway_engine.prefill.driver" in loaded or "guideway_engine.prefill.forward" in loaded
 
 
+@pytest.mark.slow
 def test_decoding_imports_nothing_that_embeds() -> None:
     loaded = loaded_by(DECODE)
     assert "guideway_engine.scheduling.scheduler" in loaded

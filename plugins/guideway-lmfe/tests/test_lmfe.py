@@ -62,6 +62,7 @@ def installed() -> str:
     return SUPPORT.library.split()[1]
 
 
+@pytest.mark.slow
 def test_the_committed_table_is_what_the_installed_version_does(installed: str) -> None:
     assert installed in SUPPORT.committed(), "a new version: run python -m guideway_lmfe.probe"
     assert SUPPORT.committed()[installed] == SUPPORT.measure()

@@ -186,6 +186,7 @@ def test_random_steps_equal_a_full_recompute(
     assert len(walk.seen) > 20
 
 
+@pytest.mark.slow
 def test_hidden_states_are_those_of_the_rows(tmp_path: Path) -> None:
     folder = saved(tmp_path, tie_word_embeddings=True)
     runner, reference = runner_of(folder), Reference(folder)

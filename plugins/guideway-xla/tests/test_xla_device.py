@@ -89,6 +89,7 @@ def every_operation(device: DeviceBackend, rng: np.random.Generator) -> dict[str
     return dict(device.download(returned).result())
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_for_other_values(compilations: Any) -> None:
     device = XlaDevice("cpu")
     every_operation(device, np.random.default_rng(0))
