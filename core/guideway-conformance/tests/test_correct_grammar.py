@@ -288,6 +288,11 @@ class AsciiJson(Sane):
     kinds: ClassVar[frozenset[str]] = frozenset({"json_schema", "json_object"})
     State: ClassVar[type[Place]] = PlainLetters
 
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, JsonSchema) and not json.dumps(constraint.parsed, ensure_ascii=False).isascii():
+            raise UnsupportedGrammar("names and values beyond ASCII would need escapes", feature="enum")
+        return super().compile(constraint)
+
 
 class NestingMatcher(Matcher):
     """Its states, how deep it is and whether it is over, never change; it remembers two of them."""

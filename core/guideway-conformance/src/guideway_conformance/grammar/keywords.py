@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from guideway.api import JsonSchema
 from guideway.json_schema.cases import cases
@@ -14,8 +16,8 @@ from guideway_conformance.grammar.vocabularies import ids_of, standard
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
-MOST_WRONG = 16
-"""The wrong instances of a schema that are tried, about so many: some have hundreds."""
+MOST_NEAR, MOST_FAR = 20, 4
+"""The wrong instances of a schema that are tried: those of a type that right ones have, and others."""
 
 
 @check("grammar", tier="extended", trait="kind:json_schema", seconds=300)
@@ -24,11 +26,11 @@ def every_case_of_a_keyword_is_enforced(subject: GrammarSubject) -> None:
     nothing unenforced."""
     strategy, vocabulary = subject.build(), standard()
     stop = max(vocabulary.stop_token_ids)
-    for name, schema, _, wrong in cases():
+    for name, schema, right, wrong in cases():
         case = compiled_case(strategy, vocabulary, Sample(JsonSchema(schema)))
         if case is None or case.support.unenforced:
             continue
-        for instance in wrong[:: max(1, len(wrong) // MOST_WRONG)]:
+        for instance in _telling(right, wrong):
             text = spellings(instance)[0]
             matcher = case.session().matcher
             expect(
@@ -36,3 +38,12 @@ def every_case_of_a_keyword_is_enforced(subject: GrammarSubject) -> None:
                 f"{name} is not among what supports calls unenforced, but with the schema {json.dumps(schema)} the "
                 f"instance {text.decode()} is accepted",
             )
+
+
+def _telling(right: Sequence[Any], wrong: Sequence[Any]) -> Iterator[Any]:
+    """The wrong instances that are tried."""
+    types = {type(instance) for instance in right}
+    near = [instance for instance in wrong if type(instance) in types]
+    far = [instance for instance in wrong if type(instance) not in types]
+    for some, most in ((near, MOST_NEAR), (far, MOST_FAR)):
+        yield from some[:: -(-len(some) // most) or 1]
