@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -274,7 +275,7 @@ def test_what_a_constraint_forces_is_drafted(small: Callable[..., Any]) -> None:
     """Where n-grams have nothing to say, and in so many fewer steps; not in V2, where drafts never leave the device."""
     llm = small(speculative_config=DRAFTS)
     said = "Yours sincerely, without any doubt, the undersigned."
-    asked = params(regex=f"[a-c]{said}[d-f]", max_tokens=64)
+    asked = params(regex=f"[a-c]{re.escape(said)}[d-f]", max_tokens=64)
     taken = counted(llm, "spec_decode_num_accepted_tokens")
     (output,) = llm.generate([{"prompt_token_ids": prompt(0)}], asked, use_tqdm=False)
     assert said in output.outputs[0].text

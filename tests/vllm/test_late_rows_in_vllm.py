@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.distributions import install
 
-LIMITS = {"fill_seconds": 5.0, "late_seconds": 0.03, "late_fills": 1000}
+LIMITS = {"fill_seconds": 5.0, "step_seconds": 5.0, "late_seconds": 0.03, "late_fills": 1000}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 CHUNKS = {"max_num_seqs": 8, "max_num_batched_tokens": 16}
 """With these the first prompt takes several steps."""

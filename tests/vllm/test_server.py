@@ -213,7 +213,7 @@ def test_tools_are_called_with_what_their_schema_allows(ask: Ask, choice: Any) -
             assert arguments == ANSWER
     if choice != "required":
         assert [call.function.name for call in calls] == ["weather"]
-    assert told(response)["strategy"] == "xgrammar"  # the tag is in xgrammar's own form, which vLLM writes
+    assert told(response)["strategy"] == "llguidance"  # the first that is configured: both take vLLM's tags
     deltas = [
         call
         for chunk in ask.chat(tools=TOOLS, tool_choice=choice, max_tokens=160, stream=True)
@@ -564,7 +564,7 @@ def test_nobody_waits_while_the_engine_core_asks_a_strategy_once_more(server: Se
                 assert (
                     json.loads(ask.complete(structured_outputs={"json": SCHEMA}, timeout=60).choices[0].text) == ANSWER
                 )
-                assert len(list(stream)) == 399
+                assert list(stream)[-1].choices[0].finish_reason == "length"
                 given_up.close()
                 faulty.until(lambda: server.metric("vllm:num_requests_waiting") == 1)
                 assert not answer.done()

@@ -108,7 +108,7 @@ REFUSED: list[tuple[dict[str, Any], type[GuidewayError], str]] = [
     ({"options": {"grammar.xgrammar": {"thread": 1}}, "grammar": ["xgrammar"]}, InvalidConfiguration, "'thread'"),
     ({"grammar": ["xgrammar"], "plugins": {"deny": ["guideway-xgrammar/*"]}}, PluginUnavailable, "deny"),
     ({"grammar": ["xgrammar"], "plugins": {"enable": ["no-such-hook"]}}, PluginNotFound, "no-such-hook"),
-    ({"grammar": ["xgrammar"], "plugins": {"require": "certified"}}, InvalidConfiguration, "guideway plugins lock"),
+    ({"grammar": ["xgrammar"], "plugins": {"require": "certified"}}, PluginUnavailable, "grammar.xgrammar --record"),
     ({"worker_mixins": ["idle"]}, InvalidConfiguration, "--worker-extension-cls"),
 ]
 
