@@ -554,6 +554,7 @@ def test_nobody_waits_while_the_engine_core_asks_a_strategy_once_more(server: Se
         spec = json.dumps({"bytes": 5, "gate in the core": str(gate)})
         return {"structured_outputs": {"grammar": spec}, "vllm_xargs": {"guideway.dialect": "faulty"}}
 
+    assert json.loads(ask.text(json=SCHEMA)) == ANSWER  # compiled: both threads that compile are held from now on
     with ask.complete(stream=True, max_tokens=400, extra_body={"ignore_eos": True}) as stream:
         next(stream)
         with ThreadPoolExecutor(1) as threads:
