@@ -23,7 +23,7 @@ from tests.support.processes import tree
 
 __all__ = ["Server", "serve", "serve_by"]
 
-START_WITHIN = 700.0
+START_WITHIN = 400.0
 """Seconds. Loading vLLM takes about 20 s of processor time in each of three processes."""
 END_WITHIN = 60.0
 
