@@ -25,6 +25,7 @@ from guideway.api import (
     SamplingParams,
     StepBatch,
     StructuralTag,
+    Support,
 )
 from guideway.devices.numpy.device import NumpyDevice
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
@@ -87,6 +88,20 @@ class PanickingSupports(ReferenceStrategy):
 
     def supports(self, constraint: Constraint) -> Any:
         raise Panic("unreachable")
+
+
+class UnusableSupports(ReferenceStrategy):
+    name = "unusable_supports"
+
+    def supports(self, constraint: Constraint) -> Any:
+        return Support(unenforced=["maxLength"])  # type: ignore[arg-type]
+
+
+class NoSupports(ReferenceStrategy):
+    name = "no_supports"
+
+    def supports(self, constraint: Constraint) -> Any:
+        return "yes"
 
 
 class InterruptingCompile(ReferenceStrategy):
@@ -157,7 +172,7 @@ def test_methods_that_cannot_be_called_are_named(strategy: type[ReferenceStrateg
     assert re.search(said, str(result.error))
 
 
-FAULTY = [Faulty, Panicking, PanickingCompile, PanickingSupports]
+FAULTY = [Faulty, Panicking, PanickingCompile, PanickingSupports, UnusableSupports, NoSupports]
 LEAVING = [InterruptingCompile, LeavingCompile, LeavingSupports, LeavingMatcher]
 
 

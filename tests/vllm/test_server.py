@@ -199,9 +199,11 @@ def test_without_a_constraint_nothing_is_said(ask: Ask) -> None:
     assert told(chat) == {}
 
 
+@pytest.mark.parametrize("strategy", ["llguidance", "xgrammar"])
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
-def test_tools_are_called_with_what_their_schema_allows(ask: Ask, choice: Any) -> None:
-    response = ask.chat(tools=TOOLS, tool_choice=choice, max_tokens=160)
+def test_tools_are_called_with_what_their_schema_allows(ask: Ask, choice: Any, strategy: str) -> None:
+    wanted = {"vllm_xargs": {"guideway.strategy": strategy}, "tools": TOOLS, "tool_choice": choice, "max_tokens": 160}
+    response = ask.chat(**wanted)
     calls = response.choices[0].message.tool_calls
     assert calls
     for call in calls:
@@ -213,12 +215,8 @@ def test_tools_are_called_with_what_their_schema_allows(ask: Ask, choice: Any) -
             assert arguments == ANSWER
     if choice != "required":
         assert [call.function.name for call in calls] == ["weather"]
-    assert told(response)["strategy"] == "llguidance"  # the first that is configured: both take vLLM's tags
-    deltas = [
-        call
-        for chunk in ask.chat(tools=TOOLS, tool_choice=choice, max_tokens=160, stream=True)
-        for call in chunk.choices[0].delta.tool_calls or ()
-    ]
+    assert told(response)["strategy"] == strategy
+    deltas = [call for chunk in ask.chat(**wanted, stream=True) for call in chunk.choices[0].delta.tool_calls or ()]
     assert "".join(d.function.arguments or "" for d in deltas if d.index == 0) == calls[0].function.arguments
     assert next(d.function.name for d in deltas if d.function.name) == calls[0].function.name
 
