@@ -42,7 +42,12 @@ def bare(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> E
 def index(zoo: Environment, monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginIndex]:
     """The zoo's plugins, importable in this process for the length of a test."""
     monkeypatch.syspath_prepend(str(zoo.site))
+    _forget_packages()  # those of other tests
     yield PluginIndex.scan([str(zoo.site)])
+    _forget_packages()
+
+
+def _forget_packages() -> None:
     for name in [name for name in sys.modules if name.startswith("gwt_")]:
         del sys.modules[name]
 

@@ -291,7 +291,7 @@ def test_answers_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (
             ["--model", "demo", "--prompt", "x", "--plugins-require", "certified", "--plugins-lock", "absent.lock"],
             1,
-            "guideway conform guideway-demo-model/model.demo --record --lock absent.lock",
+            "guideway-demo-model/model.demo --record --lock absent.lock",
         ),
     ],
 )
