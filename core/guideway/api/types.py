@@ -346,7 +346,7 @@ class SamplingParams:
     Admission also makes one value of what may be written in several ways: numbers of other libraries, such as NumPy's,
     become Python's own, and None, where vLLM has it for no mapping or no list, an empty one.
 
-    Logits pass, in this order: bias, penalties and bans of stop tokens; temperature, top-k, top-p, min-p, typical-p;
+    Logits pass, in this order: penalties, bias and bans of stop tokens; temperature, top-k, top-p, min-p, typical-p;
     the draw. The grammar mask and modifiers act before and after, as `Stage` says.
     """
 
