@@ -353,7 +353,7 @@ def check_nothing_left(llm: Any) -> None:
     assert core.finished == {}
     for runtime in (core.runtime, llm.llm_engine.input_processor.guideway._runtime):
         assert not any(runtime._sequences)
-        assert runtime._open == {}
+        assert not runtime._open
     assert Ledger.twice == []
     assert Ledger.live == set()
 

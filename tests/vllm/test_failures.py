@@ -229,7 +229,7 @@ def assert_nothing_is_left(llm: Any) -> None:
     assert (core._outputs, core.finished) == ({}, {})
     for runtime in (core.runtime, llm.llm_engine.input_processor.guideway._runtime):
         assert not any(runtime._sequences)
-        assert runtime._open == {}
+        assert not runtime._open
     assert all(state.released for state in faulty.FaultyModifier.states)
     faulty.FaultyModifier.states.clear()
     (after,) = llm.generate(PROMPTS[0], params("grammar.faulty", {"bytes": 3}), use_tqdm=False)

@@ -21,10 +21,9 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from threading import Lock
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -69,6 +68,7 @@ from guideway.runtime.metrics import LATE_ROWS
 from guideway.runtime.modifier_hosts.hosts import ModifierHosts
 from guideway.runtime.modifier_hosts.modifier import class_of
 from guideway.runtime.modifier_set import ActiveSequence, ModifierSet, check_served
+from guideway.runtime.open_requests import OpenRequests
 from guideway.runtime.quarantine import Quarantine
 from guideway.runtime.reasoning import GateState, Marker, ReasoningGate, check_reasoning
 from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
@@ -84,19 +84,6 @@ log = logging.getLogger(__name__)
 
 CLOSING = "closing"
 """In `unenforced`: the output was cut where its budget ended."""
-
-
-@dataclass(slots=True)
-class OpenRequest:
-    """A request that is not over."""
-
-    num_sequences: int
-    """The number of its sequences that have not ended, those that have not started included."""
-    compilation: Future[Compiled] | None
-    room: int
-    """The number of tokens that each of its sequences may have."""
-    bans: Bans | None = None
-    """The bans that the masks of its sequences are to have beside its constraint."""
 
 
 class Runtime:
@@ -179,9 +166,7 @@ class Runtime:
         """The slots of sequences that sit the last step out."""
         self._acting: list[bool] | None = None
         """True if any running sequence has a state of each modifier; None where that has to be found out anew."""
-        self._open: dict[str, OpenRequest] = {}
-        """Requests of which a sequence has not ended, or not started."""
-        self._open_lock = Lock()
+        self._open = OpenRequests(context.max_model_len)
         self._temperatures = np.zeros(context.max_num_sequences, dtype=np.float32)
         self._seeds = np.zeros(context.max_num_sequences, dtype=np.int64)
         self._indices = np.zeros(context.max_num_sequences, dtype=np.int32)
@@ -228,7 +213,7 @@ class Runtime:
             raise InvalidRequest(f"the request cannot be read: {text_of(error)}") from error
 
     def _admit(self, request: Request, bans: Bans | None) -> Admission:
-        self._check_new(request)
+        self._open.check_new(request)
         request = validate_request(
             request,
             self.context.vocabulary,
@@ -254,34 +239,19 @@ class Runtime:
             in_full = params.on_unenforced == "refuse"
             grammar = self._mask.compile_constraint(constraint, request.tenant, in_full=in_full)
         compilation = self._compiler.submit(request, grammar)
-        with self._open_lock:
-            try:
-                self._check_new(request)
-            except InvalidRequest:
-                if compilation is not None:
-                    compilation.cancel()
-                raise
-            room = self._room(request, [companion.prompt_token_ids for _, companion in companions])
-            self._open[request.request_id] = OpenRequest(request.params.num_sequences, compilation, room, bans)
+        self._open.open(request, compilation, [companion.prompt_token_ids for _, companion in companions], bans)
         return Admission(
             request, compilation, tuple(companion for _, companion in companions), tuple(name for name, _ in companions)
         )
 
-    def _check_new(self, request: Request) -> None:
-        if request.request_id in self._open:
-            raise InvalidRequest(
-                f"a request with the id {request.request_id!r} is already running; use another id", field="request_id"
-            )
-
     def abandon(self, admission: Admission) -> None:
         """One of the sequences of a request will never be started. Each of its `SamplingParams.num_sequences`, and
         each fork, ends with `release` or, if it was not started, with this."""
-        self._sequence_ended(admission.request)
+        self._open.sequence_ended(admission.request)
 
     def expect_another(self, admission: Admission) -> None:
         """One more sequence of a request that is not over will be started, or abandoned."""
-        with self._open_lock:
-            self._open[admission.request.request_id].num_sequences += 1
+        self._open.expect_another(admission.request)
 
     def close(self) -> None:
         """Release every sequence that still runs, stop compiling, and close strategies and modifiers; what a thread is
@@ -346,13 +316,11 @@ class Runtime:
         then."""
         self._check_free(new_slot)
         parent = self._sequence(slot)
-        request = parent.journal.request
         info = replace(parent.journal.sequence, index=index)
         child = self._modifiers.fork(parent, info)
         child.ends_at = parent.ends_at
         self._ban(child)
-        with self._open_lock:
-            self._open[request.request_id].num_sequences += 1
+        self._open.expect_another(parent.journal.request)
         self._occupy(new_slot, child)
 
     def rebuild(self, slot: int) -> None:
@@ -396,7 +364,7 @@ class Runtime:
                 self._mask.recycle(self._modifiers.state(sequence, self._mask))
         finally:  # also if it was interrupted
             if ended:
-                self._sequence_ended(sequence.journal.request)
+                self._open.sequence_ended(sequence.journal.request)
 
     def journal(self, slot: int) -> Journal:
         """Return what happened to the sequence in `slot`; `start` rebuilds it from this, here or in another process."""
@@ -422,7 +390,7 @@ class Runtime:
         sequence = self._sequence(slot)
         state = self._modifiers.state(sequence, self._mask)
         journal = sequence.journal
-        is_full = len(journal.token_ids) >= self._room_of(journal.request)
+        is_full = len(journal.token_ids) >= self._open.room(journal.request)
         return (*sequence.unenforced, *([CLOSING] if is_full and not self._mask.is_closed(state) else []))
 
     def closed_early(self, slot: int) -> bool:
@@ -647,7 +615,7 @@ class Runtime:
             for modifier, _ in sequence.acting:
                 if modifier.name in self._by_name:  # one may act where it was not asked for
                     check_served(modifier)
-            room, start = self._room_of(journal.request), journal.constraint_start
+            room, start = self._open.room(journal.request), journal.constraint_start
             state = self._modifiers.state(sequence, self._mask)
             self._ban(sequence)
             self._mask.begin_after(state, start, room - (start or 0), journal.end)
@@ -663,9 +631,8 @@ class Runtime:
 
     def _ban(self, sequence: ActiveSequence) -> None:
         """Give a sequence the bans of its request."""
-        known = self._open.get(sequence.journal.request.request_id)
-        if known is not None and known.bans is not None:
-            sequence.bans = self._mask.ban(self._modifiers.state(sequence, self._mask), known.bans)
+        if (bans := self._open.bans(sequence.journal.request)) is not None:
+            sequence.bans = self._mask.ban(self._modifiers.state(sequence, self._mask), bans)
 
     def _gate_of(self, sequence: ActiveSequence) -> GateState | None:
         """The reasoning of a sequence of which the runtime looks for the end."""
@@ -675,7 +642,7 @@ class Runtime:
         """The constraint begins after the first `num_tokens` tokens."""
         journal = sequence.journal
         journal.constraint_start = num_tokens
-        begins_in, room = num_tokens - len(journal.token_ids), self._room_of(journal.request) - num_tokens
+        begins_in, room = num_tokens - len(journal.token_ids), self._open.room(journal.request) - num_tokens
         self._mask.begin_after(self._modifiers.state(sequence, self._mask), begins_in, room)
 
     def _end_reasoning_among(self, sequence: ActiveSequence, token_ids: Sequence[int]) -> None:
@@ -685,15 +652,6 @@ class Runtime:
             return
         if (count := self._gate.end_among(gate, token_ids)) is not None:
             self._end_reasoning(sequence, len(sequence.journal.token_ids) + count)
-
-    def _room(self, request: Request, others: Sequence[Sequence[int]] = ()) -> int:
-        """Return how many tokens a sequence of a request may have, beside companions with prompts of their own."""
-        left = self.context.max_model_len - max(map(len, [request.prompt_token_ids, *others]))
-        return left if request.params.max_tokens is None else min(left, request.params.max_tokens)
-
-    def _room_of(self, request: Request) -> int:
-        known = self._open.get(request.request_id)
-        return self._room(request) if known is None else known.room
 
     def _accept(
         self,
@@ -794,19 +752,6 @@ class Runtime:
             running = [sequence.states for sequence in self._sequences if sequence is not None]
             self._acting = [any(states[i] is not None for states in running) for i in range(len(self._modifiers.all))]
         return self._acting
-
-    def _sequence_ended(self, request: Request) -> None:
-        """One sequence fewer; with the last one the request is over."""
-        with self._open_lock:
-            known = self._open.get(request.request_id)
-            if known is None:
-                return
-            known.num_sequences -= 1
-            if known.num_sequences > 0:
-                return
-            del self._open[request.request_id]
-        if known.compilation is not None:
-            known.compilation.cancel()
 
 
 def _seed_of(seed: int, attempt: int) -> int:

@@ -119,4 +119,4 @@ def test_a_plugin_that_raises_what_ends_a_program_refuses_its_request(
         on_the_event_loop(lambda: tried(front_end, bad))
     good = Request(request_id="good", prompt_token_ids=(0,), params=SamplingParams(constraint=Choice(["ab", "ba"])))
     assert on_the_event_loop(lambda: tried(front_end, good)) == []
-    assert front_end._runtime._open == {}
+    assert not front_end._runtime._open
