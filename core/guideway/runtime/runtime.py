@@ -555,7 +555,13 @@ class Runtime:
     ) -> Outcome:
         """Do what `accept` does, for one sequence and its first row of the step's batch: for a host that settles its
         sequences one by one."""
-        return self._accept([self._sequence(slot)], [first_row], [token_ids], output)[0]
+        sequence = self._sequence(slot)
+        if output is not None or self._gate is not None or sequence.bans is not None or self.has_hosted_modifiers:
+            return self._accept([sequence], [first_row], [token_ids], output)[0]
+        outcome = self._modifiers.accept(sequence, token_ids, None)
+        if self._mask.closing:
+            self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)
+        return outcome
 
     def announce(self, steps: Sequence[tuple[int, int, Sequence[int], StepOutput | None]]) -> None:
         """Announce what `accept_one` is about to be called with, for each of some sequences: modifiers in hosts take it

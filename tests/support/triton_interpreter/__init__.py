@@ -22,16 +22,18 @@ ROOT = Path(__file__).parents[3]
 def use(folder: Path) -> None:
     """Have vLLM take its V2 model runner: the backend as an installed distribution in `folder`, which is on the path of
     this process and of those it starts."""
+    before = filter(None, [os.environ.get("PYTHONPATH")])
+    os.environ |= installed(folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT), *before])
+    sys.path.insert(0, str(folder))
+
+
+def installed(folder: Path) -> dict[str, str]:
+    """Install the backend in `folder`; the environment of a process that takes it, and has `folder` and `ROOT` on its
+    path."""
     install(folder, "triton-interpreter", {"cpu": __name__}, group="triton.backends")
     install(folder, "triton-repairs", {"triton_interpreter": f"{__name__}:repair"}, group="vllm.general_plugins")
-    before = filter(None, [os.environ.get("PYTHONPATH")])
-    os.environ |= {
-        "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT), *before]),
-        "TRITON_INTERPRET": "1",
-        "TRITON_DEFAULT_BACKEND": "cpu",
-        "VLLM_USE_V2_MODEL_RUNNER": "1",
-    }
-    sys.path.insert(0, str(folder))
+    return {"TRITON_INTERPRET": "1", "TRITON_DEFAULT_BACKEND": "cpu", "VLLM_USE_V2_MODEL_RUNNER": "1"}
 
 
 def repair() -> None:

@@ -81,12 +81,15 @@ class Closer:
         """By row of the last `restrict` what is known once a token was drawn from it."""
         self._accepted: list[int] = []
         self._cursors: list[JsonCursor] = [START]
-        """After each of the accepted tokens."""
+        """After each of the accepted tokens, as far as anybody asked."""
+        self._far_from, self._far_until = 0, -1
+        """Found out after so many tokens: up to so many, rows included, the end is far whatever they are."""
 
     def fork(self) -> Closer:
         """That of a sequence with the same past."""
         copy = Closer(self._lexicon, self._stop_token_ids, self._budget, self.record)
         copy._accepted, copy._cursors, copy.records = list(self._accepted), list(self._cursors), self.records
+        copy._far_from, copy._far_until = self._far_from, self._far_until
         return copy
 
     def accept(self, token_ids: Sequence[int]) -> None:
@@ -96,20 +99,31 @@ class Closer:
         if self.records:
             self.record = self.records[min(len(token_ids), len(self.records)) - 1]
         self.records = []
-        self._go_on(token_ids)
+        self._accepted += token_ids
 
-    def _go_on(self, token_ids: Sequence[int]) -> None:
-        for token_id in token_ids:
-            self._accepted.append(token_id)
-            if self._budget.reserve.is_json:
-                self._cursors.append(self._cursors[-1].after(self._lexicon.tokens[token_id]))
+    def _cursor(self) -> JsonCursor:
+        """That after the accepted tokens."""
+        cursors, tokens = self._cursors, self._lexicon.tokens
+        for token_id in self._accepted[len(cursors) - 1 :]:
+            cursors.append(cursors[-1].after(tokens[token_id]))
+        return cursors[-1]
 
     def rollback(self, num_tokens: int) -> None:
         """The last ones are not."""
         if num_tokens:
             del self._accepted[-num_tokens:]
-            if self._budget.reserve.is_json:
-                del self._cursors[-num_tokens:]
+            num_left = len(self._accepted)
+            del self._cursors[num_left + 1 :]
+            if num_left < self._far_from:  # more may have been open there
+                self._far_from, self._far_until = 0, -1
+
+    def is_far(self, num_rows: int) -> bool:
+        """Return whether the end is so far that `restrict` would leave so many rows as they are, and learn nothing."""
+        num_ahead = len(self._accepted) + num_rows
+        if num_ahead <= self._far_until or num_ahead < self.record.free_until:
+            self.records = []
+            return True
+        return False
 
     def restrict(self, matcher: Matcher, draft_token_ids: Sequence[int], rows: Bitmask) -> int | None:
         """Take from `rows`, the masks of the state of `matcher` and of those after each draft it accepts, what would
@@ -127,7 +141,7 @@ class Closer:
                         or matcher.accept((draft,)) != 1
                     ):
                         break
-                    self._go_on((draft,))
+                    self._accepted.append(draft)
                     done = i
                 record, keep = self._decide(matcher, record, row)
                 self.records.append(record)
@@ -143,9 +157,14 @@ class Closer:
     def _is_far(self, record: Record, num_tokens: int = 0) -> bool:
         """Return whether nothing has to be found out for this state, and those after so many more tokens."""
         reserve, num_accepted = self._budget.reserve, len(self._accepted) + num_tokens
-        num_open = 1 + num_tokens + (len(self._cursors[-1].open) if reserve.is_json else 0)
-        left = self._budget.num_tokens - num_accepted
-        return num_accepted < record.free_until or left > num_open * reserve.level + reserve.growth
+        if num_accepted < record.free_until:
+            return True
+        num_open = 1 + num_tokens + (len(self._cursor().open) if reserve.is_json else 0)
+        spare = self._budget.num_tokens - num_accepted - num_open * reserve.level - reserve.growth
+        if not num_tokens and spare > 1:
+            each = 1 + reserve.level * max(1, self._lexicon.most_opened)  # of it a token takes at most
+            self._far_from, self._far_until = num_accepted, num_accepted + (spare - 1) // each
+        return spare > 0
 
     def _decide(
         self, matcher: Matcher, record: Record, row: NDArray[np.int32]
@@ -155,7 +174,7 @@ class Closer:
             return record, None
         reserve, num_accepted = self._budget.reserve, len(self._accepted)
         left = self._budget.num_tokens - num_accepted
-        cursor = self._cursors[-1] if reserve.is_json else None
+        cursor = self._cursor() if reserve.is_json else None
         path = record.rest(self._accepted)
         if not path:
             if (same := self._same(matcher, record, left, cursor)) is not None:
@@ -203,7 +222,7 @@ class Closer:
             if self._budget.num_tokens < self._budget.reserve.fewest:
                 return None
             limit = self._budget.num_tokens - len(self._accepted)
-        cursor = self._cursors[-1] if self._budget.reserve.is_json else None
+        cursor = self._cursor() if self._budget.reserve.is_json else None
         bans, told = self._budget.bans, self._told(matcher, limit)
         if told is not None and self._is_free(told):
             return (told, False) if told else None
@@ -257,7 +276,7 @@ class Closer:
         for token_id in allowed.tolist():
             if token_id in self._stop_token_ids or matcher.accept((token_id,)) != 1:
                 continue
-            self._go_on((token_id,))
+            self._accepted.append(token_id)
             try:
                 tried = FEW * len(path)
                 if self._find(matcher, may_lift=record.lifts_bans, most_tried=tried, most_masks=FEW_MASKS) is not None:

@@ -90,6 +90,12 @@ class Lexicon:
         return np.array([len(token) for token in self.tokens], dtype=np.int32)
 
     @cached_property
+    def most_opened(self) -> int:
+        """The most objects and arrays that one token may open."""
+        opening = [token for token in self.tokens if b"{" in token or b"[" in token]
+        return max((token.count(b"{") + token.count(b"[") for token in opening), default=0)
+
+    @cached_property
     def letters(self) -> list[int]:
         """Tokens that can stand in any string."""
         return self.of((b"a", b"q", b"Z"))

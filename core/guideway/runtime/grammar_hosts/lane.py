@@ -51,7 +51,7 @@ class Died(Exception):
         self.wanted = wanted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Filled:
     """The result of one job of a command."""
 
@@ -191,7 +191,7 @@ class Lane:
             if command.birth is not None and command.birth.grammar not in self.loaded:
                 # with the command, so that a step which has no patience does not wait for this either
                 birth = replace(command.birth, strategy=self._strategy, given=matcher.grammar.given)
-                command = replace(command, birth=birth)
+                command = command._replace(birth=birth)
             commands.append(command)
             first += 1 + len(jobs[i].draft_token_ids)
         ended, unloaded = _taken(self._ended), self._to_unload()
@@ -362,8 +362,9 @@ def _read(
     found, first = [], 1
     for i, (count, drafts, job) in enumerate(zip(counts, answer["drafts"], commands, strict=True)):
         if drafts:
-            job = replace(job, draft_token_ids=tuple(map(int, drafts)))
-        job = replace(job, first_row=first)
+            job = job._replace(draft_token_ids=tuple(map(int, drafts)))
+        if job.first_row != first:
+            job = job._replace(first_row=first)
         first += 1 + len(job.draft_token_ids)
         if not -1 <= count <= len(job.draft_token_ids) or (count < 0) is not (str(i) in errors):
             raise ValueError(f"{count} drafts accepted of {len(job.draft_token_ids)}")

@@ -15,7 +15,7 @@ import socket
 import struct
 import tempfile
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,9 +63,9 @@ class Birth:
     """The knowledge of its end so far."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One sequence's part of a command: what happened to it since the last one, and what it wants to know."""
+class Job(NamedTuple):
+    """One sequence's part of a command: what happened to it since the last one, and what it wants to know. A tuple,
+    because there is one for each sequence and step, and it is made, pickled and read in a fraction of the time."""
 
     matcher: int
     birth: Birth | None

@@ -17,7 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
@@ -342,7 +342,7 @@ class _Host:
                 living = self._living(job)
                 if num_forced and not living.matcher.is_terminated():
                     found = self._forcing.run(living.matcher, living.stop_token_ids, num_forced)
-                    jobs[i] = job = replace(job, draft_token_ids=found)
+                    jobs[i] = job = job._replace(draft_token_ids=found)
                 ready[i] = FillJob(living.matcher, job.draft_token_ids, first)
             except BaseException as error:
                 errors[i] = words_of(error)
@@ -390,6 +390,8 @@ class _Host:
         for i, job in enumerate(jobs):
             living = self._matchers.get(job.matcher)
             if living is None or (closer := living.closer) is None or (count := counts[i]) < 0:
+                continue
+            if closer.is_far(1 + count):
                 continue
             self._masks.working_on = job.matcher
             try:

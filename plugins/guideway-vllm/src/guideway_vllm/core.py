@@ -188,23 +188,23 @@ class Core:
         """Prepare what the workers need for a step. `gate` says of a request whether it is reasoning still."""
         states = [self._states[request_id] for request_id in request_ids]
         for request_id, state in zip(request_ids, states, strict=True):
+            state.in_flight += 1
             if state.slot is None and state.fault is None:
                 self._begin(state, requests[request_id], request_ids, gate)
         # the worker drops what comes after a placeholder, which is no token
-        ahead = [[max(0, i) for i in drafts.get(r, ())] for r in request_ids] if drafts else [[]] * len(states)
+        ahead = [[max(0, i) for i in drafts.get(r, ())] for r in request_ids] if drafts else None
+        num_rows = [1] * len(states) if ahead is None else [1 + len(ids) for ids in ahead]
         starts = np.zeros(len(states) + 1, dtype=np.int32)
-        np.cumsum([1 + len(ids) for ids in ahead], out=starts[1:])
+        starts[1:] = np.cumsum(num_rows)
         running = [i for i, state in enumerate(states) if state.slot is not None and not state.sits_out]
         batch = StepBatch.build(
             [cast("int", states[i].slot) for i in running],
             [requests[request_ids[i]].num_tokens for i in running],
-            [ahead[i] for i in running],
+            None if ahead is None else [ahead[i] for i in running],
         )
         step = self.runtime.prepare(batch)
-        late = [i for i, state in enumerate(states) if not state.sits_out and self._is_late(state)]
+        late = [i for i in running if self._is_late(states[i])]
         void = [*late, *(i for i, state in enumerate(states) if state.sits_out)]
-        for state in states:
-            state.in_flight += 1
         place = _rows_of(running, starts)
         rows, bitmask = np.empty(0, dtype=np.int32), np.empty((0, self._words), dtype=np.int32)
         if (payload := self.runtime.bitmask(step)) is not None:
@@ -221,7 +221,6 @@ class Core:
                 pending.parts.append((Part(some, place[its_rows], draws), [i for _, i in chosen]))
         parts = tuple(part for part, _ in pending.parts)
         masked, masks = _outside(rows, bitmask, parts) if parts else (rows, bitmask)
-        num_rows = [1 + len(ids) for ids in ahead]
         guest = GuestStep(
             self.plan.fingerprint,
             self._stop_token_id,
@@ -433,7 +432,7 @@ class Core:
         return slot
 
     def _is_late(self, state: RequestState) -> bool:
-        return state.slot is not None and self._fault(state) is None and self.runtime.is_late(state.slot)
+        return state.slot is not None and self.runtime.is_late(state.slot) and self._fault(state) is None
 
     def _fault(self, state: RequestState) -> Fault | None:
         return state.fault if state.slot is None else self.runtime.fault(state.slot) or state.fault
@@ -465,7 +464,7 @@ def _settle(done: Future[Any], ready: Future[RequestState], state: RequestState,
 def _rows_of(sequences: Sequence[int], starts: NDArray[np.int32]) -> NDArray[np.int32]:
     """All rows of some of a step's sequences."""
     if len(sequences) == len(starts) - 1:
-        return np.arange(starts[-1], dtype=np.int32)
+        return np.arange(int(starts[-1]), dtype=np.int32)
     parts = [np.arange(starts[i], starts[i + 1], dtype=np.int32) for i in sequences]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
 
