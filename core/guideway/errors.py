@@ -233,7 +233,7 @@ class blame:  # noqa: N801 - used as a function is
     keeps_deadlines: bool = field(default=False, kw_only=True)
     """True if the call ends by itself when it takes too long."""
     began: float = field(default=0.0, init=False)
-    """When the call began, by the clock of `time.monotonic`."""
+    """Start of the call, by the clock of `time.monotonic`."""
     _outer: blame | None = field(default=None, init=False)
 
     def __enter__(self) -> None:

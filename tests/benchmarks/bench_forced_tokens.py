@@ -1,7 +1,8 @@
 """What forced tokens bring: the demo model under a schema of compact JSON, beside the same run without them, and beside
 decoding as many tokens freely.
 
-    python tests/benchmarks/bench_forced_tokens.py [--batch 1 16] [--pairs 15] [--strategy llguidance] [--write]
+    python tests/benchmarks/bench_forced_tokens.py [--batch 1 16] [--pairs 15] [--strategy llguidance]
+        [--mode exact canonical] [--write]
     python tests/benchmarks/bench_forced_tokens.py --corpora FOLDER [--write]
 
 CPU time of the process tree, each request admitted, compiled (its grammar is cached) and decoded; runs take turns, and
@@ -18,6 +19,7 @@ import os
 import platform
 import statistics
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ from guideway.vocabulary import build_vocabulary
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.processes import seconds_of_tree  # noqa: E402
+from tests.support.processes import seconds_of, tree  # noqa: E402
 
 CORPUS = "jsonschemabench_sample.jsonl"
 RESULTS = Path(__file__).parent / "results"
@@ -52,15 +54,15 @@ SCHEMA = {
 }
 CONSTRAINT = JsonSchema(SCHEMA, whitespace="compact")
 PEOPLE = (("Zoe Garcia", "Bonn"), ("Liam Morris", "Oslo"), ("Emma Weber", "Lyon"), ("Noah Rossi", "Porto"))
-NUM_REQUESTS = 48
-"""In one run."""
+NUM_REQUESTS = {1: 12, 16: 48}
+"""In one run, by batch."""
 ASKED = {1: (0.9, 1.2), 16: (1.10, 1.0)}
 """By batch: for batch 1 the part of 1 / (1 - share), else the speed over the run without; constrained over free."""
 
 
-def prompts() -> list[list[dict[str, str]]]:
+def prompts(number: int) -> list[list[dict[str, str]]]:
     found = []
-    for i in range(NUM_REQUESTS):
+    for i in range(number):
         name, city = PEOPLE[i % len(PEOPLE)]
         text = f"Extract name, age, city, married. Meet {name} of {city}, married. Age: {20 + i}."
         found.append([{"role": "user", "content": text}])
@@ -85,6 +87,9 @@ class Subject:
         self.engine = Engine(
             "demo", grammar=(strategy,), forced_tokens=mode, max_num_seqs=batch, enable_prefix_caching=False
         )
+        self._prompts = prompts(NUM_REQUESTS.get(batch, 3 * batch))
+        self._others: frozenset[int] | None = None
+        """The processes of its tree besides this one, where they are known: to look for them takes time."""
         self.num_passes = 0
         internals: Any = self.engine
         stepper = internals._scheduler._stepper
@@ -98,18 +103,25 @@ class Subject:
 
     def run(self, lengths: list[int] | None = None) -> Run:
         """Under the schema; with `lengths` freely, so many tokens each."""
-        params = [SamplingParams(max_tokens=200, constraint=CONSTRAINT)] * NUM_REQUESTS
+        params = [SamplingParams(max_tokens=200, constraint=CONSTRAINT)] * len(self._prompts)
         if lengths is not None:
             params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths]
         self.num_passes = 0
-        began = seconds_of_tree()
-        results = self.engine.chat(prompts(), params)
-        cpu = seconds_of_tree() - began
+        began = self._seconds()
+        results = self.engine.chat(self._prompts, params)
+        cpu = self._seconds() - began
         failed = next((result for result in results if result.error is not None), None)
         if failed is not None:
             raise RuntimeError("a request failed") from failed.error
         found = [len(result.token_ids) for result in results]
         return Run(cpu, sum(found), self.num_passes, found)
+
+    def find_processes(self) -> None:
+        """Look for what `engine` has started; from now on nothing else is."""
+        self._others = frozenset(tree(os.getpid()) - {os.getpid()})
+
+    def _seconds(self) -> float:
+        return time.process_time() + seconds_of(self._others or ())
 
 
 def measure(strategy: str, batch: int, mode: str, num_pairs: int) -> str:
@@ -119,6 +131,8 @@ def measure(strategy: str, batch: int, mode: str, num_pairs: int) -> str:
         lengths = forcing.run().lengths
         plain.run()
         plain.run(lengths)
+        forcing.find_processes()
+        plain.find_processes()
         over_plain, over_free = [], []
         for i in range(num_pairs):
             order = [("forced", forcing, None), ("plain", plain, None), ("free", plain, lengths)]
@@ -144,7 +158,7 @@ def speeds(options: argparse.Namespace) -> Iterable[str]:
     yield "| strategy | mode | batch | tokens | passes | forced share | over without (asked) | 1 / (1 - share) | part of it (asked) | constrained over free (asked) |"  # noqa: E501
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for strategy in options.strategy:
-        for mode in ("exact", "canonical"):
+        for mode in options.mode:
             for batch in options.batch:
                 yield measure(strategy, batch, mode, options.pairs)
 
@@ -202,6 +216,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--strategy", nargs="+", default=["llguidance"])
+    parser.add_argument("--mode", nargs="+", default=["exact", "canonical"], choices=["exact", "canonical"])
     parser.add_argument("--corpora", type=Path, help="the folder of the corpus: measure the share in it instead")
     parser.add_argument("--write", action="store_true", help="write the results file")
     options = parser.parse_args()
@@ -209,7 +224,11 @@ def main() -> None:
     lines = list(speeds(options) if options.corpora is None else shares(options))
     print("\n".join(lines))
     if options.write:
-        what = f"--pairs {options.pairs}" if options.corpora is None else "--corpora FOLDER"
+        what = (
+            f"--pairs {options.pairs} --mode {' '.join(options.mode)}"
+            if options.corpora is None
+            else "--corpora FOLDER"
+        )
         name = "forced_tokens.md" if options.corpora is None else "forced_share.md"
         versions = f"guideway {__version__}, Python {platform.python_version()}, torch {torch.__version__}"
         load = os.getloadavg()[0]

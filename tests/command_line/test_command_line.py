@@ -328,6 +328,12 @@ def test_a_full_disk_is_one_line(bare: Environment) -> None:
     assert done.stderr == "guideway: cannot write to standard output: No space left on device\n"
 
 
+def test_a_closed_output_is_one_line(bare: Environment) -> None:
+    done = bare.run("sh", "-c", "bin/guideway plugins list >&-")
+    assert done.returncode == 1
+    assert done.stderr == "guideway: cannot write to standard output: Bad file descriptor\n"
+
+
 def test_a_file_that_cannot_be_written_is_one_line(bare: Environment, tmp_path: Path) -> None:
     done = bare.guideway("plugins", "lock", "--file", str(tmp_path / "nowhere" / "guideway.lock"))
     assert (done.returncode, done.stdout) == (1, "")

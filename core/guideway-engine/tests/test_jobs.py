@@ -142,6 +142,13 @@ def test_values_of_the_wrong_shape_are_left_to_admission(tmp_path: Path) -> None
     assert params.logit_bias == {"x": 1, "9" * 30: 2, 7: "z"}
 
 
+def test_a_line_that_is_wrong_keeps_its_id(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    lines = ['{"prompt": "x"}', '{"id": "a", "prompt": "x", "temprature": 1}', '{"id": "b"', '{"id": "\\ud800"}', "[1]"]
+    path.write_text("\n".join(lines))
+    assert [job.id for job in jobs("--input", str(path))] == ["0", "a", "2", "3", "4"]
+
+
 def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
     job = of_line(tmp_path, {"top-k": 3})
     assert "prompts.jsonl, line 1 has the unknown key 'top-k'; did you mean 'top_k'?" in str(job.error)

@@ -20,7 +20,8 @@ from argparse import (
     _AppendAction,
 )
 from collections.abc import Mapping, Sequence
-from io import TextIOWrapper
+from contextlib import suppress
+from io import TextIOWrapper, UnsupportedOperation
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from guideway.command_line.commands import HELP, Command, find, installed
@@ -95,6 +96,8 @@ def _failed(error: OSError) -> int:
     where = ""
     try:
         print(end="", flush=True)
+        with suppress(UnsupportedOperation):  # a stand-in for standard output, in a test
+            os.write(sys.stdout.fileno(), b"")  # what could not be flushed may have left the buffer
     except OSError:
         # Python would complain again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

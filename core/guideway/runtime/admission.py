@@ -1,4 +1,4 @@
-"""Is this request one that can be served? Every answer is an `InvalidRequest` that names the field."""
+"""Checks whether a request can be served. Every refusal is an `InvalidRequest` that names the field."""
 
 from __future__ import annotations
 

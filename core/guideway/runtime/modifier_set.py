@@ -72,7 +72,7 @@ class ActiveSequence:
     companions: Sequence[str] = ()
     """For each companion sequence, the modifier that asked for it."""
     ends_at: float = float("inf")
-    """When it must have ended, by the monotonic clock."""
+    """Its deadline, by the monotonic clock."""
     bans: MaskBans | None = None
     """The bans that its masks have beside its constraint, where the host asked for that."""
     fault: Fault | None = None

@@ -460,7 +460,7 @@ class Runtime:
         return steps
 
     def _example_step(self, modifier: LogitModifier[Any], example: Example) -> list[StepInput]:
-        """That of one example, if there is one."""
+        """The step of one example, if there is one."""
         given = example.prompt_token_ids or ()
         prompt = tuple(i for i in given if i < len(self.context.vocabulary))[: self.context.max_model_len - 1] or (0,)
         params = SamplingParams(temperature=1.0, seed=0, modifiers={modifier.name: example.options})
@@ -761,7 +761,7 @@ class Runtime:
 
 
 def _seed_of(seed: int, attempt: int) -> int:
-    """That of a sequence which is drawn again; the first attempt has the request's."""
+    """The seed of a sequence which is drawn again; the first attempt has the request's."""
     if attempt == 0:
         return seed
     return int.from_bytes(sha256(f"{seed}/{attempt}".encode()).digest()[:8]) >> 1

@@ -1,4 +1,4 @@
-"""Are these sampling parameters ones that can be served? Every answer is an `InvalidRequest` that names the field."""
+"""Checks whether sampling parameters can be served. Every refusal is an `InvalidRequest` that names the field."""
 
 from __future__ import annotations
 

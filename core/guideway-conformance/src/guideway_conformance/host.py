@@ -203,7 +203,7 @@ def _resident(pid: int) -> int:
 
 
 def _processor_seconds(pid: int) -> float:
-    """That `pid` has used; 0 where the system has no /proc."""
+    """Processor time that `pid` has used, in seconds; 0 where the system has no /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -40,8 +40,8 @@ class Pattern:
 
     @classmethod
     def of(cls, pattern: str) -> Pattern | None:
-        """That of a regular expression; None if Python's parser cannot read it, or others may read it otherwise, as
-        ``[[:space:]]``."""
+        """The pattern of a regular expression; None if Python's parser cannot read it, or others may read it
+        otherwise, as ``[[:space:]]``."""
         if NESTED.search(pattern):
             return None
         try:

@@ -82,7 +82,7 @@ class Reserve:
 
     @classmethod
     def of(cls, constraint: Constraint, vocabulary: Vocabulary) -> Reserve:
-        """That of a constraint that a strategy has compiled."""
+        """The reserve for a constraint that a strategy has compiled."""
         return replace(
             cls._estimated(constraint, vocabulary),
             fewest=fewest_tokens(constraint, _spelling(tuple(vocabulary.tokens))),

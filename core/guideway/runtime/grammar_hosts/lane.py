@@ -27,7 +27,7 @@ from guideway.runtime.grammar_hosts.zygote import Zygote
 __all__ = ["Died", "Filled", "Lane"]
 
 SECONDS_PER_TOKEN = 1e-3
-"""That a matcher which is rebuilt may take besides, for each token it had accepted."""
+"""Seconds that a matcher which is rebuilt may take besides, for each token it had accepted."""
 
 NONE = Patience(0.0, 0.0)
 
@@ -346,7 +346,7 @@ def _taken(items: deque[T]) -> list[T]:
 
 
 def matcher_of(job: FillJob) -> HostedMatcher:
-    """That of a job for a host."""
+    """The matcher of a job for a host."""
     matcher = job.matcher
     if not isinstance(matcher, HostedMatcher):
         raise ConformanceError(f"a {type(matcher).__name__} is no matcher of a grammar host")

@@ -463,7 +463,7 @@ class _Host:
         return living
 
     def _closer(self, birth: Birth) -> Closer | None:
-        """That of a matcher which is born."""
+        """The closer of a matcher which is born."""
         if birth.budget is None:
             return None
         if self._lexicon is None:

@@ -319,7 +319,7 @@ class HostedMatcher(Matcher):
         return count if count and draft_token_ids[count - 1] in self._stop_token_ids else count + 1
 
     def _row(self) -> NDArray[np.int32] | None:
-        """That of the state now, if it is known."""
+        """The row of the state now, if it is known."""
         if self._at is None or self._rows is None:
             return None
         if self._filled_by is not None and self._filled_in != self._filled_by.num_commands:

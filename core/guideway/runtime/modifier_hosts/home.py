@@ -21,7 +21,7 @@ __all__ = ["MAX_DEATHS", "Died", "Home"]
 log = logging.getLogger(__name__)
 
 SECONDS_PER_TOKEN = 1e-3
-"""That a state which is made anew may take besides, for each token it had accepted."""
+"""Seconds that a state which is made anew may take besides, for each token it had accepted."""
 
 MAX_DEATHS = 3
 """So often in turn a host may be killed from outside amid one command, before that one fails."""

@@ -58,13 +58,13 @@ class Bench:
         return self.backend.apply_bitmask(logits, self.ints(bitmask), self.ints(rows))
 
     def expect_masked(self, logits: Array, bitmask: Host, rows: Host) -> None:
-        """That `DeviceBackend.apply_bitmask` does to `logits` what its loop does."""
+        """Expect that `DeviceBackend.apply_bitmask` does to `logits` what its loop does."""
         before = self.read(logits)
         got = self.read(self.masked(logits, bitmask, rows))
         self.expect_loop(before, got, bitmask, rows)
 
     def expect_loop(self, before: Host, got: Host, bitmask: Host, rows: Host) -> None:
-        """That `got` is what the loop of `DeviceBackend.apply_bitmask` makes of `before`."""
+        """Expect that `got` is what the loop of `DeviceBackend.apply_bitmask` makes of `before`."""
         expect(got.shape == before.shape, f"logits of shape {before.shape} came back as {got.shape}")
         expect(got.dtype == before.dtype, f"logits of {before.dtype} came back as {got.dtype}")
         forbids = forbidden(bitmask.tolist(), rows.tolist(), before.shape)

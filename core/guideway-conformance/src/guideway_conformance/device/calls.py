@@ -89,7 +89,7 @@ def _places(seeds: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 def expect_chosen(bench: Bench, case: Case) -> None:
-    """That `masked_argmax` finds the first of the largest logits, wherever something is allowed."""
+    """Expect that `masked_argmax` finds the first of the largest logits, wherever something is allowed."""
     x = oracles.considered(bench.read(case.logits), case.bitmask.tolist(), case.rows.tolist(), case.num_tokens)
     columns, largest = chosen(bench, case, greedy=True)
     _expect_largest(largest, x, "masked_argmax")
@@ -104,7 +104,7 @@ def expect_chosen(bench: Bench, case: Case) -> None:
 
 
 def expect_drawn(bench: Bench, case: Case) -> None:
-    """That `masked_sample` draws what the formula says, where something is allowed and temperatures are not 0.
+    """Expect that `masked_sample` draws what the formula says, where something is allowed and temperatures are not 0.
 
     Two scores that are as close as roundings of float32 may be told apart either way.
     """

@@ -138,7 +138,7 @@ TAKES: dict[str, Callable[[Any], Any]] = {
 
 
 def _expect_taken(bench: Bench, logits: Array, source: Host, what: str) -> None:
-    """That `from_logits` gives the values of `source`, as an array that can be masked."""
+    """Expect that `from_logits` gives the values of `source`, as an array that can be masked."""
     got = bench.backend.from_logits(logits)
     expect_equal(bench.read(got).astype(source.dtype), source, what)
     width = source.shape[1]

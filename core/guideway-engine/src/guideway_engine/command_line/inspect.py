@@ -140,7 +140,7 @@ def _inspected(args: Namespace, record: Record | None) -> tuple[Inspection, str]
 
 
 def _constraint(args: Namespace, record: Record | None) -> Constraint:
-    """That of the flags, or else of the record."""
+    """The constraint of the flags, or else of the record."""
     given = constraint_of(args)
     if given is None and record is not None:
         given = record.constraint

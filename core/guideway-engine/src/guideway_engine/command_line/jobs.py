@@ -158,7 +158,7 @@ def read_jobs(args: Namespace) -> list[Job]:
             jobs.append(_job_of_line(f"{args.input}, line {number}", index, line, common, args.tenant, raw=args.raw))
         except InvalidRequest as error:
             shown = line.strip().decode(errors="backslashreplace")[:200]
-            jobs.append(Job(str(index), shown, "", SamplingParams(), error=error))
+            jobs.append(Job(_id_of(index, line), shown, "", SamplingParams(), error=error))
     if len(jobs) > 1 and all(job.error for job in jobs):  # text, say: not one line is what was meant
         raise InvalidRequest(
             f"no line of {args.input} can be read: {jobs[0].error}. A line is a JSON object, such as "
@@ -300,6 +300,14 @@ def _parsed(where: str, line: bytes) -> dict[str, Any]:
             f"{where} must be an object with 'prompt' (text, or a list of chat messages)", field="input"
         )
     return entry
+
+
+def _id_of(index: int, line: bytes) -> str:
+    """The id that a line which is wrong gives itself, so that its error can be found; else its number."""
+    try:
+        return str(json.loads(line)["id"]).encode().decode()
+    except (ValueError, TypeError, KeyError, RecursionError):  # UnicodeError is a ValueError
+        return str(index)
 
 
 def _named(path: str, check: Callable[[], object]) -> None:

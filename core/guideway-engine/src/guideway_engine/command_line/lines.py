@@ -43,7 +43,7 @@ class Lines:
         self._last: str | None = None
         """The id of the last whole line."""
         self._number = 0
-        """That line's."""
+        """The number of that line."""
         self._file: int | None = None
         if path is None:
             return

@@ -11,11 +11,12 @@ __all__ = ["begins", "byte_count", "costs", "counted", "share", "token_text", "v
 
 MANY_CHARACTERS = 40
 
-MARKS = str.maketrans({" ": "␣", "\n": "↵", "\r": "␍", "\t": "⇥"})
+# no ␍: many fonts lack it
+MARKS = str.maketrans({" ": "␣", "\n": "↵", "\r": "\\r", "\t": "⇥"})
 
 
 def token_text(vocabulary: Vocabulary, token_id: int) -> str:
-    """A token; white space as ␣ ↵ ␍ ⇥, bytes that are no character as ``\\xc3``, a special token by its name."""
+    """A token; white space as ␣ ↵ ⇥ ``\\r``, bytes that are no character as ``\\xc3``, a special token by its name."""
     token = vocabulary.tokens[token_id]
     return visible(token) if token else printable(vocabulary.special_tokens.get(token_id, f"<{token_id}>"))
 

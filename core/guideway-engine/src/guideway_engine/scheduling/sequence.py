@@ -91,7 +91,7 @@ class SequenceGroup:
         return result
 
     def let_go(self) -> None:
-        """When all is over: its sequences refer to it no more, or it would stay until garbage is collected."""
+        """Drop its sequences, when all is over: they refer to it, and it would stay until garbage is collected."""
         for sequence in self.sequences:
             if not sequence.is_over():
                 del sequence.group
