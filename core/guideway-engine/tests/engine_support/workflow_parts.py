@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from threading import Event
 from typing import Any, ClassVar
 
 from guideway.api import GuidewayError, Prepared, Task
@@ -82,3 +83,21 @@ class BrokenScheduler(PrefillScheduler):
         if self._requests:
             raise RuntimeError("the scheduler is broken")
         return None
+
+
+class Gate:
+    """What a test waits for, and what waits for a test."""
+
+    opened = Event()
+    reached = Event()
+    steps: ClassVar[int] = 0
+
+
+class GatedRunner(PoolingRunner):
+    """Waits in each step until the gate is open."""
+
+    def execute(self, step: Any) -> Any:
+        Gate.reached.set()
+        Gate.opened.wait(60)
+        Gate.steps += 1
+        return super().execute(step)

@@ -70,6 +70,8 @@ class Driver:
         self._driving = False
         """True while a caller computes, in the mode ``sync``."""
         self._closed = False
+        self.broken: GuidewayError | None = None
+        """Why there will be no more results; None: there will be."""
         self._threads: list[Thread] = []
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Any]:
@@ -236,7 +238,8 @@ class Driver:
         try:
             target()
         except BaseException as error:
-            self._end_all(self._computing.named(error))
+            self.broken = self._computing.named(error)
+            self._end_all(self.broken)
             raise
 
     def _tokenize(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from guideway.api.options import mismatch
 from guideway.api.provisional import Executor
 from guideway.api.workflow import ModelFolder, Task, Workflow, WorkflowContext
-from guideway.errors import InvalidConfiguration, InvalidRequest, UnsupportedCapability, close_each
+from guideway.errors import InvalidConfiguration, InvalidRequest, Unhealthy, UnsupportedCapability, close_each
 from guideway.plugins import Plugins
 from guideway.plugins.building import building
 
@@ -109,6 +109,11 @@ class Serving:
     def calls(self) -> str:
         """The methods of an engine that it serves, in words."""
         return ", ".join(f"{task}()" if task in OF_ENGINE else f"run({task!r}, ...)" for task in self.workflow.tasks)
+
+    def check_health(self) -> None:
+        """Raise `Unhealthy` if a part has broken, so that nothing is computed any more."""
+        if broken := self._driver.broken:
+            raise Unhealthy(f"the workflow {self.workflow.name!r} serves nothing any more: {broken}")
 
     def close(self) -> None:
         """End what is under way, and let the worker go."""
