@@ -259,7 +259,8 @@ def test_what_an_engine_does_not_serve_is_refused_by_name(bert: Path, engine: En
         engine.generate("w1")
     with pytest.raises(UnsupportedCapability, match="serves embed and not rerank"):
         engine.rerank("w1", ["w2"])
-    for refused in (lambda: engine.step(), lambda: engine.vocabulary, engine.check_health):
+    engine.check_health()
+    for refused in (lambda: engine.step(), lambda: engine.vocabulary):
         with pytest.raises(UnsupportedCapability):
             refused()
     (result,) = engine.run("embed", ["w1"], {"constraint": object()})

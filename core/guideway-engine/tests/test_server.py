@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Semaphore, Thread
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -274,7 +274,7 @@ def test_a_client_that_leaves_gives_up_what_it_asked_for(folders: dict[str, Path
     from engine_support.workflow_parts import Gate
 
     options = {"workflow.embed": {"runner": f"{PARTS}:GatedRunner", "max_step_requests": 1, "driver": "async"}}
-    Gate.opened, Gate.reached, Gate.steps = Event(), Event(), 0
+    Gate.tickets, Gate.reached, Gate.steps = Semaphore(0), Event(), 0
     with Engine(folders["embed"], workflow="embed", options=options) as engine, served(engine) as url:
         body = json.dumps({"model": MODEL, "input": texts(40)}).encode()
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as leaving:
@@ -282,7 +282,7 @@ def test_a_client_that_leaves_gives_up_what_it_asked_for(folders: dict[str, Path
             leaving.sendall(head.encode() + body)
             assert Gate.reached.wait(60)
         time.sleep(0.2)
-        Gate.opened.set()
+        Gate.tickets.release(1000)
         assert posted(f"{url}/v1/embeddings", {"model": MODEL, "input": "w1"})[0] == 200
     assert Gate.steps < 20
 

@@ -25,7 +25,8 @@ from guideway.errors import (
     contain,
     text_of,
 )
-from guideway.plugins import Hook, Plugins
+from guideway.plugins import Plugins
+from guideway.plugins.hooks import observe
 
 from guideway_engine.config import EngineArguments, EngineConfig, config_of
 from guideway_engine.settings import DECODE
@@ -346,7 +347,7 @@ class Engine(TaskCalls):
 
         try:
             self._check_open()
-            self._observe(self._hooks.request_started, request=group.request)
+            observe(self._hooks.request_started, request=group.request)
         except BaseException:
             self.withdraw(group)
             raise
@@ -538,18 +539,9 @@ class Engine(TaskCalls):
         assert result is not None
         for output in result.outputs:
             if output.finish_reason is FinishReason.INTERNAL_ERROR:
-                self._observe(self._hooks.request_failed, request=group.request, error=output.error)
+                observe(self._hooks.request_failed, request=group.request, error=output.error)
                 break
-        self._observe(self._hooks.request_finished, request=group.request, result=result)
-
-    def _observe(self, hooks: Sequence[Hook], **arguments: object) -> None:
-        """Call observers; one that raises stops neither the request nor the others."""
-        for hook in hooks:
-            try:
-                hook(**arguments)
-            except BaseException as error:
-                contain(error)
-                log.warning("observer %s failed", hook.plugin, exc_info=True)
+        observe(self._hooks.request_finished, request=group.request, result=result)
 
 
 def _one_each(value: Any, one: type, prompts: Sequence[Any], field: str) -> Sequence[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from threading import Event
+from threading import Event, Semaphore
 from typing import Any, ClassVar
 
 from guideway.api import GuidewayError, Prepared, Task
@@ -88,16 +88,16 @@ class BrokenScheduler(PrefillScheduler):
 class Gate:
     """What a test waits for, and what waits for a test."""
 
-    opened = Event()
+    tickets = Semaphore()
     reached = Event()
     steps: ClassVar[int] = 0
 
 
 class GatedRunner(PoolingRunner):
-    """Waits in each step until the gate is open."""
+    """Takes a ticket for each step."""
 
     def execute(self, step: Any) -> Any:
         Gate.reached.set()
-        Gate.opened.wait(60)
+        Gate.tickets.acquire(timeout=60)
         Gate.steps += 1
         return super().execute(step)
