@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Semaphore
@@ -88,6 +89,8 @@ def test_observers_hear_of_failures_and_of_what_was_given_up(driver: str, bert: 
     with opened(bert, driver, runner=f"{PARTS}:GatedRunner", max_step_requests=2) as engine:
         reading = engine.embed(iter(texts(40, 5)))
         next(reading)
+        while driver != "sync" and len(heard("started")) <= 4:  # more than two steps hold
+            time.sleep(0.01)
         reading.close()  # type: ignore[attr-defined]
         Gate.tickets.release(100)
     reasons = [result.finish_reason for _, result in heard("finished")]
