@@ -1,4 +1,4 @@
-"""What comes in: pairs are looked at, then tokenized."""
+"""The way in: pairs are looked at, then tokenized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers get."""
+"""The scores that callers get."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MaxSimScore:
 
     request_id: str
     num_tokens: int = 0
-    """Of query and document."""
+    """The number of tokens of query and document."""
     truncated: bool = False
     error: GuidewayError | None = None
     """The reason why there is no score."""

@@ -86,7 +86,7 @@ class BrokenScheduler(PrefillScheduler):
 
 
 class Gate:
-    """What a test waits for, and what waits for a test."""
+    """Holds up `GatedRunner`, and tells a test how far it has come."""
 
     tickets = Semaphore()
     reached = Event()

@@ -54,7 +54,7 @@ class Call:
         return found
 
     def item(self, result: Any, made: Callable[[], Content], *nothing: str) -> Content:
-        """What is said of one input: what is `made` of its result, or the error, with null where there is `nothing`."""
+        """The item of one input: what is `made` of its result, or the error, with null where there is `nothing`."""
         if result.error is None:
             return made()
         return {**dict.fromkeys(nothing), "error": content_of(result.error, self.request_id)}

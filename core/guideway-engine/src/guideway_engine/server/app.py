@@ -39,11 +39,11 @@ class Limits:
     """The most that the server takes, so that its memory is bounded whatever is sent."""
 
     max_body_bytes: int = 32 << 20
-    """Of one request."""
+    """The bytes of one request."""
     max_requests: int = 1024
-    """Requests under way."""
+    """The requests under way."""
     max_bytes: int = 512 << 20
-    """Of all requests under way together."""
+    """The bytes of all requests under way."""
 
 
 class _Server:
@@ -119,7 +119,7 @@ class _Server:
                 computing.cancel()
 
     def models(self) -> dict[str, Any]:
-        """What OpenAI's API says of models."""
+        """The list of models, in the form of OpenAI's API."""
         return {"object": "list", "data": [self.described()]}
 
     def described(self) -> dict[str, Any]:

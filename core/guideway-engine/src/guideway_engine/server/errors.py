@@ -55,8 +55,8 @@ def status_of(error: BaseException) -> int:
 
 
 def content_of(error: BaseException, request_id: str) -> dict[str, Any]:
-    """What the sender of the request `request_id` is told: ``{"message", "type", "param", "code"}``. What a plugin's
-    exception says, and what guideway itself did not foresee, is for the operator's log alone."""
+    """The error as the sender of the request `request_id` is told it: ``{"message", "type", "param", "code"}``. What a
+    plugin's exception says, and what guideway itself did not foresee, is for the operator's log alone."""
     status = status_of(error)
     if isinstance(error, InvalidRequest):
         kind, said = "invalid_request_error", _of_request(error, request_id)
