@@ -191,6 +191,7 @@ def _store_bert(folder: Path, labels: int) -> None:
         from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
     except ImportError as error:
         raise HardwareAbsent("a workflow needs a model: pip install 'guideway[engine]'") from error
+    head: Any = {"num_labels": labels} if labels else {}
     config = BertConfig(
         vocab_size=len(WORDS),
         hidden_size=16,
@@ -199,7 +200,7 @@ def _store_bert(folder: Path, labels: int) -> None:
         num_attention_heads=2,
         max_position_embeddings=64,
         initializer_range=0.5,
-        **({"num_labels": labels} if labels else {}),
+        **head,
     )
     torch.manual_seed(0)
     (BertForSequenceClassification(config) if labels else BertModel(config)).save_pretrained(folder)
@@ -210,7 +211,7 @@ def _store_bert(folder: Path, labels: int) -> None:
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
-    fast: Any = PreTrainedTokenizerFast(
+    fast: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
     )
     fast.save_pretrained(folder)
