@@ -66,8 +66,8 @@ def passes_or_refuses(subject: WorkflowSubject) -> None:
 
 @check("workflow", seconds=60)
 def a_wrong_request_is_wrong_alone(subject: WorkflowSubject) -> None:
-    """Preparing gives for each task, in order, a request of at most as many tokens as the context has, or the error that
-    is its own; the others are what they are without it."""
+    """Preparing gives for each task, in order, a request of at most as many tokens as the context has, or the error
+    that is its own; the others are what they are without it."""
     host = subject.host()
     good = subject.tasks(host)
     alone = host.prepared(good)
