@@ -30,8 +30,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 import numpy as np
 import torch
 import transformers
+from guideway_engine.linear import use_onednn
 from guideway_engine.prefill.forward import Forward, Ragged
-from guideway_engine.runners.transformers.linear import use_onednn
 from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
 

@@ -22,8 +22,8 @@ ELSEWHERE = {
 }
 """Pages with a test of their own, which takes all their blocks in turn and says more of what comes of them."""
 
-SLOW = {"plugins/guideway-xla/README.md"}
-"""Pages whose programs take half a minute or more."""
+SLOW = {"docs/serving.md", "plugins/guideway-xla/README.md"}
+"""Pages whose programs take long."""
 
 
 def test_pages_with_a_test_of_their_own_have_it() -> None:

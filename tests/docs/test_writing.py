@@ -17,7 +17,7 @@ from tests.support.stages import everyday
 PAGES = {kind: f"docs/writing/{kind}.md" for kind in ("grammar", "device", "modifier", "worker", "hooks", "attention")}
 
 WORKFLOW = "docs/writing/workflow.md"
-"""Its contract is not settled, and there are no checks to certify it with."""
+"""Its contract is not settled, and `plugins new` begins none."""
 
 
 def test_there_is_a_page_per_kind_that_can_be_begun() -> None:

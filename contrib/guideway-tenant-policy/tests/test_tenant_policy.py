@@ -189,3 +189,15 @@ def test_limits_can_be_built_in_code() -> None:
     replace(limits, max_tokens=None).check(request(), CONTEXT)
     with pytest.raises(InvalidConfiguration, match="min_temperature must be finite"):
         Limits(min_temperature=float("inf"))
+
+
+def test_what_generates_nothing_is_held_against_the_limits_that_mean_something_then() -> None:
+    limits = Limits(max_tokens=1, min_temperature=1.0, max_prompt_tokens=5, min_priority=0)
+    embedding = replace(request(max_tokens=None), task="embed")
+    limits.check(embedding, CONTEXT)
+    with pytest.raises(InvalidRequest, match="at most 5, not 6"):
+        limits.check(replace(embedding, prompt_token_ids=(1,) * 6), CONTEXT)
+    with pytest.raises(InvalidRequest, match="priority"):
+        limits.check(replace(embedding, params=SamplingParams(priority=-1)), CONTEXT)
+    with pytest.raises(InvalidRequest, match="max_tokens"):
+        limits.check(replace(embedding, task="generate"), CONTEXT)

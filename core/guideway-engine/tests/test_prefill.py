@@ -189,6 +189,23 @@ def test_a_text_of_few_tokens_is_read_further(side: str) -> None:
     assert found == (wanted[: len(found)] if side == "right" else wanted[-len(found) :])
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("length", [1, 4, 9])
+def test_little_more_is_read_than_is_kept(length: int, side: str) -> None:
+    words = ["abcdefgh"[i] * length for i in range(8)]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    read: list[int] = []
+
+    def encode(piece: str) -> Any:
+        read.append(len(piece))
+        return tokenizer.encode(piece, add_special_tokens=False)
+
+    text = " ".join(random.Random(0).choices(words, k=100_000))
+    assert len(cut_text(text, 510, side, encode).ids) > 510  # type: ignore[arg-type]
+    assert sum(read) < 1.6 * 510 * (length + 1)
+
+
 def test_a_pair_loses_the_end_of_its_second_text(tmp_path: Path) -> None:
     folder = stored(encoder("Bert", "ForSequenceClassification", num_labels=1), tmp_path)
     document = " ".join(f"w{i}" for i in range(200))
@@ -259,7 +276,8 @@ def test_what_an_engine_does_not_serve_is_refused_by_name(bert: Path, engine: En
         engine.generate("w1")
     with pytest.raises(UnsupportedCapability, match="serves embed and not rerank"):
         engine.rerank("w1", ["w2"])
-    for refused in (lambda: engine.step(), lambda: engine.vocabulary, engine.check_health):
+    engine.check_health()
+    for refused in (lambda: engine.step(), lambda: engine.vocabulary):
         with pytest.raises(UnsupportedCapability):
             refused()
     (result,) = engine.run("embed", ["w1"], {"constraint": object()})

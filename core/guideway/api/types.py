@@ -433,9 +433,13 @@ class Submission:
     else is wrong with it may be found later."""
 
     request_id: str
-    prompt: str | tuple[int, ...] | tuple[Mapping[str, Any], ...] | None
-    """Text, token ids or chat messages, as it came; None where the host knows its token ids alone."""
+    prompt: str | tuple[int, ...] | tuple[str, str] | tuple[Mapping[str, Any], ...] | None
+    """Text, token ids, a pair of texts or chat messages, as it came; None where the host knows its token ids alone. A
+    workflow of a stranger's may take more."""
     params: SamplingParams
+    """Those of its task, if that is not ``generate``, are `priority` alone."""
+    task: str = "generate"
+    """The task, such as ``generate``, ``embed``, ``rerank``, ``classify``."""
     prompt_token_ids: tuple[int, ...] | None = None
     """The token ids of the prompt, if the host knows them already."""
     tenant: str = ""
@@ -452,6 +456,8 @@ class Request:
     params: SamplingParams
     seed: int = 0
     """`SamplingParams.seed`, or the seed drawn in its place."""
+    task: str = "generate"
+    """The task, such as ``generate``, ``embed``, ``rerank``, ``classify``."""
     prompt: str | None = None
     """The text of the prompt where the host knows it."""
     tenant: str = ""

@@ -38,7 +38,7 @@ ENABLE_VARIABLE = "GUIDEWAY_PLUGINS_ENABLE"
 
 BROUGHT_BY = {
     "conform": "conformance",
-    **dict.fromkeys(("classify", "config", "embed", "generate", "inspect", "rerank"), "engine"),
+    **dict.fromkeys(("classify", "config", "embed", "generate", "inspect", "rerank", "serve"), "engine"),
 }
 """By command of another distribution of ours: the extra that installs it."""
 

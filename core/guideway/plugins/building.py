@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from guideway.api.limits import check_limits
 from guideway.api.types import Request, Submission
 from guideway.errors import GuidewayError, PluginLoadError, PluginUnavailable, blame, close_each
 from guideway.plugins.contract import check_built
-from guideway.plugins.hooks import Hook, Hooks
+from guideway.plugins.hooks import Hook, Hooks, Validator
 
 if TYPE_CHECKING:
     from guideway.api import (
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         GrammarStrategy,
         LogitModifier,
         ModifierContext,
-        ValidationContext,
         Vocabulary,
     )
 
@@ -106,10 +105,10 @@ def build_modifiers(
     return modifiers
 
 
-def validators(hooks: Hooks) -> dict[type, list[tuple[str, Callable[[Any, ValidationContext], None]]]]:
+def validators(hooks: Hooks) -> dict[type, list[tuple[str, Validator]]]:
     """By what they validate, a `Submission` or a `Request`, the hooks that do, each with the id of its plugin."""
 
-    def calling(hook: Hook, argument: str) -> Callable[[Any, ValidationContext], None]:
+    def calling(hook: Hook, argument: str) -> Validator:
         return lambda subject, context: hook(**{argument: subject, "context": context})
 
     return {

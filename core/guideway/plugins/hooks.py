@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from guideway.errors import InvalidRequest, PluginError, blame, contain, text_of
 from guideway.plugins.loading import Loaded, hook_manager
 
-__all__ = ["Hook", "Hooks"]
+if TYPE_CHECKING:
+    from guideway.api.hooks import ValidationContext
+    from guideway.api.types import Request, Submission
+
+__all__ = ["Hook", "Hooks", "Validator", "observe", "validate"]
+
+log = logging.getLogger(__name__)
+
+Validator: TypeAlias = "Callable[[Any, ValidationContext], None]"
+"""Given a `Submission` or a `Request`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,29 @@ class Hooks:
         for plugin in reversed(once):
             manager.register(plugin.component, name=plugin.record.id)
         return Hooks(**{name: _taken(getattr(manager.hook, f"guideway_{name}")) for name in Hooks.__slots__})
+
+
+def validate(plugin: str, validator: Validator, subject: Submission | Request, context: ValidationContext) -> None:
+    """Ask one validator. One that breaks refuses what it is asked of too, because what it guards is not known to hold.
+    Raises `InvalidRequest`."""
+    try:
+        with blame(plugin, f"validate_{type(subject).__name__.lower()}", passing=(InvalidRequest,)):
+            validator(subject, context)
+    except PluginError as error:
+        raise InvalidRequest(
+            f"validator {plugin} failed, so the request is refused: {text_of(error.__cause__ or error)}",
+            field="request",
+        ) from error
+
+
+def observe(hooks: Sequence[Hook], **arguments: object) -> None:
+    """Call observers; one that raises stops neither the request nor the others."""
+    for hook in hooks:
+        try:
+            hook(**arguments)
+        except BaseException as error:
+            contain(error)
+            log.warning("observer %s failed", hook.plugin, exc_info=True)
 
 
 def _taken(caller: Any) -> tuple[Hook, ...]:

@@ -43,7 +43,7 @@ KINDS = {
         Kind("modifier", "guideway_logit_modifier", "LogitModifier"),
         Kind("worker", "guideway_worker_mixin", "WorkerMixin"),
         Kind(HOOKS, "", ""),
-        Kind("workflow", "guideway_workflow", "Workflow", provisional=True, unchecked=True),
+        Kind("workflow", "guideway_workflow", "Workflow", provisional=True),
         Kind("attention", "guideway_attention_backend", "AttentionBackend", provisional=True),
         Kind("executor", "guideway_executor", "Executor", provisional=True, unchecked=True),
         Kind("model", "guideway_model", "Model", provisional=True, unchecked=True),

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from guideway.api.hooks import ValidationContext
 from guideway.api.options import is_int, short_repr
@@ -24,17 +23,15 @@ from guideway.api.types import (
     Whitespace,
 )
 from guideway.api.vocabulary import Vocabulary
-from guideway.errors import InvalidRequest, LimitExceeded, PluginError, blame, did_you_mean, text_of
+from guideway.errors import InvalidRequest, LimitExceeded, did_you_mean
 from guideway.json_schema import check_regex, check_schema
+from guideway.plugins.hooks import Validator, validate
 from guideway.runtime.candidates import CandidateCache
 from guideway.runtime.compiler import Compiled
 from guideway.runtime.quarantine import Quarantine
 from guideway.runtime.sampling import is_text, python_number, validated
 
 __all__ = ["Admission", "Validator", "check_companions", "run_validators", "validate_request"]
-
-Validator = Callable[[Any, ValidationContext], None]
-"""Given a `Submission` or a `Request`."""
 
 MAX_TENANT_LENGTH = 256
 """Characters of `Request.tenant`: it is a name, and kept for as long as the host runs."""
@@ -118,19 +115,11 @@ def run_validators(
     context: ValidationContext,
     quarantine: Quarantine,
 ) -> None:
-    """Ask every hook that validates what `subject` is; one that breaks refuses it too, because what it guards is not
-    known to hold. Raises `InvalidRequest`, and `PluginUnavailable` for one in quarantine."""
-    phase = f"validate_{type(subject).__name__.lower()}"
-    for plugin, validate in validators.get(type(subject), ()):
+    """Ask every hook that validates what `subject` is, as `validate` does. Raises `InvalidRequest`, and
+    `PluginUnavailable` for one in quarantine."""
+    for plugin, validator in validators.get(type(subject), ()):
         quarantine.check(plugin)
-        try:
-            with blame(plugin, phase, passing=(InvalidRequest,)):
-                validate(subject, context)
-        except PluginError as error:
-            raise InvalidRequest(
-                f"validator {plugin} failed, so the request is refused: {text_of(error.__cause__ or error)}",
-                field="request",
-            ) from error
+        validate(plugin, validator, subject, context)
 
 
 def _token_ids(ids: object, field: str, num_tokens: int, context: ValidationContext) -> tuple[int, ...]:

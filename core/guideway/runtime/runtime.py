@@ -56,8 +56,9 @@ from guideway.errors import (
     text_of,
 )
 from guideway.pipeline.context import combined_bitmask
+from guideway.plugins.hooks import Validator
 from guideway.plugins.limits import Limits
-from guideway.runtime.admission import Admission, Validator, check_companions, run_validators, validate_request
+from guideway.runtime.admission import Admission, check_companions, run_validators, validate_request
 from guideway.runtime.bans import Bans, with_bans
 from guideway.runtime.checking import Checker, known
 from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler

@@ -47,9 +47,15 @@ class Limits:
 
     def check(self, request: Request, context: ValidationContext) -> None:
         """Raises `InvalidRequest`, naming field and limit."""
-        params, tenant = request.params, _named(request.tenant)
-        num_prompt_tokens = len(request.prompt_token_ids)
-        _at_most(self.max_prompt_tokens, num_prompt_tokens, "prompt", f"the prompt's length in tokens of {tenant}")
+        tenant = _named(request.tenant)
+        num_tokens = len(request.prompt_token_ids)
+        _at_most(self.max_prompt_tokens, num_tokens, "prompt", f"the prompt's length in tokens of {tenant}")
+        self._check_priority(request, tenant)
+        if request.task == "generate":
+            self._check_generated(request, context, tenant)
+
+    def _check_generated(self, request: Request, context: ValidationContext, tenant: str) -> None:
+        params, num_prompt_tokens = request.params, len(request.prompt_token_ids)
         if params.max_tokens is None:
             room = context.max_model_len - num_prompt_tokens
             _at_most(
@@ -78,6 +84,9 @@ class Limits:
             raise LimitExceeded(
                 f"temperature of {tenant} must be {allowed}, not {params.temperature:g}", field="temperature"
             )
+
+    def _check_priority(self, request: Request, tenant: str) -> None:
+        params = request.params
         if self.min_priority is not None and params.priority < self.min_priority:
             raise LimitExceeded(
                 f"priority of {tenant} must be at least {self.min_priority} (lower runs first), not {params.priority}",

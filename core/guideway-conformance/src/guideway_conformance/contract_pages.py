@@ -29,6 +29,7 @@ WHAT = {
     "worker": ("Worker mixins", "`WorkerMixin`", "core/guideway/api/worker.py"),
     "hooks": ("Hooks", "the validation hooks and observers", "core/guideway/api/hookspecs.py"),
     "attention": ("Attention backends", "`AttentionBackend`", "core/guideway/api/attention.py"),
+    "workflow": ("Workflows", "`Workflow` and its six parts", "core/guideway/api/workflow.py"),
 }
 REFUSED = (
     "Where a rule needs a capability, a plugin that does not declare it has to refuse its use with",

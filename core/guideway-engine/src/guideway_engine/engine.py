@@ -25,9 +25,11 @@ from guideway.errors import (
     contain,
     text_of,
 )
-from guideway.plugins import Hook, Plugins
+from guideway.plugins import Plugins
+from guideway.plugins.hooks import observe
 
 from guideway_engine.config import EngineArguments, EngineConfig, config_of
+from guideway_engine.settings import DECODE
 from guideway_engine.task_calls import TaskCalls
 from guideway_engine.workflows.choosing import open_workflow
 
@@ -134,6 +136,11 @@ class Engine(TaskCalls):
             on_finish=self._finished,
             restart=parts.restart,
         )
+
+    @property
+    def workflow(self) -> str:
+        """The workflow in service: `decode`, or the name of another one."""
+        return DECODE if self._serving is None else self._serving.workflow.name
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -320,9 +327,13 @@ class Engine(TaskCalls):
 
     def check_health(self) -> None:
         """Raise `Unhealthy` if requests are refused that nothing is wrong with, such as where no thread is left that
-        compiles or no grammar host can be started, and `EngineClosed`. For a probe; may be called from any thread."""
-        self._check_open()
-        self._runtime.check_health()
+        compiles, no grammar host can be started, or a part of its workflow has broken, and `EngineClosed`. For a probe;
+        may be called from any thread."""
+        self._check_not_closed()
+        if self._serving is not None:
+            self._serving.check_health()
+        else:
+            self._runtime.check_health()
 
     def new_arrival(self) -> int:
         """The number of a request that has come: of two that wait, the one with the lower number goes first. May be
@@ -336,7 +347,7 @@ class Engine(TaskCalls):
 
         try:
             self._check_open()
-            self._observe(self._hooks.request_started, request=group.request)
+            observe(self._hooks.request_started, request=group.request)
         except BaseException:
             self.withdraw(group)
             raise
@@ -468,9 +479,12 @@ class Engine(TaskCalls):
             raise InvalidRequest("this generation belongs to another engine", field="generation")
 
     def _check_open(self) -> None:
+        self._check_not_closed()
+        self.check_decodes()
+
+    def _check_not_closed(self) -> None:
         if self._closed:
             raise EngineClosed("the engine is closed and takes no more requests; create a new one")
-        self.check_decodes()
 
     def check_decodes(self) -> None:
         """Raise `UnsupportedCapability` unless this engine generates text. May be called from any thread."""
@@ -482,8 +496,7 @@ class Engine(TaskCalls):
             )
 
     def _served(self, task: str) -> Serving:
-        if self._closed:
-            raise EngineClosed("the engine is closed and takes no more requests; create a new one")
+        self._check_not_closed()
         if self._serving is None:
             raise UnsupportedCapability(
                 f"this engine generates text, with generate and chat; to {task}, open one with workflow={task!r} and a "
@@ -526,18 +539,9 @@ class Engine(TaskCalls):
         assert result is not None
         for output in result.outputs:
             if output.finish_reason is FinishReason.INTERNAL_ERROR:
-                self._observe(self._hooks.request_failed, request=group.request, error=output.error)
+                observe(self._hooks.request_failed, request=group.request, error=output.error)
                 break
-        self._observe(self._hooks.request_finished, request=group.request, result=result)
-
-    def _observe(self, hooks: Sequence[Hook], **arguments: object) -> None:
-        """Call observers; one that raises stops neither the request nor the others."""
-        for hook in hooks:
-            try:
-                hook(**arguments)
-            except BaseException as error:
-                contain(error)
-                log.warning("observer %s failed", hook.plugin, exc_info=True)
+        observe(self._hooks.request_finished, request=group.request, result=result)
 
 
 def _one_each(value: Any, one: type, prompts: Sequence[Any], field: str) -> Sequence[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from threading import Event, Semaphore
 from typing import Any, ClassVar
 
 from guideway.api import GuidewayError, Prepared, Task
@@ -82,3 +83,21 @@ class BrokenScheduler(PrefillScheduler):
         if self._requests:
             raise RuntimeError("the scheduler is broken")
         return None
+
+
+class Gate:
+    """Holds up `GatedRunner`, and tells a test how far it has come."""
+
+    tickets = Semaphore()
+    reached = Event()
+    steps: ClassVar[int] = 0
+
+
+class GatedRunner(PoolingRunner):
+    """Takes a ticket for each step."""
+
+    def execute(self, step: Any) -> Any:
+        Gate.reached.set()
+        Gate.tickets.acquire(timeout=60)
+        Gate.steps += 1
+        return super().execute(step)

@@ -11,6 +11,7 @@ import time
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import fields
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -34,7 +35,7 @@ USED = ("model", "workflow", "device", "dtype", "executor", "max_model_len", "pl
 
 MATRIX = ".npy"
 
-RESULTS: dict[str, Callable[..., Result]] = {"embed": Embedding, "rerank": Score, "classify": Classification}
+RESULTS: dict[str, type[Result]] = {"embed": Embedding, "rerank": Score, "classify": Classification}
 
 DOING = {"embed": "embedding", "rerank": "ranking", "classify": "classifying"}
 
@@ -185,10 +186,21 @@ def _results(
 
     def each() -> Iterator[Result]:
         for entry in asked:
-            yield next(results) if entry.error is None else RESULTS[task](request_id=entry.id, error=entry.error)
+            yield (
+                _as(RESULTS[task], next(results))
+                if entry.error is None
+                else RESULTS[task](request_id=entry.id, error=entry.error)
+            )
             advance()
 
     return time.monotonic(), each()
+
+
+def _as(cls: type[Result], result: Any) -> Result:
+    """A result of a stranger's workflow as one of ours, with the fields that it has."""
+    if isinstance(result, cls):
+        return result
+    return cls(**{each.name: getattr(result, each.name) for each in fields(cls) if hasattr(result, each.name)})
 
 
 def _writer(

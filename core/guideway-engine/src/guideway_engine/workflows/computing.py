@@ -32,9 +32,9 @@ class Computing:
         except BaseException as error:
             return self.named(error)
 
-    def results(self, work: Sequence[Prepared], call: Call | GuidewayError) -> list[Any]:
-        """The result of each request. If the step failed, each is computed by itself, so that whatever one of them
-        does ends that one alone."""
+    def results(self, work: Sequence[Prepared], call: Call | GuidewayError) -> list[Any | GuidewayError]:
+        """The result of each request, or why it has none. If the step failed, each is computed by itself, so that
+        whatever one of them does ends that one alone."""
         found = self._read(work, call)
         if isinstance(found, GuidewayError):
             if isinstance(found, WorkerLost):
@@ -42,10 +42,7 @@ class Computing:
             if len(work) > 1:
                 return [self.results([one], self.submit([one]))[0] for one in work]
             found = [found]
-        return [
-            self._parts.output_processor.failed(request.task, each) if isinstance(each, GuidewayError) else each
-            for request, each in zip(work, found, strict=True)
-        ]
+        return found
 
     def _read(self, work: Sequence[Prepared], call: Call | GuidewayError) -> list[Any] | GuidewayError:
         if isinstance(call, GuidewayError):

@@ -17,6 +17,7 @@ from guideway.api.workflow import Prepared, Task
 from guideway.errors import GuidewayError, InvalidConfiguration
 
 from guideway_engine.workflows.computing import Computing
+from guideway_engine.workflows.hooks import Listening
 from guideway_engine.workflows.parts import Parts
 
 __all__ = ["Driver", "Mode", "mode_for"]
@@ -57,9 +58,10 @@ def mode_for(asked: object, where: str) -> Mode:
 class Driver:
     """Serves any number of callers, each in a thread of its own."""
 
-    def __init__(self, parts: Parts, computing: Computing, mode: Mode) -> None:
+    def __init__(self, parts: Parts, computing: Computing, listening: Listening, mode: Mode) -> None:
         self._parts = parts
         self._computing = computing
+        self._listening = listening
         self._mode = mode
         self._most = parts.scheduler.window()
         self._entries: dict[Task, Entry] = {}
@@ -70,6 +72,8 @@ class Driver:
         self._driving = False
         """True while a caller computes, in the mode ``sync``."""
         self._closed = False
+        self.broken: GuidewayError | None = None
+        """Why there will be no more results; None: there will be."""
         self._threads: list[Thread] = []
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Any]:
@@ -113,6 +117,7 @@ class Driver:
                 pending.append(entry)
                 try:
                     self._parts.input_processor.check(task)
+                    self._listening.check(task)
                 except GuidewayError as error:
                     entry.result, entry.done = self._parts.output_processor.failed(task, error), True
                     continue
@@ -183,14 +188,32 @@ class Driver:
                 raise ValueError(f"{len(requests)} requests of {len(tasks)} tasks")
         except BaseException as error:
             requests = [self._computing.named(error)] * len(tasks)
+        requests = [self._admitted(request) for request in requests]
+        given_up = []
         with self._changed:
             for task, request in zip(tasks, requests, strict=True):
                 if isinstance(request, Prepared):
                     self._parts.scheduler.prepared(request)
+                    if task not in self._entries:
+                        given_up.append(task)
                 else:
                     self._parts.scheduler.abort(task)
-                    self._finish(task, self._parts.output_processor.failed(task, request))
+                    self._finish(task, request)
             self._changed.notify_all()
+        for task in given_up:
+            self._listening.ended(task, given_up=True)
+
+    def _admitted(self, request: Prepared | GuidewayError) -> Prepared | GuidewayError:
+        """A request that validators let pass, of which observers are told; else why not."""
+        if isinstance(request, GuidewayError) or request.task not in self._entries:
+            return request
+        try:
+            admitted = self._listening.admit(request)
+        except GuidewayError as error:
+            return error
+        if admitted is not None:
+            self._listening.started(request.task, admitted)
+        return request
 
     def _next(self) -> list[Prepared] | None:
         """The next work. Called by who holds `_changed`, too."""
@@ -200,6 +223,8 @@ class Driver:
             return None if work is None else list(work)
 
     def _deliver(self, work: list[Prepared], results: list[Any]) -> None:
+        for request, result in zip(work, results, strict=True):  # before their callers go on
+            self._listening.ended(request.task, result if isinstance(result, GuidewayError) else None)
         with self._changed:
             self._parts.scheduler.finished(work)
             for request, result in zip(work, results, strict=True):
@@ -209,14 +234,20 @@ class Driver:
     def _finish(self, task: Task, result: Any) -> None:
         entry = self._entries.pop(task, None)
         if entry is not None:  # else its caller has gone
+            if isinstance(result, GuidewayError):
+                result = self._parts.output_processor.failed(task, result)
             entry.result, entry.done = result, True
 
     def _abandon(self, pending: Pending) -> None:
+        given_up = []
         with self._changed:
             for entry in pending:
                 if self._entries.pop(entry.task, None) is not None:
                     self._parts.scheduler.abort(entry.task)
+                    given_up.append(entry.task)
             self._changed.notify_all()
+        for task in given_up:
+            self._listening.ended(task, given_up=True)
 
     # The threads of the other modes
 
@@ -236,7 +267,8 @@ class Driver:
         try:
             target()
         except BaseException as error:
-            self._end_all(self._computing.named(error))
+            self.broken = self._computing.named(error)
+            self._end_all(self.broken)
             raise
 
     def _tokenize(self) -> None:
@@ -266,7 +298,10 @@ class Driver:
     def _end_all(self, error: GuidewayError) -> None:
         with self._changed:
             self._closed = True
-            for task in list(self._entries):
+            ended = list(self._entries)
+            for task in ended:
                 self._parts.scheduler.abort(task)
-                self._finish(task, self._parts.output_processor.failed(task, error))
+                self._finish(task, error)
             self._changed.notify_all()
+        for task in ended:
+            self._listening.ended(task, error)

@@ -7,10 +7,11 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from guideway.api.hooks import ValidationContext
 from guideway.api.options import mismatch
 from guideway.api.provisional import Executor
 from guideway.api.workflow import ModelFolder, Task, Workflow, WorkflowContext
-from guideway.errors import InvalidConfiguration, InvalidRequest, UnsupportedCapability, close_each
+from guideway.errors import InvalidConfiguration, InvalidRequest, Unhealthy, UnsupportedCapability, close_each
 from guideway.plugins import Plugins
 from guideway.plugins.building import building
 
@@ -18,6 +19,7 @@ from guideway_engine.config import EngineConfig
 from guideway_engine.settings import EngineSettings
 from guideway_engine.workflows.computing import Computing
 from guideway_engine.workflows.driver import Driver, mode_for
+from guideway_engine.workflows.hooks import Listening
 from guideway_engine.workflows.parts import WorkflowWorkers, addresses, make_parts, options_of
 
 __all__ = ["Serving"]
@@ -54,6 +56,16 @@ class Serving:
             [("workflow", workflow.name)],
             {"model": config.model, "dtype": config.dtype, "device": config.device},
         )
+        listening = Listening(
+            plugins.hooks(),
+            ValidationContext(
+                model=config.model,
+                max_model_len=context.max_model_len,
+                vocabulary_size=int(model.config.get("vocab_size") or 0),
+                grammars=(),
+                modifiers=(),
+            ),
+        )
         make_executor: type[Executor] = plugins.load("executor", config.executor)
         executor_options = dict(config.options.get(f"executor.{make_executor.name}", {}))
         with building(f"executor.{make_executor.name}"):
@@ -67,7 +79,7 @@ class Serving:
         except BaseException:
             self._executor.close()
             raise
-        self._driver = Driver(parts, Computing(workflow.name, parts, self._executor), mode)
+        self._driver = Driver(parts, Computing(workflow.name, parts, self._executor), listening, mode)
         log.info("workflow %s serves %s, driven %s", workflow.name, model.architecture, mode)
 
     def run(
@@ -110,6 +122,11 @@ class Serving:
         """The methods of an engine that it serves, in words."""
         return ", ".join(f"{task}()" if task in OF_ENGINE else f"run({task!r}, ...)" for task in self.workflow.tasks)
 
+    def check_health(self) -> None:
+        """Raise `Unhealthy` if a part has broken, so that nothing is computed any more."""
+        if broken := self._driver.broken:
+            raise Unhealthy(f"the workflow {self.workflow.name!r} serves nothing any more: {broken}")
+
     def close(self) -> None:
         """End what is under way, and let the worker go."""
         close_each([("driver", self._driver.close), ("executor", self._executor.close)])
@@ -124,11 +141,6 @@ def _check_fields(workflow: type[Workflow], config: EngineConfig) -> None:
                 f"{name} is about generating text, and the workflow {workflow.name!r} generates none; leave it out",
                 field=name,
             )
-    if config.plugins.enable:
-        raise InvalidConfiguration(
-            f"the workflow {workflow.name!r} calls no hooks yet, so [plugins] enable must be empty",
-            field="plugins.enable",
-        )
 
 
 def _max_length(workflow: type[Workflow], model: ModelFolder, asked: int | None) -> int:

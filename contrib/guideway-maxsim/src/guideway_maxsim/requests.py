@@ -1,0 +1,78 @@
+"""The way in: pairs are looked at, then tokenized."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from guideway.api import (
+    GuidewayError,
+    InputProcessor,
+    InvalidRequest,
+    LimitExceeded,
+    Prepared,
+    RequestProcessor,
+    Task,
+    WorkflowContext,
+)
+from transformers import AutoTokenizer
+
+__all__ = ["BothTexts", "Pairs"]
+
+
+class Pairs(InputProcessor):
+    """Takes pairs of texts."""
+
+    def check(self, task: Task) -> None:
+        value = task.value
+        if not (isinstance(value, Sequence) and len(value) == 2 and all(isinstance(text, str) for text in value)):
+            raise InvalidRequest("what is ranked is a pair of texts: a query and a document", field="input")
+        for text in value:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidRequest(
+                    "a text holds a lone surrogate, which no text can contain", field="input"
+                ) from error
+        if unknown := set(task.params) - {"truncate"}:
+            raise InvalidRequest(f"there is no parameter {min(unknown)!r}; there is truncate", field=min(unknown))
+        if task.params.get("truncate") not in (None, "refuse", "right"):
+            raise InvalidRequest("truncate is 'refuse', or 'right' for the end of a document", field="truncate")
+
+
+class BothTexts(RequestProcessor):
+    """The ids of query and document one after the other, each with its special tokens; types tell them apart."""
+
+    def __init__(self, context: WorkflowContext) -> None:
+        super().__init__(context)
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(context.model.path, local_files_only=True)
+        self._tokenizer.backend_tokenizer.no_truncation()
+        self._tokenizer.backend_tokenizer.no_padding()
+        self._most = context.max_model_len // 2
+
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        texts = sorted({text for task in tasks for text in task.value})  # a query comes with many documents
+        encodings = self._tokenizer.backend_tokenizer.encode_batch(texts)
+        ids = {text: encoding.ids for text, encoding in zip(texts, encodings, strict=True)}
+        return [self._prepared(task, *(ids[text] for text in task.value)) for task in tasks]
+
+    def _prepared(self, task: Task, query: list[int], document: list[int]) -> Prepared | GuidewayError:
+        if len(query) > self._most:
+            return LimitExceeded(f"the query has {len(query)} tokens, and the model takes {self._most}", field="input")
+        truncated = len(document) > self._most
+        if truncated:
+            if (task.params.get("truncate") or self.context.options.truncate) == "refuse":
+                return LimitExceeded(
+                    f"the document has {len(document)} tokens, and the model takes {self._most}; have its end cut off "
+                    "with truncate='right'",
+                    field="input",
+                )
+            document = [*document[: self._most - 1], document[-1]]  # what ends a text stays
+        types = np.repeat(np.arange(2), [len(query), len(document)])
+        return Prepared(
+            task=task,
+            token_ids=np.array(query + document, dtype=np.int64),
+            token_types=types,
+            truncated=truncated,
+        )

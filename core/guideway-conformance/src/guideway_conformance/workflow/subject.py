@@ -1,0 +1,217 @@
+"""A workflow under test, with a model that it serves and requests that it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import numpy as np
+from guideway.api import (
+    GuidewayError,
+    InputProcessor,
+    InvalidRequest,
+    ModelFolder,
+    OutputProcessor,
+    Prepared,
+    RequestProcessor,
+    StepBuilder,
+    Task,
+    Workflow,
+    WorkflowContext,
+    WorkflowRunner,
+    WorkScheduler,
+)
+from guideway.api.options import parse_options
+from guideway.api.workflow import PARTS
+
+from guideway_conformance.subjects import HardwareAbsent, NotPerformed, Subject, expect
+
+__all__ = ["Host", "WorkflowSubject", "same"]
+
+MODEL = "model"
+"""The option of the suite that names the folder of a model; the others are the workflow's."""
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(60))]
+VALUES: tuple[Any, ...] = (
+    *("w1", "w2 w3 w4", "w5 w6 w7 w8 w9 w10 w11", "w1 w9"),
+    *(("w1", "w2 w3"), ("w4 w5 w6", "w7"), ("w1", "w8 w9 w10 w11"), ("w2 w3", "w3")),
+    *([2, 5, 6, 3], {"prompt": "w12 w13"}),
+)
+"""The requests that are tried where the settings name none: those that the input processor lets pass are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The six parts, called as a host calls them."""
+
+    input_processor: InputProcessor
+    request_processor: RequestProcessor
+    scheduler: WorkScheduler
+    step_builder: StepBuilder
+    runner: WorkflowRunner
+    output_processor: OutputProcessor
+
+    def results(self, work: Sequence[Prepared]) -> list[Any]:
+        """The results of one step, which goes to a worker of another process and back."""
+        step = pickle.loads(pickle.dumps(self.step_builder.build(work)))
+        output = pickle.loads(pickle.dumps(self.runner.execute(step)))
+        found = self.output_processor.results(work, output)
+        expect(len(found) == len(work), f"it gave {len(found)} results of {len(work)} requests")
+        return found
+
+    def prepared(self, tasks: Sequence[Task]) -> list[Prepared]:
+        """All tasks, none of which is wrong."""
+        found = self.request_processor.prepare(tasks)
+        expect(len(found) == len(tasks), f"it prepared {len(found)} requests of {len(tasks)} tasks")
+        for task, request in zip(tasks, found, strict=True):
+            expect(isinstance(request, Prepared), f"of {task.value!r}, which passed the check, came {request!r}")
+            assert isinstance(request, Prepared)
+            expect(request.task is task, f"in the place of {task.value!r} came {request.task.value!r}")
+        return found  # type: ignore[return-value]
+
+
+class WorkflowSubject(Subject):
+    """Makes parts for a model that the workflow serves: the one of the option ``model``, else one without weights, else
+    a small BERT of random weights."""
+
+    kind = "workflow"
+    component: type[Workflow]
+
+    @classmethod
+    def prepare(cls) -> None:
+        with contextlib.suppress(ImportError):
+            from transformers import BertModel  # noqa: F401 - slow to import
+
+    @cached_property
+    def model(self) -> ModelFolder:
+        """The model. Raises `HardwareAbsent` if the workflow serves none of those that can be made."""
+        said = ""
+        for folder in self._folders():
+            model = ModelFolder.read(folder)
+            reason = self.component.supports(model)
+            if reason is None:
+                return model
+            said = f"it serves no model that the suite has: {reason}; name one with the option {MODEL!r}"
+        raise HardwareAbsent(said)
+
+    def _folders(self) -> Iterator[Path]:
+        if given := self.settings.options.get(MODEL):
+            yield Path(given)
+            return
+        self._scratch = tempfile.TemporaryDirectory()
+        empty = Path(self._scratch.name, "empty")
+        empty.mkdir()
+        (empty / "config.json").write_text(json.dumps({"model_type": "conformance"}), "utf-8")
+        yield empty
+        for labels in (0, 1, 3):
+            folder = Path(self._scratch.name, f"bert{labels}")
+            _store_bert(folder, labels)
+            yield folder
+
+    @cached_property
+    def context(self) -> WorkflowContext:
+        """The context of every part."""
+        own = {name: value for name, value in self.settings.options.items() if name not in (MODEL, *PARTS)}
+        return WorkflowContext(
+            model=self.model,
+            max_model_len=self.component.default_length(self.model),
+            options=parse_options(self.component.options, own, where=f"workflow.{self.component.name}"),
+        )
+
+    def part(self, name: str) -> Any:
+        """A new part."""
+        address = self.settings.options.get(name, self.component.parts[name])
+        cls = resolve_name(address)
+        expect(
+            isinstance(cls, type) and issubclass(cls, PARTS[name]),
+            f"{name} {address!r} is no subclass of {PARTS[name].__name__}",
+        )
+        return cls(self.context)
+
+    def host(self) -> Host:
+        """All parts, with the model loaded."""
+        made = Host(**{name: self.part(name) for name in PARTS})
+        made.runner.load()
+        return made
+
+    def tasks(self, host: Host, *, at_least: int = 2) -> list[Task]:
+        """Requests that pass the check. Raises `NotPerformed` if too few do."""
+        asked = [(each.get("task"), each["input"], each.get("params", {})) for each in self.settings.requests]
+        found: list[Task] = []
+        for kind, value, params in asked or [(None, value, {}) for value in VALUES]:
+            task = self.task(value, kind=kind, params=params, arrival=len(found))
+            try:
+                host.input_processor.check(task)
+            except InvalidRequest:
+                continue
+            found.append(task)
+        if len(found) < at_least:
+            raise NotPerformed(f"of the requests that the suite has it takes {len(found)}; give it some in `requests`")
+        return found
+
+    def task(self, value: Any, *, kind: str | None = None, params: Any = None, arrival: int = 0) -> Task:
+        """One request."""
+        return Task(
+            request_id=f"request-{arrival}",
+            kind=kind or self.component.tasks[0],
+            value=tuple(value) if isinstance(value, list) and value and isinstance(value[0], str) else value,
+            params=params or {},
+            arrival=arrival,
+        )
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two results are equal as far as numbers of floating point can be."""
+    if isinstance(one, GuidewayError) or isinstance(other, GuidewayError):
+        return type(one) is type(other)
+    if is_dataclass(one) and not isinstance(one, type):
+        return type(one) is type(other) and all(
+            same(getattr(one, each.name), getattr(other, each.name)) for each in fields(one)
+        )
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, np.ndarray | np.generic | float):
+        return np.shape(one) == np.shape(other) and np.allclose(one, other, rtol=1e-3, atol=1e-4)
+    return bool(one == other)
+
+
+def _store_bert(folder: Path, labels: int) -> None:
+    """A BERT of random weights with its tokenizer; `labels`: 0 for none."""
+    try:
+        import torch
+        from tokenizers import Tokenizer, models, pre_tokenizers, processors
+        from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
+    except ImportError as error:
+        raise HardwareAbsent("a workflow needs a model: pip install 'guideway[engine]'") from error
+    head: Any = {"num_labels": labels} if labels else {}
+    config = BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+        **head,
+    )
+    torch.manual_seed(0)
+    (BertForSequenceClassification(config) if labels else BertModel(config)).save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    fast: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+    fast.save_pretrained(folder)

@@ -1,0 +1,114 @@
+"""The bodies of requests, as they are read and as the server describes them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from guideway.errors import InvalidRequest, LimitExceeded, passable
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+
+__all__ = ["MAX_INPUTS", "Body", "ClassifyBody", "EmbeddingsBody", "RerankBody", "inputs_of", "read_body"]
+
+MAX_INPUTS = 2048
+"""The most inputs of one call, as in OpenAI's API: what one call brings is in memory at once."""
+
+MAX_TENANT_LENGTH = 256
+"""The most characters of ``user``."""
+
+ONE_INPUT: dict[str, Any] = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}]
+}
+PAIR: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}
+DOCUMENT: dict[str, Any] = {
+    "anyOf": [{"type": "string"}, {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}]
+}
+
+B = TypeVar("B", bound="Body")
+
+
+def several(*items: dict[str, Any]) -> dict[str, Any]:
+    """The schema of one such input or a list of them."""
+    return {"anyOf": [*items[0]["anyOf"], {"type": "array", "items": {"anyOf": list(items)}, "maxItems": MAX_INPUTS}]}
+
+
+class Body(BaseModel):
+    """The fields that every call has. Inputs are taken as they are: what is wrong with one concerns that one alone."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str = Field(description="The name that the server gives its model, see /v1/models.")
+    user: str | None = Field(
+        default=None,
+        max_length=MAX_TENANT_LENGTH,
+        description="On whose behalf: users share a busy server fairly.",
+    )
+    priority: int = Field(default=0, description="Lower goes first.")
+    truncate: Literal["refuse", "right", "left"] | None = Field(
+        default=None, description="The policy for an input that is longer than the model's context."
+    )
+
+    @property
+    def tenant(self) -> str:
+        """`user`, or the empty name."""
+        return self.user or ""
+
+
+class EmbeddingsBody(Body):
+    """The body of ``/v1/embeddings``."""
+
+    input: Annotated[Any, WithJsonSchema(several(ONE_INPUT))]
+    dimensions: int | None = Field(default=None, ge=1, description="As many of a vector's first numbers.")
+    encoding_format: Literal["float", "base64"] = Field(
+        default="float", description="base64: of little-endian float32 numbers."
+    )
+
+
+class RerankBody(Body):
+    """The body of ``/v1/rerank``."""
+
+    query: Annotated[Any, WithJsonSchema({"type": "string"})]
+    documents: Annotated[list[Any], WithJsonSchema({"type": "array", "items": DOCUMENT, "maxItems": MAX_INPUTS})]
+    top_n: int | None = Field(default=None, ge=1, description="So many of the best, and those that failed.")
+    return_documents: bool = Field(default=True, description="Whether each result has the text of its document.")
+
+
+class ClassifyBody(Body):
+    """The body of ``/v1/classify``."""
+
+    input: Annotated[Any, WithJsonSchema(several(ONE_INPUT, PAIR))]
+
+
+def read_body(cls: type[B], raw: bytes) -> B:
+    """The body that `raw` is the JSON of. Raises `InvalidRequest`."""
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the body is no JSON: {passable(str(error))}", field="body") from None
+    if not isinstance(content, dict):
+        raise InvalidRequest("the body must be a JSON object", field="body")
+    if unknown := [name for name in content if name not in cls.model_fields]:
+        field = passable(unknown[0])
+        raise InvalidRequest(f"there is no field {field!r}; known: {', '.join(cls.model_fields)}", field=field)
+    try:
+        return cls.model_validate(content)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        field = ".".join(map(str, wrong["loc"]))
+        raise InvalidRequest(f"{field}: {wrong['msg']}", field=field) from None
+
+
+def inputs_of(given: Any, field: str = "input") -> list[Any]:
+    """The inputs of a call: one text or one list of token ids is a list of one. Raises `InvalidRequest`, and
+    `LimitExceeded` if there are too many."""
+    if isinstance(given, str | dict):
+        return [given]
+    if not isinstance(given, list) or not given:
+        raise InvalidRequest(f"{field} must be a text or a list that is not empty", field=field)
+    if all(isinstance(item, int) and not isinstance(item, bool) for item in given):
+        return [given]
+    if len(given) > MAX_INPUTS:
+        raise LimitExceeded(
+            f"{field} has {len(given)} items, and one call takes {MAX_INPUTS}; send several calls", field=field
+        )
+    return given

