@@ -75,7 +75,17 @@ def one(strategy: GrammarStrategy, lexicon: Lexicon, schema: Any, more: int, fou
     grammar = strategy.compile(constraint)
     matcher = new_matcher(strategy, grammar, stops)
     reserve = Reserve.of(constraint, strategy.vocabulary)
-    shortest = find_completion(matcher, lexicon, stops, limit=MOST, past=(), cursor=START, witnesses=reserve.witnesses)
+    shortest = find_completion(
+        matcher,
+        lexicon,
+        stops,
+        limit=MOST,
+        past=(),
+        cursor=START,
+        witnesses=reserve.witnesses,
+        most_tried=reserve.most_tried,
+        most_masks=reserve.most_masks,
+    )
     if shortest is None:
         return "no completion found"
     found.lengths.append(len(shortest))

@@ -4,7 +4,9 @@ settings, twenty schemas of a corpus and those below.
 An answer that is cut counts against us unless no output was found that fits; a schema that is refused, unless that is
 proved, or the strategy does not serve it.
 
-``python -m tests.benchmarks.unseen_schemas CORPUS [--strategy llguidance] [--seed 7] [--write]``
+``python -m tests.benchmarks.unseen_schemas CORPUS [--strategy NAME ...] [--seed 7] [--write]``
+
+Without strategies those that `guideway generate` takes: ours, in its order.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from guideway.runtime.closing.search import find_completion
 from guideway.runtime.replay import new_matcher
 
 RESULTS = Path(__file__).parent / "results" / "unseen_schemas.md"
+STRATEGIES = ("llguidance", "lmfe", "outlines", "xgrammar")
 PROMPT = [{"role": "user", "content": "Fill in the form about Peter Young, 49, from Berlin."}]
 BUDGETS = (96, 160)
 NUM_REAL = 20
@@ -95,16 +98,17 @@ def shortest(engine: Engine, strategy: str, schema: Any) -> int | None:
     return None if found is None else len(found)
 
 
-def outcome(engine: Engine, strategy: str, schema: Any, budget: int, result: GenerationResult) -> str:
+def outcome(engine: Engine, schema: Any, budget: int, result: GenerationResult) -> str:
     if isinstance(result.error, UnsupportedGrammar):
-        return "not served by the strategy"
+        return "not served by any strategy"
     if isinstance(result.error, InvalidRequest) and re.search("fits into", str(result.error)):
         return "refused: no output fits, proved"
     if result.error is not None:
         return f"failed: {type(result.error).__name__}"
     output = result.outputs[0]
     if output.finish_reason.value != "stop":
-        least = shortest(engine, strategy, schema)
+        assert result.strategy is not None
+        least = shortest(engine, result.strategy, schema)
         return (
             "cut, and an output was found that fits"
             if least and least <= budget
@@ -122,25 +126,30 @@ def outcome(engine: Engine, strategy: str, schema: Any, budget: int, result: Gen
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="the folder with jsonschemabench_sample.jsonl")
-    parser.add_argument("--strategy", default="llguidance")
+    parser.add_argument("--strategy", action="append")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     lines = (arguments.corpus / "jsonschemabench_sample.jsonl").read_text("utf-8").splitlines()
     real = random.Random(arguments.seed).sample([json.loads(line)["schema"] for line in lines], NUM_REAL)
     found: Counter[str] = Counter()
-    with Engine("demo", grammar=(arguments.strategy,)) as engine:
+    strategies = tuple(arguments.strategy or STRATEGIES)
+    with Engine("demo", grammar=strategies) as engine:
         for budget in BUDGETS:
             schemas = [*real, *OWN]
             params = [SamplingParams(max_tokens=budget, constraint=JsonSchema(schema)) for schema in schemas]
             for schema, result in zip(schemas, engine.generate([PROMPT] * len(schemas), params), strict=True):
-                what = outcome(engine, arguments.strategy, schema, budget, result)
+                what = outcome(engine, schema, budget, result)
                 found[what] += 1
                 if not what.startswith(("complete and", "not served", "refused:")):
                     print(budget, what, str(result.error or result.outputs[0].text)[-160:])
-    packages = ", ".join(f"{name} {version(name)}" for name in ("guideway", "llguidance", "xgrammar", "jsonschema"))
-    command = (
-        f"python -m tests.benchmarks.unseen_schemas CORPUS --strategy {arguments.strategy} --seed {arguments.seed}"
+    libraries = ("guideway", "llguidance", "xgrammar", "outlines-core", "lm-format-enforcer", "jsonschema")
+    packages = ", ".join(f"{name} {version(name)}" for name in libraries)
+    command = " ".join(
+        [
+            f"python -m tests.benchmarks.unseen_schemas CORPUS --seed {arguments.seed}",
+            *(f"--strategy {name}" for name in arguments.strategy or ()),
+        ]
     )
     table = "\n".join(f"| {what} | {count} |" for what, count in found.most_common())
     text = f"# Schemas the demo model has not seen\n\n{packages}; `{command}`\n\n"

@@ -261,6 +261,10 @@ class _Judge:
             return self._judge(text)
         except (RecursionError, OverflowError) as error:
             raise Unjudged from error
+        except ValueError as error:
+            if "digits" not in str(error):
+                raise
+            raise Unjudged("Python does not write an integer of so many digits, which a message would have") from error
 
 
 _PATTERNS = re.compile(r'"pattern(?:Properties)?": (?:"[^"]*"|\{[^}]*)')

@@ -179,6 +179,9 @@ def one_of(writer: SchemaWriter, node: Node, depth: int) -> None:
 @_writer("oneOf:disjoint")
 def one_of_disjoint(writer: SchemaWriter, node: Node, depth: int) -> None:
     outer = writer.kind
+    if outer == "object" and writer.random.random() < 0.5:
+        node["oneOf"] = _told_apart(writer, depth)
+        return
     kinds = writer.random.sample(("string", "integer", "object", "array", "null", "boolean"), 2)
     branches = []
     for kind in {outer if outer in _DISJOINT else kinds[0]: None, kinds[1]: None}:
@@ -187,6 +190,17 @@ def one_of_disjoint(writer: SchemaWriter, node: Node, depth: int) -> None:
         branches.append({**(branch if isinstance(branch, dict) and "$ref" not in branch else {}), "type": kind})
     writer.kind = outer
     node["oneOf"] = branches
+
+
+def _told_apart(writer: SchemaWriter, depth: int) -> list[Any]:
+    """Objects that a property with a constant tells apart, or what they require and do not allow."""
+    branches: list[Any] = []
+    for name in ("a", "b"):
+        told = {"required": [name], "properties": {name: writer.child(depth)}, "additionalProperties": False}
+        if writer.random.random() < 0.7:
+            told = {"required": ["k"], "properties": {"k": {"enum": [name]}, "a": writer.child(depth)}}
+        branches.append({"type": "object", **told})
+    return branches
 
 
 _DISJOINT = ("string", "integer", "object", "array", "null", "boolean")

@@ -19,6 +19,7 @@ from guideway.json_schema.assertions import (
 )
 from guideway.json_schema.checking import check_schema, misspelt_keywords
 from guideway.json_schema.cursor import JsonCursor
+from guideway.json_schema.exclusion import Exclusion
 from guideway.json_schema.formats import FORMATS, has_format, with_patterns
 from guideway.json_schema.mistakes import check_regex
 from guideway.json_schema.patterns import pattern_details
@@ -30,6 +31,7 @@ __all__ = [
     "FORMATS",
     "KEYWORDS",
     "TYPES",
+    "Exclusion",
     "JsonCursor",
     "Pointer",
     "Schema",

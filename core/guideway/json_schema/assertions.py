@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from guideway.json_schema.exclusion import Exclusion
 from guideway.json_schema.patterns import pattern_details, repeats_a_repetition, string_details
 from guideway.json_schema.walking import Schema, ignores_beside_ref, walk
 
@@ -48,8 +49,8 @@ def keywords(schema: Schema) -> frozenset[str]:
     - ``$ref:nested-id`` for a local reference that is relative to an ``$id`` inside the schema, or that goes by a name
       in a schema that has one; ``$ref:siblings`` for one beside what its draft, named by ``$schema``, ignores there;
     - in place of the plain name, where it matters: ``format:date``; ``$ref:remote`` out of the document and
-      ``$ref:anchor``; ``allOf:several`` and ``patternProperties:several``; ``oneOf:disjoint`` where no two branches
-      have the same type; ``enum:mistyped`` and ``const:mistyped`` where a value is not of the ``type``;
+      ``$ref:anchor``; ``allOf:several`` and ``patternProperties:several``; ``oneOf:disjoint`` where it is proved that
+      no instance satisfies two branches; ``enum:mistyped`` and ``const:mistyped`` where a value is not of the ``type``;
       ``multipleOf:number`` unless the type is ``integer``; ``required:undeclared`` for names that are not in
       ``properties``; ``minProperties:optional`` beside properties that are not required; ``propertyNames:untyped``
       unless the names' type is ``string``; ``items:false``; ``items:list`` and ``exclusiveMinimum:draft4`` from older
@@ -70,17 +71,18 @@ def assertions(schema: Schema) -> Assertions:
     leaves_names_open = False
     seen: set[frozenset[str]] = set()
     ignores_siblings, by_name, nested = ignores_beside_ref(schema), False, False
+    exclusion = Exclusion(schema)
     for _, subschema, (_, resource) in walk(schema):
         leaves_names_open = leaves_names_open or _leaves_names_open(subschema)
         if isinstance(subschema, bool):
             found |= set() if subschema else {"false"}
             continue
-        own, typed = _own(subschema), subschema.get("type")
+        own, typed = _own(subschema, exclusion), subschema.get("type")
         if ignores_siblings and "$ref" in subschema:
             if len(own) > 1 or not subschema.keys().isdisjoint({"type", "$id", "id"}):
                 found.add("$ref:siblings")
             subschema = {"$ref": subschema["$ref"]}
-            own, typed = _own(subschema), None
+            own, typed = _own(subschema, exclusion), None
         names, pattern = subschema.get("patternProperties", ()), subschema.get("pattern", "")
         details = {f"pattern:{detail}" for detail in (*pattern_details(pattern), *string_details(pattern))}
         details |= {
@@ -130,7 +132,7 @@ def root_keywords(schema: Schema) -> frozenset[str]:
     subschemas, which hang from these."""
     if isinstance(schema, bool):
         return frozenset() if schema else frozenset({"false"})
-    return frozenset(_own(schema) | ({"type"} & schema.keys()))
+    return frozenset(_own(schema, Exclusion(schema)) | ({"type"} & schema.keys()))
 
 
 def combine(first: str, second: str) -> str:
@@ -144,8 +146,9 @@ def _combinations(names: Iterable[str]) -> Iterable[str]:
     return map("+".join, combinations(sorted(names, key=lambda name: _ORDER[name.partition(":")[0]]), 2))
 
 
-def _own(schema: Mapping[str, Any]) -> set[str]:
-    return {_name(keyword, schema) for keyword in KEYWORDS if keyword in schema and _asserts(keyword, schema)}
+def _own(schema: Mapping[str, Any], exclusion: Exclusion) -> set[str]:
+    asserting = (keyword for keyword in KEYWORDS if keyword in schema and _asserts(keyword, schema))
+    return {_name(keyword, schema, exclusion) for keyword in asserting}
 
 
 def _numbers(values: list[Any]) -> Iterator[int | float]:
@@ -210,7 +213,7 @@ def _beside_type(name: str, typed: object) -> str | None:
     return None if isinstance(typed, str) else f"{name}+{'untyped' if typed is None else 'types'}"
 
 
-def _name(keyword: str, schema: Mapping[str, Any]) -> str:
+def _name(keyword: str, schema: Mapping[str, Any], exclusion: Exclusion) -> str:
     value = schema[keyword]
     declared = schema.get("properties", {})
     match keyword:
@@ -222,7 +225,7 @@ def _name(keyword: str, schema: Mapping[str, Any]) -> str:
             return f"{keyword}:mistyped"
         case "allOf" if len(value) > 1:
             return "allOf:several"
-        case "oneOf" if _are_of_different_types(value):
+        case "oneOf" if exclusion.is_exclusive(schema):
             return "oneOf:disjoint"
         case "multipleOf" if schema.get("type") != "integer":
             return "multipleOf:number"
@@ -261,12 +264,6 @@ def _types_of(value: object) -> tuple[str, ...]:
         case float():
             return ("integer", "number") if value.is_integer() else ("number",)
     return ("array",) if isinstance(value, list) else ("object",)
-
-
-def _are_of_different_types(schemas: list[Any]) -> bool:
-    types = [schema.get("type") if isinstance(schema, Mapping) else None for schema in schemas]
-    names = {"number" if name == "integer" else name for name in types if isinstance(name, str)}
-    return len(names) == len(schemas)
 
 
 _NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}

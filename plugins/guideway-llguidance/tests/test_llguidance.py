@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from guideway.api import (
@@ -21,8 +22,8 @@ from guideway.api import (
     Vocabulary,
 )
 from guideway.api.bitmask import allocate
-from guideway.json_schema.prober import SupportTable
-from guideway_llguidance.strategy import SUPPORT
+from guideway.json_schema.prober import SupportTable, byte_vocabulary
+from guideway_llguidance.strategy import SUPPORT, Strategy
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]
 Ids = Callable[[str], list[int]]
@@ -55,13 +56,55 @@ def test_supports_refuses_what_does_not_compile(strategy: GrammarStrategy) -> No
     for schema, named in (
         ({"type": "array", "items": {}, "uniqueItems": True}, "uniqueItems"),
         ({"not": {"type": "integer"}}, "not"),
-        ({"type": "string", "format": "no-such"}, "format:no-such"),
         ({"type": "strin"}, "#/type"),
     ):
         reason = strategy.supports(JsonSchema(schema)).reason
         assert reason is not None and named in reason
         with pytest.raises((InvalidGrammar, UnsupportedGrammar)):
             strategy.compile(JsonSchema(schema))
+
+
+def test_a_format_that_nobody_knows_is_named_and_left_out() -> None:
+    schema = {"type": "object", "properties": {"format": {"type": "string", "format": "no-such", "maxLength": 1}}}
+    strategy, constraint = Strategy(byte_vocabulary(), {}), JsonSchema(schema)
+    support = strategy.supports(constraint)
+    assert not support.refused and support.unenforced == {"format:no-such"}
+    assert _takes(strategy, constraint, b'{"format":"x"}')
+    assert not _takes(strategy, constraint, b'{"format":"xy"}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"oneOf": [{"type": "object"}, {"type": "null"}]}, b"{}", b"1"),
+        (
+            {
+                "type": "object",
+                "required": ["kind"],
+                "oneOf": [{"properties": {"kind": {"enum": [k]}, k: {"type": "null"}}} for k in ("a", "b")],
+                "anyOf": [{"properties": {"x": {"const": 1}}}],
+            },
+            b'{"kind":"a","a":null}',
+            b'{"kind":"a","a":1}',
+        ),
+        (  # a reference leads into the branches: they stay what they are
+            {"properties": {"a": {"$ref": "#/oneOf/0"}}, "oneOf": [{"type": "object"}, {"type": "null"}]},
+            b'{"a":{}}',
+            b'{"a":null}',
+        ),
+    ],
+)
+def test_branches_that_exclude_each_other_are_taken(schema: dict[str, Any], right: bytes, wrong: bytes) -> None:
+    strategy, constraint = Strategy(byte_vocabulary(), {}), JsonSchema(schema)
+    assert not strategy.supports(constraint).refused and not strategy.supports(constraint).unenforced
+    assert _takes(strategy, constraint, right)
+    assert not _takes(strategy, constraint, wrong)
+
+
+def _takes(strategy: Strategy, constraint: JsonSchema, text: bytes) -> bool:
+    """Whether a strategy for a vocabulary of bytes takes a whole text."""
+    matcher = strategy.compile(constraint).matcher(strategy.vocabulary.stop_token_ids)
+    return matcher.accept([*text]) == len(text) and matcher.is_accepting()
 
 
 def test_supports_what_it_enforces(strategy: GrammarStrategy) -> None:

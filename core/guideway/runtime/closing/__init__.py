@@ -11,7 +11,7 @@ which it is proved that no output has less; and the shortest that was found, whi
 from __future__ import annotations
 
 from guideway.runtime.closing.closer import Budget, Closer, Record
+from guideway.runtime.closing.lexicon import Lexicon
 from guideway.runtime.closing.reserve import Reserve
-from guideway.runtime.closing.search import Lexicon
 
 __all__ = ["Budget", "Closer", "Lexicon", "Record", "Reserve"]

@@ -13,8 +13,9 @@ from guideway.api.grammar import Matcher
 from guideway.errors import UnsupportedCapability
 from guideway.json_schema.cursor import START, JsonCursor, Place
 from guideway.runtime.bans import Bans
+from guideway.runtime.closing.lexicon import Lexicon
 from guideway.runtime.closing.reserve import Reserve
-from guideway.runtime.closing.search import MAX_MASKS, MAX_TRIED, Lexicon, brings_about, find_completion
+from guideway.runtime.closing.search import MAX_TRIED, brings_about, find_completion
 
 __all__ = ["Budget", "Closer", "Record"]
 
@@ -213,11 +214,15 @@ class Closer:
         *,
         limit: int | None = None,
         may_lift: bool = True,
-        most_tried: int = MAX_TRIED,
-        most_masks: int = MAX_MASKS,
+        most_tried: int | None = None,
+        most_masks: int | None = None,
+        shortens: bool = True,
     ) -> tuple[Sequence[int], bool] | None:
         """Find what completes the output in `limit` tokens, or in what is left, without what is banned; else, where it
         `may_lift` that, with it; and whether it did."""
+        reserve = self._budget.reserve
+        most_tried = reserve.most_tried if most_tried is None else most_tried
+        most_masks = reserve.most_masks if most_masks is None else most_masks
         if limit is None:
             if self._budget.num_tokens < self._budget.reserve.fewest:
                 return None
@@ -240,6 +245,7 @@ class Closer:
                 bans=NO_BANS if lifts else bans,
                 most_tried=most_tried,
                 most_masks=most_masks,
+                shortens=shortens,
             )
             if found is not None:
                 return found, lifts
@@ -279,7 +285,8 @@ class Closer:
             self._accepted.append(token_id)
             try:
                 tried = FEW * len(path)
-                if self._find(matcher, may_lift=record.lifts_bans, most_tried=tried, most_masks=FEW_MASKS) is not None:
+                lifts = record.lifts_bans
+                if self._find(matcher, may_lift=lifts, most_tried=tried, most_masks=FEW_MASKS, shortens=False):
                     found.append(token_id)
             finally:
                 self.rollback(1)

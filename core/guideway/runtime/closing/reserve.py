@@ -13,6 +13,7 @@ from guideway.api.vocabulary import Vocabulary
 from guideway.json_schema import Schema, resolve
 from guideway.runtime.closing.fewest import Spelling, fewest_tokens
 from guideway.runtime.closing.patterns import Pattern
+from guideway.runtime.closing.search import MAX_MASKS, MAX_TRIED
 from guideway.runtime.guard.measures import Measures
 from guideway.runtime.guard.regex import shape_of
 
@@ -79,6 +80,16 @@ class Reserve:
     found by trying the ends of these."""
     fewest: int = 1
     """No output has fewer tokens, its stop token included: this is no estimate."""
+
+    @property
+    def most_tried(self) -> int:
+        """So many tokens a search for an ending tries at most: more where every output is long."""
+        return MAX_TRIED + 16 * self.fewest
+
+    @property
+    def most_masks(self) -> int:
+        """And so many bitmasks it fills."""
+        return MAX_MASKS + 2 * self.fewest
 
     @classmethod
     def of(cls, constraint: Constraint, vocabulary: Vocabulary) -> Reserve:

@@ -7,20 +7,20 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed, num_words, pack
+from guideway.api.bitmask import Bitmask
 from guideway.api.grammar import Matcher
-from guideway.api.vocabulary import Vocabulary
 from guideway.errors import ConformanceError, DeadEnd
 from guideway.json_schema.cursor import JsonCursor, Place
 from guideway.runtime.bans import Bans
+from guideway.runtime.closing.lexicon import SCALAR, Lexicon
+from guideway.runtime.closing.shortening import shortened
 from guideway.runtime.mask_block import GUARD
 
-__all__ = ["MAX_TRIED", "Lexicon", "brings_about", "find_completion"]
+__all__ = ["MAX_MASKS", "MAX_TRIED", "brings_about", "find_completion"]
 
 MAX_MASKS = 600
 """So many bitmasks a search fills at most: what bounds its work, since time would make it another one each time."""
@@ -33,146 +33,14 @@ DEEPER = (1, 2, 3, 4)
 tried, with a part of the work each."""
 RECENT = 12
 """Tokens looked back upon for what repeats itself."""
-LONGEST = 32
-"""Bytes of a token that a text is spelt with."""
 AT_MOST = 24
 """Tokens of one bitmask that are tried."""
+SHORT = 16
+"""Tokens of a completion that are too few for that a longer one could be made as short."""
+MUCH_LONGER = 2
+"""The times that a completion may have too many tokens before it is made shorter."""
 
-QUOTES = (b'"}}', b'"]}', b'"}', b'"]', b'"')
-"""The tokens that end a string, the longest first."""
-CLOSERS = (b"}}", b"]}", b"}", b"]")
-VALUES = (b"0", b'""', b"null", b"[]", b"{}", b"true", b"false", b"1", b'"', b"{", b"[", b"-")
-"""The shortest values, and what begins the others."""
-# bytes that are tried where a text is no JSON: what ends it first, and what patterns have between their parts
-MARKS = b"\">)]}';.,:/"
-SEPARATORS = b"/-.:@_#+=,;?&%$*!|~^()<>[]{}'" + b"0123456789" + bytes(range(65, 91)) + bytes(range(97, 123))
-TEXT = re.compile(rb'[^"\\\x00-\x1f]+')
-SCALAR = re.compile(rb"[0-9a-zA-Z.+-]+")
-BEGUN = re.compile(rb'"[^"\\\x00-\x1f]*|[0-9a-zA-Z.+-]+')
 PLAIN = re.compile(rb"[A-Za-z0-9]+")
-
-
-class Lexicon:
-    """The knowledge that closing has of a vocabulary's tokens."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.tokens = vocabulary.tokens
-        self.words = num_words(vocabulary.logits_width)
-
-    @cached_property
-    def ids(self) -> dict[bytes, int]:
-        """The first token of each text."""
-        found: dict[bytes, int] = {}
-        for token_id, token in enumerate(self.tokens):
-            if token:
-                found.setdefault(token, token_id)
-        return found
-
-    def spell(self, text: bytes) -> list[int] | None:
-        """Tokens of a text, the longest that begins what is left first; None if there are none of a byte."""
-        found, at = [], 0
-        while at < len(text):
-            lengths = range(min(self._longest, len(text) - at), 0, -1)
-            token_id = next((i for n in lengths if (i := self.ids.get(text[at : at + n])) is not None), None)
-            if token_id is None:
-                return None
-            found.append(token_id)
-            at += len(self.tokens[token_id])
-        return found
-
-    @cached_property
-    def _longest(self) -> int:
-        return min(LONGEST, int(self.lengths.max()))
-
-    @cached_property
-    def lengths(self) -> NDArray[np.int32]:
-        """Bytes of each token."""
-        return np.array([len(token) for token in self.tokens], dtype=np.int32)
-
-    @cached_property
-    def most_opened(self) -> int:
-        """The most objects and arrays that one token may open."""
-        opening = [token for token in self.tokens if b"{" in token or b"[" in token]
-        return max((token.count(b"{") + token.count(b"[") for token in opening), default=0)
-
-    @cached_property
-    def letters(self) -> list[int]:
-        """Tokens that can stand in any string."""
-        return self.of((b"a", b"q", b"Z"))
-
-    def has_letters(self, row: NDArray[np.int32]) -> bool:
-        """Return whether a row of a bitmask allows them all."""
-        return all(is_allowed(row[np.newaxis], 0, token_id) for token_id in self.letters)
-
-    @cached_property
-    def quotes(self) -> list[int]:
-        return self.of(QUOTES)
-
-    @cached_property
-    def closers(self) -> list[int]:
-        return self.of(CLOSERS)
-
-    @cached_property
-    def values(self) -> list[int]:
-        return self.of(VALUES)
-
-    @cached_property
-    def spelt_values(self) -> list[list[int]]:
-        """Tokens of each, also of those that take several."""
-        return [token_ids for text in VALUES if (token_ids := self.spell(text)) is not None]
-
-    @cached_property
-    def commas(self) -> list[int]:
-        return self.of((b',"', b","))
-
-    @cached_property
-    def colons(self) -> list[int]:
-        return self.of((b":",))
-
-    @cached_property
-    def text(self) -> NDArray[np.int32]:
-        """A row of the tokens that go on with a string, and do not end it."""
-        return self._row(TEXT)
-
-    @cached_property
-    def scalars(self) -> NDArray[np.int32]:
-        """A row of those that go on with a number or a word."""
-        return self._row(SCALAR)
-
-    @cached_property
-    def begun(self) -> NDArray[np.int32]:
-        """A row of those that begin a value which is no array and no object."""
-        return self._row(BEGUN)
-
-    def of(self, texts: Sequence[bytes]) -> list[int]:
-        """The tokens of those texts that have one."""
-        return [self.ids[text] for text in texts if text in self.ids]
-
-    @cached_property
-    def marks(self) -> list[int]:
-        """Single bytes that are neither letters nor digits, those first that end texts."""
-        return self.of([bytes([byte]) for byte in MARKS])
-
-    @cached_property
-    def separators(self) -> list[int]:
-        """Single bytes, those first that patterns have between their parts."""
-        return self.of([bytes([byte]) for byte in SEPARATORS])
-
-    @cached_property
-    def longest_first(self) -> NDArray[np.intp]:
-        """The tokens of text by their length."""
-        order = np.argsort(-self.lengths, kind="stable")
-        return order[self.lengths[order] > 0]
-
-    def _row(self, pattern: re.Pattern[bytes]) -> NDArray[np.int32]:
-        allowed = np.zeros((1, self.words * BITS_PER_WORD), dtype=np.bool_)
-        allowed[0, [i for i, token in enumerate(self.tokens) if pattern.fullmatch(token)]] = True
-        row: NDArray[np.int32] = pack(allowed)[0]
-        return row
-
-    def bits(self, row: Bitmask) -> NDArray[np.bool_]:
-        """By token whether a row of a bitmask allows it."""
-        return np.unpackbits(row.view(np.uint8), bitorder="little")[: len(self.tokens)].astype(bool)
 
 
 def find_completion(
@@ -187,11 +55,13 @@ def find_completion(
     bans: Bans | None = None,
     most_tried: int = MAX_TRIED,
     most_masks: int = MAX_MASKS,
+    shortens: bool = True,
 ) -> list[int] | None:
     """At most `limit` token ids, a stop token last, that `matcher` takes from where it stands; None if none were found.
     `past` are the last tokens it accepted, `cursor` where the output ends if it is JSON, `witnesses` are examples of
     what its strings, or of what is no JSON, it may be. `bans` are not in it, but for a stop token where all of them
-    are banned. At most about twice `most_tried` tokens are tried, and `most_masks` bitmasks filled.
+    are banned. At most about twice `most_tried` tokens are tried, and `most_masks` bitmasks filled; the same again for
+    a longer one, which is made shorter, where none is found and it `shortens`.
 
     Depth first: what closes what is open, then the shortest value, then how a witness goes on, then what the grammar
     asks for, a bitmask for each. If that fails, again with few levels.
@@ -199,6 +69,36 @@ def find_completion(
     of it is found. The matcher is left as it was. It is not always the shortest.
     """
     bans = bans or Bans()
+
+    def searched(limit: int) -> list[int] | None:
+        return _searched(matcher, lexicon, stop_token_ids, limit, past, cursor, witnesses, bans, most_tried, most_masks)
+
+    found = searched(limit)
+    if found is not None or not shortens or limit < SHORT:
+        return found
+    longer = searched(MUCH_LONGER * limit)
+    if longer is None:
+        return None
+
+    def is_free(token_ids: Sequence[int]) -> bool:
+        return not brings_about(bans, past, token_ids, lexicon)
+
+    shorter = shortened(matcher, lexicon, longer, cursor=cursor, is_free=is_free)
+    return shorter if len(shorter) <= limit else None
+
+
+def _searched(
+    matcher: Matcher,
+    lexicon: Lexicon,
+    stop_token_ids: frozenset[int],
+    limit: int,
+    past: Sequence[int],
+    cursor: JsonCursor | None,
+    witnesses: Sequence[str],
+    bans: Bans,
+    most_tried: int,
+    most_masks: int,
+) -> list[int] | None:
     for deeper in (None,) if cursor is None else (None, *DEEPER):
         search = _Search(
             matcher=matcher,

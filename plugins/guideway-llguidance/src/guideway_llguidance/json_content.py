@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from guideway.api import MAX_WHITESPACE, InvalidGrammar, JsonSchema, StructuralTag, UnsupportedGrammar
-from guideway.json_schema import Schema, assertions, check_schema, subschemas, with_patterns
+from guideway.json_schema import Exclusion, Schema, assertions, check_schema, subschemas, with_patterns
 
 if TYPE_CHECKING:
     from guideway.api import Whitespace
@@ -48,13 +48,17 @@ def options(whitespace: Whitespace, *, inside: bool = False) -> JsonCompileOptio
 
 
 def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
-    """A checked schema, all or a part of what was parsed, with formats as patterns: llguidance's own take 29 February
-    of any year. Keywords that apply other schemas come last: what stands on both sides of one, such as ``items`` and
-    ``additionalItems``, llguidance would read apart."""
+    """A checked schema, all or a part of what was parsed, as llguidance reads it best:
+
+    - formats are patterns, because its own take 29 February of any year, and those that nobody knows are left out: it
+      would refuse the schema for one;
+    - a ``oneOf`` of which no two branches can hold is an ``anyOf``: it sees few of those, and refuses the others;
+    - keywords that apply other schemas come last: what stands on both sides of one, such as ``items`` and
+      ``additionalItems``, it would read apart."""
     names = constraint.cached(assertions, schema).keywords
     found = with_patterns(schema, names)
-    applies = any(name.partition(":")[0] in APPLYING for name in names)
-    return _in_order(found) if applies and isinstance(found, Mapping) else found
+    kinds = {name.partition(":")[0] for name in names}
+    return _changed(found) if not kinds.isdisjoint((*APPLYING, "format")) and isinstance(found, Mapping) else found
 
 
 def to_lark(schema: Any, options: JsonCompileOptions) -> str:
@@ -62,11 +66,18 @@ def to_lark(schema: Any, options: JsonCompileOptions) -> str:
     return "%json " + json.dumps({**({} if schema is True else schema), OPTIONS: options})
 
 
-def _in_order(schema: Any) -> Any:
-    copy = json.loads(json.dumps(schema))
+def _changed(schema: Any) -> Any:
+    text = json.dumps(schema)
+    copy = json.loads(text)
+    exclusion = None if "/oneOf/" in text else Exclusion(copy)  # a reference may lead into one
     for _, node in subschemas(copy):
-        if isinstance(node, dict):
-            node.update([(keyword, node.pop(keyword)) for keyword in APPLYING if keyword in node])
+        if not isinstance(node, dict):
+            continue
+        node.pop("format", None)  # those that are known are patterns by now
+        if exclusion is not None and "oneOf" in node and exclusion.is_exclusive(node):
+            any_of = {"anyOf": node.pop("oneOf")}
+            node |= {"allOf": [*node.get("allOf", ()), any_of]} if "anyOf" in node else any_of
+        node.update([(keyword, node.pop(keyword)) for keyword in APPLYING if keyword in node])
     return copy
 
 

@@ -1,0 +1,84 @@
+"""Branches of ``oneOf`` of which no instance satisfies two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from guideway.json_schema import Exclusion, keywords
+from guideway.json_schema.cases import cases, is_valid
+
+KIND: list[Any] = [{"properties": {"kind": {"const": kind}}, "required": ["kind"]} for kind in ("cat", "dog")]
+OPEN: list[Any] = [{"properties": {"kind": {"const": kind}}} for kind in ("cat", "dog")]
+A: dict[str, Any] = {"type": "object", "properties": {"a": {}}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": [{"type": "string"}, {"type": ["null", "integer"]}, {"enum": [True]}]},
+        {"oneOf": [{"type": "string"}, {"anyOf": [{"type": "null"}, {"type": "array"}]}]},
+        {"oneOf": [{"type": "string", "enum": ["a", "b"]}, {"type": "string", "const": "c"}]},
+        {"oneOf": [{"const": 1}, {"const": True}, {"const": 0}]},
+        {"type": "object", "oneOf": KIND},
+        {"type": "object", "oneOf": OPEN, "required": ["kind"]},
+        {"oneOf": [{"allOf": [{"type": "object"}, KIND[0]]}, {"allOf": [{"type": "object"}, KIND[1]]}]},
+        {"oneOf": [{**A, "required": ["a"]}, {"type": "object", "required": ["b"]}]},
+        {"oneOf": [{**A, "required": ["a"]}, {**A, "properties": {}}]},
+        {"oneOf": [{"type": "object", "required": ["a"]}, {"type": "object", "properties": {"a": False}}]},
+        {
+            "oneOf": [{"$ref": "#/$defs/s"}, {"$ref": "#/$defs/n"}],
+            "$defs": {"s": {"const": "s"}, "n": {"type": "null"}},
+        },
+        {"oneOf": [{"type": "string", "maxLength": 2}, {"type": "string", "minLength": 3}]},
+        {"oneOf": [{"type": "number", "maximum": 2}, {"type": "integer", "minimum": 2.5}, False]},
+    ],
+)
+def test_branches_that_exclude_each_other(schema: Any) -> None:
+    assert Exclusion(schema).is_exclusive(schema)
+    assert "oneOf:disjoint" in keywords(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": [{"type": "number"}, {"type": "integer"}]},
+        {"oneOf": [{"const": 1}, {"const": 1.0}]},
+        {"oneOf": [{"enum": [[1]]}, {"enum": [[1.0]]}]},
+        {"oneOf": KIND},  # of anything but objects both hold
+        {"type": "object", "oneOf": OPEN},  # of objects without a kind both hold
+        {"type": "object", "oneOf": KIND, "required": ["kind"], "properties": {"kind": True}, "$schema": "x/draft-04"},
+        {"oneOf": [{**A, "required": ["a"]}, {**A, "patternProperties": {"a": {}}, "properties": {}}]},
+        {"oneOf": [{"$ref": "#/$defs/s"}, {"type": "null"}], "$defs": {"s": {"$ref": "#/$defs/s"}}},
+        {"oneOf": [{"$ref": "x.json"}, {"type": "null"}]},
+        {
+            "oneOf": [{"$ref": "#/$defs/s"}, {"type": "null"}],
+            "$defs": {"s": {"type": "string"}, "x": {"$id": "y", "$defs": {"s": {"type": "null"}}}},
+        },
+        {"oneOf": [{"type": "string", "maxLength": 2}, {"type": "string", "minLength": 2}]},
+        {"oneOf": [{"maxLength": 2}, {"minLength": 3}]},  # of anything but strings both hold
+        {"oneOf": [{}, {"type": "null"}]},
+    ],
+)
+def test_others_are_not_taken_for_such(schema: Any) -> None:
+    assert not Exclusion(schema).is_exclusive(schema)
+    assert "oneOf:disjoint" not in keywords(schema)
+
+
+def test_no_case_of_the_probe_has_an_instance_of_two_branches() -> None:
+    seen = 0
+    for _, schema, right, wrong in cases():
+        if isinstance(schema, dict) and "oneOf" in schema and Exclusion(schema).is_exclusive(schema):
+            allowed = {key: value for key, value in schema.items() if key in ("type", "required")}
+            for instance in (*right, *wrong):
+                if is_valid(allowed, instance, schema):
+                    assert sum(is_valid(branch, instance, schema) for branch in schema["oneOf"]) <= 1
+                    seen += 1
+    assert seen > 1000
+
+
+def test_the_work_is_bounded() -> None:
+    schema: Any = {"type": "object", "properties": {"a": {"const": 0}}, "required": ["a"]}
+    for _ in range(12):
+        schema = {"anyOf": [schema] * 8, "allOf": [schema] * 8}
+    assert not Exclusion(whole := {"oneOf": [schema, schema]}).is_exclusive(whole)
