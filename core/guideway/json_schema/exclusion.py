@@ -1,4 +1,4 @@
-"""Whether no instance can satisfy two branches of a ``oneOf``, which then says what ``anyOf`` says."""
+"""Proofs that no instance can satisfy two branches of a ``oneOf``, which then says what ``anyOf`` says."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ DEEPEST = 12
 """References and schemas in one another that are followed."""
 MOST_BRANCHES = 64
 MOST_VALUES = 256
-"""Of ``enum`` that are compared."""
+"""The values of ``enum`` that are compared at most."""
 MOST_PAIRS = 20_000
-"""Of schemas that are compared, over a whole one: what bounds the work."""
+"""The pairs of schemas that are compared over a whole one: what bounds the work."""
 
 
 class Exclusion:

@@ -102,7 +102,7 @@ def test_branches_that_exclude_each_other_are_taken(schema: dict[str, Any], righ
 
 
 def _takes(strategy: Strategy, constraint: JsonSchema, text: bytes) -> bool:
-    """Whether a strategy for a vocabulary of bytes takes a whole text."""
+    """Return whether a strategy for a vocabulary of bytes takes a whole text."""
     matcher = strategy.compile(constraint).matcher(strategy.vocabulary.stop_token_ids)
     return matcher.accept([*text]) == len(text) and matcher.is_accepting()
 

@@ -88,6 +88,7 @@ def test_supports_names_what_it_would_lose(strategy: GrammarStrategy, schema: An
         {"$ref": "#/$defs/l", "$defs": {"l": {"type": "array", "items": {"$ref": "#/$defs/l"}}}},
         {"allOf": [{"type": "string"}, {"type": "null"}]},
         {"type": "string", "format": "iri"},
+        {"const": [1], "items": {"$ref": "#/$defs/b"}, "$defs": {"b": {"type": "boolean"}}},
         {"type": "string", "pattern": r"(a)\1"},
         {"type": "string", "pattern": "^a|b$"},
     ],

@@ -58,7 +58,7 @@ def shortened(
 
 
 def _members(text: bytes, cursor: JsonCursor) -> Iterator[tuple[int, int]]:
-    """Where members of objects begin and end in a text that goes on at a cursor, those first that begin first."""
+    """Yield where members of objects begin and end in a text that goes on at a cursor, those first that begin first."""
     found: list[tuple[int, int]] = []
     begun: list[tuple[int, int]] = []
     for at in range(len(text)):

@@ -48,7 +48,7 @@ def options(whitespace: Whitespace, *, inside: bool = False) -> JsonCompileOptio
 
 
 def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
-    """A checked schema, all or a part of what was parsed, as llguidance reads it best:
+    """Return a checked schema, all or a part of what was parsed, as llguidance reads it best:
 
     - formats are patterns, because its own take 29 February of any year, and those that nobody knows are left out: it
       would refuse the schema for one;

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import jsonschema  # type: ignore[import-untyped]
 from guideway.api import InvalidGrammar, UnsupportedGrammar
-from guideway.json_schema import FORMATS, Schema, resolve, subschemas
+from guideway.json_schema import FORMATS, KEYWORDS, Schema, resolve, subschemas
 from outlines_core import json_schema  # type: ignore[import-untyped]
 
 from guideway_outlines.regular import MAX_LENGTH, Node, in_json, parse, simplified, to_rust
@@ -90,10 +90,12 @@ _SAY = {
 
 
 def _values(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of ``const`` or ``enum`` that the other keywords beside them allow, references aside. outlines-core
+    """The values of ``const`` or ``enum`` that the other keywords beside them allow, a ``$ref`` aside. outlines-core
     would look at some of those instead."""
     values = [schema["const"]] if "const" in schema else schema["enum"]
-    plain = {name: value for name, value in schema.items() if not name.startswith("$") and not _refers(value)}
+    plain = {name: value for name, value in schema.items() if name in ASSERTING}
+    if any(_refers(value) for name, value in plain.items() if name not in ("const", "enum")):
+        _refuse("outlines does not compile `enum` or `const` beside a keyword with references", "$ref")
     dialect = jsonschema.Draft7Validator if isinstance(plain.get("items"), list) else jsonschema.Draft202012Validator
     if any(isinstance(plain.get(name), bool) for name in ("exclusiveMinimum", "exclusiveMaximum")):
         dialect = jsonschema.Draft4Validator
@@ -107,6 +109,9 @@ def _values(schema: Mapping[str, Any]) -> dict[str, Any]:
     if not kept:
         raise InvalidGrammar("no value of `enum` or `const` satisfies the other keywords", field="constraint.schema")
     return {"enum": kept}
+
+
+ASSERTING = frozenset({"type", "then", "else", *KEYWORDS}) - {"$ref", "$dynamicRef", "$recursiveRef"}
 
 
 def _refers(value: Any) -> bool:
