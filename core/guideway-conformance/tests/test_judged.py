@@ -33,7 +33,7 @@ KINDS = {
 }
 AT_LEAST = 0.95
 """The share of the mistakes that have to be caught."""
-OFTEN = ("fast-minus-one", "quotas-finish-first", "green-drafts-ignored")
+OFTEN = ("fast-minus-one", "quotas-finish-first")
 """Mistakes that are tried every day."""
 
 

@@ -18,7 +18,7 @@ LIMIT = 200
 
 _LITERAL = "abc yes 12 é中 true"
 _BEGINNING, _ENDINGS = "abc 1", ("2", ",", "]")
-"""What comes first, and what may follow: tokens run over the border of the two."""
+"""The beginning of some texts, and their ends: tokens run over the border of the two."""
 
 
 def forcing_is_refused(subject: GrammarSubject) -> None:

@@ -244,7 +244,7 @@ def results_pickle(subject: WorkerSubject) -> None:
 
 
 def _answers(mixin: WorkerMixin) -> Iterator[tuple[str, Any]]:
-    """What the public methods return that need no arguments: others need what only their author knows."""
+    """Yield what the public methods return that need no arguments: others need what only their author knows."""
     for name in public_methods(mixin):
         method = getattr(mixin, name)
         try:

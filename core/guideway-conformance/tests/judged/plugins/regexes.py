@@ -353,7 +353,7 @@ class CompiledSmall(CompiledGrammar):
         return json.dumps([self.edges, self.final]).encode()
 
     def table(self, state: int) -> tuple[dict[int, int], Bitmask]:
-        """Where each token of text leads from `state`, and these tokens as a mask."""
+        """The state that each token of text leads to from `state`, and these tokens as a mask."""
         found = self.tables.get(state)
         if found is None:
             tokens: dict[int, int] = {}
@@ -434,7 +434,7 @@ class SmallMatcher(Matcher):
         return self.path[-1] != OVER and self.compiled.final[self.path[-1]]
 
     def forced_tokens(self) -> Sequence[int]:
-        """What the tokenizer makes of the rest, where only one text is left."""
+        """The tokens that the tokenizer makes of the rest, where only one text is left."""
         state, text = self.path[-1], bytearray()
         if state == OVER:
             return ()

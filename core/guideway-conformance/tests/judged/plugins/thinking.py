@@ -40,7 +40,7 @@ class BudgetWish:
 
 @dataclass(frozen=True)
 class BudgetState:
-    """Where a sequence is: the tokens it thought, how much of the marker is written, and how long its answer is."""
+    """The place of a sequence: the tokens it thought, how much of the marker is written, and how long its answer is."""
 
     wish: BudgetWish
     marker: tuple[int, ...]

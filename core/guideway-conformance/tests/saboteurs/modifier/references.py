@@ -244,7 +244,7 @@ class GuideTransform(LogitTransform):
         return step.ops.where_rows(logits, payload.rows, self.usable(own, other), own * 1.5 - other * 0.5)
 
     def usable(self, own: Array, other: Array) -> Array:
-        """Where neither of the two is at -inf, of which the model itself may be the reason."""
+        """Find where neither of the two is at -inf, of which the model itself may be the reason."""
         return (own > -np.inf) * (other > -np.inf)
 
 
