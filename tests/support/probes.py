@@ -92,7 +92,8 @@ class GuidanceTransform(LogitTransform):
         conditional = ops.log_softmax(ops.gather(logits, rows))
         unconditional = ops.log_softmax(ops.gather(logits, step.companion_rows[rows][:, 0]))
         guided = unconditional + payload.arrays["scale"][:, None] * (conditional - unconditional)
-        return ops.where_rows(logits, rows, True, guided)
+        either = (conditional > -np.inf) * (unconditional > -np.inf)  # what a model itself forbids stays as it is
+        return ops.where_rows(logits, rows, either, guided)
 
 
 class Guidance(LogitModifier[float]):

@@ -54,6 +54,35 @@ class DividesByRows(_Correct):
         self._steps += step.num_tokens // step.num_rows
 
 
+@saboteur("worker.survives_steps_of_any_size")
+class MeasuresWhatComesIn(_Correct):
+    """Looks for the largest number that enters the model's head, where there may be none."""
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        self._hook = worker.model.get_output_embeddings().register_forward_pre_hook(self._look)
+
+    def _look(self, module: Any, arguments: Any) -> None:
+        self._largest = arguments[0].abs().max()
+
+    def close(self) -> None:
+        self._hook.remove()
+
+
+@saboteur("worker.blames_sequences_of_its_step")
+class BlamesWhoTookMuch(_Correct):
+    """Ends all sequences that have taken many tokens so far, also those that are not in the step."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._steps = 0
+        self._taken: dict[str, int] = {}
+
+    def after_step(self, step: WorkerStep) -> None:
+        for sequence_id in step.sequence_ids:
+            self._taken[sequence_id] = self._taken.get(sequence_id, 0) + step.num_tokens
+        if over := tuple(name for name, taken in self._taken.items() if taken > 2048):
+            raise SequencesFailed("too much", sequence_ids=over)
+
+
 @saboteur("worker.blames_sequences_of_its_step")
 class BlamesWhoWentBefore(_Correct):
     """Says of a step's sequences that they cannot go on when the next step comes."""
@@ -116,6 +145,17 @@ class TakesTheHead(_Correct):
         self._model.lm_head = None
 
 
+@saboteur("worker.takes_its_hooks_with_it")
+class LeavesAHook(_Correct):
+    """Looks into the head of the model, also when it has closed."""
+
+    def on_model_loaded(self, worker: Worker) -> None:
+        worker.model.get_output_embeddings().register_forward_pre_hook(self._look)
+
+    def _look(self, module: Any, arguments: Any) -> None:
+        self._steps += 0
+
+
 @saboteur("worker.speaks_for_itself_alone")
 class CallsTheNext(_Correct):
     """Calls super() as cooperative classes do, so that another mixin's method runs twice."""
@@ -151,6 +191,20 @@ class SharesAList(_Correct):
 
     def close(self) -> None:
         self.models.clear()
+
+
+@saboteur("worker.workers_do_not_share_what_they_see")
+class SharesATable(_Correct):
+    """Counts the steps of each sequence in a table of its class."""
+
+    table: dict[str, int] = {}  # noqa: RUF012 - the bug
+
+    def after_step(self, step: WorkerStep) -> None:
+        for sequence_id in step.sequence_ids:
+            self.table[sequence_id] = self.table.get(sequence_id, 0) + 1
+
+    def count(self) -> Any:
+        return dict(self.table)
 
 
 @saboteur("worker.results_pickle")

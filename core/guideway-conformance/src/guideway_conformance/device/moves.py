@@ -17,6 +17,8 @@ from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
 TOO_LARGE_FOR_INT32 = 2**62 + 1
+LARGE = 70_000
+"""Numbers of a row of which a backend may think that a copy is dear."""
 
 
 @check("device", tier="smoke")
@@ -237,6 +239,14 @@ def upload_has_read(subject: DeviceSubject) -> None:
     for host in _flat(payload).values():
         host[...] = 0
     _expect_payload(bench, uploaded, _payload())
+    large = np.arange(4 * LARGE, dtype=np.float32).reshape(4, LARGE)
+    payload = Payload(np.arange(4, dtype=np.int32), {"table": large}, {"shared": large[0].copy()})
+    wanted = {"table": large.copy(), "shared": large[0].copy()}
+    uploaded = bench.backend.upload(payload)
+    for host in _flat(payload).values():
+        host[...] = 0
+    expect_equal(bench.read(uploaded.arrays["table"]), wanted["table"], f"an array of {large.nbytes} bytes")
+    expect_equal(bench.read(uploaded.shared["shared"]), wanted["shared"], f"a shared array of {large[0].nbytes} bytes")
 
 
 def _payload() -> Payload:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from guideway.api.bitmask import unpack
 
 from guideway_conformance.device import oracles
 from guideway_conformance.device.bench import expect_bits
 from guideway_conformance.device.subject import DeviceSubject
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
+from guideway_conformance.threads import interleaved
 
-ROUNDS = 100
+ROUNDS, TURNS = 100, 25
 LARGEST = 262_144
 """Tokens of the largest vocabularies."""
 
@@ -33,6 +35,25 @@ def largest_vocabularies(subject: DeviceSubject) -> None:
         words = oracles.philox((block, 1, 1, 9), (7, 0))
         wanted = np.array([((word >> 9) + 0.5) * 2.0**-23 for word in words], dtype=np.float32)
         expect_bits(got[0, 4 * block : 4 * block + 4], wanted, f"block {block} of uniform")
+
+
+@check("device", tier="stress", seconds=60)
+def large_masks_in_several_threads(subject: DeviceSubject) -> None:
+    """Backends in four threads that take turns at any line each apply large masks of their own."""
+    width, number = 131_072, 4
+
+    def work(seed: int) -> None:
+        bench, source = subject.bench(), np.zeros((4, width), dtype=np.float32)
+        words, rows = oracles.bitmask(seed, 4, width // 32), np.array([2, 0, -1, 3])
+        wanted = source.copy()
+        wanted[[2, 0, 3]] = np.where(unpack(words, width)[[0, 1, 3]], 0, -np.inf)
+        for _ in range(TURNS):
+            got = bench.read(bench.masked(bench.floats(source), words, rows))
+            expect_bits(got, wanted, f"of {number} large masks in as many threads, one")
+
+    with interleaved(subject.component), ThreadPoolExecutor(number) as pool:
+        for done in [pool.submit(work, seed) for seed in range(number)]:
+            done.result()
 
 
 @check("device", tier="stress")

@@ -17,6 +17,8 @@ LIMIT = 200
 """Tokens of a completion that has to be found: every sample has a shorter one."""
 
 _LITERAL = "abc yes 12 é中 true"
+_BEGINNING, _ENDINGS = "abc 1", ("2", ",", "]")
+"""The beginning of some texts, and their ends: tokens run over the border of the two."""
 
 
 def forcing_is_refused(subject: GrammarSubject) -> None:
@@ -84,8 +86,26 @@ def _expect_only_way(session: Session, forced: list[int], name: str) -> None:
 
 @check("grammar", capability="forced_tokens", refusal=forcing_is_refused)
 def forced_tokens_are_the_tokenizers(subject: GrammarSubject) -> None:
-    """Forced tokens are the first of those the tokenizer would write, where one text alone is possible."""
+    """Forced tokens are the first of those the tokenizer would write, whatever the output becomes: where one text alone
+    is possible, and where several begin alike."""
     strategy, vocabulary = subject.build(), standard()
+    texts = [_BEGINNING + ending for ending in _ENDINGS]
+    several = [vocabulary.encode(text.encode()) or [] for text in texts]
+    common = next(i for i, ids in enumerate(zip(*several, strict=False)) if len(set(ids)) > 1)
+    for constraint in (Choice(texts), Regex(rf"{_BEGINNING}(2|,|\])")):
+        if constraint.kind not in subject.component.kinds:
+            continue
+        case = compiled_case(strategy, vocabulary, Sample(constraint))
+        for start in range(common + 1) if case else ():
+            assert case is not None
+            session = case.session().take(several[0][:start])
+            forced = list(session.matcher.forced_tokens())
+            for text, written in zip(texts, several, strict=True):
+                expect(
+                    forced == written[start : start + len(forced)],
+                    f"{case.name}: {session.place}, forced_tokens are {show(vocabulary, forced)}, and of {text!r} the "
+                    f"tokenizer writes {show(vocabulary, written[start:])}",
+                )
     for constraint in (Choice([_LITERAL]), Regex(_LITERAL)):
         if constraint.kind not in subject.component.kinds:
             continue

@@ -130,7 +130,7 @@ def _long(subject: GrammarSubject) -> Sequence[tuple[Case, list[int]]]:
 @check("grammar", tier="stress", trait="known-kind", seconds=120)
 def long_outputs_work(subject: GrammarSubject) -> None:
     """After 10,000 tokens a matcher is as right as after ten, whether they came at once or one by one, and rolls back
-    all it says it can."""
+    all it says it can, as its forks do."""
     for case, token_ids in _long(subject):
         at_once = case.session().take(token_ids)
         one_by_one = case.session()
@@ -151,6 +151,10 @@ def long_outputs_work(subject: GrammarSubject) -> None:
                 session.rollback(count)
                 wanted = case.session().take(token_ids[: len(token_ids) - count])
                 expect_same(session, wanted, case.vocabulary, f"{name}, after a rollback of {count}")
+                if "fork" in case.strategy.capabilities:
+                    fork = one_by_one.fork()
+                    fork.rollback(count)
+                    expect_same(fork, wanted, case.vocabulary, f"{name}, after a fork and a rollback of {count} there")
 
 
 def _same_place(case: Case, length: int) -> int:

@@ -134,6 +134,7 @@ _REGEX = (
 _CHOICE = (
     _choice("yes", "no", rejected=["ye", "yesno", "maybe", ""]),
     _choice("a", "ab", "abc", rejected=["b", "abcd", ""]),
+    _choice("foobar", "foo", "abc", "a", rejected=["f", "foob", "ab", ""]),
     _choice("é", "è", "中文", rejected=["中", "e"]),
     _choice('a"b', "[x]", "a\\b", "a.b", rejected=["ab", "x", "a/b", "axb"]),
     _choice("a.b", "x+y", "[n]", "(z)", rejected=["axb", "xy", "xxy", "n", "z"]),

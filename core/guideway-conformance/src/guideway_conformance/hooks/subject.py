@@ -29,6 +29,7 @@ from guideway_conformance.subjects import Settings, Subject
 __all__ = ["HooksSubject", "as_bytes", "requests", "results"]
 
 PREFIX = "guideway_"
+MAX_MODEL_LEN = 1024
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,11 @@ class HooksSubject(Subject):
         super().__init__(component, settings)
         self._plugin = component() if isinstance(component, type) else component
         self.context = ValidationContext(
-            model="conformance", max_model_len=1024, vocabulary_size=1000, grammars=("reference",), modifiers=()
+            model="conformance",
+            max_model_len=MAX_MODEL_LEN,
+            vocabulary_size=1000,
+            grammars=("reference",),
+            modifiers=(),
         )
 
     @classmethod
@@ -123,6 +128,7 @@ def requests() -> list[Request]:
     ]
     made.append(Request(request_id="text", prompt_token_ids=(1, 2), params=SamplingParams(), prompt="Ünï\n\0 😀"))
     made.append(Request(request_id="tenant", prompt_token_ids=(1,), params=SamplingParams(), tenant="someone"))
+    made.append(Request(request_id="long", prompt_token_ids=(7,) * (MAX_MODEL_LEN - 1), params=SamplingParams()))
     made.append(Request(request_id="", prompt_token_ids=(), params=SamplingParams(max_tokens=4096)))
     return made
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from guideway_conformance.modifier.bench import Bench
 from guideway_conformance.modifier.comparison import expect_alike
-from guideway_conformance.modifier.records import Applied
+from guideway_conformance.modifier.records import Applied, Running
 from guideway_conformance.modifier.subject import ModifierSubject
 from guideway_conformance.modifier.verbs import Answers, expect_same_answers
 from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
 
 NUM_STEPS = 4
 NUM_DRAFTS = 16
@@ -112,6 +113,7 @@ def steps_of_any_size(subject: ModifierSubject) -> None:
         while slow.outcome == "continue" and len(slow.tokens) < 11 + number % 3:
             rows.append(single.step([slow]))
         if slow.outcome != "continue":
+            _expect_the_same_end(several, slow, fast)
             continue
         heard: list[int] = []
         while fast.outcome == "continue" and len(fast.tokens) < len(slow.tokens):
@@ -127,3 +129,20 @@ def steps_of_any_size(subject: ModifierSubject) -> None:
             expect_alike(found.of(0), wanted.of(0), what)
             answers = [Answers.of(of, sequence, report=True) for of, sequence in ((several, fast), (single, slow))]
             expect_same_answers(answers[0], answers[1], what)
+
+
+def _expect_the_same_end(bench: Bench, ended: Running, other: Running) -> None:
+    """That `other`, which hears the tokens of `ended` several at a time, ends with the last of them, as it did."""
+    heard: list[int] = []
+    while other.outcome == "continue" and len(other.tokens) < len(ended.tokens):
+        left = ended.tokens[len(other.tokens) :]
+        size = 2 + len(heard)
+        ahead = left if len(left) <= size + 1 else left[:size]  # the last step has more than one, if it may
+        heard.append(1 + len(bench.passing(other, ahead[:-1])))
+        bench.accept(other, ahead[: heard[-1]], None)
+    what = f"tokens heard in steps of {heard} lead elsewhere than one by one"
+    said = f"accept says {other.outcome!r} after {len(other.tokens)} tokens"
+    expect(
+        (other.outcome, len(other.tokens)) == (ended.outcome, len(ended.tokens)),
+        f"{what}: {said}, instead of {ended.outcome!r} after {len(ended.tokens)}",
+    )

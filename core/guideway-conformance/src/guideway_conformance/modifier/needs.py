@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from guideway.api import Companion, Need, Sampler, UnsupportedCapability
+from guideway.api import Companion, Feedback, Need, Sampler, UnsupportedCapability
 
 from guideway_conformance.modifier.bench import REFUSALS, Bench
+from guideway_conformance.modifier.comparison import expect_alike
 from guideway_conformance.modifier.subject import ModifierSubject
+from guideway_conformance.modifier.verbs import Answers, expect_same_answers
 from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 
@@ -63,6 +65,59 @@ def feedback_is_of_its_row(subject: ModifierSubject) -> None:
                     np.allclose(found.emitted[name][order], array[wanted], rtol=1e-3, atol=1e-4, equal_nan=True),
                     f"applied in {len(parts)} calls it emits another {name!r}",
                 )
+
+
+@check("modifier", trait="need:feedback")
+def feedback_may_be_missing(subject: ModifierSubject) -> None:
+    """`accept` is given None for feedback where the transform did not act on every row, as for tokens that a grammar
+    forced; a sequence goes on, and is rebuilt, with and without."""
+    for number in range(max(2, len(Bench(subject).examples))):
+        bench, other = Bench(subject), Bench(subject)
+        sequence = bench.start(number)
+        for turn in range(6):
+            if sequence.outcome != "continue":
+                break
+            if turn % 2:
+                bench.step([sequence])
+                continue
+            context = [*sequence.info.prompt_token_ids, *sequence.tokens]
+            bench.accept(sequence, bench.model.ahead(context, 1 + turn // 2), None)
+        if sequence.outcome == "continue":
+            what = "a state rebuilt from tokens, some of them without feedback, gets something else"
+            again = other.again(sequence)
+            expect_alike(other.peek([again]).of(0), bench.peek([sequence]).of(0), what)
+            answers = [Answers.of(of, each, report=True) for of, each in ((other, again), (bench, sequence))]
+            expect_same_answers(answers[0], answers[1], what)
+
+
+@check("modifier", trait="need:feedback", acts=("feedback",))
+def feedback_comes_for_steps_of_any_size(subject: ModifierSubject) -> None:
+    """Several tokens of a step come with the feedback of each, in order, and lead where they lead one by one."""
+    for number in range(max(2, len(Bench(subject).examples))):
+        single, several = Bench(subject), Bench(subject)
+        slow, fast = single.start(number), several.start(number)
+        while slow.outcome == "continue" and len(slow.tokens) < 9:
+            single.step([slow])
+        sizes: list[int] = []
+        while fast.outcome == "continue" and len(fast.tokens) < len(slow.tokens):
+            ahead = slow.journal[len(fast.tokens) :][: 2 + len(sizes)]
+            sizes.append(1 + len(several.passing(fast, [token_ids[0] for token_ids, _ in ahead[:-1]])))
+            heard = ahead[: sizes[-1]]
+            several.accept(fast, [token_ids[0] for token_ids, _ in heard], _joined([given for _, given in heard]))
+        what = f"tokens and their feedback, heard in steps of {sizes}, lead elsewhere than one by one"
+        if slow.outcome == fast.outcome == "continue":
+            expect_alike(several.peek([fast]).of(0), single.peek([slow]).of(0), what)
+        if len(fast.tokens) == len(slow.tokens):
+            answers = [Answers.of(of, each, report=True) for of, each in ((several, fast), (single, slow))]
+            expect_same_answers(answers[0], answers[1], what)
+
+
+def _joined(given: list[Feedback | None]) -> Feedback | None:
+    """The feedback of several tokens, as one step gives it."""
+    known = [feedback for feedback in given if feedback is not None]
+    if len(known) < len(given):
+        return None
+    return {name: np.concatenate([feedback[name] for feedback in known]) for name in known[0]}
 
 
 @check("modifier", trait="need:companions")

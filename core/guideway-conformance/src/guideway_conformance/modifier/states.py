@@ -309,6 +309,10 @@ def keeps_copies(subject: ModifierSubject) -> None:
         for i in range(len(there)):
             what = "after the host had overwritten what it had given, the sequence gets something else"
             expect_alike(found.of(i), wanted.of(i), what)
+    for pair in pairs:
+        found_answers, wanted_answers = (Answers.of(benches[i], pair[i], report=True) for i in range(2))
+        what = "after the host had overwritten what it had given"
+        expect_same_answers(found_answers, wanted_answers, what)
 
 
 @check("modifier")

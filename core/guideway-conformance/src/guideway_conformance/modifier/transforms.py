@@ -53,12 +53,12 @@ def other_rows_stay(subject: ModifierSubject) -> None:
 
 @check("modifier", trait="logits", acts=("rows",))
 def forbidden_stays_forbidden(subject: ModifierSubject) -> None:
-    """-inf stays -inf: it is never made finite, nor NaN."""
+    """-inf stays -inf, also where the logits of a companion are: it is never made finite, nor NaN."""
     for bench, work, payload in Bench.stages(subject):
-        logits = _forbidding(work)
-        after = bench.apply(work, payload, logits=logits).logits
-        freed = after[np.isneginf(logits) & ~np.isneginf(after)]
-        expect(len(freed) == 0, f"{len(freed)} tokens that were at -inf are at {freed[:1]} and the like after it")
+        for logits in (_forbidding(work), _without_some_columns(work)):
+            after = bench.apply(work, payload, logits=logits).logits
+            freed = after[np.isneginf(logits) & ~np.isneginf(after)]
+            expect(len(freed) == 0, f"{len(freed)} tokens that were at -inf are at {freed[:1]} and the like after it")
 
 
 @check("modifier", trait="logits", acts=("rows",))
@@ -148,6 +148,13 @@ def _forbidding(work: Work) -> NDArray[Any]:
     logits = work.logits.copy()
     rng = np.random.default_rng(0)
     logits[: work.batch.num_rows][rng.random((work.batch.num_rows, logits.shape[1])) < 1 / 3] = -np.inf
+    return logits
+
+
+def _without_some_columns(work: Work) -> NDArray[Any]:
+    """The logits of a model that gives some tokens -inf everywhere, also in the rows of companions."""
+    logits = work.logits.copy()
+    logits[:, np.random.default_rng(1).random(logits.shape[1]) < 1 / 4] = -np.inf
     return logits
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from guideway.api import UnsupportedCapability, Worker, WorkerMixin, WorkerStep
@@ -15,6 +15,9 @@ from guideway_conformance.subjects import expect
 from guideway_conformance.worker.subject import OneStep, WorkerSubject, public_methods
 
 __all__: list[str] = []
+
+OF_ONE_WORKER = 31_415
+"""The number of the first sequence that one worker alone has."""
 
 
 class _Neighbor(WorkerMixin):
@@ -88,8 +91,8 @@ def blames_sequences_of_its_step(subject: WorkerSubject) -> None:
     """A mixin that raises SequencesFailed names sequences of the step it was given, at least one, and goes on."""
     mixin, worker = subject.mixin(), subject.worker()
     mixin.on_model_loaded(worker)
-    for first in (0, 0, 2, 9, 1):
-        subject.step(mixin, worker, OneStep(first=first))
+    for first, num_tokens in ((0, 7), (0, 7), (2, 7), (9, 7), (1, 7), (0, 4096), (2, 2), (0, 2), (9, 16_384), (1, 3)):
+        subject.step(mixin, worker, OneStep(first=first, num_tokens=num_tokens))
     mixin.close()
 
 
@@ -125,6 +128,27 @@ def leaves_the_model_usable(subject: WorkerSubject) -> None:
     mixin.close()
     after = worker.model(**inputs).logits.shape
     expect(during == shape == after, f"logits {tuple(shape)} became {tuple(during)}, and {tuple(after)} after close")
+
+
+@check("worker")
+def takes_its_hooks_with_it(subject: WorkerSubject) -> None:
+    """When a mixin has closed, the modules of the model have the hooks that they had before it, and no others."""
+    for steps in (0, 2):
+        mixin, worker = subject.mixin(), subject.worker()
+        modules = dict(worker.model.named_modules())  # what takes the place of one is its maker's
+        before = {name: _hooks(module) for name, module in modules.items()}
+        mixin.on_model_loaded(worker)
+        for _ in range(steps):
+            subject.step(mixin, worker)
+        mixin.close()
+        left = [name or "the model itself" for name, module in modules.items() if _hooks(module) - before[name]]
+        expect(not left, f"after {steps} steps and close, hooks of its own are left on {', '.join(left[:3])}")
+
+
+def _hooks(module: Any) -> frozenset[int]:
+    """The functions that a module of torch calls beside its own, by identity."""
+    tables = [value for name, value in vars(module).items() if name.endswith("_hooks") and isinstance(value, dict)]
+    return frozenset(id(hook) for table in tables for hook in table.values())
 
 
 @check("worker")
@@ -174,15 +198,34 @@ def works_in_one_object_with_others(subject: WorkerSubject) -> None:
 
 @check("worker")
 def workers_do_not_share_what_they_see(subject: WorkerSubject) -> None:
-    """Each worker has an object of its own: closing one leaves another, and its model, as they were."""
+    """Each worker has an object of its own: closing one leaves another, and its model, as they were, and what one has
+    seen no other tells."""
     first, second = subject.mixin(), subject.mixin()
     one, other = subject.worker(), subject.worker()
     first.on_model_loaded(one)
     second.on_model_loaded(other)
-    subject.step(first, one)
+    step = OneStep(first=OF_ONE_WORKER)
+    subject.step(first, one, step)
     first.close()
     subject.step(second, other)
+    _expect_silence(second, step)
     second.close()
+    early = subject.mixin()
+    early.on_model_loaded(one)
+    subject.step(early, one, step)
+    late = subject.mixin()
+    late.on_model_loaded(other)
+    subject.step(late, other)
+    _expect_silence(late, step)
+    early.close()
+    late.close()
+
+
+def _expect_silence(mixin: WorkerMixin, step: OneStep) -> None:
+    """That `mixin` tells nothing of the sequences of `step`, which it has not seen."""
+    for name, value in _answers(mixin):
+        told = [known for known in step.sequence_ids if known in repr(value)]
+        expect(not told, f"{name}() tells of {', '.join(told)}, which another worker's object saw")
 
 
 @check("worker", tier="extended")
@@ -191,22 +234,25 @@ def results_pickle(subject: WorkerSubject) -> None:
     mixin, worker = subject.mixin(), subject.worker()
     mixin.on_model_loaded(worker)
     subject.step(mixin, worker)
-    for name in public_methods(mixin):
-        method = getattr(mixin, name)
-        try:
-            inspect.signature(method).bind()
-        except (TypeError, ValueError):  # it needs arguments that only its author knows
-            continue
-        try:
-            value = method()
-        except UnsupportedCapability:
-            continue
+    for name, value in _answers(mixin):
         try:
             pickle.loads(pickle.dumps(value))
         except Exception as error:
             kind = type(value).__name__
             raise AssertionError(f"what {name}() returned, a {kind}, does not pickle: {error}") from error
     mixin.close()
+
+
+def _answers(mixin: WorkerMixin) -> Iterator[tuple[str, Any]]:
+    """Yield what the public methods return that need no arguments: others need what only their author knows."""
+    for name in public_methods(mixin):
+        method = getattr(mixin, name)
+        try:
+            inspect.signature(method).bind()
+        except (TypeError, ValueError):
+            continue
+        with contextlib.suppress(UnsupportedCapability):
+            yield name, method()
 
 
 @check("worker")

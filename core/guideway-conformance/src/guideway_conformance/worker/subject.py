@@ -83,9 +83,16 @@ class WorkerSubject(Subject):
         step = step or OneStep()
         with _blaming(step):
             mixin.before_step(step)
-        worker.model(**worker.model.dummy_inputs)
+        worker.model(**worker.model.dummy_inputs, **({} if step.num_rows else _no_rows()))
         with _blaming(step):
             mixin.after_step(step)
+
+
+def _no_rows() -> dict[str, Any]:
+    """Arguments by which a model computes the logits of no token, as hosts call it amid a long prompt."""
+    import torch
+
+    return {"logits_to_keep": torch.empty(0, dtype=torch.int64)}
 
 
 @contextlib.contextmanager

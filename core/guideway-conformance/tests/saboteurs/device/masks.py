@@ -295,3 +295,22 @@ class WritesTheRows(NumpyDevice):
         logits = super().apply_bitmask(logits, bitmask, rows)
         rows.sort()
         return logits
+
+
+_SCRATCH: dict[int, Any] = {}
+
+
+@saboteur("device.large_masks_in_several_threads")
+class OneScratchForLargeMasks(Sabotaged):
+    """Unpacks large masks into memory that all backends share."""
+
+    def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
+        width = logits.shape[1]
+        if width < 65_536:
+            return super().apply_bitmask(logits, bitmask, rows)
+        scratch = _SCRATCH.setdefault(width, np.empty((4, width), dtype=np.bool_))
+        scratch[: len(rows)] = allowed_tokens(bitmask, width)
+        for i, row in enumerate(rows):
+            if row != -1:
+                logits[row, ~scratch[i]] = -np.inf
+        return logits

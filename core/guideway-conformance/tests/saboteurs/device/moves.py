@@ -294,6 +294,16 @@ class UploadsViews(Sabotaged):
         return replace(payload)
 
 
+@saboteur("device.upload_has_read")
+class UploadsLargeViews(Sabotaged):
+    """`upload` copies what is small, and gives the host's own memory of what is large."""
+
+    def upload(self, payload: Payload) -> Payload:
+        large = {name: array for name, array in payload.arrays.items() if array.nbytes > 1 << 16}
+        uploaded = super().upload(payload)
+        return replace(uploaded, arrays={**uploaded.arrays, **large})
+
+
 @saboteur("device.download_names_and_types")
 class ShortNames(Sabotaged):
     """`download` drops what is before the slash in a name."""

@@ -61,6 +61,24 @@ class ForcesBytes(Full):
             return [self.vocabulary.tokens.index(bytes([byte])) for byte in text]
 
 
+@saboteur("grammar.forced_tokens_are_the_tokenizers")
+class ForcesAPrefix(Full):
+    """Spells what is certain by itself, though the tokenizer may have a token for its end and what comes then."""
+
+    class State(FullPlace):
+        def forced_tokens(self) -> Sequence[int]:
+            ahead, text = self.fork(), b""
+            while not ahead.is_terminated() and not ahead.is_accepting():
+                following = [t for t in ahead.legal() if len(self.vocabulary.tokens[t]) == 1]
+                bytes_after = {self.vocabulary.tokens[t] for t in following}
+                if len(bytes_after) != 1:
+                    break
+                ahead.push(following[0])
+                text += bytes_after.pop()
+            encoder = self.vocabulary.encoder
+            return tuple((encoder and encoder.encode(text)) or ())
+
+
 @saboteur("grammar.a_completion_completes", "refusal")
 @saboteur("grammar.a_completion_is_found_if_there_is_one", "refusal")
 class CompletesNothing(Sane):

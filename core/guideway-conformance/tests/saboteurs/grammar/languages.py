@@ -64,6 +64,17 @@ class ChoicesThatBeginOthers(Sane):
 
 
 @saboteur("grammar.a_choice_allows_exactly_its_strings")
+class ChoicesThatComeLate(Sane):
+    """A choice that one before it begins with is lost: its place is taken already."""
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        if isinstance(constraint, Choice) and constraint.source():
+            every = list(constraint.choices)
+            constraint = Choice([c for i, c in enumerate(every) if not any(o.startswith(c) for o in every[:i])])
+        return super().compile(constraint)
+
+
+@saboteur("grammar.a_choice_allows_exactly_its_strings")
 class StripsChoices(Sane):
     """White space around a choice is lost."""
 

@@ -88,6 +88,15 @@ class RemembersAThousand(Sane):
                 self.states = self.states[-1000:]
 
 
+@saboteur("grammar.long_outputs_work")
+class ForksTheEnd(Sane):
+    """A fork has the last 64 states alone."""
+
+    class State(Place):
+        def fork(self) -> Place:
+            return type(self)(self.compiled, self.stop_token_ids, self.states[-64:])
+
+
 @saboteur("grammar.large_vocabularies_work")
 class TokenIdsOf16Bits(Sane):
     """Looks at the lower 16 bits of a token id."""

@@ -5,6 +5,7 @@ from saboteurs.modifier import (
     declarations,
     devices,
     growth,
+    hearing,
     hosting,
     payloads,
     samplers,
@@ -12,4 +13,15 @@ from saboteurs.modifier import (
     transforms,
 )
 
-__all__ = ["compiling", "declarations", "devices", "growth", "hosting", "payloads", "samplers", "states", "transforms"]
+__all__ = [
+    "compiling",
+    "declarations",
+    "devices",
+    "growth",
+    "hearing",
+    "hosting",
+    "payloads",
+    "samplers",
+    "states",
+    "transforms",
+]

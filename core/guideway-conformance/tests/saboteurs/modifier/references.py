@@ -240,9 +240,12 @@ class GuideTransform(LogitTransform):
 
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         other = step.ops.gather(logits, step.companion_rows[payload.rows][:, 0])
-        return step.ops.where_rows(
-            logits, payload.rows, True, step.ops.gather(logits, payload.rows) * 1.5 - other * 0.5
-        )
+        own = step.ops.gather(logits, payload.rows)
+        return step.ops.where_rows(logits, payload.rows, self.usable(own, other), own * 1.5 - other * 0.5)
+
+    def usable(self, own: Array, other: Array) -> Array:
+        """Find where neither of the two is at -inf, of which the model itself may be the reason."""
+        return (own > -np.inf) * (other > -np.inf)
 
 
 class Guide(LogitModifier[bool]):

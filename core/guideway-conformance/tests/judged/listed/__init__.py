@@ -1,0 +1,22 @@
+"""All mistakes, by the module of `judged.plugins` they are made in."""
+
+from judged.listed import (
+    attentions,
+    devices,
+    hidden,
+    quotas,
+    regexes,
+    repetition,
+    thinking,
+    watermarks,
+    workers,
+)
+from judged.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: tuple[Mutant, ...] = tuple(
+    mutant
+    for module in (watermarks, repetition, thinking, hidden, regexes, devices, attentions, workers, quotas)
+    for mutant in module.MUTANTS
+)

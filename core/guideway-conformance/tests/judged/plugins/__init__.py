@@ -1,0 +1,1 @@
+"""Correct plugins, as strangers write them."""

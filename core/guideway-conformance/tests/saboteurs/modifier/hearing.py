@@ -1,0 +1,73 @@
+"""Modifiers that hear wrongly, each in one way: from readers of the contract, who saw no check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from guideway.api import CONTINUE, FINISH, Array, Feedback, Outcome
+
+from saboteurs import saboteur
+from saboteurs.modifier.references import Guide, GuideTransform, Mass, Repetition, RepetitionState
+
+__all__: list[str] = []
+
+ENOUGH = 9
+"""Tokens after which a sequence is over."""
+
+
+@saboteur("modifier.steps_of_any_size")
+class EndsAlone(Repetition):
+    """Ends a sequence only if the last token came alone."""
+
+    def accept(self, state: RepetitionState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        super().accept(state, token_ids, feedback)
+        return FINISH if len(state.tokens) > ENOUGH and len(token_ids) == 1 else CONTINUE
+
+
+@saboteur("modifier.feedback_may_be_missing")
+class CountsOnFeedback(Mass):
+    """Takes for granted that there is feedback."""
+
+    def accept(self, state: list[float], token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        state.extend(feedback["mass"].tolist())  # type: ignore[index]
+        return CONTINUE
+
+
+@saboteur("modifier.feedback_comes_for_steps_of_any_size")
+class HearsTheFirstMass(Mass):
+    """Lets drafts pass, and hears the feedback of the first token of a step."""
+
+    def accept(self, state: list[float], token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        if feedback is not None:
+            state.extend(feedback["mass"][:1].tolist())
+        return CONTINUE
+
+    def validate(self, state: list[float], token_ids: Sequence[int]) -> int:
+        return len(token_ids)
+
+
+@saboteur("modifier.keeps_copies")
+class ReportsWhatItKept(Mass):
+    """Keeps the feedback itself for its report, and nothing for its payload."""
+
+    def accept(self, state: Any, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
+        if feedback is not None:
+            self.__dict__["kept"] = feedback["mass"]
+        return super().accept(state, token_ids, feedback)
+
+    def report(self, state: list[float]) -> Mapping[str, Any]:
+        return {"last": float(self.__dict__["kept"][-1]) if "kept" in self.__dict__ else 0.0}
+
+
+@saboteur("modifier.forbidden_stays_forbidden")
+class SubtractsInfinities(Guide):
+    """Computes also where the model has forbidden a token in both rows: what comes of it is no number."""
+
+    class Transform(GuideTransform):
+        """Asks for nothing."""
+
+        def usable(self, own: Array, other: Array) -> Array:
+            return own == own
+
+    transform = Transform

@@ -1,0 +1,91 @@
+"""The verdicts of the suite on plugins of people who read the contract and saw no check: see `judged`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from guideway_conformance.isolation import CannotLoad, Host
+from guideway_conformance.registry import TIERS, checks, plan
+from guideway_conformance.runner import run
+from guideway_conformance.target import Target
+from judged.listed import MUTANTS
+from judged.mutant import Mutant
+
+from tests.support.stages import everyday
+
+CORRECT = (
+    *("watermarks.Green", "watermarks.Aaronson", "watermarks.Xtc", "repetition.Dry", "repetition.Phrases"),
+    *("thinking.Budget", "thinking.Unsaid", "hidden.Probe", "hidden.Against", "regexes.Small"),
+    *("devices.Fast", "devices.Pure", "attentions.Stream", "attentions.Rows", "workers.Peak", "workers.Ledger"),
+    "quotas.Quotas",
+)
+KINDS = {
+    **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden"), "modifier"),
+    "regexes": "grammar",
+    "devices": "device",
+    "attentions": "attention",
+    "workers": "worker",
+    "quotas": "hooks",
+}
+AT_LEAST = 0.95
+"""The share of the mistakes that have to be caught."""
+OFTEN = ("fast-minus-one", "quotas-finish-first")
+"""Mistakes that are tried every day."""
+
+
+def source_of(plugin: str) -> str:
+    """The text of the module that a plugin stands in."""
+    return files("judged.plugins").joinpath(f"{plugin.partition('.')[0]}.py").read_text("utf-8")
+
+
+def objection(mutant: Mutant, folder: Path) -> str | None:
+    """The first check that has something to say against `mutant`, or None."""
+    name = f"judged_{mutant.name.replace('-', '_')}"
+    file = folder / f"{name}.py"
+    file.write_text(source_of(mutant.plugin).replace(mutant.text, mutant.wrong), encoding="utf-8")
+    module, _, qualname = mutant.plugin.partition(".")
+    sys.path.insert(0, str(folder))
+    try:
+        target = Target(kind=KINDS[module], module=name, qualname=qualname, file=str(file))
+        with Host(target) as host:
+            planned = plan(target.kind, host.declared, host.traits, up_to=TIERS[-1])
+            for result in host.run(planned, jobs=2):
+                if result.outcome != "pass":
+                    return result.obligation.check
+    except CannotLoad:
+        return "loading"
+    finally:
+        sys.path.remove(str(folder))
+    return None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mistake_is_still_one(mutant: Mutant) -> None:
+    assert source_of(mutant.plugin).count(mutant.text) == 1
+    compile(source_of(mutant.plugin).replace(mutant.text, mutant.wrong), mutant.name, "exec")
+    assert mutant.plugin in CORRECT
+    known = {check.id for check in checks(KINDS[mutant.plugin.partition(".")[0]])}
+    assert mutant.correct or mutant.first in known or mutant.reason
+
+
+def test_few_survive() -> None:
+    wrong = [mutant for mutant in MUTANTS if not mutant.correct]
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert sum(not mutant.survives for mutant in wrong) >= AT_LEAST * len(wrong)
+
+
+@pytest.mark.parametrize("mutant", everyday(MUTANTS, *(m for m in MUTANTS if m.name in OFTEN)), ids=lambda m: m.name)
+def test_a_mistake_is_caught(mutant: Mutant, tmp_path: Path) -> None:
+    found = objection(mutant, tmp_path)
+    assert (found is None) == (mutant.survives or mutant.correct), found
+
+
+@pytest.mark.parametrize("plugin", everyday(CORRECT, "quotas.Quotas"))
+def test_a_correct_plugin_is_certified(plugin: str) -> None:
+    module, _, qualname = plugin.partition(".")
+    report = run(Target.of_class(getattr(import_module(f"judged.plugins.{module}"), qualname)))
+    assert report.verdict == "certified", [result for result in report.results if result.outcome != "pass"]
