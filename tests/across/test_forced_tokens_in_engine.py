@@ -139,7 +139,7 @@ def test_forced_tokens_take_fewer_passes() -> None:
     params = [SamplingParams(max_tokens=120, constraint=COMPACT)]
     found = {}
     for mode in ("off", "exact", "canonical"):
-        with Engine(config("llguidance", forced_tokens=mode)) as engine:
+        with Engine(config("llguidance", forced_tokens=mode, **SETTINGS["inline"])) as engine:  # no rows come late
             counted = passes(engine)
             (result,) = generate(engine, params)
             found[mode] = len(counted)
@@ -152,7 +152,7 @@ def test_forced_tokens_take_fewer_passes() -> None:
 @pytest.mark.parametrize("asked", [{"logprobs": 0}, {"min_tokens": 50}, {"logit_bias": {1: float("-inf")}}], ids=str)
 def test_an_end_that_is_the_only_choice_takes_no_pass_unless_somebody_looks_at_it(asked: dict[str, Any]) -> None:
     params = SamplingParams(max_tokens=60, constraint=Choice(["a", "b"]))
-    with Engine(config("llguidance")) as engine:
+    with Engine(config("llguidance", **SETTINGS["inline"])) as engine:  # no rows come late
         counted = passes(engine)
         (unseen,) = generate(engine, [params])
         without_a_pass = len(counted)
