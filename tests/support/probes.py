@@ -175,9 +175,10 @@ class Aligned(LogitModifier[AlignedState]):
         return {p[-1]: float(np.log(m)) for p, m in state.known.items() if len(p) == len(path) + 1 and p[:-1] == path}
 
     def accept(self, state: AlignedState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
-        assert feedback is not None
-        for token_id, mass in zip(token_ids, feedback["mass"].tolist(), strict=True):
-            state.known[tuple(state.path)] = mass
+        masses = [None] * len(token_ids) if feedback is None else feedback["mass"].tolist()
+        for token_id, mass in zip(token_ids, masses, strict=True):
+            if mass is not None:
+                state.known[tuple(state.path)] = mass
             state.path.append(token_id)
         return CONTINUE
 

@@ -18,16 +18,17 @@ ONE_IN = 12
 """A thread pauses after one in so many lines of the plugin, so that another one goes on: to change threads by the clock
 alone depends on what else the machine does."""
 MOST = 20_000
-"""Pauses in all."""
+"""Pauses in all, unless a check says how many."""
 
 
 @contextmanager
-def interleaved(component: type) -> Iterator[None]:
-    """Threads that are started within change often, and in the midst of the code of `component`'s package."""
+def interleaved(component: type, most: int = MOST) -> Iterator[None]:
+    """Threads that are started within change often, and in the midst of the code of `component`'s package: `most` times
+    in all, each of which may wait for an operation of another one over a whole array."""
     top = sys.modules[component.__module__.partition(".")[0]]
     folders = tuple(f"{Path(path).resolve()}/" for path in getattr(top, "__path__", ()))
     files = (*folders, str(Path(sys.modules[component.__module__].__file__ or "?").resolve()))
-    left = MOST
+    left = most
     rng = random.Random(0)
 
     def pause(_frame: FrameType, event: str, _argument: Any) -> Any:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from guideway.api.bitmask import unpack
+from numpy.typing import NDArray
 
 from guideway_conformance.device import oracles
 from guideway_conformance.device.bench import expect_bits
@@ -14,7 +15,7 @@ from guideway_conformance.registry import check
 from guideway_conformance.subjects import expect
 from guideway_conformance.threads import interleaved
 
-ROUNDS, TURNS = 100, 25
+ROUNDS, TURNS, PAUSES = 100, 5, 2_000
 LARGEST = 262_144
 """Tokens of the largest vocabularies."""
 
@@ -41,18 +42,18 @@ def largest_vocabularies(subject: DeviceSubject) -> None:
 def large_masks_in_several_threads(subject: DeviceSubject) -> None:
     """Backends in four threads that take turns at any line each apply large masks of their own."""
     width, number = 131_072, 4
+    source, rows = np.zeros((4, width), dtype=np.float32), np.array([2, 0, -1, 3])
+    masks = [oracles.bitmask(seed, 4, width // 32) for seed in range(number)]
 
-    def work(seed: int) -> None:
-        bench, source = subject.bench(), np.zeros((4, width), dtype=np.float32)
-        words, rows = oracles.bitmask(seed, 4, width // 32), np.array([2, 0, -1, 3])
-        wanted = source.copy()
+    def work(words: NDArray[np.int32]) -> None:
+        bench, wanted = subject.bench(), source.copy()
         wanted[[2, 0, 3]] = np.where(unpack(words, width)[[0, 1, 3]], 0, -np.inf)
         for _ in range(TURNS):
             got = bench.read(bench.masked(bench.floats(source), words, rows))
             expect_bits(got, wanted, f"of {number} large masks in as many threads, one")
 
-    with interleaved(subject.component), ThreadPoolExecutor(number) as pool:
-        for done in [pool.submit(work, seed) for seed in range(number)]:
+    with interleaved(subject.component, PAUSES), ThreadPoolExecutor(number) as pool:
+        for done in [pool.submit(work, words) for words in masks]:
             done.result()
 
 

@@ -241,7 +241,9 @@ class GuideTransform(LogitTransform):
     def apply(self, logits: Array, payload: Payload, step: Step) -> Array:
         other = step.ops.gather(logits, step.companion_rows[payload.rows][:, 0])
         own = step.ops.gather(logits, payload.rows)
-        return step.ops.where_rows(logits, payload.rows, self.usable(own, other), own * 1.5 - other * 0.5)
+        with np.errstate(invalid="ignore"):  # what both forbid is not used
+            guided = own * 1.5 - other * 0.5
+        return step.ops.where_rows(logits, payload.rows, self.usable(own, other), guided)
 
     def usable(self, own: Array, other: Array) -> Array:
         """Find where neither of the two is at -inf, of which the model itself may be the reason."""
