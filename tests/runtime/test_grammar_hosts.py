@@ -260,6 +260,18 @@ def test_a_spare_takes_the_place_of_the_zygote(made: Makes, also_nursery: bool, 
     assert len(seen) == 4
 
 
+def test_a_hangup_is_for_the_serving_process(made: Makes) -> None:
+    """The kernel sends one to an orphaned process group when one of it ends while another is stopped."""
+    hosts = made()
+    host = served(hosts)
+    (alone,) = host.generate([PROMPT], [GOOD])
+    before = {zygote(hosts), *children(zygote(hosts))}
+    os.killpg(os.getpgid(zygote(hosts)), signal.SIGHUP)
+    (again,) = host.generate([PROMPT], [GOOD])
+    assert again.token_ids == alone.token_ids
+    assert {zygote(hosts), *children(zygote(hosts))} == before
+
+
 def test_a_spare_that_is_lost_is_not_missed(made: Makes) -> None:
     hosts = made()
     before = hosts_of(os.getpid())

@@ -116,6 +116,9 @@ def main(descriptor: int) -> None:
     if os.fork():
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the serving process, which closes the socket
+    # the kernel sends one to all of the group when one of them ends while another is stopped, if its parent is then in
+    # its session (`kill_orphaned_pgrp`): who stops one host would end all
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.disable()  # what is imported stays: to look through it again and again takes time
     show_as("nursery")
