@@ -62,7 +62,7 @@ class _Host:
         self.component = target.load()
         self.subject: type[Subject] = subject_class(target.kind)
         self.checks: dict[str, Check] = {check.id: check for check in checks(target.kind)}
-        self.subject.prepare()
+        self.prepared = False
         self.children: dict[int, _Child] = {}
         self.selector = selectors.DefaultSelector()
 
@@ -94,7 +94,7 @@ class _Host:
         if known is None:
             send(self.channel, {"number": number, "outcome": "error", "detail": f"there is no check {check}"})
             return
-        self.subject.prepare_for(known)
+        self._prepare(known)
         noise = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the child has ended
         reader, writer = os.pipe()
         pid = os.fork()
@@ -106,6 +106,16 @@ class _Host:
         limit = known.seconds if seconds is None else seconds
         self.children[reader] = _Child(number, pid, reader, began, limit, noise)
         self.selector.register(reader, selectors.EVENT_READ)
+
+    def _prepare(self, check: Check) -> None:
+        """Import what children share. Not before there is a check to run: a plan takes nothing of it."""
+        if not self.prepared:
+            self.subject.prepare()
+        self.subject.prepare_for(check)
+        if not self.prepared:
+            self.prepared = True
+            gc.collect()
+            gc.freeze()  # children then share what is there
 
     def _read(self, child: _Child) -> None:
         data = os.read(child.pipe, 65536)
@@ -245,8 +255,6 @@ def main() -> None:
         send(channel, {"failed": str(error) if isinstance(error, PluginError) else _detail_of(error)})
         os._exit(1)
     send(channel, {"about": about})
-    gc.collect()
-    gc.freeze()  # children then share what is there
     try:
         host.serve(commands)
     finally:  # also when interrupted
