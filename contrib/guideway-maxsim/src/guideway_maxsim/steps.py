@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from guideway.api import Prepared, StepBuilder, WorkflowRunner
 from transformers import AutoModel
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils import logging
 
 __all__ = ["Encoder", "PaddedSteps", "Step"]
 
@@ -47,9 +47,14 @@ class Encoder(WorkflowRunner):
     batch_size = 16
 
     def load(self) -> None:
-        disable_progress_bar()  # type: ignore[no-untyped-call]  # the engine says that it loads
         dtype = getattr(torch, "float32" if self.context.dtype == "auto" else self.context.dtype)
-        self._model = AutoModel.from_pretrained(self.context.model.path, local_files_only=True, dtype=dtype)
+        shown = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the engine says that it loads
+        try:
+            self._model = AutoModel.from_pretrained(self.context.model.path, local_files_only=True, dtype=dtype)
+        finally:
+            if shown:  # whoever else loads models in this process keeps theirs
+                logging.enable_progress_bar()  # type: ignore[no-untyped-call]
         self._model.to(self.context.device)
         self._model.train(False)
 
