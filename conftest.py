@@ -36,7 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--corpora", metavar="FOLDER", help="where the corpora for the tests marked `corpora` lie")
 
 
-LARGE = {"guideway-cpu/device.cpu", "guideway-legacy/modifier.legacy", "guideway-lmfe/grammar.lmfe"}
+LARGE = {
+    "guideway-cpu/device.cpu",
+    "guideway-legacy/modifier.legacy",
+    "guideway-lmfe/grammar.lmfe",
+    "guideway-outlines/grammar.outlines",
+}
 """Plugins of which even the conformance tests of the tier ``core`` take half a minute."""
 
 

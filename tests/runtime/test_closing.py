@@ -46,6 +46,7 @@ from guideway_llguidance.strategy import Strategy as LLGuidanceStrategy
 from guideway_xgrammar.strategy import Strategy as XGrammarStrategy
 
 from tests.support.fake_host import FakeHost
+from tests.support.stages import everyday
 
 VOCABULARY = byte_vocabulary()
 STOPS = VOCABULARY.stop_token_ids
@@ -570,7 +571,7 @@ NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "l": {}, "r":
 
 
 @pytest.mark.parametrize("leaf", [{"type": "null"}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}])
-@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("cls", everyday(STRATEGIES, LLGuidanceStrategy), ids=lambda cls: cls.name)
 def test_recursion_does_not_lead_astray(cls: type[GrammarStrategy], leaf: dict[str, Any]) -> None:
     """What ends it takes several tokens, and comes after what goes on."""
     either = {"anyOf": [{"$ref": "#/$defs/node"}, leaf]}
@@ -596,7 +597,7 @@ EXPRESSION = {
 }
 
 
-@pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("cls", everyday(STRATEGIES, LLGuidanceStrategy), ids=lambda cls: cls.name)
 def test_the_name_that_leads_into_recursion_gives_way_to_another(cls: type[GrammarStrategy]) -> None:
     strategy, constraint = cls(VOCABULARY, {}), JsonSchema(EXPRESSION)
     assert len(shortest(strategy, constraint)) == len('{"z":0}') + 1

@@ -7,4 +7,4 @@ from guideway.conformance import conformance
 
 TestPlain = conformance("device.sim")
 TestFused = pytest.mark.slow(conformance("device.sim_fused"))
-TestStatic = pytest.mark.slow(conformance("device.sim_static"))
+TestStatic = pytest.mark.slow(conformance("device.sim_static", up_to="core"))

@@ -43,7 +43,8 @@ def source_of(plugin: str) -> str:
 
 
 def objection(mutant: Mutant, folder: Path) -> str | None:
-    """The first check that has something to say against `mutant`, or None."""
+    """The first check that has something to say against `mutant`, or None. The one that caught it before is asked
+    first."""
     name = f"judged_{mutant.name.replace('-', '_')}"
     file = folder / f"{name}.py"
     file.write_text(source_of(mutant.plugin).replace(mutant.text, mutant.wrong), encoding="utf-8")
@@ -53,7 +54,7 @@ def objection(mutant: Mutant, folder: Path) -> str | None:
         target = Target(kind=KINDS[module], module=name, qualname=qualname, file=str(file))
         with Host(target) as host:
             planned = plan(target.kind, host.declared, host.traits, up_to=TIERS[-1])
-            for result in host.run(planned, jobs=2):
+            for result in host.run(sorted(planned, key=lambda owed: owed.check != mutant.first), jobs=2):
                 if result.outcome != "pass":
                     return result.obligation.check
     except CannotLoad:

@@ -13,7 +13,7 @@ from suite_support.nursery import Nursery
 
 from tests.support.stages import everyday
 
-EVERY_DAY = 3
+EVERY_DAY = 6
 """One in so many saboteurs is tested every day, and all of them in the slow stage."""
 
 ALL = [saboteur for kind in KIND_MODULES if KIND_MODULES[kind] for saboteur in saboteurs(kind)]

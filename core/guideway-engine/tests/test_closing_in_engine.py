@@ -13,6 +13,8 @@ import pytest
 from guideway import Choice, Engine, FinishReason, JsonSchema, Regex, SamplingParams
 from guideway.api import Constraint, InvalidRequest
 
+from tests.support.stages import everyday
+
 SCHEMAS: list[dict[str, Any]] = [
     {
         "type": "object",
@@ -43,7 +45,7 @@ SCHEMAS: list[dict[str, Any]] = [
 PROMPT = "Describe what you see."
 
 
-@pytest.fixture(scope="module", params=["inline", "process"])
+@pytest.fixture(scope="module", params=everyday(["inline", "process"], "process"))
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with Engine("demo", grammar=("llguidance", "xgrammar"), grammar_host=request.param, max_num_seqs=8) as engine:
         yield engine

@@ -24,6 +24,8 @@ from guideway import (
     SamplingParams,
 )
 
+from tests.support.stages import everyday
+
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
@@ -83,14 +85,18 @@ def test_what_forced_the_marker_is_told(expected: list[Completion]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"num_speculative_tokens": 3},
-        {"grammar_host": "process"},
+    everyday(
+        [
+            {"num_speculative_tokens": 3},
+            {"grammar_host": "process"},
+            {"grammar_host": "process", "num_speculative_tokens": 4},
+            {"max_num_seqs": 2},
+            {"max_num_seqs": 8, "max_model_len": 128, "kv_cache_tokens": 128},
+            {"executor": "process"},
+        ],
         {"grammar_host": "process", "num_speculative_tokens": 4},
-        {"max_num_seqs": 2},
         {"max_num_seqs": 8, "max_model_len": 128, "kv_cache_tokens": 128},
-        {"executor": "process"},
-    ],
+    ),
     ids=str,
 )
 def test_the_tokens_are_the_same(options: dict[str, Any], expected: list[Completion]) -> None:

@@ -14,6 +14,7 @@ from guideway.api import LimitExceeded, UnsupportedCapability
 from guideway_engine.generation import Generation
 
 from tests.support.distributions import install
+from tests.support.stages import everyday
 
 GUIDED = {"guidance": {"scale": 2.0, "negative_prompt": [4, 100, 200]}}
 
@@ -88,8 +89,8 @@ def test_a_better_priority_goes_first_and_takes_the_place_of_others(
     assert ended.index(3) < ended.index(1) < ended.index(2)
 
 
-@pytest.mark.parametrize("num_speculative_tokens", [0, 3])
-@pytest.mark.parametrize("modifiers", [{}, GUIDED], ids=["plain", "companions"])
+@pytest.mark.parametrize("num_speculative_tokens", everyday([0, 3], 3))
+@pytest.mark.parametrize("modifiers", everyday([{}, GUIDED], GUIDED), ids=["plain", "companions"])
 def test_a_full_cache_preempts_and_changes_no_output(
     modifiers: dict[str, Any], num_speculative_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from guideway.conformance import conformance
 
-TestConformance = conformance("device.cpu", up_to="core")
-TestEveryTier = pytest.mark.slow(conformance("device.cpu"))
+TestConformance = conformance("device.cpu")

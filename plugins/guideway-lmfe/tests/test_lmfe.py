@@ -189,10 +189,10 @@ def test_types_named_again_and_again_are_no_more_to_compile() -> None:
 @pytest.mark.parametrize(
     ("pattern", "feature"),
     [
-        ("(a|b)*a(a|b){20}", "size"),
+        pytest.param("(a|b)*a(a|b){20}", "size", marks=pytest.mark.slow),
         ("[a-z]{1000000}", "size"),
-        ("(((a{90}){90}){90}){90}", "size"),
-        ("(((((a*)*b)*c)*d)*e){900}", "size"),
+        pytest.param("(((a{90}){90}){90}){90}", "size", marks=pytest.mark.slow),
+        pytest.param("(((((a*)*b)*c)*d)*e){900}", "size", marks=pytest.mark.slow),
         ("(" * 5000 + ")" * 5000, "size"),
         ("(?=a)b", "lookaround"),
         (r"(a)\1", "backreference"),

@@ -15,7 +15,7 @@ from guideway.runtime.grammar_hosts.messages import Frames
 
 __all__ = ["Child", "answer_of", "is_stopped"]
 
-LOOKS_EVERY = 1.0
+LOOKS_EVERY = 0.1
 """Seconds between two looks at whether who should answer was stopped."""
 
 
