@@ -23,6 +23,8 @@ class Mutant:
     """The check that caught it in the first run, before any was changed for it."""
     reason: str = ""
     """Why it survived then, and what is so now."""
+    now: str = ""
+    """The check that catches it since one was changed for it."""
     survives: bool = False
     """True if it still does."""
     correct: bool = False

@@ -152,6 +152,7 @@ MUTANTS = (
         ),
         "upload has read the host's memory when it returns (large arrays are shared).",
         reason="Arrays of a payload were small; there are large ones now.",
+        now="device.upload_has_read",
     ),
     Mutant(
         "pure-categorical-float32",

@@ -26,6 +26,7 @@ MUTANTS = (
         'for score in feedback["score"].tolist()[:1]:',
         "Tokens accepted in one step lead where they lead one by one, feedback too.",
         reason="No modifier with feedback was given several tokens in a step; there is a check now.",
+        now="modifier.feedback_comes_for_steps_of_any_size",
     ),
     Mutant(
         "probe-keeps-feedback",
@@ -51,6 +52,7 @@ MUTANTS = (
         ),
         "The host may overwrite feedback after accept: keep copies.",
         reason=("Only payloads were compared after the host had overwritten feedback, and not reports; both are now."),
+        now="modifier.keeps_copies",
     ),
     Mutant(
         "probe-no-feedback-raises",
@@ -59,6 +61,7 @@ MUTANTS = (
         ("        assert feedback is not None\n"),
         "feedback is None where the transform did not act on every one of these rows.",
         reason="Feedback was never missing; there is a check now.",
+        now="modifier.feedback_may_be_missing",
     ),
     Mutant(
         "probe-emits-double",
@@ -112,6 +115,7 @@ MUTANTS = (
         ('return ops.where_rows(logits, rows, True, own + payload.arrays["weight"][:, None] * (own - other))'),
         "-inf stays -inf: it is never made finite, nor NaN.",
         reason="Companions' logits were finite; they have -inf now where the model itself has it.",
+        now="modifier.forbidden_stays_forbidden",
     ),
     Mutant(
         "against-companions-for-all",

@@ -45,6 +45,7 @@ MUTANTS = (
             "The check that sees it failed for the correct strategy too, which is past any use once it is "
             "rolled back past its start; it allows that now."
         ),
+        now="grammar.a_recycled_matcher_has_no_past",
     ),
     Mutant(
         "small-recycled-twice",
@@ -61,6 +62,7 @@ MUTANTS = (
         "return SmallMatcher(self.compiled, self.stop_token_ids, self.path[-64:])",
         ("A fork rolls back like its matcher, also over tokens from before the fork (here no more than 63)."),
         reason="Forks were rolled back over few tokens; now over thousands too.",
+        now="grammar.long_outputs_work",
     ),
     Mutant(
         "small-first-byte-tables",
@@ -200,6 +202,7 @@ MUTANTS = (
         ("        final[state] = not edges[state]\n    return edges, final"),
         "A choice allows exactly one of its strings (one that begins another, in the wrong order).",
         reason="Choices that begin others came first; now they come after them too.",
+        now="grammar.a_choice_allows_exactly_its_strings",
     ),
     Mutant(
         "small-choice-folded",
@@ -269,6 +272,7 @@ MUTANTS = (
             "Forced tokens were compared with the tokenizer's where one text alone is possible; now also "
             "where several begin alike."
         ),
+        now="grammar.forced_tokens_are_the_tokenizers",
     ),
     Mutant(
         "small-forced-past-end",
@@ -312,6 +316,7 @@ MUTANTS = (
             "The constraints were so small that a light strategy stayed below what is judged; there are "
             "larger ones now."
         ),
+        now="grammar.nbytes_is_near_what_is_held",
     ),
     Mutant(
         "small-validate-moves-on-stop",

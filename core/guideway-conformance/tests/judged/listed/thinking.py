@@ -74,6 +74,7 @@ MUTANTS = (
         "return FINISH if most and state.now.answered >= most and len(token_ids) == 1 else CONTINUE",
         "Tokens accepted in one step lead where they lead one by one (the outcome too).",
         reason="Outcomes of steps of several tokens were not compared; they are now.",
+        now="modifier.steps_of_any_size",
     ),
     Mutant(
         "budget-cut-after-replay",

@@ -10,6 +10,7 @@ MUTANTS = (
         ("            self._peak_hook = None\n"),
         "While a mixin is at work and after it closed, the model still runs (its hooks are removed).",
         reason="Only the shape of logits was looked at; now the hooks of the model's modules are too.",
+        now="worker.takes_its_hooks_with_it",
     ),
     Mutant(
         "peak-tensor-report",
@@ -30,6 +31,7 @@ MUTANTS = (
         "self._peak_of_step = found.max()",
         "A step may have no rows.",
         reason=("Steps without rows were announced, and the model computed some all the same; now it computes none."),
+        now="worker.survives_steps_of_any_size",
     ),
     Mutant(
         "ledger-divides",
@@ -52,6 +54,7 @@ MUTANTS = (
         ),
         "A mixin that raises SequencesFailed names sequences of the step it was given.",
         reason="Steps had few tokens; now some have thousands, of other sequences than before.",
+        now="worker.blames_sequences_of_its_step",
     ),
     Mutant(
         "ledger-class-state",
@@ -63,6 +66,7 @@ MUTANTS = (
         ),
         "Each worker has an object of its own.",
         reason="What one worker's object saw was not looked for in another's answers; it is now.",
+        now="worker.workers_do_not_share_what_they_see",
     ),
     Mutant(
         "ledger-request-id",
