@@ -21,13 +21,10 @@ CORRECT = (
     *("watermarks.Green", "watermarks.Aaronson", "watermarks.Xtc", "repetition.Dry", "repetition.Phrases"),
     *("thinking.Budget", "thinking.Unsaid", "hidden.Probe", "hidden.Against", "regexes.Small"),
     *("devices.Fast", "devices.Pure", "attentions.Stream", "attentions.Rows", "workers.Peak", "workers.Ledger"),
-    *("quotas.Quotas", "quotas.Journal", "quotas.HouseRules", "workers.Fullness", "workflows.Pairs"),
-    *("sampling.MinP", "sampling.Typical", "sampling.Sigma", "sampling.Sharp", "alphabets.Alphabet"),
-    *("pacing.NoRepeat", "pacing.Frequency", "pacing.Fading", "pacing.Closing", "pacing.Steady"),
-    *("forms.Calendar", "forms.Brackets", "devices.Chunked"),
+    *("quotas.Quotas", "quotas.Journal", "quotas.HouseRules", "sampling.MinP", "sampling.Typical"),
 )
 KINDS = {
-    **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden"), "modifier"),
+    **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling"), "modifier"),
     "regexes": "grammar",
     "devices": "device",
     "attentions": "attention",

@@ -56,7 +56,7 @@ ORIGINALS = {
     ),
     "device": Original("device", "guideway.devices", "numpy.device", "NumpyDevice", ("numpy/device.py", "philox.py")),
     "modifier": Original("modifier", "guideway_hello", "__init__", "Hello", ("__init__.py",)),
-    **{name: probe(name) for name in ("GreenList", "Gumbel", "Guidance", "Aligned")},
+    **{name: probe(name) for name in ("GreenList", "Gumbel", "Guidance")},
 }
 WISHED = 'wished = step.ops.gather(logits, payload.rows) + holds_letter * payload.arrays["strength"][:, None]'
 HOLDING = "holding = [i for i, token in enumerate(vocabulary.tokens) if letter.encode() in token.lower()]"
@@ -65,7 +65,14 @@ OTHER_ARRAYS = "logits of another library, of which the suite has none for a dev
 OWN_REFUSALS = "which patterns it refuses is a strategy's own affair, and compile refuses them too"
 OWN_OPTIONS = "which options it takes is a strategy's own affair"
 SHORTER = "the same language, written shorter"
+QUALITY = "whether random numbers, and what is made of them, are good ones, no certificate says"
 OTHER_WISH = "what a request may wish for, and what comes of it, is the modifier's own affair"
+KEYED = 'hashed = step.ops.uniform(payload.arrays["key"], previous, previous, 0, self.context.logits_width)'
+RAISED = 'raised = step.ops.gather(logits, payload.rows) + payload.arrays["delta"][:, None]'
+GREEN = "return step.ops.where_rows(logits, payload.rows, hashed < 0.5, raised)"
+NOISE = 'noise = -ops.log(-ops.log(step.uniform("gumbel", payload.rows, self.context.logits_width)))'
+GUIDED = 'guided = unconditional + payload.arrays["scale"][:, None] * (conditional - unconditional)'
+EITHER = "either = (conditional > -np.inf) * (unconditional > -np.inf)  # what a model itself forbids stays as it is"
 SURVIVORS: dict[tuple[str, ...], str] = {
     ("strategy.py", 'parse_options(Options, options, where="grammar.reference")'): OWN_OPTIONS,
     ("expressions.py", "flat.discard(self.NOTHING)"): SHORTER,
@@ -90,6 +97,42 @@ SURVIVORS: dict[tuple[str, ...], str] = {
     ("__init__.py", "if not wishes:"): "an empty payload does as little as none",
     ("__init__.py", HOLDING): OTHER_WISH,
     ("__init__.py", "self.tables[letter][holding] = 1"): OTHER_WISH,
+    # of the probes; GreenList
+    ("probes.py", KEYED, "0 becomes 1"): QUALITY,
+    ("probes.py", RAISED, "Add becomes Sub"): OTHER_WISH,
+    ("probes.py", GREEN, "Lt becomes LtE"): "a uniform number is an odd multiple of 2**-24, so none is 0.5",
+    (
+        "probes.py",
+        "keys = np.array([state[0] if state else 0 for state in states], dtype=np.int64)",
+        "0 becomes 1",
+    ): "where it is said of None, which has no rows here; elsewhere which option is the key is the modifier's affair",
+    (
+        "probes.py",
+        "deltas = np.array([state[1] if state else 0 for state in states], dtype=np.float32)",
+        "0 becomes 1",
+    ): "None has no rows here",
+    # Gumbel
+    ("probes.py", NOISE, "USub is dropped"): QUALITY,
+    ("probes.py", "return ops.argmax(ops.gather(logprobs, payload.rows) + noise)", "Add becomes Sub"): QUALITY,
+    (
+        "probes.py",
+        "return True if self.name in request.params.modifiers else None",
+        "True becomes False",
+    ): "a state is whatever is not None",
+    # Guidance
+    ("probes.py", GUIDED, "Add becomes Sub"): OTHER_WISH,
+    ("probes.py", GUIDED, "Sub becomes Add"): OTHER_WISH,
+    ("probes.py", GUIDED, "Mult becomes Add"): OTHER_WISH,
+    (
+        "probes.py",
+        EITHER,
+        "Gt becomes GtE",
+    ): "of the first of the two: where the request's own row is at -inf, what comes of it is -inf too",
+    (
+        "probes.py",
+        "scales = np.array([state or 0 for state in states], dtype=np.float32)",
+        "0 becomes 1",
+    ): "None has no rows here",
 }
 """By file and line, and by what is changed where that alone is meant, why no check can tell."""
 
@@ -173,13 +216,21 @@ def test_mutants_are_caught(name: str, tmp_path: Path) -> None:
 
 
 def test_what_explains_survivors_is_still_there() -> None:
-    places = {
-        (file, line_of(original, file, mutant), mutant.change)
+    sources = {
+        file: files(original.package).joinpath(file).read_text("utf-8")
         for original in ORIGINALS.values()
-        for file, mutant in sample(original, 1.0)
+        for file in original.changed
+    }
+    named = {survivor[0] for survivor in SURVIVORS if len(survivor) == 3}
+    changes = {
+        (file, sources[file].splitlines()[mutant.line - 1].strip(), mutant.change)
+        for file in named
+        for mutant in mutants(sources[file])
     }
     for survivor in SURVIVORS:
-        assert survivor in {place[: len(survivor)] for place in places}, f"no mutant is at {survivor} any more"
+        lines = [text.strip() for text in sources[survivor[0]].splitlines()]
+        assert survivor[1] in lines, f"{survivor[0]} has no line {survivor[1]!r} any more"
+        assert len(survivor) == 2 or survivor in changes, f"no mutant is at {survivor} any more"
 
 
 def main() -> None:
