@@ -21,15 +21,18 @@ CORRECT = (
     *("watermarks.Green", "watermarks.Aaronson", "watermarks.Xtc", "repetition.Dry", "repetition.Phrases"),
     *("thinking.Budget", "thinking.Unsaid", "hidden.Probe", "hidden.Against", "regexes.Small"),
     *("devices.Fast", "devices.Pure", "attentions.Stream", "attentions.Rows", "workers.Peak", "workers.Ledger"),
-    "quotas.Quotas",
+    *("quotas.Quotas", "quotas.Journal", "quotas.HouseRules", "workers.Fullness", "workflows.Pairs", "devices.Chunked"),
+    *("sampling.MinP", "sampling.Typical", "sampling.Sigma", "sampling.Sharp", "alphabets.Alphabet", "pacing.NoRepeat"),
+    *("pacing.Frequency", "pacing.Fading", "pacing.Closing", "pacing.Steady", "forms.Calendar", "forms.Brackets"),
 )
 KINDS = {
-    **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden"), "modifier"),
-    "regexes": "grammar",
+    **dict.fromkeys(("watermarks", "repetition", "thinking", "hidden", "sampling", "alphabets", "pacing"), "modifier"),
+    **dict.fromkeys(("regexes", "forms"), "grammar"),
     "devices": "device",
     "attentions": "attention",
     "workers": "worker",
     "quotas": "hooks",
+    "workflows": "workflow",
 }
 AT_LEAST = 0.95
 """The share of the mistakes that have to be caught."""

@@ -66,9 +66,13 @@ def numbers_stay_numbers(subject: ModifierSubject) -> None:
     """Results are logits, or log-probabilities: numbers or -inf, no NaN."""
     for bench, work, payload in Bench.stages(subject):
         may_be_forbidden = bench.cls.stage is not Stage.PRE_WARP
-        for logits in (work.logits, _forbidding(work))[: 1 + may_be_forbidden]:
+        given = [work.logits]
+        given += [_forbidding(work)] if may_be_forbidden else []
+        given += [_only_companions_forbidding(work)] if len(work.logits) > work.batch.num_rows else []
+        for logits in given:
             after = bench.apply(work, payload, logits=logits).logits
-            expect(not np.isnan(after).any(), f"it made NaN of {int(np.isnan(after).sum())} numbers")
+            for what, found in (("NaN", np.isnan(after)), ("infinity", np.isposinf(after))):
+                expect(not found.any(), f"it made {what} of {int(found.sum())} numbers")
 
 
 @check("modifier", trait="stage:mask", acts=("rows",))
@@ -155,6 +159,13 @@ def _without_some_columns(work: Work) -> NDArray[Any]:
     """The logits of a model that gives some tokens -inf everywhere, also in the rows of companions."""
     logits = work.logits.copy()
     logits[:, np.random.default_rng(1).random(logits.shape[1]) < 1 / 4] = -np.inf
+    return logits
+
+
+def _only_companions_forbidding(work: Work) -> NDArray[Any]:
+    """The logits where the rows of companions have some tokens at -inf that others have not."""
+    logits = work.logits.copy()
+    logits[work.batch.num_rows :, np.random.default_rng(2).random(logits.shape[1]) < 1 / 4] = -np.inf
     return logits
 
 

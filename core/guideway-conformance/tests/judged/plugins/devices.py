@@ -1,5 +1,5 @@
 """Devices that derive from guideway's NumPy device: one that does in one pass what others do in several, and one that
-keeps its arrays in float32 and never changes an array."""
+never changes an array, and one that takes its arrays a few rows or columns at a time."""
 
 from __future__ import annotations
 
@@ -144,3 +144,85 @@ class Pure(NumpyDevice):
     def upload(self, payload: Payload) -> Payload:
         self.uploads += 1
         return super().upload(payload)
+
+
+class ChunkedOps(NumpyOps):
+    """Never has more than a few rows, or columns, of its arguments in hand."""
+
+    rows = 3
+    columns = 40
+
+    def parts(self, count: int, size: int) -> list[slice]:
+        return [slice(first, first + size) for first in range(0, count, size)]
+
+    def where_rows(self, x: Array, rows: Array, condition: Array | bool, values: Array) -> Array:
+        shape = (len(rows), x.shape[1])
+        condition, values = np.broadcast_to(condition, shape), np.broadcast_to(np.asarray(values), shape)
+        for part in self.parts(len(rows), self.rows):
+            chosen = np.asarray(rows)[part]
+            x[chosen] = np.where(condition[part], values[part].astype(x.dtype), x[chosen])
+        return x
+
+    def forbid_from(self, x: Array, column: int) -> Array:
+        for part in self.parts(len(x), self.rows):
+            x[part, column:] = -np.inf
+        return x
+
+    def log_softmax(self, x: Array) -> Array:
+        found = np.empty(x.shape, dtype=np.promote_types(x.dtype, np.float32))
+        for part in self.parts(len(x), self.rows):
+            found[part] = super().log_softmax(x[part])
+        return found
+
+    def cumsum(self, x: Array) -> Array:
+        found = np.empty(x.shape, dtype=np.promote_types(x.dtype, np.float32))
+        carried = np.zeros((len(x), 1), dtype=np.float64)
+        for part in self.parts(x.shape[1], self.columns):
+            sums = np.cumsum(x[:, part], axis=1, dtype=np.float64) + carried
+            found[:, part], carried = sums, sums[:, -1:]
+        return found
+
+    def argmax(self, x: Array) -> Array:
+        best = np.zeros(len(x), dtype=np.int64)
+        value = x[:, 0].copy()
+        for part in self.parts(x.shape[1], self.columns):
+            column = np.argmax(x[:, part], axis=1)
+            largest = np.take_along_axis(x[:, part], column[:, None], axis=1)[:, 0]
+            better = largest > value  # of equal ones the first is kept
+            best, value = np.where(better, column + part.start, best), np.where(better, largest, value)
+        return best
+
+    def topk(self, x: Array, k: int) -> tuple[Array, Array]:
+        values, columns = x[:, :0], np.empty((len(x), 0), dtype=np.int64)
+        for part in self.parts(x.shape[1], self.columns):
+            more = np.broadcast_to(np.arange(x.shape[1])[part], x[:, part].shape)
+            values = np.concatenate([values, x[:, part]], axis=1)
+            columns = np.concatenate([columns, more], axis=1)
+            order = np.argsort(-values, axis=1, kind="stable")[:, :k]
+            values, columns = np.take_along_axis(values, order, 1), np.take_along_axis(columns, order, 1)
+        return values, columns
+
+    def unpack_bitmask(self, bitmask: Array, width: int) -> Array:
+        found = np.zeros((len(bitmask), width), dtype=np.bool_)
+        for word in range(min(bitmask.shape[1], -(-width // 32))):
+            bits = np.asarray(bitmask)[:, word : word + 1].view(np.uint32) >> np.arange(32, dtype=np.uint32) & 1
+            found[:, 32 * word : 32 * word + 32] = bits[:, : width - 32 * word]
+        return found
+
+
+class Chunked(NumpyDevice):
+    contract = "1.0"
+    name = "chunked"
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.ops = ChunkedOps()
+
+    def apply_bitmask(self, logits: Array, bitmask: Array, rows: Array) -> Array:
+        bitmask, rows = np.asarray(bitmask), np.asarray(rows)
+        bitmask, rows = bitmask[rows >= 0], rows[rows >= 0]
+        for start in range(0, len(rows), 3):
+            part = slice(start, start + 3)
+            allowed = self.ops.unpack_bitmask(bitmask[part], logits.shape[1])
+            logits[rows[part]] = np.where(allowed, logits[rows[part]], np.array(-np.inf, dtype=logits.dtype))
+        return logits

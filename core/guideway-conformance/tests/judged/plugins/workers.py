@@ -1,4 +1,5 @@
-"""Worker mixins: one that looks for numbers that are too large, and one that counts, and fails what is too long."""
+"""Worker mixins: one that looks for numbers that are too large, one that counts, and fails what is too long, and one
+that tells how full steps are."""
 
 from __future__ import annotations
 
@@ -13,6 +14,11 @@ from guideway.api import SequencesFailed, Worker, WorkerMixin, WorkerStep, parse
 class Options:
     limit: float = 65504.0
     most_tokens: int = 1 << 20
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    pass
 
 
 class Peak(WorkerMixin):
@@ -79,3 +85,28 @@ class Ledger(WorkerMixin):
 
     def ledger_report(self) -> dict[str, Any]:
         return {"steps": self._ledger_steps, "rank": self._ledger_rank, "tokens": dict(self._ledger_of)}
+
+
+class Fullness(WorkerMixin):
+    """A histogram of the tokens of a step, by powers of two, and how many steps ended without their logits."""
+
+    contract = "1.0"
+    name = "fullness"
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        parse_options(NoOptions, options, where="worker.fullness")
+        self._fullness_steps: dict[int, int] = {}
+        self._fullness_open = False
+        self._fullness_lost = 0
+
+    def before_step(self, step: WorkerStep) -> None:
+        self._fullness_lost += self._fullness_open
+        self._fullness_open = True
+
+    def after_step(self, step: WorkerStep) -> None:
+        self._fullness_open = False
+        size = step.num_tokens.bit_length()
+        self._fullness_steps[size] = self._fullness_steps.get(size, 0) + 1
+
+    def fullness_report(self) -> dict[str, Any]:
+        return {"steps": dict(self._fullness_steps), "lost": self._fullness_lost}

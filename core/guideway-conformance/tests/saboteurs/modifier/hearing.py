@@ -71,3 +71,16 @@ class SubtractsInfinities(Guide):
             return own == own
 
     transform = Transform
+
+
+@saboteur("modifier.numbers_stay_numbers")
+class LooksAtItsOwnAlone(Guide):
+    """Computes also where only the companion's token is forbidden: what comes of it is infinite."""
+
+    class Transform(GuideTransform):
+        """Asks for one of the two."""
+
+        def usable(self, own: Array, other: Array) -> Array:
+            return own > float("-inf")
+
+    transform = Transform

@@ -1,7 +1,4 @@
-"""Embed, rank or classify texts with a model.
-
-``guideway embed``, ``guideway rerank`` and ``guideway classify``.
-"""
+"""Run a task over the texts of a command line: ``guideway embed``, ``guideway rerank`` and ``guideway classify``."""
 # ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from guideway_engine.command_line.task_outputs import Matrix, Result, line_of, p
 from guideway_engine.config_sources import Configuration, Layer, Setting
 from guideway_engine.task_results import Classification, Embedding, Score
 
-__all__ = ["add_classify", "add_embed", "add_rerank"]
+__all__ = ["add"]
 
 USED = ("model", "workflow", "device", "dtype", "executor", "max_model_len", "plugins")
 """The fields and tables of the configuration that matter here."""
@@ -40,43 +37,8 @@ RESULTS: dict[str, type[Result]] = {"embed": Embedding, "rerank": Score, "classi
 DOING = {"embed": "embedding", "rerank": "ranking", "classify": "classifying"}
 
 
-def add_embed(subparsers: _SubParsersAction[ArgumentParser]) -> None:
-    """Add ``embed``."""
-    parser = _add(
-        subparsers,
-        "embed",
-        "make a vector of each text",
-        "Make a vector of each text with an embedding model. Prints a table to a terminal and JSON lines to a pipe; "
-        "--output FILE.npy holds a float32 matrix, a row for each text, of NaN where there is no vector.",
-    )
-    parser.add_argument(
-        "--dimensions", metavar="N", type=int, help="as many of a vector's first numbers (Matryoshka; default: all)"
-    )
-
-
-def add_rerank(subparsers: _SubParsersAction[ArgumentParser]) -> None:
-    """Add ``rerank``."""
-    _add(
-        subparsers,
-        "rerank",
-        "score documents for a query",
-        "Score how relevant documents are to a query, with a cross-encoder. Prints a table to a terminal, the best "
-        "document first, and JSON lines to a pipe, in the order of the input.",
-    )
-
-
-def add_classify(subparsers: _SubParsersAction[ArgumentParser]) -> None:
-    """Add ``classify``."""
-    _add(
-        subparsers,
-        "classify",
-        "label texts",
-        "Label texts, or pairs of texts, with a sequence classifier. Prints a table to a terminal and JSON lines to a "
-        "pipe.",
-    )
-
-
-def _add(subparsers: _SubParsersAction[ArgumentParser], task: str, short: str, description: str) -> ArgumentParser:
+def add(subparsers: _SubParsersAction[ArgumentParser], task: str, short: str, description: str) -> ArgumentParser:
+    """Add the command of a task. Returns its parser, which may take more."""
     query = " --query TEXT" if task == "rerank" else ""
     parser = subparsers.add_parser(
         task,
