@@ -15,7 +15,7 @@ import guideway_engine.engine
 import guideway_engine.scheduling.kv_cache
 import pytest
 from guideway.api import Fault, GuidewayError, PluginError
-from guideway.errors import CALLS, MAX_TEXT, RemoteError, blame, contain, passable, printable, text_of
+from guideway.errors import CALLS, MAX_TEXT, RemoteError, blame, contain, passable, printable, text_of, without_frames
 
 assert guideway_engine.engine and guideway_engine.scheduling.kv_cache  # they define errors of their own
 
@@ -79,6 +79,33 @@ def test_causes_in_a_circle_end() -> None:
     assert str(remote.__cause__) == "ValueError: second"
     assert remote.__cause__ is not None
     assert remote.__cause__.__cause__ is None
+
+
+def test_a_kept_error_holds_no_variables_also_where_its_causes_are_a_circle() -> None:
+    """As where a host is lost: several wait for one error, and one of them raises it amid what came of it."""
+
+    def fails(held: object) -> None:
+        raise lost
+
+    lost = OSError("the host is gone")
+    try:
+        try:
+            fails(object())
+        except OSError as error:
+            raise PluginError("no host", plugin="grammar.any") from error
+    except PluginError as error:
+        named = error
+        try:
+            raise lost
+        except OSError:
+            pass
+    assert named.__cause__ is lost and lost.__context__ is named
+    assert without_frames(named) is named
+    traces = [lost.__traceback__]
+    while traces[-1] is not None:
+        traces.append(traces[-1].tb_next)
+    held = [trace.tb_frame.f_locals.get("held") for trace in traces if trace is not None]
+    assert named.__traceback__ is None and len(held) > 1 and not any(held)
 
 
 def test_an_error_that_cannot_be_printed_is_named() -> None:

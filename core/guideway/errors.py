@@ -330,10 +330,10 @@ def text_of(error: BaseException) -> str:
 def without_frames(error: E) -> E:
     """An error that is kept, as in a result: its causes keep their lines, but nothing keeps the variables of what it
     came through, which may be a whole request and refer to the error in turn."""
-    cause = error.__cause__ or error.__context__
-    while cause is not None:
+    seen: list[BaseException] = [error]  # one that several wait for may be raised again amid what it caused: a circle
+    while (cause := seen[-1].__cause__ or seen[-1].__context__) is not None and not any(cause is one for one in seen):
         clear_frames(cause.__traceback__)
-        cause = cause.__cause__ or cause.__context__
+        seen.append(cause)
     return error.with_traceback(None)
 
 
