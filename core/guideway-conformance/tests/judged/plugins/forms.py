@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from guideway.api import (
     CompiledGrammar,
@@ -32,7 +31,6 @@ def days_in(year: str, month: int) -> int:
     return DAYS[month]
 
 
-@lru_cache(maxsize=4096)
 def begins(order: str, text: bytes) -> bool:
     """Whether a day of the years 0001 to 9999, written in `order`, begins with `text`."""
     separator = order[1].encode() if len(order) == 5 else b""
