@@ -210,6 +210,7 @@ def test_mutants_are_caught(name: str, tmp_path: Path) -> None:
     assert len(survivors) <= (1 - AT_LEAST) * len(chosen), survivors
 
 
+@pytest.mark.slow
 def test_what_explains_survivors_is_still_there() -> None:
     sources = {
         file: files(original.package).joinpath(file).read_text("utf-8")

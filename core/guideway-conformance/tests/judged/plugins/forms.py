@@ -32,7 +32,7 @@ def days_in(year: str, month: int) -> int:
 
 
 def begins(order: str, text: bytes) -> bool:
-    """Whether a day of the years 0001 to 9999, written in `order`, begins with `text`."""
+    """Return whether a day of the years 0001 to 9999, written in `order`, begins with `text`."""
     separator = order[1].encode() if len(order) == 5 else b""
     digits = bytearray()
     for place, byte in enumerate(text):
@@ -164,7 +164,7 @@ class Open:
 
 
 State = tuple[bool, "Open | None"]
-"""Whether something was written, and the innermost bracket that is open."""
+"""Return whether something was written, and the innermost bracket that is open."""
 EMPTY: State = (False, None)
 
 
