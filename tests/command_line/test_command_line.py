@@ -13,6 +13,7 @@ from typing import Any
 
 import guideway
 import pytest
+from guideway.command_line import commands
 from guideway.command_line.program import BROUGHT_BY, main
 
 from tests.support.environments import ROOT, Environment
@@ -370,3 +371,8 @@ def test_the_commands_of_our_other_distributions_are_known() -> None:
         for command in tomllib.loads(path.read_text("utf-8"))["project"]["entry-points"]["guideway.commands"]
     }
     assert brought == BROUGHT_BY
+
+
+def test_each_command_says_what_it_does_itself() -> None:
+    said = [command.summary() for command in commands.installed().values()]
+    assert all(said) and len(set(said)) == len(said)

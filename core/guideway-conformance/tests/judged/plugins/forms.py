@@ -164,7 +164,7 @@ class Open:
 
 
 State = tuple[bool, "Open | None"]
-"""Return whether something was written, and the innermost bracket that is open."""
+"""A flag that something was written, and the innermost bracket that is open."""
 EMPTY: State = (False, None)
 
 
