@@ -374,5 +374,5 @@ def test_the_commands_of_our_other_distributions_are_known() -> None:
 
 
 def test_each_command_says_what_it_does_itself() -> None:
-    said = [command.summary() for command in commands.installed().values()]
+    said = [command.summary() for command in commands.installed().values() if command.value]  # help has no module
     assert all(said) and len(set(said)) == len(said)
