@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import random
 import re
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jsonschema
 import numpy as np
 import pytest
 from guideway.api import (
     Choice,
+    CompiledGrammar,
     Constraint,
     FillJob,
     FinishReason,
@@ -251,6 +253,38 @@ def test_what_does_not_fit_is_refused_and_says_what_would() -> None:
     assert "into the 4 tokens that are left for it: the shortest one found has 8" in str(refused.error)
     (closed,) = generate([replace(params, max_tokens=8)])
     assert (closed.finish_reason, len(closed.token_ids)) == (FinishReason.STOP, 8)
+
+
+class Watched(ReferenceStrategy):
+    """Notes in which threads drafts are tried, as a search does."""
+
+    threads: ClassVar[set[str]] = set()
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        grammar = super().compile(constraint)
+        make = grammar.matcher
+
+        def matcher(stop_token_ids: frozenset[int]) -> Matcher:
+            made = make(stop_token_ids)
+            validate = made.validate
+
+            def noted(token_ids: Sequence[int]) -> int:
+                self.threads.add(threading.current_thread().name)
+                return validate(token_ids)
+
+            made.validate = noted  # type: ignore[method-assign]
+            return made
+
+        grammar.matcher = matcher  # type: ignore[method-assign]
+        return grammar
+
+
+def test_no_step_waits_for_the_search_for_what_would_fit() -> None:
+    host = FakeHost(VOCABULARY, NumpyDevice(), strategies={"watched": Watched(VOCABULARY, {})})
+    (refused,) = host.generate([(1,)], [SamplingParams(max_tokens=4, constraint=Regex("[ab]{6}c"))])
+    assert "the shortest one found has 8" in str(refused.outputs[0].error)
+    assert Watched.threads
+    assert all(name.startswith("guideway-compile") for name in Watched.threads)
 
 
 def test_what_does_not_fit_is_cut_where_the_operator_says_so() -> None:

@@ -29,7 +29,13 @@ from guideway.api import (
     SamplingParams,
 )
 from guideway.api.bitmask import allocate
-from guideway.errors import GuidewayError, InvalidConfiguration, PluginError, Unhealthy, UnsupportedGrammar
+from guideway.errors import (
+    GuidewayError,
+    InvalidConfiguration,
+    PluginError,
+    Unhealthy,
+    UnsupportedGrammar,
+)
 from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
@@ -424,6 +430,40 @@ def test_an_abort_ends_a_compilation_at_once(made: Makes) -> None:
     # nothing is held against it
     again = runtime.admit(request(9, "CL[a-z]{1}"))
     assert again.compilation is not None and not again.compilation.done()
+    runtime.abandon(again)
+
+
+@pytest.mark.parametrize(("word", "error"), [("AS", LimitExceeded), ("AC", PluginError)])
+def test_the_search_for_the_shortest_output_ends_its_own_request_alone(
+    made: Makes, word: str, error: type[GuidewayError]
+) -> None:
+    """It is looked for where the budget is too small, beside the steps of all others."""
+    hosts = made(replace(LIMITS, compile_seconds=2))
+    host = served(hosts)
+    small = replace(asking(f"{word}[a-z]{{9}}", close=True), max_tokens=3)
+    searched = host.runtime.admit(replace(request(0, "a"), params=small))
+    (other,) = host.generate([PROMPT], [GOOD])
+    assert other.outputs[0].error is None
+    assert searched.compilation is not None
+    with pytest.raises(error):
+        searched.compilation.result(30)
+    host.runtime.abandon(searched)
+
+
+def test_an_abort_ends_the_search_for_the_shortest_output_at_once(made: Makes) -> None:
+    hosts = made(replace(LIMITS, compile_seconds=60))
+    runtime = served(hosts).runtime
+    small = replace(asking("AL[a-z]{9}", close=True), max_tokens=3)
+    searched = runtime.admit(replace(request(0, "a"), params=small))
+    while not any(work[0] == "shortest" for work in hosts._compilers._busy.values()):
+        time.sleep(0.01)
+    runtime.abandon(searched)
+    while hosts._compilers._busy:
+        time.sleep(0.01)
+    # nothing is held against it
+    again = runtime.admit(replace(request(1, "a"), params=small))
+    while not hosts._compilers._busy:
+        time.sleep(0.01)
     runtime.abandon(again)
 
 

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from guideway.api.grammar import CompiledGrammar
-from guideway.api.modifier import LogitModifier
+from guideway.api.grammar import CompiledGrammar, GrammarStrategy
+from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.types import Constraint, Request
-from guideway.errors import GuidewayError, InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
+from guideway.errors import (
+    GuidewayError,
+    InvalidGrammar,
+    InvalidRequest,
+    LimitExceeded,
+    PluginError,
+    UnsupportedGrammar,
+    blame,
+)
 from guideway.plugins.contract import check_returned
+from guideway.runtime.bans import Bans
 from guideway.runtime.candidates import Candidate
-from guideway.runtime.closing import Reserve
+from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedStrategy
 from guideway.runtime.metrics import CACHE_BYTES, COMPILE_SECONDS
 from guideway.runtime.modifier_hosts.modifier import class_of
 from guideway.runtime.modifier_set import ModifierSet
+from guideway.runtime.replay import new_matcher
 from guideway.runtime.shared_work import AtWork, SharedWork
 from guideway.runtime.threads import Threads
 
-__all__ = ["Compilation", "Compiled", "Compiler", "RequestCompiler"]
+__all__ = ["Compilation", "Compiled", "Compiler", "RequestCompiler", "Shortest", "Wanted"]
 
 MAX_VALUES = 1024
-"""The number of values of `LogitModifier.compile` that are kept."""
+"""The number of values of `LogitModifier.compile` that are kept, and that of the lengths of shortest outputs."""
 
 Compiled: TypeAlias = Mapping[str, Any]
 """By modifier name what its `start` is given; the grammar mask's is a `Compilation`."""
@@ -40,6 +51,8 @@ class Compilation:
     grammar: CompiledGrammar
     reserve: Reserve
     """The reserve that its outputs need at their end."""
+    shortest: int | None = None
+    """The number of tokens of the shortest output that was found; None: none was, or `Shortest` did not look for it."""
 
 
 class Compiler:
@@ -97,6 +110,101 @@ class Compiler:
                 self._work.leave(key, submitted)
 
         compilation.add_done_callback(leave)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The terms of a search for the shortest output of a constraint."""
+
+    room: int
+    """The number of tokens that there are for one: where they are surely enough, nothing is looked for."""
+    stop_token_ids: frozenset[int]
+    bans: Bans
+    """The tokens and texts that it does without where it can."""
+
+
+class Shortest:
+    """Finds the shortest outputs of constraints in the threads that compile, so that no step waits for a search: each
+    once, as compilations are."""
+
+    def __init__(self, threads: Threads, at_work: AtWork, context: ModifierContext) -> None:
+        self._context = context
+        self._work: SharedWork[int | None] = SharedWork(threads, at_work, MAX_VALUES)
+        self._lexicon: Lexicon | None = None
+        self._lock = threading.Lock()
+        """Held while the lexicon is in use."""
+
+    def submit(self, compilation: Future[Compilation], wanted: Wanted, tenant: str = "") -> Future[Compilation]:
+        """`compilation`, with `shortest` where the room may be too small. It fails with what that fails with, with
+        `LimitExceeded`, and with `PluginError`. Canceled, it cancels the compilation."""
+        found: Future[Compilation] = Future()
+
+        def end(future: Future[Compilation]) -> None:
+            error = _error_of(future)
+            if error is not None or wanted.room >= future.result().reserve.fewest or found.cancelled():
+                _settle(found, error, future.result)
+                return
+            try:
+                self._find(future.result(), wanted, tenant, found)
+            except GuidewayError as error:
+                _settle(found, error, future.result)
+
+        compilation.add_done_callback(end)
+        compiling = weakref.ref(compilation)  # as in `Compiler._try`
+
+        def leave(future: Future[Compilation]) -> None:
+            if future.cancelled() and (compilation := compiling()) is not None:
+                compilation.cancel()
+
+        found.add_done_callback(leave)
+        return found
+
+    def close(self) -> None:
+        """Look for nothing more."""
+        self._work.close()
+
+    def _find(self, compiled: Compilation, wanted: Wanted, tenant: str, found: Future[Compilation]) -> None:
+        candidate, grammar = compiled.candidate, compiled.grammar
+        given = (wanted.stop_token_ids, Budget(self._context.max_model_len, compiled.reserve, wanted.bans))
+        strategy, interrupt = candidate.strategy, None
+        if isinstance(strategy, HostedStrategy) and isinstance(grammar, HostedGrammar):
+            search = partial(strategy.shortest, grammar, *given)
+            interrupt = partial(strategy.give_up_shortest, grammar, *given)
+        else:
+            search = partial(self._search, strategy, grammar, *given)
+
+        def work() -> tuple[int | None, int]:
+            with blame(
+                f"grammar.{candidate.name}",
+                "closing",
+                passing=(InvalidRequest, LimitExceeded, PluginError),
+                keeps_deadlines=interrupt is not None,
+            ):
+                return search(), 1
+
+        def end(future: Future[int | None]) -> None:
+            _settle(found, _error_of(future), lambda: replace(compiled, shortest=future.result()))
+
+        key = (candidate.key, wanted.stop_token_ids, wanted.bans)
+        submitted = self._work.submit([f"grammar.{candidate.name}"], key, work, interrupt, owner=tenant)
+        submitted.add_done_callback(end)
+        shared = weakref.ref(submitted)
+
+        def leave(future: Future[Compilation]) -> None:
+            if future.cancelled() and (submitted := shared()) is not None:
+                self._work.leave(key, submitted)
+
+        found.add_done_callback(leave)
+
+    def _search(
+        self, strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_ids: frozenset[int], budget: Budget
+    ) -> int | None:
+        with self._lock:
+            if self._lexicon is None:
+                self._lexicon = Lexicon(self._context.vocabulary)
+            return Closer(self._lexicon, stop_token_ids, budget).shortest(
+                new_matcher(strategy, grammar, stop_token_ids)
+            )
 
 
 class RequestCompiler:

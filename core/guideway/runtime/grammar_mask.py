@@ -34,12 +34,12 @@ from guideway.api.steps import (
     StepBatch,
     fail,
 )
-from guideway.api.types import Constraint, Request, SequenceInfo
+from guideway.api.types import Constraint, Request, SamplingParams, SequenceInfo
 from guideway.errors import ConformanceError, InvalidConfiguration, InvalidRequest, PluginError, blame, contain
 from guideway.runtime.bans import Bans, MaskBans
 from guideway.runtime.candidates import Candidate, CandidateCache, enforcing_all
 from guideway.runtime.closing import Budget, Closer, Lexicon, Record, Reserve
-from guideway.runtime.compiler import Compilation, Compiler
+from guideway.runtime.compiler import Compilation, Compiler, Shortest, Wanted
 from guideway.runtime.forced import Forcing
 from guideway.runtime.grammar_hosts.strategy import HostedMatcher, HostedStrategy
 from guideway.runtime.journal import Journal
@@ -92,8 +92,8 @@ class GrammarState:
     """Within which its output is to be complete; None: it need not, or it has not begun."""
     closer: Closer | None = None
     """None also where the strategy lives in hosts."""
-    least: int | None = None
-    """The number of tokens of the shortest output that was found; None: it was not looked for."""
+    shortest: int | None = None
+    """The number of tokens of the shortest output that was found, where it was looked for."""
     first_closed: int | None = None
     """The first of the last step's rows that does not allow all that the constraint does."""
     closed_early: bool = False
@@ -144,6 +144,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         self,
         strategies: Mapping[str, GrammarStrategy],
         compiler: Compiler,
+        shortest: Shortest,
         context: ModifierContext,
         stopwatch: Stopwatch,
     ) -> None:
@@ -157,6 +158,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         """Those of whose ends anything is known that `record_end` is to keep. Before their tokens come, a host may
         prepare a step of others."""
         self._compiler = compiler
+        self._shortest = shortest
         self._lexicon = Lexicon(context.vocabulary)
         self.words = num_words(context.vocabulary.logits_width)
         """The number of words of a row."""
@@ -166,30 +168,37 @@ class GrammarMask(LogitModifier[GrammarState]):
         is the one after those in use."""
 
     def compile_constraint(
-        self, constraint: Constraint, tenant: str = "", *, in_full: bool = False
+        self, constraint: Constraint, request: Request, wanted: Wanted | None
     ) -> Future[Compilation]:
-        """Start compiling. Raises `UnsupportedGrammar` at once if no strategy will take it, or none enforces all of it
-        and it is to be enforced `in_full`."""
+        """Start compiling what a request asks for, and look for its shortest output then where that is `wanted`. Raises
+        `UnsupportedGrammar` at once if no strategy will take it, or none enforces all of it and it is to be."""
         chosen = self.known.chosen(constraint)
+        in_full = request.params.on_unenforced == "refuse"
         candidates = enforcing_all(chosen, constraint) if in_full else chosen.candidates
-        return self._compiler.submit(candidates, constraint, tenant)
+        compilation = self._compiler.submit(candidates, constraint, request.tenant)
+        return compilation if wanted is None else self._shortest.submit(compilation, wanted, request.tenant)
+
+    def wanted(self, params: SamplingParams, room: int, bans: Bans | None) -> Wanted:
+        """Return what the shortest output of a request is looked for with, if it may have `room` for one."""
+        own = _bans(params)
+        return Wanted(room, self._stop_token_ids(params), own if bans is None else replace(bans, stop=own.stop))
 
     def close(self) -> None:
         """Stop compiling."""
+        self._shortest.close()
         self._compiler.close()
 
     def start(self, request: Request, sequence: SequenceInfo, compiled: Compilation | None) -> GrammarState | None:
         if compiled is None:
             return None
-        stop_token_ids = self.context.vocabulary.stop_token_ids | frozenset(request.params.stop_token_ids)
+        stop_token_ids = self._stop_token_ids(request.params)
         candidate, grammar = compiled.candidate, compiled.grammar
         with blame(f"grammar.{candidate.name}", "matcher", passing=(InvalidRequest, PluginError)):
             matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
         reserve = compiled.reserve if request.params.close else None
-        banned = frozenset(i for i, bias in request.params.logit_bias.items() if bias == -math.inf)
-        bans = Bans(logit_bias=banned, stop=tuple(text.encode() for text in request.params.stop))
-        hosted = isinstance(matcher, HostedMatcher)
-        return GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids, reserve, bans, hosted=hosted)
+        state = GrammarState(candidate, grammar, FillJob(matcher), stop_token_ids, reserve, _bans(request.params))
+        state.hosted, state.shortest = isinstance(matcher, HostedMatcher), compiled.shortest
+        return state
 
     def ban(self, state: GrammarState | None, bans: Bans) -> MaskBans | None:
         """Set what a sequence that is about to begin does without, beside the stop strings of its request: completions
@@ -234,7 +243,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         """Raise `InvalidRequest` if no output fits into so many tokens at the start of a sequence, which is proved."""
         if state is None or state.reserve is None or room >= state.reserve.fewest:
             return
-        shortest, reserve = self._shortest(state), state.reserve
+        shortest, reserve = state.shortest, state.reserve
         if shortest is not None and shortest <= room:  # the strategy leaves something out
             return
         said = f"the shortest one has at least {reserve.fewest}"
@@ -248,26 +257,10 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def fits(self, state: GrammarState | None, room: int) -> bool:
         """Return whether `room` tokens are enough for an output from its beginning, or it need not be complete."""
-        if state is None or state.reserve is None or room > state.reserve.level + state.reserve.growth:
+        if state is None or state.reserve is None:
             return True
-        if state.least is None:
-            found = self._shortest(state)
-            state.least = state.reserve.level + state.reserve.growth if found is None else found
-        return state.least <= room
-
-    def _shortest(self, state: GrammarState) -> int | None:
-        """Count the tokens of the shortest output that is found; None if none is. It is the same whoever asks."""
-        assert state.reserve is not None
-        budget = Budget(self.context.max_model_len, state.reserve, state.bans)
-        with blame(f"grammar.{state.candidate.name}", "closing", passing=(InvalidRequest, PluginError)):
-            matcher = new_matcher(state.candidate.strategy, state.grammar, state.stop_token_ids)
-            if isinstance(matcher, HostedMatcher):
-                matcher.budget = budget
-                found = matcher.shortest()
-            else:
-                found = Closer(self._lexicon, state.stop_token_ids, budget).shortest(matcher)
-            recycle(state.grammar, matcher)
-        return found
+        enough = state.reserve.level + state.reserve.growth
+        return room > enough or (enough if state.shortest is None else state.shortest) <= room
 
     def is_closed(self, state: GrammarState | None) -> bool:
         """Return whether the output of a sequence is complete, or need not be."""
@@ -577,6 +570,9 @@ class GrammarMask(LogitModifier[GrammarState]):
                 faults[i] = Fault.of(f"grammar.{state.candidate.name}", "fill", failed[state])
         return faults
 
+    def _stop_token_ids(self, params: SamplingParams) -> frozenset[int]:
+        return self.context.vocabulary.stop_token_ids | frozenset(params.stop_token_ids)
+
     def _forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
         """Return whether the last step's mask forbade one of these tokens, all that were drawn then."""
         bitmask, masked = self._buffers[0][1:][state.rows], token_ids[state.num_open_rows :]
@@ -596,6 +592,11 @@ class GrammarMask(LogitModifier[GrammarState]):
         if count > state.num_open_rows + state.num_live_drafts:
             return fail(f"DeadEnd: after token {token_ids[count - 1]} no token is legal")
         return fail(f"it refused token {token_id}, which its own mask allowed")
+
+
+def _bans(params: SamplingParams) -> Bans:
+    banned = frozenset(i for i, bias in params.logit_bias.items() if bias == -math.inf)
+    return Bans(logit_bias=banned, stop=tuple(text.encode() for text in params.stop))
 
 
 def check_names(modifiers: Sequence[LogitModifier[Any]]) -> None:

@@ -61,7 +61,7 @@ from guideway.plugins.limits import Limits
 from guideway.runtime.admission import Admission, check_companions, run_validators, validate_request
 from guideway.runtime.bans import Bans, with_bans
 from guideway.runtime.checking import Checker, known
-from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler
+from guideway.runtime.compiler import Compiled, Compiler, RequestCompiler, Shortest, Wanted
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts
 from guideway.runtime.grammar_mask import GrammarMask, check_names
 from guideway.runtime.journal import Journal
@@ -142,7 +142,8 @@ class Runtime:
         """Threads of their own, so that no request waits for another one's constraint."""
         stopwatch = Stopwatch(Deadline.of_processor(limits.step_seconds, limits))
         compiler = Compiler(self._threads, self._at_work, cache_bytes)
-        self._mask = GrammarMask(strategies, compiler, context, stopwatch)
+        shortest = Shortest(self._threads, self._at_work, context)
+        self._mask = GrammarMask(strategies, compiler, shortest, context, stopwatch)
         check_names(modifiers)
         waiting = frozenset(modifier_hosts.modifiers if modifier_hosts is not None else ())
         waiting |= {ReasoningGate.name} if grammar_hosts is not None else set()
@@ -237,8 +238,8 @@ class Runtime:
         constraint = params.constraint
         grammar = None
         if constraint is not None:
-            in_full = params.on_unenforced == "refuse"
-            grammar = self._mask.compile_constraint(constraint, request.tenant, in_full=in_full)
+            prompts = [companion.prompt_token_ids for _, companion in companions]
+            grammar = self._mask.compile_constraint(constraint, request, self._wanted(request, prompts, bans))
         compilation = self._compiler.submit(request, grammar)
         self._open.open(request, compilation, [companion.prompt_token_ids for _, companion in companions], bans)
         return Admission(
@@ -609,6 +610,16 @@ class Runtime:
         return combined_bitmask(step.payloads, self._modifiers.bitmasks)
 
     # Parts
+
+    def _wanted(self, request: Request, others: Sequence[Sequence[int]], bans: Bans | None) -> Wanted | None:
+        """Return what the shortest output of a request is looked for with, where that may be asked for; `others` are
+        the prompts of its companions."""
+        params = request.params
+        if not params.close or not (self._refuses_short or params.reasoning):
+            return None
+        # where the constraint waits it may begin at any time
+        room = 0 if params.reasoning else self._open.room_beside(request, others) - 1
+        return self._mask.wanted(params, room, bans)
 
     def _is_plain(self, sequence: ActiveSequence) -> bool:
         """Return whether no modifier acts on its next token but the constraint, and no ban."""

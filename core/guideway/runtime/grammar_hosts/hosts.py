@@ -14,7 +14,7 @@ from guideway.errors import LimitExceeded, close_each, contain
 from guideway.plugins.building import build_strategies
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.limits import Limits
-from guideway.runtime.closing import Reserve
+from guideway.runtime.closing import Budget, Reserve
 from guideway.runtime.digests import constraint_digest
 from guideway.runtime.expiring import Expiring
 from guideway.runtime.grammar_hosts.host import HostDied
@@ -98,9 +98,17 @@ class GrammarHosts:
         answer, data = self._limited(self._compilers, "compile", strategy, constraint)
         return answer["nbytes"], Reserve(**answer["reserve"]), data
 
-    def give_up(self, strategy: str, constraint: Constraint) -> None:
-        """Kill the host that compiles a constraint, if one does."""
-        self._compilers.give_up(("compile", strategy, constraint))
+    def shortest(
+        self, strategy: str, grammar: HostedGrammar, stop_token_ids: frozenset[int], budget: Budget
+    ) -> int | None:
+        """The number of tokens of the shortest output that is found; None: none is. Raises `LimitExceeded`."""
+        more = (grammar.given, stop_token_ids, budget)
+        answer, _ = self._limited(self._compilers, "shortest", strategy, grammar.constraint, *more)
+        return None if answer is None else int(answer)
+
+    def give_up(self, name: str, strategy: str, constraint: Constraint, *more: Any) -> None:
+        """Kill the compile host that is at this command for a constraint, if one is."""
+        self._compilers.give_up((name, strategy, constraint, *more))
 
     def close(self, strategy: str) -> None:
         """End the matchers of a strategy, and all hosts with those of the last one."""
@@ -113,10 +121,12 @@ class GrammarHosts:
             pool.close()
         self._zygote.close()
 
-    def _limited(self, pool: Pool, name: str, strategy: str, constraint: Constraint) -> tuple[Any, bytes | None]:
+    def _limited(
+        self, pool: Pool, name: str, strategy: str, constraint: Constraint, *more: Any
+    ) -> tuple[Any, bytes | None]:
         self.check(strategy, constraint)
         try:
-            return pool.call(name, strategy, constraint, seconds=self._limits.compile_seconds)
+            return pool.call(name, strategy, constraint, *more, seconds=self._limits.compile_seconds)
         except HostDied as error:
             if error.by_itself:
                 self._remember(strategy, constraint, str(error))

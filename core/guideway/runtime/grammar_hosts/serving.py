@@ -30,7 +30,7 @@ from guideway.plugins.building import build_strategies
 from guideway.plugins.contract import check_returned, checked_support
 from guideway.plugins.index import PluginRecord
 from guideway.plugins.loading import load
-from guideway.runtime.closing import Closer, Lexicon, Reserve
+from guideway.runtime.closing import Budget, Closer, Lexicon, Reserve
 from guideway.runtime.forced import Forcing
 from guideway.runtime.grammar_hosts.messages import IDLE, MAX_GRAMMAR, Birth, Frames, Job, SharedMasks, words_of
 from guideway.runtime.grammar_hosts.upkeep import Heap, die_with_parent, limit_memory, show_as
@@ -294,6 +294,7 @@ class _Host:
         self.commands: dict[str, Callable[..., Any]] = {
             "supports": self._supports,
             "compile": self._compile,
+            "shortest": self._shortest,
             "step": self._step,
             "ask": self._ask,
         }
@@ -320,13 +321,25 @@ class _Host:
         reserve = asdict(Reserve.of(constraint, self._vocabulary))
         return {"nbytes": max(0, int(grammar.nbytes)), "reserve": reserve}, data
 
+    def _shortest(
+        self,
+        strategy: str,
+        constraint: Constraint,
+        given: Constraint | bytes,
+        stop_token_ids: frozenset[int],
+        budget: Budget,
+    ) -> int | None:
+        """Return how many tokens the shortest output that is found has."""
+        owner = self._strategies[strategy]
+        matcher = new_matcher(owner, _made(owner, given), stop_token_ids)
+        return Closer(self._known_lexicon(), stop_token_ids, budget).shortest(matcher)
+
     # For sequences
 
     def _load(self, grammar: int, strategy: str, given: Constraint | bytes, unloaded: Sequence[int]) -> None:
         self._forget((), unloaded)
         owner = self._strategies[strategy]
-        made = owner.from_bytes(given) if isinstance(given, bytes) else owner.compile(given)
-        self._grammars[grammar] = owner, made
+        self._grammars[grammar] = owner, _made(owner, given)
 
     def _step(
         self, jobs: list[Job], ended: Sequence[tuple[int, bool]], unloaded: Sequence[int], num_forced: int
@@ -432,12 +445,7 @@ class _Host:
         self._masks.working_on = job.matcher
         try:
             living = self._living(job)
-            if method == "shortest":
-                assert living.closer is not None
-                with self._closing():
-                    answer = living.closer.shortest(living.matcher)
-            else:
-                answer = getattr(living.matcher, method)(*arguments)
+            answer = getattr(living.matcher, method)(*arguments)
             if living.closer is not None and method == "accept":
                 living.closer.accept(arguments[0][:answer])
         except BaseException:
@@ -469,11 +477,14 @@ class _Host:
         """The closer of a matcher which is born."""
         if birth.budget is None:
             return None
-        if self._lexicon is None:
-            self._lexicon = Lexicon(self._vocabulary)
-        closer = Closer(self._lexicon, birth.stop_token_ids, birth.budget, birth.end)
+        closer = Closer(self._known_lexicon(), birth.stop_token_ids, birth.budget, birth.end)
         closer.accept(birth.token_ids)
         return closer
+
+    def _known_lexicon(self) -> Lexicon:
+        if self._lexicon is None:
+            self._lexicon = Lexicon(self._vocabulary)
+        return self._lexicon
 
     def _drop(self, failed: Sequence[Job]) -> None:
         """Keep nothing of these: who asks for them again says again what they are made from."""
@@ -505,6 +516,10 @@ class _Living:
     matcher: Matcher
     stop_token_ids: frozenset[int]
     closer: Closer | None = None
+
+
+def _made(owner: GrammarStrategy, given: Constraint | bytes) -> CompiledGrammar:
+    return owner.from_bytes(given) if isinstance(given, bytes) else owner.compile(given)
 
 
 def _accept(matcher: Matcher, token_ids: tuple[int, ...]) -> None:

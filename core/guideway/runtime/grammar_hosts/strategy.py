@@ -63,7 +63,11 @@ class Hosts(Protocol):
 
     def check(self, strategy: str, constraint: Constraint) -> None: ...
 
-    def give_up(self, strategy: str, constraint: Constraint) -> None: ...
+    def shortest(
+        self, strategy: str, grammar: HostedGrammar, stop_token_ids: frozenset[int], budget: Budget
+    ) -> int | None: ...
+
+    def give_up(self, name: str, strategy: str, constraint: Constraint, *more: Any) -> None: ...
 
     def close(self, strategy: str) -> None: ...
 
@@ -97,7 +101,15 @@ class HostedStrategy(GrammarStrategy):
 
     def give_up(self, constraint: Constraint) -> None:
         """Nobody waits any more for a constraint that is being compiled."""
-        self._hosts.give_up(self.name, constraint)
+        self._hosts.give_up("compile", self.name, constraint)
+
+    def shortest(self, grammar: HostedGrammar, stop_token_ids: frozenset[int], budget: Budget) -> int | None:
+        """The number of tokens of the shortest output that is found, whatever its budget; None: none is."""
+        return self._hosts.shortest(self.name, grammar, stop_token_ids, budget)
+
+    def give_up_shortest(self, grammar: HostedGrammar, stop_token_ids: frozenset[int], budget: Budget) -> None:
+        """Nobody waits any more for a shortest output that is looked for."""
+        self._hosts.give_up("shortest", self.name, grammar.constraint, grammar.given, stop_token_ids, budget)
 
     def fill(self, jobs: Sequence[FillJob], bitmask: Bitmask) -> NDArray[np.int32]:
         return self._matchers.fill(jobs, bitmask)
@@ -268,11 +280,6 @@ class HostedMatcher(Matcher):
     def shortest_completion(self, limit: int) -> Sequence[int] | None:
         found = self._home.ask(self, "shortest_completion", limit)
         return None if found is None else tuple(found)
-
-    def shortest(self) -> int | None:
-        """Count the tokens of the shortest completion that is found, whatever its budget; None if none is."""
-        found = self._home.ask(self, "shortest")
-        return None if found is None else int(found)
 
     # For its home
 
