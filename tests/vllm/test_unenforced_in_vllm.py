@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 from collections.abc import Iterator
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,11 +151,42 @@ def test_what_gave_way_to_a_constraint_is_told_of_streams_too(client: openai.Ope
     assert (last.choices[0].finish_reason, told(last)) == ("stop", expected)
 
 
-def test_what_a_stop_string_cuts_is_judged_as_it_is(client: openai.OpenAI) -> None:
+def test_what_a_stop_string_cuts_is_told_and_judged_as_it_is(client: openai.OpenAI) -> None:
     cut = chat(client, ONCE, "check", stop=["1"])
     assert cut.choices[0].message.content == "["
-    assert told(cut)["valid"] is False
+    assert told(cut) == {"strategy": "xgrammar", "unenforced": ["uniqueItems", "constraint"], "valid": False}
     assert json.loads(chat(client, ONCE, "check").choices[0].message.content) == [1]
+    assert told(chat(client, FULL, stop=["1"])) == {"strategy": "xgrammar", "unenforced": ["constraint"]}
+    assert told(chat(client, FULL, stop=["2"])) == {"strategy": "xgrammar"}
+
+
+def test_a_stream_that_a_stop_string_cuts_tells_so_in_its_last_chunk(client: openai.OpenAI) -> None:
+    chunks = list(chat(client, TWICE, stop=[","], stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "[1"
+    told_in = [chunk for chunk in chunks if "kv_transfer_params" in (chunk.model_extra or {})]
+    assert [told(chunk) for chunk in told_in] == [{"strategy": "xgrammar", "unenforced": ["uniqueItems", "constraint"]}]
+    assert told_in[0].choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(("pattern", "is_cut"), [("a(;z)?", False), ("a;z", True)])
+def test_where_what_is_left_is_complete_a_stop_string_cuts_nothing(
+    client: openai.OpenAI, demo_model: str, pattern: str, is_cut: bool
+) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(demo_model)
+    texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
+    answer = client.completions.create(
+        model="demo",
+        prompt="x",
+        temperature=0,
+        max_tokens=20,
+        stop=[";"],
+        logit_bias={str(i): 100 for i, text in enumerate(texts) if text.startswith(";")},
+        extra_body={"structured_outputs": {"regex": pattern}},
+    )
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == ("a", "stop")
+    assert told(answer) == {"strategy": "xgrammar", **({"unenforced": ["constraint"]} if is_cut else {})}
 
 
 def test_where_no_verdict_can_come_back_a_check_is_refused(demo_model: str) -> None:
@@ -193,8 +225,16 @@ def offline(model: str, queue: Any) -> None:
         )
         for schema, policy in ((TWICE, "check"), (ONCE, "check"), (TWICE, None))
     ]
+    wanted.append(copy(wanted[-1]))
+    wanted[-1].stop = [","]
     outputs = llm.generate(["x"] * len(wanted), wanted)
-    queue.put([(output.outputs[0].text, output.kv_transfer_params["guideway"].get("valid")) for output in outputs])
+    reports = [output.kv_transfer_params["guideway"] for output in outputs]
+    queue.put(
+        [
+            (output.outputs[0].text, report.get("valid"), "constraint" in report["unenforced"])
+            for output, report in zip(outputs, reports, strict=True)
+        ]
+    )
 
 
 def test_offline_it_is_the_same(demo_model: str) -> None:
@@ -203,7 +243,12 @@ def test_offline_it_is_the_same(demo_model: str) -> None:
     process = context.Process(target=offline, args=(demo_model, queue))
     process.start()
     try:
-        assert queue.get(timeout=400) == [("[1,1]", False), ("[1]", True), ("[1,1]", None)]
+        assert queue.get(timeout=400) == [
+            ("[1,1]", False, False),
+            ("[1]", True, False),
+            ("[1,1]", None, False),
+            ("[1", None, True),
+        ]
     finally:
         process.join(60)
         process.kill()

@@ -1,16 +1,16 @@
-"""The facts that go with finished outputs in the front end: their validity, and in streams what guideway tells."""
+"""The facts that go with finished outputs in the front end: what their texts say, and in streams what guideway
+tells."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeAlias
 
-from guideway.api import JsonObject, JsonSchema
-from guideway.runtime.checking import Checker, known
+from guideway.runtime.checking import known
 
 from guideway_vllm.steps import ATTRIBUTE
 
@@ -19,54 +19,88 @@ __all__ = ["VALID", "Judge", "Noted", "told_of"]
 WHOLE = ("stop", "length", "repetition")
 """The finish reasons of outputs that neither failed nor were given up."""
 
+Check: TypeAlias = Callable[[str, bool], Future[bool | None]]
+"""Judges a text; the second argument says whether formats are enforced."""
 
 VALID = "guideway_valid"
 """The attribute in which each of vLLM's ``CompletionOutput`` has its own verdict: several may come together."""
 
 
 class Judge:
-    """Checks the outputs of one request when they have ended, and adds ``valid`` to what guideway tells of it: of
-    several that come together whether all of them are."""
+    """Adds to what guideway tells of a request what only the texts of its outputs say, when they have ended:
+    ``constraint`` where a stop string ended one before it was complete, which vLLM finds in the front end alone, and
+    ``valid`` where it is to be checked: of several outputs that come together whether all of them are."""
 
-    def __init__(self, checker: Checker, constraint: JsonSchema | JsonObject, params: Any) -> None:
+    def __init__(self, params: Any, *, check: Check | None, completes: Callable[[str], Future[bool]] | None) -> None:
+        """Either of `check` and `completes` is None where nobody asks that."""
         from vllm.sampling_params import RequestOutputKind
 
-        self._checker = checker
-        self._constraint = constraint
+        self._check = check
+        self._completes = completes
         self._comes_in_pieces = params.output_kind == RequestOutputKind.DELTA
         self._texts: dict[int, str] = {}
+        self._cut: dict[int, bool] = {}
         self._verdicts: dict[int, Future[bool | None]] = {}
+        """By the index of an output that has ended."""
 
     async def judged(self, outputs: Any) -> AsyncIterator[Any]:
-        """`outputs` as they come, the last ones with their verdict."""
+        """`outputs` as they come, the last ones with what is added."""
         async with aclosing(outputs):
             async for output in outputs:
-                verdicts = self._begin(output)
-                _add(output, {index: await asyncio.wrap_future(verdict) for index, verdict in verdicts.items()})
+                trial = self._judge(output)
+                while (waited_for := next(trial, None)) is not None:
+                    await asyncio.wait([asyncio.wrap_future(waited_for)])
                 yield output
 
     def judge_now(self, output: Any) -> None:
-        """Add the verdict of an output that came, if it has ended; waits for it."""
-        _add(output, {index: verdict.result() for index, verdict in self._begin(output).items()})
+        """Add to an output that came what is to be added, if it has ended; waits for it."""
+        for waited_for in self._judge(output):
+            wait([waited_for])
 
-    def _begin(self, output: Any) -> dict[int, Future[bool | None]]:
-        """Begin to judge what has ended, by its index."""
-        found = {}
+    def _judge(self, output: Any) -> Iterator[Future[Any]]:
+        """Judge what has ended; what comes is to be waited for."""
+        ended = []
         for one in output.outputs:
             before = self._texts.get(one.index, "") if self._comes_in_pieces else ""
             self._texts[one.index] = before + one.text
             if one.finish_reason is not None:
-                if one.index not in self._verdicts:
-                    self._verdicts[one.index] = self._judge(one, output)
-                found[one.index] = self._verdicts[one.index]
-        return found
+                ended.append(one)
+        if not ended:
+            _tell(output, None)  # the core tells of a request with stop strings as if it had ended
+            return
+        yield from self._find_cuts(ended)
+        if any(self._cut.get(one.index) for one in ended):
+            told = told_of(output)
+            _tell(output, {**told, "unenforced": [*told.get("unenforced", ()), "constraint"]})
+        yield from self._find_verdicts(ended, told_of(output))
+        if self._check is not None:
+            found = []
+            for one in ended:
+                setattr(one, VALID, verdict := self._verdicts[one.index].result())
+                found.append(verdict)
+            valid = False if False in found else None if None in found else True
+            _tell(output, {**told_of(output), "valid": valid})
 
-    def _judge(self, one: Any, output: Any) -> Future[bool | None]:
-        if one.finish_reason not in WHOLE:
-            return known(None)
-        unenforced = told_of(output).get("unenforced", ())
-        enforces_formats = not any(name.startswith("format") for name in unenforced)
-        return self._checker.judge(self._constraint, self._texts[one.index], enforces_formats=enforces_formats)
+    def _find_cuts(self, ended: list[Any]) -> Iterator[Future[bool]]:
+        if self._completes is None:
+            return
+        new = [one for one in ended if isinstance(one.stop_reason, str) and one.index not in self._cut]
+        answers = [self._completes(self._texts[one.index]) for one in new]
+        yield from answers
+        for one, answer in zip(new, answers, strict=True):
+            # a text that nobody could judge in time is not known to be complete
+            self._cut[one.index] = answer.exception() is not None or not answer.result()
+
+    def _find_verdicts(self, ended: list[Any], told: dict[str, Any]) -> Iterator[Future[bool | None]]:
+        if self._check is None:
+            return
+        enforces_formats = not any(name.startswith("format") for name in told.get("unenforced", ()))
+        for one in ended:
+            if one.index not in self._verdicts:
+                whole = one.finish_reason in WHOLE
+                text = self._texts[one.index]
+                self._verdicts[one.index] = self._check(text, enforces_formats) if whole else known(None)
+        yield from [self._verdicts[one.index] for one in ended]
 
 
 class Noted:
@@ -108,12 +142,7 @@ def told_of(output: Any) -> dict[str, Any]:
     return told
 
 
-def _add(output: Any, verdicts: dict[int, bool | None]) -> None:
-    if not verdicts:
-        return
-    for one in output.outputs:
-        if one.index in verdicts:
-            setattr(one, VALID, verdicts[one.index])
-    found = verdicts.values()
-    told = {**told_of(output), "valid": False if False in found else None if None in found else True}
-    output.kv_transfer_params = {**(output.kv_transfer_params or {}), ATTRIBUTE: told}
+def _tell(output: Any, told: dict[str, Any] | None) -> None:
+    """Have guideway tell this of an output, or nothing."""
+    others = {name: value for name, value in (output.kv_transfer_params or {}).items() if name != ATTRIBUTE}
+    output.kv_transfer_params = (others if told is None else {**others, ATTRIBUTE: told}) or None

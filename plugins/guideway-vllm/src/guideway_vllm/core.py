@@ -170,6 +170,11 @@ class Core:
             report["error"] = passable(str(fault))
         return report or None
 
+    def report_so_far(self, request_id: str) -> dict[str, Any] | None:
+        """`report` of a request that may end without the core: its front end looks for its stop strings."""
+        state = self._states.get(request_id)
+        return self.report(request_id) if state is not None and state.admission.request.params.stop else None
+
     def _reports(self, request_id: str) -> Mapping[str, Any]:
         state = self._states.get(request_id)
         if state is None or state.slot is None or state.refusal is not None or self._fault(state) is not None:

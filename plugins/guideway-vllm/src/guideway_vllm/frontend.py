@@ -12,15 +12,20 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache, partial
 from http import HTTPStatus
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias, TypeVar
 
 from guideway.api import (
+    GuidewayError,
     InvalidConfiguration,
     InvalidRequest,
+    JsonObject,
+    JsonSchema,
     PluginError,
     Request,
     Stage,
@@ -39,7 +44,16 @@ from guideway_vllm.handover import Handover
 from guideway_vllm.health import CoreHealth
 from guideway_vllm.observers import Observers
 from guideway_vllm.parts import build_runtime
-from guideway_vllm.requests import CARRIER, GREEDY_BELOW, ON_UNENFORCED_KEY, PREFIX, is_ours, judged, request_of
+from guideway_vllm.requests import (
+    CARRIER,
+    GREEDY_BELOW,
+    ON_UNENFORCED_KEY,
+    PREFIX,
+    carries_only,
+    is_ours,
+    judged,
+    request_of,
+)
 from guideway_vllm.steps import ATTRIBUTE
 
 __all__ = ["FrontEnd"]
@@ -199,11 +213,51 @@ class FrontEnd:
             self.observers.started(request_id)
 
     def judge(self, params: Any) -> Judge | None:
-        """Return what checks the outputs of a request with these parameters; None: nobody asked for it."""
+        """Return what judges the outputs of a request with these parameters by their texts; None: there is nothing to
+        judge."""
         if not hasattr(params, "structured_outputs"):
             return None
         constraint = judged(params, self._config.on_unenforced)
-        return None if constraint is None else Judge(self._runtime.checker, constraint, params)
+        check = None if constraint is None else partial(self._check, constraint)
+        completes = None if not params.stop or carries_only(params) else partial(self._ask, params)
+        return Judge(params, check=check, completes=completes) if check or completes else None
+
+    def _check(self, constraint: JsonSchema | JsonObject, text: str, enforces_formats: bool) -> Future[bool | None]:
+        return self._runtime.checker.judge(constraint, text, enforces_formats=enforces_formats)
+
+    def _ask(self, params: Any, text: str) -> Future[bool]:
+        """`_completes`, beside the event loop."""
+        try:
+            return self._runtime.admission_threads.submit(partial(self._completes, params, text))
+        except GuidewayError:  # no thread is left
+            unknown: Future[bool] = Future()
+            unknown.set_result(False)
+            return unknown
+
+    def _completes(self, params: Any, text: str) -> bool:
+        """Return whether `text`, which a stop string ended, is all that the constraint asks for. False also where that
+        is not known: with a reasoning parser, which alone knows where the constraint begins, and of a constraint that
+        is compiled no more."""
+        if self._unchecked:
+            return False
+        try:
+            ours = request_of(f"stopped/{next(self._numbers)}", (0,), params)
+            bare = replace(ours.params, close=False, modifiers={})
+            admission = self._runtime.admit(replace(ours, params=bare))
+            try:
+                if not admission.ready():
+                    return False
+                with self._slot:
+                    self._runtime.start(admission, 0)
+                    try:
+                        return self._runtime.completes(0, text)
+                    finally:
+                        self._runtime.release(0, ended=False)
+            finally:
+                self._abandon(admission)
+        except GuidewayError as error:
+            log.warning("guideway: whether a text that a stop string ended is complete is not known: %s", error)
+            return False
 
     def _check_host(self, request: Any, params: Any) -> None:
         """Refuse what goes with neither constraints nor modifiers here."""

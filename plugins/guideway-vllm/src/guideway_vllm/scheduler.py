@@ -96,8 +96,7 @@ class GuestScheduler:
             errors = dict.fromkeys(scheduler_output.num_scheduled_tokens, guest_output.failure)
         if errors:
             self._fail(errors, outputs)
-        if self._final_reports:
-            self._attach_reports(outputs)
+        self._attach_reports(guest, outputs)
         return outputs
 
     def update_draft_token_ids(self, draft_token_ids: Any) -> None:
@@ -154,13 +153,14 @@ class GuestScheduler:
                 self._final_reports[request.request_id] = report
         return freed
 
-    def _attach_reports(self, outputs: dict[int, Any]) -> None:
-        """Add the report of a request to its last output."""
+    def _attach_reports(self, guest: Core, outputs: dict[int, Any]) -> None:
+        """Add the report of a request to its last output, and to each that may be."""
         for of_client in outputs.values():
             for output in of_client.outputs:
-                if output.finish_reason is not None and output.request_id in self._final_reports:
-                    report = {ATTRIBUTE: self._final_reports[output.request_id]}
-                    output.kv_transfer_params = {**(output.kv_transfer_params or {}), **report}
+                ended = output.finish_reason is not None
+                report = (self._final_reports.get if ended else guest.report_so_far)(output.request_id)
+                if report is not None:
+                    output.kv_transfer_params = {**(output.kv_transfer_params or {}), ATTRIBUTE: report}
 
     def _fail(self, errors: Mapping[str, str], outputs: dict[int, Any]) -> None:
         """End these requests with an error, those too that have just ended by themselves: their outputs have not left
