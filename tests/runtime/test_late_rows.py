@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from guideway.api import FillJob, GenerationResult, JsonSchema, LimitExceeded, Matcher, Regex, Request, SamplingParams
 from guideway.api.bitmask import allocate
@@ -18,7 +19,7 @@ from guideway.devices.numpy.device import NumpyDevice
 from guideway.errors import GuidewayError
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts
-from guideway.runtime.grammar_hosts.matchers import MatcherHost
+from guideway.runtime.grammar_hosts.matchers import PROVES_FAST, MatcherHost
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher, HostedStrategy
 from guideway.runtime.mask_block import Late
 from prometheus_client import REGISTRY
@@ -187,12 +188,39 @@ def test_what_fails_where_the_slow_ones_are_leaves_nothing_there(hosts: GrammarH
         matcher = strategy.compile(Regex(f"FR[a-z]{{2,{number + 3}}}", strategy="hostile")).matcher(STOPS)
         assert isinstance(matcher, HostedMatcher)
         assert matcher.accept(ids_of(b"FRab")) == 4
-        living._slow.add(matcher.grammar.number)
+        living._judge(matcher.grammar.number, True)
         with pytest.raises(GuidewayError, match="a bug"):
             matcher.fill_bitmask(allocate(1, VOCABULARY.logits_width), 0)
         if number == 4:
             before = private_bytes(living, 1)
     assert private_bytes(living, 1) < before + 64 * WEIGHT
+
+
+def test_who_was_slow_for_a_while_is_not_slow_for_ever(hosts: GrammarHosts) -> None:
+    """A cold cache, or a machine that stood still: afterwards its rows come with those of all others again. Who is slow
+    again has to come in time twice as often."""
+    strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
+    grammar = strategy.compile(Regex("[a-z]{9,99}", strategy="hostile"))
+    assert isinstance(grammar, HostedGrammar)
+    matcher, here = grammar.matcher(STOPS), inline_matcher("[a-z]{9,99}")
+    bitmask, expected = (allocate(1, VOCABULARY.logits_width) for _ in range(2))
+    for proves in (PROVES_FAST, 2 * PROVES_FAST):
+        living._judge(grammar.number, True)
+        for _ in range(proves):
+            assert living.is_slow(grammar.number)
+            for one, rows in ((matcher, bitmask), (here, expected)):
+                one.fill_bitmask(rows, 0)
+                assert one.accept(ids_of(b"a")) == 1
+            np.testing.assert_array_equal(bitmask, expected)
+        assert not living.is_slow(grammar.number)
+    matcher.fill_bitmask(bitmask, 0)
+    here.fill_bitmask(expected, 0)
+    np.testing.assert_array_equal(bitmask, expected)
+    assert matcher.born_in == living._lanes[0].number
+
+
+def inline_matcher(pattern: str) -> Matcher:
+    return HostileStrategy(VOCABULARY, {}).compile(Regex(pattern)).matcher(STOPS)
 
 
 def test_whose_rows_are_kept_is_in_no_other_command(hosts: GrammarHosts) -> None:
@@ -224,7 +252,8 @@ def test_who_ends_while_it_is_made_anew_leaves_nothing(hosts: GrammarHosts) -> N
     strategy, living = hosts.strategies["hostile"], hosts.matcher_host("hostile")
     slow, other = (strategy.compile(Regex(f"FT[a-z]{{4,{most}}}", strategy="hostile")) for most in (30, 31))
     assert isinstance(slow, HostedGrammar) and isinstance(other, HostedGrammar)
-    living._slow.update((slow.number, other.number))
+    living._judge(slow.number, True)
+    living._judge(other.number, True)
     begun = slow.matcher(STOPS)
     assert begun.accept(ids_of(b"FTab")) == 4
     for number in range(100):

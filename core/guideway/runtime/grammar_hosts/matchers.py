@@ -30,6 +30,12 @@ MAX_DEATHS = 3
 LATE_WHERE_OTHERS_WAIT = 3
 """So often the rows of one sequence may be late where the host cannot let it sit a step out."""
 
+PROVES_FAST = 16
+"""A grammar that was slow is so no longer after so many rows in turn that were not late; each further time after twice
+as many, at most `PROVES_FAST_AT_MOST`. What was late once may have found a cold cache, or a machine that stood still,
+and all that are slow sit every other step out, which a host that preempts them pays for."""
+PROVES_FAST_AT_MOST = 4096
+
 STARTS_WITHIN = 0.02
 """Seconds. A fork takes less; what builds strategies anew takes a hundred times as long."""
 
@@ -42,7 +48,8 @@ class MatcherHost:
     matchers are rebuilt from what they accepted. What it was working on when it broke a limit, or crashed, fails.
 
     Where the host of the runtime can let a sequence sit a step out, one whose rows are late does: the next steps ask
-    for them again. It moves to a second lane, a host for such as it, so that it is late alone.
+    for them again. It moves to a second lane, a host for such as it, so that it is late alone, until its rows have come
+    in time for a while.
     """
 
     def __init__(
@@ -63,8 +70,10 @@ class MatcherHost:
         self._lock = threading.RLock()
         self._lanes = [Lane(role, strategy, zygote, limits) for role in (("fill", "slow") if sits_out else ("fill",))]
         """The usual one, and that of sequences which were slow."""
-        self._slow: set[int] = set()
-        """The numbers of grammars whose rows were late."""
+        self._slow: dict[int, int] = {}
+        """By the number of a grammar whose rows were late how many have to come in time before it is not slow."""
+        self._had_to_prove: dict[int, int] = {}
+        """By the number of a grammar that was slow how many those were the last time."""
         self._num_late: dict[int, int] = {}
         """By the number of a matcher how often its rows were."""
         self._deaths: dict[int, int] = {}
@@ -203,7 +212,8 @@ class MatcherHost:
 
     def unload(self, grammar: int) -> None:
         """Nobody uses a grammar any more."""
-        self._slow.discard(grammar)
+        self._slow.pop(grammar, None)
+        self._had_to_prove.pop(grammar, None)
         for lane in self._lanes:
             lane.unload(grammar)
 
@@ -300,14 +310,28 @@ class MatcherHost:
         return found is not None and not matcher.has_news() and self._take(None, job, found, bitmask, accepted, i)
 
     def _note(self, filled: Mapping[int, Filled], asking: set[int]) -> None:
-        """Count how often the rows of a sequence were late: it, and all with its grammar, go on in the other lane. Keep
+        """Count how often the rows of a sequence were late: it, and all with its grammar, go on in the other lane; and
+        how often they were not. Keep
         what came for those that are not asking now."""
         for number, outcome in filled.items():
             if outcome.slow:
                 self._num_late[number] = self._num_late.get(number, 0) + 1
-                self._slow.add(outcome.grammar)
+            self._judge(outcome.grammar, outcome.slow)
             if number not in asking and outcome.error is None:
                 self._kept[number] = replace(outcome, masks=outcome.masks.copy())
+
+    def _judge(self, grammar: int, slow: bool) -> None:
+        """Note whether the rows of a sequence of a grammar were late."""
+        left = self._slow.get(grammar)
+        if slow:
+            if left is None:
+                before = self._had_to_prove.get(grammar, PROVES_FAST // 2)
+                self._had_to_prove[grammar] = min(PROVES_FAST_AT_MOST, 2 * before)
+            self._slow[grammar] = self._had_to_prove[grammar]
+        elif left is not None and left > 1:
+            self._slow[grammar] = left - 1
+        elif left is not None:
+            del self._slow[grammar]
 
     def _ends(self, died: Died, matcher: int) -> bool:
         """Return whether a sequence fails for the death of a host at work on it."""

@@ -291,6 +291,8 @@ class _Host:
         self._matchers: dict[int, _Living] = {}
         self._forcing = Forcing(vocabulary.tokens, num_words(vocabulary.logits_width))
         self._lexicon: Lexicon | None = None
+        self._compiled: tuple[str, Constraint, CompiledGrammar] | None = None
+        """The last one: its shortest output may be asked for next."""
         self.commands: dict[str, Callable[..., Any]] = {
             "supports": self._supports,
             "compile": self._compile,
@@ -312,9 +314,10 @@ class _Host:
 
     def _compile(self, strategy: str, constraint: Constraint) -> tuple[dict[str, Any], bytes | None]:
         """Return how many bytes the grammar holds, its `Reserve`, and itself if it can be handed over."""
-        owner = self._strategies[strategy]
+        owner, self._compiled = self._strategies[strategy], None
         grammar = owner.compile(constraint)
         check_returned(grammar, CompiledGrammar)
+        self._compiled = strategy, constraint, grammar
         data = grammar.to_bytes() if "serialize" in owner.capabilities else None
         if data is not None and len(data) > MAX_GRAMMAR:
             data = None
@@ -331,7 +334,11 @@ class _Host:
     ) -> int | None:
         """Return how many tokens the shortest output that is found has."""
         owner = self._strategies[strategy]
-        matcher = new_matcher(owner, _made(owner, given), stop_token_ids)
+        if self._compiled is not None and self._compiled[:2] == (strategy, constraint):
+            grammar = self._compiled[2]
+        else:
+            self._compiled, grammar = None, _made(owner, given)
+        matcher = new_matcher(owner, grammar, stop_token_ids)
         return Closer(self._known_lexicon(), stop_token_ids, budget).shortest(matcher)
 
     # For sequences
