@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -14,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from guideway.api import FillJob, GenerationResult, JsonSchema, LimitExceeded, Matcher, Regex, Request, SamplingParams
-from guideway.api.bitmask import allocate
+from guideway.api.bitmask import allocate, unpack
 from guideway.devices.numpy.device import NumpyDevice
 from guideway.errors import GuidewayError
 from guideway.plugins.limits import Limits
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts
+from guideway.runtime.grammar_hosts.lane import NONE
 from guideway.runtime.grammar_hosts.matchers import PROVES_FAST, MatcherHost
 from guideway.runtime.grammar_hosts.strategy import HostedGrammar, HostedMatcher, HostedStrategy
 from guideway.runtime.mask_block import Late
@@ -217,6 +219,43 @@ def test_who_was_slow_for_a_while_is_not_slow_for_ever(hosts: GrammarHosts) -> N
     here.fill_bitmask(expected, 0)
     np.testing.assert_array_equal(bitmask, expected)
     assert matcher.born_in == living._lanes[0].number
+
+
+def test_who_moves_between_the_lanes_never_has_the_rows_of_another_state(
+    hosts: GrammarHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several, at different places, some of them waiting for an answer, while their grammar is slow, is not, and is
+    again."""
+    monkeypatch.setattr("guideway.runtime.grammar_hosts.matchers.HURRIED", NONE)
+    monkeypatch.setattr("guideway.runtime.grammar_hosts.matchers.PROVES_FAST", 2)
+    monkeypatch.setattr("guideway.runtime.grammar_hosts.matchers.PROVES_FAST_AT_MOST", 4)
+    strategy, living, rng = hosts.strategies["hostile"], hosts.matcher_host("hostile"), random.Random(5)
+    letters = ids_of(b"abcdefghij")
+    grammar = strategy.compile(Regex("(abcdefghij)+", strategy="hostile"))
+    assert isinstance(grammar, HostedGrammar)
+    matchers = [grammar.matcher(STOPS) for _ in range(3)]
+    counts, num_late, num_relapses = [0] * len(matchers), 0, 0
+    for _ in range(5000):
+        time.sleep(rng.choice((0.0, 0.002, 0.005)))  # its host may answer meanwhile, or not yet
+        if num_relapses == 40 or min(counts) > 400:
+            break
+        if not living.is_slow(grammar.number) and rng.random() < 0.3:
+            living._judge(grammar.number, True)
+            num_relapses += 1
+        asking = rng.sample(range(len(matchers)), rng.randint(1, len(matchers)))
+        bitmask = allocate(len(asking), VOCABULARY.logits_width)
+        jobs = [FillJob(matchers[i], (), row) for row, i in enumerate(asking)]
+        for row, (i, count) in enumerate(zip(asking, living.fill(jobs, bitmask), strict=True)):
+            if count < 0:
+                assert isinstance(jobs[row].error, Late)
+                num_late += 1
+                continue
+            expected = {letters[counts[i] % 10]} | (set(STOPS) if counts[i] and counts[i] % 10 == 0 else set())
+            legal = set(np.flatnonzero(unpack(bitmask[row : row + 1], len(VOCABULARY.tokens))[0]).tolist())
+            assert legal & {*letters, *STOPS} == expected
+            assert matchers[i].accept([letters[counts[i] % 10]]) == 1
+            counts[i] += 1
+    assert num_late > 20 and num_relapses > 20 and min(counts) > 20
 
 
 def inline_matcher(pattern: str) -> Matcher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -21,6 +22,7 @@ from guideway.errors import (
     PluginError,
     UnsupportedGrammar,
     blame,
+    passable,
 )
 from guideway.plugins.contract import check_returned
 from guideway.runtime.bans import Bans
@@ -35,6 +37,8 @@ from guideway.runtime.shared_work import AtWork, SharedWork
 from guideway.runtime.threads import Threads
 
 __all__ = ["Compilation", "Compiled", "Compiler", "RequestCompiler", "Shortest", "Wanted"]
+
+log = logging.getLogger(__name__)
 
 MAX_VALUES = 1024
 """The number of values of `LogitModifier.compile` that are kept, and that of the lengths of shortest outputs."""
@@ -117,10 +121,23 @@ class Wanted:
     """The terms of a search for the shortest output of a constraint."""
 
     room: int
-    """The number of tokens that there are for one: where they are surely enough, nothing is looked for."""
+    """The number of tokens that there are for one: where they are surely too few, it has to be known."""
+    always: bool
+    """True if it is looked for wherever that can be done; else only where it has to be known."""
     stop_token_ids: frozenset[int]
     bans: Bans
     """The tokens and texts that it does without where it can."""
+
+    def needs(self, compiled: Compilation) -> bool:
+        """Return whether it has to be known of a constraint."""
+        return self.room < compiled.reserve.fewest
+
+    @property
+    def weight(self) -> int:
+        """The weight of what was found among the `MAX_VALUES` that are kept: of bans there may be as many as tokens."""
+        bans = self.bans
+        num_words = sum(map(len, bans.bad_words)) + sum(map(len, bans.stop))
+        return 1 + (len(bans.logit_bias) + len(bans.allowed_token_ids or ()) + num_words) // 16
 
 
 class Shortest:
@@ -130,18 +147,17 @@ class Shortest:
     def __init__(self, threads: Threads, at_work: AtWork, context: ModifierContext) -> None:
         self._context = context
         self._work: SharedWork[int | None] = SharedWork(threads, at_work, MAX_VALUES)
-        self._lexicon: Lexicon | None = None
-        self._lock = threading.Lock()
-        """Held while the lexicon is in use."""
+        self._own = threading.local()
+        """The lexicon of each thread: a search that hangs keeps no other one waiting."""
 
     def submit(self, compilation: Future[Compilation], wanted: Wanted, tenant: str = "") -> Future[Compilation]:
-        """`compilation`, with `shortest` where the room may be too small. It fails with what that fails with, with
-        `LimitExceeded`, and with `PluginError`. Canceled, it cancels the compilation."""
+        """`compilation`, with `shortest` where that is wanted. It fails with what that fails with and, where it has to
+        be known, with `LimitExceeded` and `PluginError`. Canceled, it cancels the compilation."""
         found: Future[Compilation] = Future()
 
         def end(future: Future[Compilation]) -> None:
             error = _error_of(future)
-            if error is not None or wanted.room >= future.result().reserve.fewest or found.cancelled():
+            if error is not None or found.cancelled() or not (wanted.always or wanted.needs(future.result())):
                 _settle(found, error, future.result)
                 return
             try:
@@ -180,10 +196,15 @@ class Shortest:
                 passing=(InvalidRequest, LimitExceeded, PluginError),
                 keeps_deadlines=interrupt is not None,
             ):
-                return search(), 1
+                return search(), wanted.weight
 
         def end(future: Future[int | None]) -> None:
-            _settle(found, _error_of(future), lambda: replace(compiled, shortest=future.result()))
+            error = _error_of(future)
+            if error is not None and not wanted.needs(compiled):
+                log.warning("grammar.%s: the shortest output is not known: %s", candidate.name, passable(str(error)))
+                _settle(found, None, lambda: compiled)
+                return
+            _settle(found, error, lambda: replace(compiled, shortest=future.result()))
 
         key = (candidate.key, wanted.stop_token_ids, wanted.bans)
         submitted = self._work.submit([f"grammar.{candidate.name}"], key, work, interrupt, owner=tenant)
@@ -199,12 +220,10 @@ class Shortest:
     def _search(
         self, strategy: GrammarStrategy, grammar: CompiledGrammar, stop_token_ids: frozenset[int], budget: Budget
     ) -> int | None:
-        with self._lock:
-            if self._lexicon is None:
-                self._lexicon = Lexicon(self._context.vocabulary)
-            return Closer(self._lexicon, stop_token_ids, budget).shortest(
-                new_matcher(strategy, grammar, stop_token_ids)
-            )
+        if not hasattr(self._own, "lexicon"):
+            self._own.lexicon = Lexicon(self._context.vocabulary)
+        matcher = new_matcher(strategy, grammar, stop_token_ids)
+        return Closer(self._own.lexicon, stop_token_ids, budget).shortest(matcher)
 
 
 class RequestCompiler:

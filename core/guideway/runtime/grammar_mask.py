@@ -179,9 +179,11 @@ class GrammarMask(LogitModifier[GrammarState]):
         return compilation if wanted is None else self._shortest.submit(compilation, wanted, request.tenant)
 
     def wanted(self, params: SamplingParams, room: int, bans: Bans | None) -> Wanted:
-        """Return what the shortest output of a request is looked for with, if it may have `room` for one."""
+        """Return what the shortest output of a request is looked for with, if it may have `room` for one: before the
+        constraint of one that reasons begins, that may become less."""
         own = _bans(params)
-        return Wanted(room, self._stop_token_ids(params), own if bans is None else replace(bans, stop=own.stop))
+        bans = own if bans is None else replace(bans, stop=own.stop)
+        return Wanted(room, bool(params.reasoning), self._stop_token_ids(params), bans)
 
     def close(self) -> None:
         """Stop compiling."""
@@ -398,20 +400,17 @@ class GrammarMask(LogitModifier[GrammarState]):
             if length_after > len(data):
                 break
             whole, length = whole + 1, length_after
-        try:
-            token_ids: Sequence[int] | None = state.accepted[:whole]
-            if length < len(data):
-                rest = vocabulary.encode(data[length:])
-                # what is left may begin inside a character, and then has no tokens of its own
-                token_ids = vocabulary.encode(data) if rest is None else [*state.accepted[:whole], *rest]
-            if token_ids is None:
-                return False
-            matcher = new_matcher(state.candidate.strategy, state.grammar, state.stop_token_ids)
-            return matcher.accept(tuple(token_ids)) == len(token_ids) and matcher.is_accepting()
-        except BaseException as error:
-            contain(error)
-            log.warning("grammar.%s failed when asked for the end", state.candidate.name, exc_info=True)
-            return False
+        token_ids: Sequence[int] | None = state.accepted[:whole]
+        if length < len(data):
+            rest = vocabulary.encode(data[length:])
+            # what is left may begin inside a character, and then has no tokens of its own
+            token_ids = vocabulary.encode(data) if rest is None else [*state.accepted[:whole], *rest]
+        return _is_whole(state.candidate, state.grammar, state.stop_token_ids, token_ids)
+
+    def satisfies(self, compiled: Compilation, params: SamplingParams, text: str) -> bool:
+        """Return whether `text` is all that a constraint asks for. False also where the strategy fails over it."""
+        token_ids = self.context.vocabulary.encode(text.encode())
+        return _is_whole(compiled.candidate, compiled.grammar, self._stop_token_ids(params), token_ids)
 
     def own_text(self, journal: Journal, text: str) -> str:
         """Return what of `text`, which the output begins with, is the constraint's: what comes after the reasoning."""
@@ -427,7 +426,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         copy.terminated = state.terminated
         copy.begins_in = state.begins_in
         copy.reserve, copy.bans = state.reserve, state.bans
-        copy.budget, copy.closed_early = state.budget, state.closed_early
+        copy.budget, copy.closed_early, copy.shortest = state.budget, state.closed_early, state.shortest
         if state.closer is not None:
             copy.closer = state.closer.fork()
         return copy
@@ -592,6 +591,24 @@ class GrammarMask(LogitModifier[GrammarState]):
         if count > state.num_open_rows + state.num_live_drafts:
             return fail(f"DeadEnd: after token {token_ids[count - 1]} no token is legal")
         return fail(f"it refused token {token_id}, which its own mask allowed")
+
+
+def _is_whole(
+    candidate: Candidate,
+    grammar: CompiledGrammar,
+    stop_token_ids: frozenset[int],
+    token_ids: Sequence[int] | None,
+) -> bool:
+    """Return whether a grammar may end after these tokens; None: there are none for the text."""
+    if token_ids is None:
+        return False
+    try:
+        matcher = new_matcher(candidate.strategy, grammar, stop_token_ids)
+        return matcher.accept(tuple(token_ids)) == len(token_ids) and matcher.is_accepting()
+    except BaseException as error:
+        contain(error)
+        log.warning("grammar.%s failed when asked for the end", candidate.name, exc_info=True)
+        return False
 
 
 def _bans(params: SamplingParams) -> Bans:

@@ -216,14 +216,7 @@ class Runtime:
 
     def _admit(self, request: Request, bans: Bans | None) -> Admission:
         self._open.check_new(request)
-        request = validate_request(
-            request,
-            self.context.vocabulary,
-            self._validation,
-            self._mask.known,
-            self._whitespace,
-            self._on_unenforced,
-        )
+        request = self._validated(request)
         request = check_reasoning(request, None if self._gate is None else self._gate.marker)
         params = request.params
         chosen = [self._by_name[name] for name in params.modifiers]
@@ -408,6 +401,23 @@ class Runtime:
         without one. For a host that may end an output where no stop token stands, as stop strings do."""
         sequence = self._sequence(slot)
         return self._mask.completes(self._modifiers.state(sequence, self._mask), sequence.journal, text)
+
+    def satisfies(self, request: Request, text: str) -> bool:
+        """Return whether `text` is all that the constraint of a request asks for, as `completes` does where no sequence
+        has a slot; False also where that constraint is compiled no more. May be called from any thread. Raises
+        `InvalidRequest`."""
+        with self._at_work.using("admission"):
+            request = self._validated(request)
+            constraint = request.params.constraint
+            if self._closed or constraint is None:
+                return not self._closed
+            compilation = self._mask.compile_constraint(constraint, request, None)
+            if not compilation.done():
+                compilation.cancel()
+                return False
+            compiled = compilation.result()
+            with self._at_work.using(f"grammar.{compiled.candidate.name}"):
+                return self._mask.satisfies(compiled, request.params, text)
 
     def judge(self, slot: int, text: str) -> Future[bool | None] | None:
         """Return whether `text`, the whole output in `slot`, is what its constraint asks for; the future holds None
@@ -617,9 +627,17 @@ class Runtime:
         params = request.params
         if not params.close or not (self._refuses_short or params.reasoning):
             return None
-        # where the constraint waits it may begin at any time
-        room = 0 if params.reasoning else self._open.room_beside(request, others) - 1
-        return self._mask.wanted(params, room, bans)
+        return self._mask.wanted(params, self._open.room_beside(request, others) - 1, bans)
+
+    def _validated(self, request: Request) -> Request:
+        return validate_request(
+            request,
+            self.context.vocabulary,
+            self._validation,
+            self._mask.known,
+            self._whitespace,
+            self._on_unenforced,
+        )
 
     def _is_plain(self, sequence: ActiveSequence) -> bool:
         """Return whether no modifier acts on its next token but the constraint, and no ban."""

@@ -103,7 +103,8 @@ class GrammarHosts:
     ) -> int | None:
         """The number of tokens of the shortest output that is found; None: none is. Raises `LimitExceeded`."""
         more = (grammar.given, stop_token_ids, budget)
-        answer, _ = self._limited(self._compilers, "shortest", strategy, grammar.constraint, *more)
+        seconds = 2 * self._limits.compile_seconds  # it may have to be compiled again
+        answer, _ = self._limited(self._compilers, "shortest", strategy, grammar.constraint, *more, seconds=seconds)
         return None if answer is None else int(answer)
 
     def give_up(self, name: str, strategy: str, constraint: Constraint, *more: Any) -> None:
@@ -122,11 +123,11 @@ class GrammarHosts:
         self._zygote.close()
 
     def _limited(
-        self, pool: Pool, name: str, strategy: str, constraint: Constraint, *more: Any
+        self, pool: Pool, name: str, strategy: str, constraint: Constraint, *more: Any, seconds: float | None = None
     ) -> tuple[Any, bytes | None]:
         self.check(strategy, constraint)
         try:
-            return pool.call(name, strategy, constraint, *more, seconds=self._limits.compile_seconds)
+            return pool.call(name, strategy, constraint, *more, seconds=seconds or self._limits.compile_seconds)
         except HostDied as error:
             if error.by_itself:
                 self._remember(strategy, constraint, str(error))

@@ -124,6 +124,10 @@ class Lane:
         """True if a host is being started."""
         return self.starting is not None and not self.starting.done()
 
+    def has(self, matcher: int) -> bool:
+        """Return whether the command that is not answered is about a matcher."""
+        return self._pending is not None and matcher in self._pending.wanted
+
     def alive(self) -> Host:
         """The host. Raises `HostDied` if there can be none."""
         self.is_up(None)
@@ -262,6 +266,8 @@ class Lane:
             matcher.moves()
         job = matcher.job(self.number)
         seconds = self._limits.fill_seconds + sum(self._more_seconds([job]).values())
+        if method in ("accept", "validate"):
+            seconds += SECONDS_PER_TOKEN * len(arguments[0])
         answer, _ = host.call("ask", job, method, arguments, _taken(self._ended), seconds=seconds)
         matcher.done(self.number)
         return answer

@@ -152,7 +152,7 @@ class MatcherHost:
             matchers = [matcher for matcher in matchers if matcher.number not in self._kept]
             for matcher in matchers:
                 matcher.forced = ()
-            jobs = [FillJob(matcher) for matcher in matchers if not self.is_slow(matcher.grammar.number)]
+            jobs = [FillJob(matcher) for matcher in matchers if self._lane_of(matcher) == 0]
             jobs = jobs[: MAX_ROWS // (1 + limit)]
             try:
                 if not jobs or lane.is_pending or not lane.together or not lane.is_up(0.0 if self._sits_out else None):
@@ -331,7 +331,7 @@ class MatcherHost:
         elif left is not None and left > 1:
             self._slow[grammar] = left - 1
         elif left is not None:
-            del self._slow[grammar]
+            self._slow.pop(grammar, None)
 
     def _ends(self, died: Died, matcher: int) -> bool:
         """Return whether a sequence fails for the death of a host at work on it."""
@@ -359,6 +359,10 @@ class MatcherHost:
             matcher.forced = tuple(filled.command.draft_token_ids)
 
     def _lane_of(self, matcher: HostedMatcher) -> int:
+        """Return where it is asked: until a command about it is answered, where that is."""
+        for number, lane in enumerate(self._lanes):
+            if lane.has(matcher.number):
+                return number
         return int(self.is_slow(matcher.grammar.number))
 
     def _patience(self, lane: Lane, num_jobs: int) -> Patience | None:

@@ -49,7 +49,7 @@ class Judge:
             async for output in outputs:
                 trial = self._judge(output)
                 while (waited_for := next(trial, None)) is not None:
-                    await asyncio.wait([asyncio.wrap_future(waited_for)])
+                    await asyncio.gather(asyncio.wrap_future(waited_for), return_exceptions=True)
                 yield output
 
     def judge_now(self, output: Any) -> None:
@@ -84,7 +84,8 @@ class Judge:
     def _find_cuts(self, ended: list[Any]) -> Iterator[Future[bool]]:
         if self._completes is None:
             return
-        new = [one for one in ended if isinstance(one.stop_reason, str) and one.index not in self._cut]
+        stopped = [one for one in ended if one.finish_reason == "stop" and isinstance(one.stop_reason, str)]
+        new = [one for one in stopped if one.index not in self._cut]
         answers = [self._completes(self._texts[one.index]) for one in new]
         yield from answers
         for one, answer in zip(new, answers, strict=True):

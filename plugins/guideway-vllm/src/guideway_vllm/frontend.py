@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cache, partial
 from http import HTTPStatus
 from importlib.metadata import entry_points
@@ -241,20 +240,7 @@ class FrontEnd:
         if self._unchecked:
             return False
         try:
-            ours = request_of(f"stopped/{next(self._numbers)}", (0,), params)
-            bare = replace(ours.params, close=False, modifiers={})
-            admission = self._runtime.admit(replace(ours, params=bare))
-            try:
-                if not admission.ready():
-                    return False
-                with self._slot:
-                    self._runtime.start(admission, 0)
-                    try:
-                        return self._runtime.completes(0, text)
-                    finally:
-                        self._runtime.release(0, ended=False)
-            finally:
-                self._abandon(admission)
+            return self._runtime.satisfies(request_of(f"stopped/{next(self._numbers)}", (0,), params), text)
         except GuidewayError as error:
             log.warning("guideway: whether a text that a stop string ended is complete is not known: %s", error)
             return False
