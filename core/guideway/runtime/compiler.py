@@ -166,13 +166,7 @@ class Shortest:
                 _settle(found, error, future.result)
 
         compilation.add_done_callback(end)
-        compiling = weakref.ref(compilation)  # as in `Compiler._try`
-
-        def leave(future: Future[Compilation]) -> None:
-            if future.cancelled() and (compilation := compiling()) is not None:
-                compilation.cancel()
-
-        found.add_done_callback(leave)
+        _cancel_with(found, compilation)
         return found
 
     def close(self) -> None:
@@ -256,13 +250,7 @@ class RequestCompiler:
                 self._next(request, future.result(), left, {self._owner: future.result()}, compiled)
 
         constraint.add_done_callback(end)
-        compiling_it = weakref.ref(constraint)  # as in `Compiler._try`
-
-        def leave(future: Future[Compiled]) -> None:
-            if future.cancelled() and (constraint := compiling_it()) is not None:
-                constraint.cancel()
-
-        compiled.add_done_callback(leave)
+        _cancel_with(compiled, constraint)
         return compiled
 
     def close(self) -> None:
@@ -328,6 +316,17 @@ def _compile(candidate: Candidate, constraint: Constraint) -> tuple[tuple[Compil
 def _error_of(future: Future[Any]) -> BaseException | None:
     """Return what a future that is done failed with."""
     return GuidewayError("closed before it was compiled") if future.cancelled() else future.exception()
+
+
+def _cancel_with(future: Future[Any], awaited: Future[Any]) -> None:
+    """Cancel what a future waits for once that is canceled itself."""
+    waits_for = weakref.ref(awaited)  # as in `Compiler._try`
+
+    def leave(future: Future[Any]) -> None:
+        if future.cancelled() and (awaited := waits_for()) is not None:
+            awaited.cancel()
+
+    future.add_done_callback(leave)
 
 
 def _settle(future: Future[Any], error: BaseException | None, value: Callable[[], Any]) -> None:
