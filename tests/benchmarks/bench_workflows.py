@@ -1,21 +1,27 @@
-"""Workflows that only prefill: a long text that is cut, drivers beside each other, and memory while texts stream.
+"""Workflows that only prefill: a long text that is cut, drivers beside each other, memory while texts stream, and a
+decode stream beside a flood of texts.
 
-    python tests/benchmarks/bench_workflows.py cut | drivers | memory [--texts 1000000] [--rounds 9] [--output FILE]
+    python tests/benchmarks/bench_workflows.py cut | drivers | memory | flood [--texts 1000000] [--rounds 15]
+        [--output FILE]
 
 ``cut``: CPU time of one text of 100,000 tokens that is cut to 512, beside a text of 512 tokens. ``drivers``: wall time
 of 256 texts with each driver, on two processors, with shares of tokenizing that come of leaving out layers of the
 model; the figure is the median of the ratio, round by round, in which the drivers take turns. ``memory``: resident
-memory while one million texts stream through an encoder of one layer. Without a word all three are measured. One thread
-for torch.
+memory while one million texts stream through an encoder of one layer. ``flood``: the longest gap between two tokens of
+a stream of the demo model, alone and while another engine of the same process is given 10,000 long texts, which it cuts
+and embeds; runs in pairs. Without a word all four are measured. One thread for torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import itertools
 import os
 import platform
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +35,8 @@ import tokenizers
 import torch
 import transformers
 from bench_encoder import texts
-from guideway import Engine
+from gaps import in_turn, interval
+from guideway import AsyncEngine, Engine, SamplingParams
 from guideway.api import ModelFolder, Task, WorkflowContext
 from guideway_engine.prefill.requests import Tokenizing
 from guideway_engine.prefill.workflows import EmbedOptions
@@ -40,6 +47,12 @@ LONG_TOKENS = 100_000
 CONTEXT = 512
 DRIVERS = ("sync", "async", "double_buffered", "auto")
 NUM_TEXTS = 256
+FLOOD = 10_000
+"""Texts of a flood."""
+LONG_WORDS = 2_000
+"""Words of each of them."""
+STREAMED = 256
+"""Tokens of the stream beside it."""
 LAYERS = {"0 %": 6, "about 10 %": 5, "about 20 %": 2, "about 40 %": 1}
 """By share of tokenizing: the layers of MiniLM that are kept. At 0 % token ids are given."""
 
@@ -151,8 +164,8 @@ def share_of_tokenizing(engine: Engine, inputs: list[str]) -> str:
     return f"{100 * share:.0f} %"
 
 
-def memory(number: int, scratch: Path) -> str:
-    """Resident memory while texts stream."""
+def tiny_encoder(folder: Path) -> Path:
+    """Store an encoder of one layer, with random weights."""
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(500))]
     config = BertConfig(
         vocab_size=len(vocabulary),
@@ -162,13 +175,18 @@ def memory(number: int, scratch: Path) -> str:
         intermediate_size=64,
         max_position_embeddings=64,
     )
-    BertModel(config).save_pretrained(scratch / "one")
+    BertModel(config).save_pretrained(folder)
     made = tokenizers.Tokenizer(
         tokenizers.models.WordPiece({word: i for i, word in enumerate(vocabulary)}, unk_token="[UNK]")
     )
     made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     fast: Any = PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]")
-    fast.save_pretrained(scratch / "one")
+    fast.save_pretrained(folder)
+    return folder
+
+
+def memory(number: int, scratch: Path) -> str:
+    """Resident memory while texts stream."""
 
     def stream() -> Iterator[str]:
         for i in range(number):
@@ -177,7 +195,7 @@ def memory(number: int, scratch: Path) -> str:
     options = {"workflow.embed": {"max_step_requests": 512}}
     seen: dict[int, float] = {}
     start = time.perf_counter()
-    with Engine(scratch / "one", workflow="embed", options=options) as engine:
+    with Engine(tiny_encoder(scratch / "one"), workflow="embed", options=options) as engine:
         for index, result in enumerate(engine.embed(stream()), 1):
             assert result.error is None
             if index % (number // 100) == 0:
@@ -189,6 +207,58 @@ def memory(number: int, scratch: Path) -> str:
     return f"{table(['texts done', 'MiB resident', 'by that at 1 %'], rows)}\n\n{said}"
 
 
+def flood(rounds: int, scratch: Path) -> str:
+    """A decode stream beside a flood of texts, by where the encoder computes."""
+    model = tiny_encoder(scratch / "beside")
+    rows = []
+    for executor in ("local", "process"):
+        options = {"workflow.embed": {"truncate": "right", "driver": "async"}}
+        with Engine(model, workflow="embed", executor=executor, options=options) as encoder:
+            rows.append([executor, *asyncio.run(flooded(encoder, rounds))])
+    header = ["executor of the encoder", "longest gap alone, ms", "beside the flood, ms", "ratio (interval)"]
+    return table([*header, "texts embedded meanwhile"], rows)
+
+
+async def flooded(encoder: Engine, rounds: int) -> list[str]:
+    """Return the cells of one row."""
+    longest: dict[bool, list[float]] = {False: [], True: []}
+    done: list[int] = []
+    params = SamplingParams(max_tokens=STREAMED, min_tokens=STREAMED)
+    long = [" ".join(f"w{(7 * i + j) % 500}" for j in range(LONG_WORDS)) for i in range(100)]
+    async with AsyncEngine("demo") as decoder:
+
+        async def longest_gap() -> float:
+            gaps, last = [], None
+            async for _ in (await decoder.submit("Ada is 36 years old. JSON:", params)).chunks():
+                now = time.perf_counter()
+                if last is not None:
+                    gaps.append(now - last)
+                last = now
+            return 1e3 * max(gaps)
+
+        await longest_gap()
+        for loud in in_turn(rounds):
+            ends, counted = threading.Event(), itertools.count()
+
+            def submit(ends: threading.Event = ends, counted: Iterator[int] = counted) -> None:
+                texts = itertools.islice(itertools.cycle(long), FLOOD)
+                for result in encoder.embed(itertools.takewhile(lambda _: not ends.is_set(), texts)):
+                    assert result.error is None
+                    next(counted)
+
+            under_way = asyncio.create_task(asyncio.to_thread(submit)) if loud else None
+            await asyncio.sleep(0.2)
+            longest[loud].append(await longest_gap())
+            ends.set()
+            if under_way is not None:
+                await under_way
+                done.append(next(counted))
+    ratios = [after / before for before, after in zip(longest[False], longest[True], strict=True)]
+    middle, low, high = interval(ratios)
+    medians = [f"{statistics.median(longest[loud]):.1f}" for loud in (False, True)]
+    return [*medians, f"{middle:.2f} ({low:.2f} to {high:.2f})", f"{statistics.median(done):.0f}"]
+
+
 def resident() -> float:
     """Return the MiB of this process that are in memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -197,9 +267,9 @@ def resident() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", nargs="*", default=["cut", "drivers", "memory"])
+    parser.add_argument("what", nargs="*", default=["cut", "drivers", "memory", "flood"])
     parser.add_argument("--texts", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -214,6 +284,7 @@ def main() -> None:
                 "cut": lambda: cut(args.rounds),
                 "drivers": lambda: drivers(args.rounds, Path(scratch)),
                 "memory": lambda: memory(args.texts, Path(scratch)),
+                "flood": lambda: flood(args.rounds, Path(scratch)),
             }[what]
             made.append(f"## {what}\n\n{run()}")
             print(made[-1], flush=True)

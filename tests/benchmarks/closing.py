@@ -89,7 +89,7 @@ def one(strategy: GrammarStrategy, lexicon: Lexicon, schema: Any, more: int, fou
     if shortest is None:
         return "no completion found"
     found.lengths.append(len(shortest))
-    if reserve.fewest > len(shortest):
+    if reserve.fewest > len(shortest) and not support.unenforced:
         return "proved not to exist, and found"
     closer = Closer(lexicon, stops, Budget(len(shortest) + more, reserve))
     bitmask, output, rng = np.zeros((1, lexicon.words), dtype=np.int32), [], random.Random(seed)

@@ -236,11 +236,13 @@ def test_declarations_that_cannot_be_kept_are_refused(modifier: type[LogitModifi
         run([modifier], NumpyDevice(), greedy({}))
 
 
-OF_THE_MASK = {"GRAMMAR_MASK", "GrammarMask", "GrammarState", "MaskTransform"}
+OF_THE_MASK = {"GRAMMAR_MASK", "GrammarMask", "GrammarState", "MaskRows", "MaskTransform"}
 MAY_NAME_IT = {
     "core/guideway/api/steps.py": {"GRAMMAR_MASK"},
     "core/guideway/plugins/configuration.py": {"GRAMMAR_MASK"},  # refuses another modifier of that name
     "core/guideway/runtime/grammar_mask.py": OF_THE_MASK,
+    "core/guideway/runtime/grammar_state.py": {"GrammarState"},
+    "core/guideway/runtime/mask_rows.py": {"GrammarState", "MaskRows"},
     "core/guideway/runtime/reasoning/gate.py": {"GrammarMask", "GrammarState", "MaskTransform"},  # the mask before it
     "core/guideway/runtime/runtime.py": {"GrammarMask"},  # makes it
     "plugins/guideway-vllm/src/guideway_vllm/worker.py": {"GrammarMask"},  # a worker's pipeline begins with it

@@ -150,7 +150,7 @@ def engine(shared: Engine) -> Iterator[Engine]:
     assert test_scheduler.Countdown.interrupt is None
     assert not shared.has_work()
     assert shared._scheduler._cache.capacity() == 2 * NUM_RUNNING
-    assert not any(shared._runtime._acting_modifiers())
+    assert not shared._runtime._slots.taken()
 
 
 GUIDED = {"guidance": {"scale": 2.0, "negative_prompt": [4, 100, 200]}}

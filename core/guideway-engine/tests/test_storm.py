@@ -182,7 +182,7 @@ def test_outputs_in_a_storm_are_those_of_a_run_alone(
         assert scheduler.num_waiting == 0
         assert not scheduler._table.served._busy
         assert not runtime._open
-        assert not any(runtime._acting_modifiers())
+        assert not runtime._slots.taken()
         kept = sum(holder.region.size for holder in scheduler._cache._kept.values() if holder.region is not None)
         assert scheduler._cache._free.num_free() + kept == scheduler._cache.num_cells
     finished = 0

@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,7 @@ from guideway.runtime.quarantine import Quarantine
 from guideway.runtime.reasoning import GateState, Marker, ReasoningGate, check_reasoning
 from guideway.runtime.rows import companion_rows, feedback_of, history_rows, in_row_order, sequence_of_row
 from guideway.runtime.shared_work import AtWork
+from guideway.runtime.slots import Slots
 from guideway.runtime.stopwatch import Stopwatch
 from guideway.runtime.threads import ADMISSION_THREADS, Deadline, Threads
 from guideway.runtime.warping import Warping, banned_by
@@ -163,17 +164,12 @@ class Runtime:
             modifiers=tuple(self._by_name),
         )
         self._closed = False
-        self._sequences: list[ActiveSequence | None] = [None] * context.max_num_sequences
+        vocabulary = context.vocabulary
+        warping = Warping(context.max_num_sequences, len(vocabulary), vocabulary.stop_token_ids)
+        self._slots = Slots(context.max_num_sequences, warping)
         self._late: frozenset[int] = frozenset()
         """The slots of sequences that sit the last step out."""
-        self._acting: list[bool] | None = None
-        """True if any running sequence has a state of each modifier; None where that has to be found out anew."""
         self._open = OpenRequests(context.max_model_len)
-        self._temperatures = np.zeros(context.max_num_sequences, dtype=np.float32)
-        self._seeds = np.zeros(context.max_num_sequences, dtype=np.int64)
-        self._indices = np.zeros(context.max_num_sequences, dtype=np.int32)
-        vocabulary = context.vocabulary
-        self._warping = Warping(context.max_num_sequences, len(vocabulary), vocabulary.stop_token_ids)
 
     def modifier_classes(self) -> list[tuple[type[LogitModifier[Any]], Mapping[str, Any]]]:
         """Return what a worker's `Pipeline` is built from: each modifier's class and options. Picklable."""
@@ -254,8 +250,7 @@ class Runtime:
         if self._closed:
             return
         self._closed = True
-        running = [slot for slot, sequence in enumerate(self._sequences) if sequence is not None]
-        releases = [("runtime", partial(self.release, slot)) for slot in running]
+        releases = [("runtime", partial(self.release, slot)) for slot in self._slots.taken()]
         parts = [("runtime", self._compiler.close), ("runtime", self.checker.close)]
         close_each([*releases, *parts, (f"modifier.{self._mask.name}", self._mask.close)])
         for threads in (self.admission_threads, self._threads, self._modifier_threads):
@@ -288,7 +283,7 @@ class Runtime:
         `PluginError` if a plugin failed; the slot is then free still. Raises ValueError for a slot that is not free
         and a journal of another request.
         """
-        self._check_free(slot)
+        self._slots.check_free(slot)
         request = admission.request
         if journal is None:
             seed = _seed_of(request.seed, attempt)
@@ -303,25 +298,25 @@ class Runtime:
         sequence.companions = admission.companion_owners
         if self._request_seconds is not None:
             sequence.ends_at = admission.admitted_at + self._request_seconds
-        self._occupy(slot, sequence)
+        self._slots.occupy(slot, sequence)
 
     def fork(self, slot: int, new_slot: int, *, index: int) -> None:
         """Continue the sequence of `slot` in `new_slot` as well, as its request's `index`-th. Raises
         `UnsupportedCapability` if a modifier cannot fork, ValueError if `new_slot` is not free; nothing has changed
         then."""
-        self._check_free(new_slot)
-        parent = self._sequence(slot)
+        self._slots.check_free(new_slot)
+        parent = self._slots[slot]
         info = replace(parent.journal.sequence, index=index)
         child = self._modifiers.fork(parent, info)
         child.ends_at = parent.ends_at
         self._ban(child)
         self._open.expect_another(parent.journal.request)
-        self._occupy(new_slot, child)
+        self._slots.occupy(new_slot, child)
 
     def rebuild(self, slot: int) -> None:
         """Make the states of a sequence anew from its journal, and let go of the old ones. If that fails, the sequence
         has a fault from then on."""
-        old = self._sequence(slot)
+        old = self._slots[slot]
         try:
             sequence = self._begin(old.journal, old.compiled)
         except GuidewayError as error:
@@ -329,13 +324,13 @@ class Runtime:
             old.fault = Fault.of(plugin, "rebuild", error)
             return
         sequence.companions, sequence.ends_at = old.companions, old.ends_at
-        self._occupy(slot, sequence)
+        self._slots.occupy(slot, sequence)
         self._modifiers.release(old.states)
 
     def end_reasoning(self, slot: int, num_tokens: int) -> None:
         """The constraint of the sequence in `slot` begins after its first `num_tokens` generated tokens, some of which
         may be about to be accepted. Raises ValueError if later ones were accepted already, or it had begun."""
-        sequence = self._sequence(slot)
+        sequence = self._slots[slot]
         journal = sequence.journal
         if journal.constraint_start is not None or num_tokens < len(journal.token_ids):
             raise ValueError(
@@ -349,11 +344,9 @@ class Runtime:
     def release(self, slot: int, *, ended: bool = True) -> None:
         """The sequence in `slot` has ended; the slot is free. Not `ended`: it is as if it had never started, and may be
         started anew."""
-        sequence = self._sequence(slot)
+        sequence = self._slots[slot]
         try:
-            self._acting = None
-            self._sequences[slot] = None
-            self._warping.end(slot)
+            self._slots.vacate(slot)
             self._modifiers.release(sequence.states)
             if sequence.fault is None and not sequence.broken:
                 self._mask.recycle(self._modifiers.state(sequence, self._mask))
@@ -363,15 +356,15 @@ class Runtime:
 
     def journal(self, slot: int) -> Journal:
         """Return what happened to the sequence in `slot`; `start` rebuilds it from this, here or in another process."""
-        return self._sequence(slot).journal
+        return self._slots[slot].journal
 
     def strategy(self, slot: int) -> str | None:
         """The grammar strategy that serves the sequence in `slot`."""
-        return self._mask.strategy(self._modifiers.state(self._sequence(slot), self._mask))
+        return self._mask.strategy(self._modifiers.state(self._slots[slot], self._mask))
 
     def acting(self, slot: int) -> tuple[str, ...]:
         """The configured modifiers that act on the sequence in `slot`, in the order they act in."""
-        return tuple(m.name for m, _ in self._sequence(slot).acting if m.name in self._by_name)
+        return tuple(m.name for m, _ in self._slots[slot].acting if m.name in self._by_name)
 
     def may_act(self, admission: Admission) -> tuple[str, ...]:
         """The configured modifiers that may act on a request of which not all is compiled yet: those that compile for
@@ -382,7 +375,7 @@ class Runtime:
 
     def unenforced(self, slot: int) -> tuple[str, ...]:
         """Return what was asked for the sequence in `slot` and is not enforced, by name."""
-        sequence = self._sequence(slot)
+        sequence = self._slots[slot]
         state = self._modifiers.state(sequence, self._mask)
         journal = sequence.journal
         is_full = len(journal.token_ids) >= self._open.room(journal.request)
@@ -392,14 +385,14 @@ class Runtime:
         """Return whether the output in `slot` was kept from going on as the model would, so that it is complete."""
         if CLOSING in self.unenforced(slot):
             return False
-        sequence = self._sequence(slot)
+        sequence = self._slots[slot]
         gate = self._gate_of(sequence)
         return sequence.journal.closed_early or (gate is not None and gate.at.is_over and gate.at.was_cut)
 
     def completes(self, slot: int, text: str) -> bool:
         """Return whether `text`, which the output in `slot` begins with, is all that its constraint asks for; True
         without one. For a host that may end an output where no stop token stands, as stop strings do."""
-        sequence = self._sequence(slot)
+        sequence = self._slots[slot]
         return self._mask.completes(self._modifiers.state(sequence, self._mask), sequence.journal, text)
 
     def satisfies(self, request: Request, text: str) -> bool:
@@ -423,7 +416,7 @@ class Runtime:
         """Return whether `text`, the whole output in `slot`, is what its constraint asks for; the future holds None
         where that cannot be found out. None: nobody asked for it. JSON is judged as text, by its schema; of other
         constraints the matcher says it, where its strategy enforces all of them."""
-        sequence = self._sequence(slot)
+        sequence = self._slots[slot]
         journal, state = sequence.journal, self._modifiers.state(sequence, self._mask)
         params = journal.request.params
         if params.on_unenforced != "check" or state is None:
@@ -441,15 +434,15 @@ class Runtime:
     def reports(self, slot: int) -> Mapping[str, Mapping[str, Any]]:
         """Return what modifiers tell the user of the sequence in `slot`, by name. For a host to ask once, when it has
         ended and neither failed nor was given up; it may have a `fault` afterwards."""
-        return self._modifiers.reports(self._sequence(slot))
+        return self._modifiers.reports(self._slots[slot])
 
     def fault(self, slot: int) -> Fault | None:
         """Why the sequence in `slot` must end with an internal error."""
-        return self._sequence(slot).fault
+        return self._slots[slot].fault
 
     def fail(self, slot: int, fault: Fault) -> None:
         """The sequence in `slot` must end with an internal error, for a reason its own states do not know."""
-        sequence = self._sequence(slot)
+        sequence = self._slots[slot]
         sequence.fault = sequence.fault or fault
 
     # Steps
@@ -495,40 +488,40 @@ class Runtime:
 
     def uses(self, need: Need) -> bool:
         """Return whether any running sequence has a modifier that declares `need`."""
-        pairs = zip(self._modifiers.all, self._acting_modifiers(), strict=True)
+        pairs = zip(self._modifiers.all, self._slots.acting(len(self._modifiers.all)), strict=True)
         return any(acting and need in modifier.needs for modifier, acting in pairs)
 
     def prepare(self, batch: StepBatch) -> StepInput:
         """Everything the worker needs for `batch`. A modifier that fails costs the sequences it fails for: `accept`
         ends them."""
-        sequences = self._running(batch)
+        sequences = self._slots.running(batch)
         if self._request_seconds is not None:
             self._end_overdue(sequences, self._request_seconds)
         owners = None if batch.num_rows == batch.num_sequences else sequence_of_row(batch)
         payloads: dict[str, Payload] = {}
-        acting = self._acting_modifiers()
+        acting = self._slots.acting(len(self._modifiers.all))
         for i, modifier in enumerate(self._modifiers.all):
             if acting[i]:
                 states = tuple([sequence.states[i] for sequence in sequences])
                 payload = self._modifiers.prepare(modifier, batch, states, sequences, owners)
                 if payload is not None:
                     payloads[modifier.name] = payload
-        self._late = self._sitting_out(batch, sequences) if self._mask.late else frozenset()
+        self._late = self._sitting_out(batch, sequences) if self._mask.rows.late else frozenset()
         banned = {i: (s.bans, s.journal.token_ids) for i, s in enumerate(sequences) if s.bans is not None}
         if banned:
-            payloads[self._mask.name] = with_bans(payloads.get(self._mask.name), batch, banned, self._mask.words)
+            payloads[self._mask.name] = with_bans(payloads.get(self._mask.name), batch, banned, self._mask.rows.words)
         per_row = batch.slots if owners is None else batch.slots[owners]
         companions = [sequence.companions for sequence in sequences]
         return StepInput(
             batch,
             payloads,
-            self._temperatures[per_row],
-            self._seeds[per_row],
-            self._indices[per_row],
+            self._slots.temperatures[per_row],
+            self._slots.seeds[per_row],
+            self._slots.indices[per_row],
             self._history(batch, payloads, sequences),
             companion_rows(batch, companions) if any(companions) else {},
-            self._warping.warp(batch, per_row),
-            self._warping.num_logprobs(per_row),
+            self._slots.warping.warp(batch, per_row),
+            self._slots.warping.num_logprobs(per_row),
         )
 
     def is_late(self, slot: int) -> bool:
@@ -539,7 +532,7 @@ class Runtime:
     def is_ready(self, slot: int) -> bool:
         """Return whether the rows may come now for which the sequence in `slot` sat steps out: for a host that leaves
         it out of its steps until then."""
-        return self._mask.is_ready(self._modifiers.state(self._sequence(slot), self._mask))
+        return self._mask.is_ready(self._modifiers.state(self._slots[slot], self._mask))
 
     def accept(
         self, batch: StepBatch, token_ids: Sequence[Sequence[int]], output: StepOutput | None = None
@@ -550,7 +543,7 @@ class Runtime:
         are not looked at. A sequence whose outcome is ``fail`` has its `fault`, and its tokens of this step are not
         final.
         """
-        sequences, first_rows = self._running(batch), batch.row_start.tolist()
+        sequences, first_rows = self._slots.running(batch), batch.row_start.tolist()
         if not self._late:
             return self._accept(sequences, first_rows, token_ids, output)
         waits = [slot in self._late and self.fault(slot) is None for slot in batch.slots.tolist()]
@@ -567,18 +560,18 @@ class Runtime:
     ) -> Outcome:
         """Do what `accept` does, for one sequence and its first row of the step's batch: for a host that settles its
         sequences one by one."""
-        sequence = self._sequence(slot)
+        sequence = self._slots[slot]
         if output is not None or self._gate is not None or sequence.bans is not None or self.has_hosted_modifiers:
             return self._accept([sequence], [first_row], [token_ids], output)[0]
         outcome = self._modifiers.accept(sequence, token_ids, None)
-        if self._mask.closing:
+        if self._mask.rows.closing:
             self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)
         return outcome
 
     def announce(self, steps: Sequence[tuple[int, int, Sequence[int], StepOutput | None]]) -> None:
         """Announce what `accept_one` is about to be called with, for each of some sequences: modifiers in hosts take it
         in one command for all. What it is not called with after all, or not with these tokens, has no effect."""
-        sequences = [self._sequence(slot) for slot, *_ in steps]
+        sequences = [self._slots[slot] for slot, *_ in steps]
         feedback = []
         for _, first_row, ids, output in steps:
             emitted = in_row_order(output.feedback) if output is not None and output.feedback else {}
@@ -594,7 +587,7 @@ class Runtime:
         """By slot at most so many tokens that must come next, as all its modifiers agree: drafts that the draw
         confirms, or replaces where it cuts the same text into other tokens. Where the runtime is `canonical`, and no
         modifier or ban beside the constraint could want others, the next step draws them as they are."""
-        sequences = {slot: self._sequence(slot) for slot in limits}
+        sequences = {slot: self._slots[slot] for slot in limits}
         states = [self._modifiers.state(sequence, self._mask) for sequence in sequences.values()]
         self._mask.ask_forced(states, max(limits.values(), default=0))
         found = {}
@@ -607,12 +600,12 @@ class Runtime:
     def may_end_unseen(self, slot: int) -> bool:
         """Return whether a stop token that alone may come next needs no row of logits: there is no modifier beside the
         constraint, and no parameter that bans stop tokens."""
-        return self._is_plain(self._sequence(slot))
+        return self._is_plain(self._slots[slot])
 
     def validate(self, slot: int, token_ids: Sequence[int]) -> int:
         """Return how many of these drafts every modifier of `slot` would let pass. Where the runtime looks for the end
         of the reasoning, a host has to ask: drafts must not go past it."""
-        return self._modifiers.validate(self._sequence(slot), token_ids)
+        return self._modifiers.validate(self._slots[slot], token_ids)
 
     def bitmask(self, step: StepInput) -> Payload | None:
         """Return what the grammar mask, and whatever else of a step is a bitmask, allows, as the array ``bitmask``; for
@@ -713,7 +706,7 @@ class Runtime:
                 self._end_reasoning_among(sequence, ids)
         self._modifiers.announce(sequences, token_ids, feedback)
         outcomes = [accept(*step) for step in zip(sequences, token_ids, feedback, strict=False)]
-        if self._mask.closing:
+        if self._mask.rows.closing:
             for sequence in sequences:
                 self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)
         return outcomes
@@ -755,39 +748,6 @@ class Runtime:
             return None
         past = [(s.journal.sequence.prompt_token_ids, s.journal.token_ids) for s in sequences]
         return history_rows(batch, past, length)
-
-    def _check_free(self, slot: int) -> None:
-        if not 0 <= slot < len(self._sequences):
-            raise ValueError(f"there is no slot {slot}; slots run from 0 to {len(self._sequences) - 1}")
-        if self._sequences[slot] is not None:
-            raise ValueError(f"slot {slot} is taken")
-
-    def _running(self, batch: StepBatch) -> list[ActiveSequence]:
-        """The sequences of a step."""
-        slots = batch.slots.tolist()
-        found = [self._sequences[slot] for slot in slots]
-        return [self._sequence(slot) for slot in slots] if None in found else cast("list[ActiveSequence]", found)
-
-    def _sequence(self, slot: int) -> ActiveSequence:
-        sequence = self._sequences[slot]
-        if sequence is None:
-            raise ValueError(f"no sequence was started in slot {slot}")
-        return sequence
-
-    def _occupy(self, slot: int, sequence: ActiveSequence) -> None:
-        self._acting = None  # before the change: an interrupt between the two must not leave it wrong
-        self._sequences[slot] = sequence
-        request = sequence.journal.request
-        self._temperatures[slot] = request.params.temperature
-        self._seeds[slot] = sequence.journal.sequence.seed
-        self._indices[slot] = sequence.journal.sequence.index
-        self._warping.start(slot, sequence.journal)
-
-    def _acting_modifiers(self) -> list[bool]:
-        if self._acting is None:
-            running = [sequence.states for sequence in self._sequences if sequence is not None]
-            self._acting = [any(states[i] is not None for states in running) for i in range(len(self._modifiers.all))]
-        return self._acting
 
 
 def _seed_of(seed: int, attempt: int) -> int:

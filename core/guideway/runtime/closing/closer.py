@@ -23,8 +23,9 @@ MOST_TRIED = 128
 """So many tokens that are allowed, times those of the completion, are tried each."""
 LONGEST = 4096
 """Tokens of a completion that is looked for whatever is left."""
-FEW = 32
-"""So many tokens are tried for each of a completion, to find one that is as short."""
+FEW = 8
+"""So many tokens are tried for each of a completion, to find one that is as short: nine of ten that are found take
+fewer."""
 FEW_MASKS = 8
 """And so many masks are filled."""
 SAME = (Place.STRING, Place.SCALAR, Place.AFTER)
@@ -32,6 +33,8 @@ SAME = (Place.STRING, Place.SCALAR, Place.AFTER)
 NO_BANS = Bans()
 AGAIN = 2
 """The part of the budget that is left after which a completion is looked for anew, where none was found."""
+PART_AGAIN = 4
+"""The part of the work that this may take: the budget was too small for the first search, and is smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,11 @@ class Record:
     """Completes those tokens; empty: nothing is known that does."""
     lifts_bans: bool = False
     """True if the path has what is banned, because no other was found."""
+
+    @property
+    def found_none(self) -> bool:
+        """True if a completion was looked for in vain."""
+        return self.free_until > 0 and not self.path
 
     def rest(self, accepted: Sequence[int]) -> tuple[int, ...]:
         """Return what of the path is left after these tokens; empty if they left it."""
@@ -181,7 +189,7 @@ class Closer:
             if (same := self._same(matcher, record, left, cursor)) is not None:
                 path = tuple(same)
                 record = Record(0, num_accepted, path, record.lifts_bans)
-            elif (found := self._find(matcher)) is not None:
+            elif (found := self._find(matcher, part=PART_AGAIN if record.found_none else 1)) is not None:
                 path = tuple(found[0])
                 record = Record(0, num_accepted, path, found[1])
             else:
@@ -213,16 +221,17 @@ class Closer:
         matcher: Matcher,
         *,
         limit: int | None = None,
+        part: int = 1,
         may_lift: bool = True,
         most_tried: int | None = None,
         most_masks: int | None = None,
-        shortens: bool = True,
+        quick: bool = False,
     ) -> tuple[Sequence[int], bool] | None:
         """Find what completes the output in `limit` tokens, or in what is left, without what is banned; else, where it
         `may_lift` that, with it; and whether it did."""
         reserve = self._budget.reserve
-        most_tried = reserve.most_tried if most_tried is None else most_tried
-        most_masks = reserve.most_masks if most_masks is None else most_masks
+        most_tried = reserve.most_tried // part if most_tried is None else most_tried
+        most_masks = reserve.most_masks // part if most_masks is None else most_masks
         if limit is None:
             if self._budget.num_tokens < self._budget.reserve.fewest:
                 return None
@@ -245,7 +254,7 @@ class Closer:
                 bans=NO_BANS if lifts else bans,
                 most_tried=most_tried,
                 most_masks=most_masks,
-                shortens=shortens,
+                quick=quick,
             )
             if found is not None:
                 return found, lifts
@@ -286,7 +295,7 @@ class Closer:
             try:
                 tried = FEW * len(path)
                 lifts = record.lifts_bans
-                if self._find(matcher, may_lift=lifts, most_tried=tried, most_masks=FEW_MASKS, shortens=False):
+                if self._find(matcher, may_lift=lifts, most_tried=tried, most_masks=FEW_MASKS, quick=True):
                     found.append(token_id)
             finally:
                 self.rollback(1)

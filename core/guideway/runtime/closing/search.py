@@ -35,6 +35,10 @@ RECENT = 12
 """Tokens looked back upon for what repeats itself."""
 AT_MOST = 24
 """Tokens of one bitmask that are tried."""
+LOOKED_AT = 400
+"""The longest tokens of a bitmask, among which some are looked for."""
+MOST_MASKS_KEPT = 64
+"""Bitmasks whose tokens a search keeps."""
 SHORT = 16
 """Tokens of a completion that are too few for that a longer one could be made as short."""
 MUCH_LONGER = 2
@@ -55,13 +59,13 @@ def find_completion(
     bans: Bans | None = None,
     most_tried: int = MAX_TRIED,
     most_masks: int = MAX_MASKS,
-    shortens: bool = True,
+    quick: bool = False,
 ) -> list[int] | None:
     """At most `limit` token ids, a stop token last, that `matcher` takes from where it stands; None if none were found.
     `past` are the last tokens it accepted, `cursor` where the output ends if it is JSON, `witnesses` are examples of
     what its strings, or of what is no JSON, it may be. `bans` are not in it, but for a stop token where all of them
     are banned. At most about twice `most_tried` tokens are tried, and `most_masks` bitmasks filled; the same again for
-    a longer one, which is made shorter, where none is found and it `shortens`.
+    a longer one, which is made shorter, where none is found. A `quick` search ends where the first way fails.
 
     Depth first: what closes what is open, then the shortest value, then how a witness goes on, then what the grammar
     asks for, a bitmask for each. If that fails, again with few levels.
@@ -71,10 +75,12 @@ def find_completion(
     bans = bans or Bans()
 
     def searched(limit: int) -> list[int] | None:
-        return _searched(matcher, lexicon, stop_token_ids, limit, past, cursor, witnesses, bans, most_tried, most_masks)
+        levels = (None,) if cursor is None or quick else (None, *DEEPER)
+        given = matcher, lexicon, stop_token_ids, limit, past, cursor, witnesses, bans, most_tried, most_masks
+        return _searched(levels, *given)
 
     found = searched(limit)
-    if found is not None or not shortens or limit < SHORT:
+    if found is not None or quick or limit < SHORT:
         return found
     longer = searched(MUCH_LONGER * limit)
     if longer is None:
@@ -88,6 +94,7 @@ def find_completion(
 
 
 def _searched(
+    levels: Sequence[int | None],
     matcher: Matcher,
     lexicon: Lexicon,
     stop_token_ids: frozenset[int],
@@ -99,7 +106,7 @@ def _searched(
     most_tried: int,
     most_masks: int,
 ) -> list[int] | None:
-    for deeper in (None,) if cursor is None else (None, *DEEPER):
+    for deeper in levels:
         search = _Search(
             matcher=matcher,
             lexicon=lexicon,
@@ -133,6 +140,41 @@ def brings_about(bans: Bans, past: Sequence[int], token_ids: Sequence[int], lexi
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """The tokens that a mask allows, as a search looks at them."""
+
+    allowed: NDArray[np.bool_]
+    longest: list[int]
+    """The longest of them, longest first."""
+    is_one_text: bool
+    """True if there are no others, and each begins the longest; or there are none."""
+    letters: bool
+    """True if tokens that can stand in any string are among them."""
+    plain: list[int]
+    """Long ones that are letters and digits."""
+    long: list[int]
+    shortest: list[int]
+    """Not only blanks, as `long`."""
+
+    @staticmethod
+    def of(allowed: NDArray[np.bool_], lexicon: Lexicon) -> _Allowed:
+        """Those that `allowed` is True of."""
+        tokens, by_length = lexicon.tokens, lexicon.longest_first[allowed[lexicon.longest_first]]
+        longest: list[int] = by_length[:LOOKED_AT].tolist()
+        first = tokens[longest[0]] if longest else b""
+        is_one_text = len(by_length) <= len(first) and all(first.startswith(tokens[i]) for i in by_length)
+        return _Allowed(
+            allowed,
+            longest if not is_one_text else by_length.tolist(),
+            is_one_text,
+            all(allowed[i] for i in lexicon.letters),
+            [i for i in longest if PLAIN.fullmatch(tokens[i])][:3],
+            [i for i in longest if tokens[i].strip()][:3],
+            [i for i in by_length[: -4 * AT_MOST : -1].tolist() if tokens[i].strip()][:6],
+        )
+
+
 @dataclass(slots=True)
 class _Search:
     matcher: Matcher
@@ -159,6 +201,8 @@ class _Search:
     num_tried: int = 0
     rows: Bitmask = field(init=False)
     """One between two guards."""
+    masks: dict[bytes, _Allowed] = field(default_factory=dict)
+    """The tokens of masks that were filled of late."""
     unbanned: NDArray[np.bool_] = field(init=False)
     """By token whether it is not banned everywhere."""
 
@@ -303,30 +347,36 @@ class _Search:
 
     def _of_mask(self) -> list[int]:
         lexicon, cursor = self.lexicon, self.cursors[-1]
-        tokens, allowed = lexicon.tokens, lexicon.bits(self.rows[1])
-        if self.bans.of_completion:
-            allowed &= self.unbanned
-        longest_first = lexicon.longest_first[allowed[lexicon.longest_first]]
-        if len(longest_first) == 0:
-            return []
-        longest = tokens[longest_first[0]]
-        if len(longest_first) <= len(longest) and all(longest.startswith(tokens[i]) for i in longest_first):
-            return [int(i) for i in longest_first]  # one text, however it is cut
+        among = self._among()
+        allowed, longest_first = among.allowed, among.longest
+        if among.is_one_text:
+            return longest_first
         found: list[int]
-        if all(allowed[i] for i in lexicon.letters) and (cursor is None or cursor.in_string):
+        if among.letters and (cursor is None or cursor.in_string):
             # a string that may not end yet: long tokens bring it there sooner
-            found = [int(i) for i in longest_first[:400] if PLAIN.fullmatch(tokens[i])][:3] + lexicon.letters
+            found = among.plain + lexicon.letters
         elif cursor is not None and cursor.in_string:
-            found = [int(i) for i in longest_first[:AT_MOST]]
+            found = longest_first[:AT_MOST]
             if self.most_open is not None:  # a name that led astray comes after one that did not
                 found.sort(key=self.num_failed.__getitem__)
         else:
             quick = [i for i in (*lexicon.closers, *lexicon.values) if allowed[i]] if cursor is None else []
-            shortest = [int(i) for i in longest_first[: -4 * AT_MOST : -1] if tokens[i].strip()][:6]
-            found = [*quick, *shortest, *[int(i) for i in longest_first[:400] if tokens[i].strip()][:3]]
+            found = [*quick, *among.shortest, *among.long]
         if cursor is None:  # what ends a text is a mark more often than a letter
             found = [*(i for i in lexicon.marks if allowed[i]), *found]
-        return list(dict.fromkeys(self._fresh(found or [int(longest_first[0])], allowed)))
+        return list(dict.fromkeys(self._fresh(found or longest_first[:1], allowed)))
+
+    def _among(self) -> _Allowed:
+        """The tokens of the mask. The states of a search have few masks that differ."""
+        key = self.rows[1].tobytes()
+        if (found := self.masks.get(key)) is None:
+            if len(self.masks) == MOST_MASKS_KEPT:
+                self.masks.clear()
+            allowed = self.lexicon.bits(self.rows[1])
+            if self.bans.of_completion:
+                allowed &= self.unbanned
+            found = self.masks[key] = _Allowed.of(allowed, self.lexicon)
+        return found
 
     def _fresh(self, found: list[int], allowed: NDArray[np.bool_]) -> list[int]:
         """`found`, but what came twice of late gives way to single bytes that did not come, those first that patterns

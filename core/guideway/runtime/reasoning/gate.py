@@ -12,7 +12,8 @@ from guideway.api.modifier import LogitModifier, ModifierContext
 from guideway.api.steps import CONTINUE, Feedback, Outcome, Payload, Stage, StepBatch, fail
 from guideway.api.types import Request, SequenceInfo
 from guideway.errors import InvalidRequest
-from guideway.runtime.grammar_mask import GrammarMask, GrammarState, MaskTransform
+from guideway.runtime.grammar_mask import GrammarMask, MaskTransform
+from guideway.runtime.grammar_state import GrammarState
 from guideway.runtime.reasoning.marker import Marker
 
 __all__ = ["GateState", "ReasoningGate", "check_reasoning"]

@@ -18,6 +18,9 @@ from guideway_vllm.steps import ATTRIBUTE
 
 __all__ = ["with_guest"]
 
+RESTS = 0.005
+"""Seconds after a step that all its requests sat out."""
+
 NO_MASKS = np.empty((0, 0), dtype=np.int32)
 """The message that vLLM sends down with a step, which guideway's worker takes in its place."""
 
@@ -61,6 +64,14 @@ class GuestScheduler:
             if self.guest is not None:
                 self.guest.close()
             raise
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's. Where all that could run sits out, it rests: vLLM would ask again at once, beside hosts that need the
+        processor."""
+        output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        if self.guest is not None and self.guest.sitting_out and not output.total_num_scheduled_tokens:
+            time.sleep(RESTS)
+        return output
 
     def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
         """vLLM's masks, with guideway's payload beside them."""

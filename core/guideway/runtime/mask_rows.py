@@ -1,0 +1,236 @@
+"""The rows of the bitmask of each step: laid out by strategy, filled between guards, and opened where that fails."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guideway.api.bitmask import FULL, Bitmask, allow_only, empty_rows, is_allowed
+from guideway.api.grammar import GrammarStrategy
+from guideway.api.steps import Fault, Payload, StepBatch
+from guideway.errors import ConformanceError, contain
+from guideway.runtime.grammar_hosts.strategy import HostedMatcher, HostedStrategy
+from guideway.runtime.grammar_state import GrammarState
+from guideway.runtime.mask_block import GUARD, Late, fill_between_guards
+from guideway.runtime.metrics import FILL_SECONDS
+from guideway.runtime.replay import new_matcher
+from guideway.runtime.stopwatch import Stopwatch
+
+__all__ = ["MaskRows"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Block:
+    """The part of a step that is one strategy's: sequences of the batch, their states, and their rows of the bitmask,
+    which follow one another."""
+
+    sequences: list[int] = field(default_factory=list)
+    states: list[GrammarState] = field(default_factory=list)
+    start: int = 0
+    end: int = 0
+
+
+class MaskRows:
+    """Fills one step's rows after another's, of `words` words each.
+
+    The bitmask of a payload is one of two buffers used in turn, so it holds until the second `fill` after.
+    """
+
+    def __init__(self, words: int, stopwatch: Stopwatch) -> None:
+        self.words = words
+        self._stopwatch = stopwatch
+        self.late: set[GrammarState] = set()
+        """Those whose rows were not ready in the last step: they are open, and nothing drawn from them is final."""
+        self.closing: set[GrammarState] = set()
+        """Those of whose ends anything is known that is to be kept. Before their tokens come, a host may prepare a step
+        of others."""
+        self._buffers = [self._allocate(0) for _ in range(2)]
+        """They grow with the batches: far fewer sequences may run than could. The first row of a buffer is a guard, as
+        is the one after those in use."""
+
+    def fill(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:
+        """Fill the rows of a step: as the array ``bitmask``, with the faults of what failed. None: all is open."""
+        self.late.clear()
+        # before the beginning and after the end all is open
+        blocks: dict[str, Block] = {}
+        name = block = None
+        for i, state in enumerate(states):
+            if state is not None and not state.terminated and (state.begins_in == 0 or self._begins(batch, i, state)):
+                if block is None or state.candidate.name != name:
+                    name = state.candidate.name
+                    block = blocks.setdefault(name, Block())
+                block.sequences.append(i)
+                block.states.append(state)
+        if not blocks:
+            return None
+        rows: list[int] = []
+        for block in blocks.values():
+            self._lay_out(block, batch, rows)
+        buffer = self._buffer(len(rows))
+        bitmask = buffer[1 : 1 + len(rows)]
+        if batch.num_rows != batch.num_sequences:
+            bitmask[:] = FULL  # rows no draft reaches stay open
+        failed: dict[GrammarState, BaseException] = {}
+        for block in blocks.values():
+            failed |= self._fill_block(block, buffer)
+        empty = empty_rows(bitmask)
+        if empty.any():
+            for block in blocks.values():
+                for state in block.states:
+                    if empty[state.rows].any():
+                        failed[state] = ConformanceError("it filled a row that allows no token")
+        faults = self._faults(states, failed, bitmask) if failed else {}
+        return Payload(np.array(rows, dtype=np.int32), {"bitmask": bitmask}, faults=faults)
+
+    def forbade(self, state: GrammarState, token_ids: Sequence[int]) -> bool:
+        """Return whether the last step's mask forbade one of these tokens, all that were drawn then."""
+        bitmask, masked = self._buffers[0][1:][state.rows], token_ids[state.num_open_rows :]
+        pairs = zip(range(len(bitmask)), masked, strict=False)
+        return any(not is_allowed(bitmask, row, token_id) for row, token_id in pairs)
+
+    def _begins(self, batch: StepBatch, sequence: int, state: GrammarState) -> bool:
+        """Return whether the constraint of a sequence, which has not begun yet, begins among its drafts."""
+        num_rows = int(batch.row_start[sequence + 1] - batch.row_start[sequence])
+        state.num_open_rows = num_rows if state.begins_in is None else min(num_rows, state.begins_in)
+        return state.num_open_rows < num_rows
+
+    def _lay_out(self, block: Block, batch: StepBatch, rows: list[int]) -> None:
+        """Give `block` the next rows of the bitmask; `rows`, the batch's row that each of them is for, grows by its
+        own."""
+        block.start = first = len(rows)
+        guard = first - 1  # the strategy's row 0
+        if batch.num_rows == batch.num_sequences:
+            rows += block.sequences
+            for row, state in enumerate(block.states, first):
+                state.num_open_rows, state.num_rows, state.first_row = 0, 1, row
+                state.job.first_row, state.job.draft_token_ids = row - guard, ()
+        else:
+            starts, drafts = batch.row_start.tolist(), batch.draft_token_ids.tolist()
+            for i, state in zip(block.sequences, block.states, strict=True):
+                start, end = starts[i], starts[i + 1]
+                state.num_open_rows = num_open = state.begins_in or 0
+                state.first_row, state.num_rows = len(rows) + num_open, end - start - num_open
+                state.job.first_row = state.first_row - guard
+                state.job.draft_token_ids = tuple(drafts[start - i + num_open : end - i - 1])
+                rows += range(start, end)
+        block.end = len(rows)
+
+    def _allocate(self, num_rows: int) -> Bitmask:
+        """Room for so many rows between two guards."""
+        buffer = np.full((num_rows + 2, self.words), FULL, dtype=np.int32)
+        buffer[0] = GUARD
+        return buffer
+
+    def _buffer(self, num_rows: int) -> Bitmask:
+        """The other buffer, with a guard before and after so many rows. They are not cleared: every first row is
+        overwritten by its fill or its fault."""
+        self._buffers.reverse()
+        if len(self._buffers[0]) < num_rows + 2:
+            self._buffers[0] = self._allocate(max(num_rows, 2 * len(self._buffers[0])))
+        self._buffers[0][num_rows + 1] = GUARD
+        return self._buffers[0]
+
+    def _fill_block(self, block: Block, buffer: Bitmask) -> dict[GrammarState, BaseException]:
+        """Fill the rows of a block; by state why that failed."""
+        strategy, jobs = block.states[0].candidate.strategy, tuple([state.job for state in block.states])
+        began = time.monotonic()
+        try:
+            accepted = fill_between_guards(strategy.fill, jobs, buffer[block.start : block.end + 2])
+        except BaseException as error:
+            contain(error)
+            log.warning("grammar.%s failed in fill; filling row by row", strategy.name, exc_info=True)
+            accepted = self._fill_one_by_one(block, buffer)
+        FILL_SECONDS.labels(block.states[0].candidate.name).observe(time.monotonic() - began)
+        if isinstance(strategy, HostedStrategy):  # hosts have deadlines of their own
+            self._stopwatch.leave_out(began, waited=True)
+        failed: dict[GrammarState, BaseException] = {}
+        counts = accepted.tolist()
+        began = time.monotonic()
+        for state, count in zip(block.states, counts, strict=True):
+            state.num_live_drafts = count
+            if count >= 0 and state.budget is not None and (why := self._close(state, count, buffer)) is not None:
+                failed[state] = why
+            if state.canonical and count > 0:
+                self._keep_canonical(state, count, buffer)
+        self._stopwatch.leave_out(began, waited=False)  # it is bounded in work
+        if min(counts) < 0:
+            for state, count in zip(block.states, counts, strict=True):
+                if count < 0:
+                    unsaid = ConformanceError("fill returned -1 without setting the job's error")
+                    failed[state], state.job.error = state.job.error or unsaid, None
+        return failed
+
+    def _close(self, state: GrammarState, count: int, buffer: Bitmask) -> BaseException | None:
+        """Keep the rows of a state, whose first `count` drafts were accepted, to what can be completed; why that
+        failed."""
+        if state.hosted:
+            hosted = cast("HostedMatcher", state.job.matcher)
+            state.first_closed = hosted.first_closed
+            if hosted.end is not None or hosted.ends:
+                self.closing.add(state)
+        elif (closer := state.closer) is not None:
+            if closer.is_far(count + 1):
+                state.first_closed = None
+                return None
+            first = state.first_row + 1
+            try:
+                state.first_closed = closer.restrict(
+                    state.job.matcher, state.job.draft_token_ids, buffer[first : first + min(count + 1, state.num_rows)]
+                )
+                self.closing.add(state)
+            except BaseException as error:
+                contain(error)
+                return error
+        return None
+
+    def _keep_canonical(self, state: GrammarState, count: int, buffer: Bitmask) -> None:
+        """Leave the rows of a state, whose first `count` drafts were accepted, no token but the draft, where that is
+        what it is to be kept to."""
+        rows = buffer[1:][state.rows]
+        for row, (token_id, draft) in enumerate(zip(state.canonical, state.job.draft_token_ids[:count], strict=False)):
+            if token_id != draft or not is_allowed(rows, row, token_id):  # what is closed early goes another way
+                return
+            allow_only(rows, row, (token_id,))
+
+    def _fill_one_by_one(self, block: Block, buffer: Bitmask) -> NDArray[np.int32]:
+        """The default fill after a batch fill broke, which may have left matchers and rows anywhere: matchers are made
+        anew, and each job's neighbors are the guards of its rows."""
+        accepted = np.full(len(block.states), -1, dtype=np.int32)
+        buffer[1 + block.start : 1 + block.end] = FULL
+        for i, state in enumerate(block.states):
+            strategy, job = state.candidate.strategy, state.job
+            rows = buffer[state.first_row : state.first_row + state.num_rows + 2]
+            try:
+                matcher = new_matcher(strategy, state.grammar, state.stop_token_ids)
+                if matcher.accept(tuple(state.accepted)) != len(state.accepted):
+                    raise ConformanceError("a new matcher refused tokens an equal one had accepted")
+                job.matcher, job.first_row = matcher, 1
+                accepted[i] = fill_between_guards(partial(GrammarStrategy.fill, strategy), (job,), rows)[0]
+            except BaseException as error:
+                contain(error)
+                job.error = error
+        return accepted
+
+    def _faults(
+        self, states: Sequence[GrammarState | None], failed: Mapping[GrammarState, BaseException], bitmask: Bitmask
+    ) -> dict[int, Fault]:
+        """`Payload.faults`. The rows of what failed, or is late, are opened, so that the draw stays finite."""
+        faults = {}
+        for i, state in enumerate(states):
+            if state is None or state not in failed:
+                continue
+            bitmask[state.rows] = FULL
+            if isinstance(failed[state], Late):
+                self.late.add(state)
+            else:
+                faults[i] = Fault.of(f"grammar.{state.candidate.name}", "fill", failed[state])
+        return faults
