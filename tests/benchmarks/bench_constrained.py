@@ -147,7 +147,7 @@ class Comparison:
             yield subject.prompts[which], params
 
     def _count(self) -> None:
-        masks = self.subject.mask.rows._buffers[0][1 : 1 + BATCH_SIZE]
+        masks = self.subject.mask.mask_rows._buffers[0][1 : 1 + BATCH_SIZE]
         self.allowed += np.unpackbits(masks.view(np.uint8), axis=1).sum(axis=1, dtype=np.int64).tolist()
 
     def ratio(self) -> float:

@@ -6,9 +6,12 @@ from typing import Any
 
 __all__ = ["NAMES", "NUMBERS", "STRINGS", "VALUES"]
 
-NAMES = ("a", "b", "c", "ab", "k", "", "é", "a b", 'q"', "a/b", "\n", "\\")
+NAMES = ("a", "b", "c", "ab", "k", "", "é", "a b", " a", 'q"', "a/b", "\n", "\\")
 """The first five are simple."""
-STRINGS = ("", "a", "b", "ab", "ba", "abc", "aaaa", "é", "😀", '"', "\\", "a\n", "1", "null", "/", "A", "bcd", "12")
+STRINGS: tuple[str, ...] = (
+    *("", "a", "b", "ab", "ba", "abc", "aaaa", "é", "😀", '"', "\\", "a\n", "1", "null", "/", "A", "bcd", "12"),
+    *(" ", "  a", "a  "),
+)
 NUMBERS: tuple[Any, ...] = (
     *(0, 1, 2, 3, 4, 5, 7, 10, 12, 99, 100, -1, -2, -10, 0.5, 1.5, -0.5, 2.5, 2.0, 0.1, 1000, 2**53 + 1),
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from guideway.errors import InvalidConfiguration
+from guideway.plugins.kinds import KINDS
 from guideway.plugins.scaffold import KINDS_TO_WRITE, new_package
 
 from tests.support.environments import BUILD
@@ -57,6 +58,31 @@ def test_doctor_finds_nothing(site: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_new_workflow_serves(site: Path) -> None:
+    program = (
+        "from guideway import Engine\n"
+        "with Engine('demo', workflow='my-workflow') as engine:\n"
+        "    short, cat, empty = engine.run('my-workflow', ['a', 'A cat sits on the mat.', ''])\n"
+        "    (asked,) = engine.run('my-workflow', ['a'], {'k': 1})\n"
+        "assert 0 < short.norm != cat.norm > 0 and short.num_tokens < cat.num_tokens, (short, cat)\n"
+        "print(short.error, cat.error, empty.error, asked.error, sep='\\n')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        cwd=site,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        *("None", "None", "an input is a text that is not empty"),
+        "my-workflow has no parameter k",
+    ]
+
+
+@pytest.mark.slow
 def test_its_test_file_runs(tmp_path: Path, site: Path) -> None:
     new_package("hooks", "my-hooks", tmp_path / "package", "acme-hooks")
     done = subprocess.run(
@@ -79,7 +105,7 @@ def test_the_workflow_is_the_one_that_the_page_gives(tmp_path: Path) -> None:
     assert "guideway conform grammar.mine --report report.json" in workflow and "matrix report.json --html" in workflow
 
 
-def test_style_and_types(tmp_path: Path) -> None:
+def test_style(tmp_path: Path) -> None:
     for kind in KINDS_TO_WRITE:
         new_package(kind, "mine", tmp_path / kind)
     config = str(Path(__file__).parents[2] / "pyproject.toml")
@@ -88,11 +114,29 @@ def test_style_and_types(tmp_path: Path) -> None:
     subprocess.run([*ruff, "format", "--no-cache", "--check", "--config", config, str(tmp_path)], check=True)
 
 
+@pytest.mark.slow
+def test_types(tmp_path: Path) -> None:
+    for kind in KINDS_TO_WRITE:
+        new_package(kind, "mine", tmp_path / kind, f"acme-{kind}")
+    config = str(Path(__file__).parents[2] / "pyproject.toml")
+    mypy = [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", str(tmp_path / "cache")]
+    done = subprocess.run(
+        [*mypy, *(f"{kind}/src" for kind in KINDS_TO_WRITE)], cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_command_names_its_files(tmp_path: Path) -> None:
     done = guideway(tmp_path, "plugins", "new", "hooks", "mine")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "guideway-mine" / "src" / "guideway_mine" / "__init__.py").is_file()
     assert "guideway conform hooks.mine" in done.stdout
+
+
+def test_every_kind_with_checks_can_be_begun_and_the_help_names_it(tmp_path: Path) -> None:
+    assert KINDS_TO_WRITE.keys() == {kind.name for kind in KINDS.values() if not kind.unchecked}
+    said = guideway(tmp_path, "plugins", "new", "--help").stdout
+    assert all(kind in said for kind in KINDS_TO_WRITE)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +147,7 @@ def test_what_cannot_be_begun_is_refused(tmp_path: Path, kind: str, name: str, f
     with pytest.raises(InvalidConfiguration) as refused:
         new_package(kind, name, tmp_path / "new")
     assert refused.value.field == field
+    assert field != "kind" or f"kinds: {', '.join(KINDS_TO_WRITE)}" in str(refused.value)
     assert not (tmp_path / "new").exists()
 
 

@@ -168,7 +168,7 @@ def test_masks_grow_with_the_batch_and_a_payload_holds_until_the_second_after() 
         batch = StepBatch.build(slots, [len(PROMPT)] * len(slots), [[] for _ in slots])
         return subject.runtime.prepare(batch).payloads["grammar"].arrays["bitmask"]
 
-    assert [len(buffer) for buffer in subject.runtime._mask.rows._buffers] == [2, 2], "guards"
+    assert [len(buffer) for buffer in subject.runtime._mask.mask_rows._buffers] == [2, 2], "guards"
     (first,) = bitmask([0]).copy()
     three = bitmask([0, 1, 2])
     rows = three.copy()

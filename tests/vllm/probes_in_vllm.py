@@ -352,7 +352,7 @@ def check_nothing_left(llm: Any) -> None:
     assert sorted(core._free) == list(range(core.runtime.context.max_num_sequences))
     assert core.finished == {}
     for runtime in (core.runtime, llm.llm_engine.input_processor.guideway._runtime):
-        assert not any(runtime._sequences)
+        assert not runtime._slots.taken()
         assert not runtime._open
     assert Ledger.twice == []
     assert Ledger.live == set()

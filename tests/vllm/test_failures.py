@@ -228,7 +228,7 @@ def assert_nothing_is_left(llm: Any) -> None:
     assert sorted(core._free) == list(range(core.runtime.context.max_num_sequences))
     assert (core._outputs, core.finished) == ({}, {})
     for runtime in (core.runtime, llm.llm_engine.input_processor.guideway._runtime):
-        assert not any(runtime._sequences)
+        assert not runtime._slots.taken()
         assert not runtime._open
     assert all(state.released for state in faulty.FaultyModifier.states)
     faulty.FaultyModifier.states.clear()

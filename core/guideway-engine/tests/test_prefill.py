@@ -12,11 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_support.encoders import encoder, stored, texts
+import transformers
+from engine_support.encoders import SIZES, encoder, stored, texts
+from engine_support.models import randomized
 from engine_support.workflow_parts import RecordingScheduler
 from guideway import AsyncEngine, Engine, EngineClosed, GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
+from guideway.api import ModelFolder, WorkflowContext
 from guideway.errors import LimitExceeded, UnsupportedCapability, WorkerLost
 from guideway_engine.prefill.cutting import cut_text, is_cuttable
+from guideway_engine.prefill.runner import PoolingRunner
+from guideway_engine.prefill.workflows import EmbedOptions
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 DRIVERS = ("sync", "async", "double_buffered")
@@ -352,3 +357,16 @@ def test_a_closed_engine_takes_nothing(bert: Path) -> None:
         engine.embed("w1")
     with pytest.raises(GuidewayError, match="closed"):
         next(late)
+
+
+def test_a_stranger_s_workflow_says_how_a_model_of_no_known_family_is_pooled(tmp_path: Path) -> None:
+    config = transformers.ErnieConfig(**SIZES)
+    model = ModelFolder.read(stored(randomized(transformers.ErnieModel(config), 0, scale=6), tmp_path / "ernie"))
+
+    def runner(pooling: str | None) -> PoolingRunner:
+        options = EmbedOptions(pooling=pooling)  # type: ignore[arg-type]
+        return PoolingRunner(WorkflowContext(model=model, max_model_len=80, options=options))
+
+    runner("cls").load()
+    with pytest.raises(InvalidConfiguration, match="type 'ernie' are not in the registry, which has bert, camembert"):
+        runner(None).load()

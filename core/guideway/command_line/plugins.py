@@ -90,7 +90,8 @@ def add_plugins(subparsers: _SubParsersAction[ArgumentParser]) -> None:
             "--file", metavar="PATH", default=default_lock(), help=f"the lock file; default: {DEFAULT_LOCK}"
         )
     new = add("new", _new, "write a package to begin with, which passes its conformance checks as it is")
-    new.add_argument("kind", metavar="KIND", help="grammar, device, modifier, worker or hooks")
+    kinds = ", ".join(kind.name for kind in KINDS.values() if not kind.unchecked)
+    new.add_argument("kind", metavar="KIND", help=f"one of {kinds}")
     new.add_argument("name", metavar="NAME", help="of the component, such as 'mine'")
     new.add_argument("--distribution", default="", help="what pip calls it (default: guideway-NAME)")
     new.add_argument("--folder", type=Path, help="where to write it (default: the distribution's name, here)")

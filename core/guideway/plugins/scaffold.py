@@ -19,11 +19,12 @@ KINDS_TO_WRITE = {
     "modifier": "logit modifier",
     "worker": "worker mixin",
     "hooks": "validator and observer",
+    "workflow": "workflow",
     "attention": "attention backend",
 }
 """The kinds that the suite has checks for, in words."""
 
-EXTRAS = {"worker": "conformance,engine", "attention": "conformance,engine"}
+EXTRAS = dict.fromkeys(("worker", "workflow", "attention"), "conformance,engine")
 """The extras that the tests of a kind need of guideway, where that is not ``conformance`` alone."""
 
 
@@ -54,6 +55,7 @@ def new_package(kind: str, name: str, folder: Path, distribution: str = "") -> l
         raise InvalidConfiguration(
             f"{module!r} is not a valid module name; choose another --distribution", field="name"
         )
+    extras = EXTRAS.get(kind, "conformance")
     words = {
         "kind": kind,
         "name": name,
@@ -62,7 +64,8 @@ def new_package(kind: str, name: str, folder: Path, distribution: str = "") -> l
         "distribution": distribution,
         "module": module,
         "what": KINDS_TO_WRITE[kind],
-        "extras": EXTRAS.get(kind, "conformance"),
+        "extras": extras,
+        "needed": " and ".join(f"guideway-{extra}" for extra in extras.split(",")),
         "guideway": __version__,
     }
     source = folder / "src" / module

@@ -78,11 +78,11 @@ class GrammarMask(LogitModifier[GrammarState]):
         self._stopwatch = stopwatch
         self.known = CandidateCache(strategies)
         """The constraints that came last."""
-        self.rows = MaskRows(num_words(context.vocabulary.logits_width), stopwatch)
+        self.mask_rows = MaskRows(num_words(context.vocabulary.logits_width), stopwatch)
         self._compiler = compiler
         self._shortest = shortest
         self._lexicon = Lexicon(context.vocabulary)
-        self._forcing = Forcing(context.vocabulary.tokens, self.rows.words)
+        self._forcing = Forcing(context.vocabulary.tokens, self.mask_rows.words)
 
     def compile_constraint(
         self, constraint: Constraint, request: Request, wanted: Wanted | None
@@ -125,12 +125,12 @@ class GrammarMask(LogitModifier[GrammarState]):
         if state is None:
             return None
         state.bans = replace(bans, stop=state.bans.stop)
-        return MaskBans(bans, state.stop_token_ids, self.rows.words) if bans.of_masks else None
+        return MaskBans(bans, state.stop_token_ids, self.mask_rows.words) if bans.of_masks else None
 
     def release(self, state: GrammarState | None) -> None:
         if state is not None:
-            self.rows.late.discard(state)
-            self.rows.closing.discard(state)
+            self.mask_rows.late.discard(state)
+            self.mask_rows.closing.discard(state)
 
     def recycle(self, state: GrammarState | None) -> None:
         """Give the matcher of a sequence back that ended without a failure."""
@@ -187,15 +187,15 @@ class GrammarMask(LogitModifier[GrammarState]):
 
     def record_end(self, state: GrammarState | None, journal: Journal) -> None:
         """Keep what is known of the end of a sequence's output."""
-        if state in self.rows.closing:
-            self.rows.closing.discard(state)
+        if state in self.mask_rows.closing:
+            self.mask_rows.closing.discard(state)
             if state.end is not None and state.end not in journal.ends[-1:]:
                 journal.ends.append(state.end)
             journal.closed_early |= state.closed_early
 
     def is_late(self, state: GrammarState | None) -> bool:
         """Return whether the rows of a sequence were not ready in the last step."""
-        return state in self.rows.late
+        return state in self.mask_rows.late
 
     def is_ready(self, state: GrammarState | None) -> bool:
         """Return whether rows that were late may come now."""
@@ -213,7 +213,7 @@ class GrammarMask(LogitModifier[GrammarState]):
         return super().plugin_of(state) if state is None else f"grammar.{state.candidate.name}"
 
     def prepare(self, batch: StepBatch, states: Sequence[GrammarState | None]) -> Payload | None:
-        return self.rows.fill(batch, states)
+        return self.mask_rows.fill(batch, states)
 
     def accept(self, state: GrammarState, token_ids: Sequence[int], feedback: Feedback | None) -> Outcome:
         num_before, state.canonical = 0, ()
@@ -329,7 +329,7 @@ class GrammarMask(LogitModifier[GrammarState]):
                 f"token {token_id} was drawn before the start of the constraint was known, and the constraint "
                 "forbids it"
             )
-        if self.rows.forbade(state, token_ids[: count + 1]):
+        if self.mask_rows.forbade(state, token_ids[: count + 1]):
             return fail(f"token {token_id} was drawn although the mask forbids it", was_forbidden=True)
         if count > state.num_open_rows + state.num_live_drafts:
             return fail(f"DeadEnd: after token {token_ids[count - 1]} no token is legal")

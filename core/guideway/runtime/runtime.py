@@ -506,10 +506,11 @@ class Runtime:
                 payload = self._modifiers.prepare(modifier, batch, states, sequences, owners)
                 if payload is not None:
                     payloads[modifier.name] = payload
-        self._late = self._sitting_out(batch, sequences) if self._mask.rows.late else frozenset()
+        self._late = self._sitting_out(batch, sequences) if self._mask.mask_rows.late else frozenset()
         banned = {i: (s.bans, s.journal.token_ids) for i, s in enumerate(sequences) if s.bans is not None}
         if banned:
-            payloads[self._mask.name] = with_bans(payloads.get(self._mask.name), batch, banned, self._mask.rows.words)
+            words = self._mask.mask_rows.words
+            payloads[self._mask.name] = with_bans(payloads.get(self._mask.name), batch, banned, words)
         per_row = batch.slots if owners is None else batch.slots[owners]
         companions = [sequence.companions for sequence in sequences]
         return StepInput(
@@ -564,7 +565,7 @@ class Runtime:
         if output is not None or self._gate is not None or sequence.bans is not None or self.has_hosted_modifiers:
             return self._accept([sequence], [first_row], [token_ids], output)[0]
         outcome = self._modifiers.accept(sequence, token_ids, None)
-        if self._mask.rows.closing:
+        if self._mask.mask_rows.closing:
             self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)
         return outcome
 
@@ -706,7 +707,7 @@ class Runtime:
                 self._end_reasoning_among(sequence, ids)
         self._modifiers.announce(sequences, token_ids, feedback)
         outcomes = [accept(*step) for step in zip(sequences, token_ids, feedback, strict=False)]
-        if self._mask.rows.closing:
+        if self._mask.mask_rows.closing:
             for sequence in sequences:
                 self._mask.record_end(self._modifiers.state(sequence, self._mask), sequence.journal)
         return outcomes

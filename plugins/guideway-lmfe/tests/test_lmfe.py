@@ -296,3 +296,23 @@ def test_patterns_of_one_schema_do_not_leak_into_another(accepts: Accepts) -> No
     first = {"type": "object", "properties": {"é": {"type": "string", "pattern": "^[^a]$"}}}
     assert accepts(JsonSchema(first), '{"é":"é"}')
     assert accepts(JsonSchema({"type": "string", "pattern": "^[^a]$"}), '"中"')
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "valid"),
+    [
+        ({"type": "string", "maxLength": 2}, '"  "', True),
+        ({"type": "string", "maxLength": 2}, '"   "', False),
+        ({"type": "string", "minLength": 2}, '"  "', True),
+        ({"type": ["string", "integer"], "maxLength": 2}, '"   "', False),
+        ({"enum": [" a"]}, '" a"', True),
+        ({"enum": [" a"]}, '"  a"', False),
+        ({"type": "string", "pattern": "^ a$"}, '"  a"', False),
+        ({"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}, '{" id":1}', False),
+        ({"type": "object"}, '{" id":"x"}', True),
+    ],
+)
+def test_blanks_that_a_string_or_a_name_begins_with_count(
+    accepts: Accepts, schema: dict[str, Any], text: str, valid: bool
+) -> None:
+    assert accepts(JsonSchema(schema, whitespace="compact"), text) is valid

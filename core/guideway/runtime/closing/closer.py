@@ -33,8 +33,8 @@ SAME = (Place.STRING, Place.SCALAR, Place.AFTER)
 NO_BANS = Bans()
 AGAIN = 2
 """The part of the budget that is left after which a completion is looked for anew, where none was found."""
-PART_AGAIN = 4
-"""The part of the work that this may take: the budget was too small for the first search, and is smaller."""
+PART_AGAIN = 2
+"""The part of the work that this may take: what failed once fails more often than not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,19 +65,22 @@ def find_completion(
     `past` are the last tokens it accepted, `cursor` where the output ends if it is JSON, `witnesses` are examples of
     what its strings, or of what is no JSON, it may be. `bans` are not in it, but for a stop token where all of them
     are banned. At most about twice `most_tried` tokens are tried, and `most_masks` bitmasks filled; the same again for
-    a longer one, which is made shorter, where none is found. A `quick` search ends where the first way fails.
+    a longer one, which is made shorter, where none is found.
 
     Depth first: what closes what is open, then the shortest value, then how a witness goes on, then what the grammar
-    asks for, a bitmask for each. If that fails, again with few levels.
+    asks for, a bitmask for each. In JSON, if that fails, again with few levels. A `quick` search is the first of these
+    alone: no limited levels, and nothing longer.
     Work is bounded, and the result a function of the arguments: with the first token of a completion accepted, the rest
     of it is found. The matcher is left as it was. It is not always the shortest.
     """
     bans = bans or Bans()
 
+    masks: dict[bytes, _Allowed] = {}
+
     def searched(limit: int) -> list[int] | None:
         levels = (None,) if cursor is None or quick else (None, *DEEPER)
         given = matcher, lexicon, stop_token_ids, limit, past, cursor, witnesses, bans, most_tried, most_masks
-        return _searched(levels, *given)
+        return _searched(levels, masks, *given)
 
     found = searched(limit)
     if found is not None or quick or limit < SHORT:
@@ -95,6 +98,7 @@ def find_completion(
 
 def _searched(
     levels: Sequence[int | None],
+    masks: dict[bytes, _Allowed],
     matcher: Matcher,
     lexicon: Lexicon,
     stop_token_ids: frozenset[int],
@@ -110,6 +114,7 @@ def _searched(
         search = _Search(
             matcher=matcher,
             lexicon=lexicon,
+            masks=masks,
             stops=bans.ends(stop_token_ids),
             limit=limit,
             past=list(past[-max(RECENT, *map(len, bans.bad_words), 0) :]),
@@ -179,6 +184,8 @@ class _Allowed:
 class _Search:
     matcher: Matcher
     lexicon: Lexicon
+    masks: dict[bytes, _Allowed]
+    """The tokens of masks that were filled of late, in searches with the same bans."""
     stops: list[int]
     limit: int
     past: list[int]
@@ -201,8 +208,6 @@ class _Search:
     num_tried: int = 0
     rows: Bitmask = field(init=False)
     """One between two guards."""
-    masks: dict[bytes, _Allowed] = field(default_factory=dict)
-    """The tokens of masks that were filled of late."""
     unbanned: NDArray[np.bool_] = field(init=False)
     """By token whether it is not banned everywhere."""
 

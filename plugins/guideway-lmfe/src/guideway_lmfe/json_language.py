@@ -1,7 +1,8 @@
 """lm-format-enforcer's JSON parser, without what it gets wrong.
 
-It would count some items of arrays twice, and allow a comma before ``}``, ``1.e5``, fractions and negative exponents of
-integers, raw control characters in strings, and whitespace before and after the value.
+It would count some items of arrays twice, and the blanks that a string or a name begins with not at all. It would
+allow a comma before ``}``, ``1.e5``, fractions and negative exponents of integers, raw control characters in strings,
+and whitespace before and after the value.
 """
 
 from __future__ import annotations
@@ -115,7 +116,25 @@ def read(parser: CharacterLevelParser, character: str) -> CharacterLevelParser:
         and isinstance(parser.object_stack[-1], ListParsingState)
     ):
         _count_once(following)
+    if character in WHITESPACE and isinstance(following, JsonSchemaParser) and following.object_stack:
+        following.object_stack[-1] = _with_blank(following.object_stack[-1], character)
     return following
+
+
+def _with_blank(parser: CharacterLevelParser, blank: str) -> CharacterLevelParser:
+    """`parser` after a blank that a string begins with, which it takes for one before the string."""
+    match parser:
+        case UnionParser(parsers=parsers):
+            return UnionParser([_with_blank(part, blank) for part in parsers])
+        case StringParsingState(
+            require_opening_quote=True, seen_opening_quote=True, seen_closing_quote=False, parsed_string=""
+        ):
+            string = parser._clone()
+            string.parsed_string = blank
+            if string.regex_parser:
+                string.regex_parser = string.regex_parser.add_character(blank)
+            return string
+    return parser
 
 
 def _count_once(parser: CharacterLevelParser) -> None:

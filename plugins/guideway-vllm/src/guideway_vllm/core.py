@@ -277,6 +277,11 @@ class Core:
             self.sitting_out.discard(request_id)
         return not state.sits_out
 
+    def only_waits(self) -> bool:
+        """Return whether there are requests that sit out, and no step with one of them is under way."""
+        states = [self._states.get(request_id) for request_id in self.sitting_out]
+        return bool(states) and not any(state is not None and state.in_flight for state in states)
+
     def announce(self, token_ids: Mapping[str, Sequence[int]]) -> None:
         """Announce what `accept` is about to be called with, as far as vLLM does not cut it: modifiers in hosts take it
         in one command for all requests."""

@@ -18,8 +18,8 @@ from guideway_vllm.steps import ATTRIBUTE
 
 __all__ = ["with_guest"]
 
-RESTS = 0.005
-"""Seconds after a step that all its requests sat out."""
+RESTS = 0.002
+"""Seconds between two looks at whether the masks of requests are ready, where all sit out."""
 
 NO_MASKS = np.empty((0, 0), dtype=np.int32)
 """The message that vLLM sends down with a step, which guideway's worker takes in its place."""
@@ -52,6 +52,7 @@ class GuestScheduler:
         self._final_reports = {}
         self._prompt_logprobs = {}
         self._drafts_forced = can_draft_forced(vllm_config)
+        self._may_rest = vllm_config.parallel_config.data_parallel_size == 1  # else others may wait for its steps
         if self.guest is not None:
             manager = type(structured_output_manager)
             structured_output_manager.__class__ = type(manager.__name__, (GuestManager, manager), {})
@@ -66,10 +67,11 @@ class GuestScheduler:
             raise
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's. Where all that could run sits out, it rests: vLLM would ask again at once, beside hosts that need the
-        processor."""
+        """vLLM's. Where nothing runs, since all sit out, it rests: outside its core process vLLM would ask again at
+        once, beside hosts that need the processor."""
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
-        if self.guest is not None and self.guest.sitting_out and not output.total_num_scheduled_tokens:
+        idle = not self.running and not output.total_num_scheduled_tokens
+        if idle and self._may_rest and self.guest is not None and self.guest.only_waits():
             time.sleep(RESTS)
         return output
 

@@ -34,18 +34,25 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def family_of(model: ModelFolder) -> Family:
-    """The family of a model that `why_no_encoder` has nothing against."""
-    return FAMILIES[model.config["model_type"]]
+    """The family of a model. Raises `InvalidConfiguration` if the registry has none of its type."""
+    family = FAMILIES.get(model.config.get("model_type", ""))
+    if family is None:
+        raise InvalidConfiguration(f"model {str(model.path)!r}: {_unknown(model)}", field="model")
+    return family
 
 
 def why_no_encoder(model: ModelFolder) -> str | None:
     """Why the model cannot be run in one pass; None if it can."""
-    kind = model.config.get("model_type")
-    if kind not in FAMILIES:
-        return f"models of type {kind!r} are not in the registry, which has {', '.join(sorted(FAMILIES))}"
+    if model.config.get("model_type") not in FAMILIES:
+        return _unknown(model)
     if has_head(model) and family_of(model).causal and model.config.get("pad_token_id") is None:
         return "a decoder with a head for labels must say its pad_token_id, by which the last token is found"
     return None
+
+
+def _unknown(model: ModelFolder) -> str:
+    kind, known = model.config.get("model_type"), ", ".join(sorted(FAMILIES))
+    return f"models of type {kind!r} are not in the registry, which has {known}"
 
 
 def has_head(model: ModelFolder) -> bool:

@@ -41,8 +41,9 @@ class PoolingRunner(_Runner):
 
     def load(self) -> None:
         super().load()
-        default = "last" if family_of(self.context.model).causal else "mean"
-        self._pooling = self.context.options.pooling or recipe_of(self.context.model).pooling or default
+        model = self.context.model
+        pooling = self.context.options.pooling or recipe_of(model).pooling
+        self._pooling = pooling or ("last" if family_of(model).causal else "mean")
 
     def execute(self, step: Ragged) -> np.ndarray[Any, Any]:
         hidden = self._forward(step).hidden
