@@ -50,8 +50,8 @@ HOSTS = {"guideway-engine", "guideway-vllm"}
 SUITE = "guideway-conformance"
 """It may import all of the library too, and no host."""
 
-APPLICATIONS = {"guideway-demo-model"}
-"""Distributions that, beside what they plug in, are used as a program: the demo model is evaluated through the engine.
+APPLICATIONS = {"guideway-demo-model", "guideway-demo-ranker"}
+"""Distributions that, beside what they plug in, are used as a program: demo models are evaluated through the engine.
 They may use what an application does: the names of `guideway` itself, and no module below."""
 
 FOR_PLUGINS = {"guideway.api", "guideway.json_schema", "guideway.devices"}
