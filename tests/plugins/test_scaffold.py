@@ -116,12 +116,13 @@ def test_style(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_types(tmp_path: Path) -> None:
-    for kind in KINDS_TO_WRITE:
+    kinds = [kind for kind in KINDS_TO_WRITE if kind != "attention"]  # to read torch takes a minute
+    for kind in kinds:
         new_package(kind, "mine", tmp_path / kind, f"acme-{kind}")
     config = str(Path(__file__).parents[2] / "pyproject.toml")
     mypy = [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", str(tmp_path / "cache")]
     done = subprocess.run(
-        [*mypy, *(f"{kind}/src" for kind in KINDS_TO_WRITE)], cwd=tmp_path, capture_output=True, text=True, timeout=600
+        [*mypy, *(f"{kind}/src" for kind in kinds)], cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
