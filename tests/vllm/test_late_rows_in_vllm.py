@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,3 +103,21 @@ def test_without_a_prefix_cache_others_wait(start: Callable[..., Any]) -> None:
     assert num_late() == before
     assert "0.03 s processor time for one step, 3 times" in after[0].kv_transfer_params["guideway"]["error"]
     assert [output.outputs[0].finish_reason for output in after[1:4]] == ["stop", "stop", "length"]
+
+
+def test_vllm_rests_while_all_that_could_run_sits_out(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = start({"grammar": ["hostile"], "modifiers": ["hello"], "limits": LIMITS, "grammar_host": "process"})
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    running: list[int] = []
+
+    def rest(seconds: float) -> None:
+        running.append(len(scheduler.running))
+        time.sleep(seconds)
+
+    monkeypatch.setattr("guideway_vllm.scheduler.time", SimpleNamespace(sleep=rest, monotonic=time.monotonic))
+    before = num_late()
+    outputs(llm)
+    assert num_late() > before, "nothing was late"
+    assert running and not any(running), "it rests, and never beside one that runs"

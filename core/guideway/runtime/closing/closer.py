@@ -34,7 +34,7 @@ NO_BANS = Bans()
 AGAIN = 2
 """The part of the budget that is left after which a completion is looked for anew, where none was found."""
 PART_AGAIN = 2
-"""The part of the work that this may take: what failed once fails more often than not."""
+"""The part of the work that this may take: it comes again whenever half of what was left is used up."""
 
 
 @dataclass(frozen=True, slots=True)
