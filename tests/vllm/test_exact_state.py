@@ -22,8 +22,7 @@ SMALL = {
     "scheduling_policy": "priority",
     "disable_log_stats": False,
 }
-"""Room for two or three requests, so that more are preempted. Long prompts come in chunks; those of requests with a
-seed are short, because vLLM's runner on a CPU dies of a seed beside a prompt in chunks."""
+"""Room for two or three requests, so that more are preempted. Long prompts come in chunks."""
 DRAFTS = {
     "method": "ngram_gpu" if USES_V2 else "ngram",
     "num_speculative_tokens": 4,
@@ -81,7 +80,7 @@ class Job:
 
     @property
     def prompt(self) -> list[int]:
-        return prompt(self.number, padding=0 if "seed" in KINDS[self.kind] else 4 * (self.number % 4))
+        return prompt(self.number, padding=4 * (self.number % 4))
 
 
 def run(llm: Any, jobs: Sequence[Job]) -> list[list[list[int]]]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from importlib import import_module
 from typing import Any, ClassVar, TypeAlias
+
+import torch
 
 from guideway_vllm.steps import ATTRIBUTE, GuestOutput, GuestStep
 
@@ -52,8 +55,11 @@ class V1Seams(Seams):
     ``execute_model_state``, hidden states beside them."""
 
     needed: ClassVar = {
+        "device": (),
+        "discard_request_mask": (),
         "execute_model": ("scheduler_output",),
         "execute_model_state": (),
+        "input_batch": (),
         "load_model": (),
         "sample_tokens": ("grammar_output",),
     }
@@ -63,6 +69,10 @@ class V1Seams(Seams):
     inner = "_model_runner_output"
 
     def sample(self, sample_tokens: Callable[[Any], Any], grammar_output: Any) -> tuple[Any, GuestOutput | None]:
+        with _rewindable(self._runner):
+            return self._sample(sample_tokens, grammar_output)
+
+    def _sample(self, sample_tokens: Callable[[Any], Any], grammar_output: Any) -> tuple[Any, GuestOutput | None]:
         runner, step = self._runner, getattr(grammar_output, ATTRIBUTE, None)
         state = runner.execute_model_state
         if step is None or state is None:
@@ -148,6 +158,35 @@ class _Masking:
 
     def apply_grammar_bitmask(self, logits: Any, input_batch: Any, request_ids: Any, bitmask: Any) -> None:
         self._seams.mask(self._step, self._hidden_states, logits, input_batch)
+
+
+class _Unused(torch.Generator):
+    """Draws what counts for nothing, in the place of a generator that vLLM would set back afterwards by its offset."""
+
+    def get_offset(self) -> int:
+        return 0
+
+    def set_offset(self, offset: int) -> torch.Generator:
+        """Keep no offset, as any generator of a CPU."""
+        return self
+
+
+@contextmanager
+def _rewindable(runner: Any) -> Iterator[None]:
+    """Around vLLM's draw of a step. For a request with a seed of whose prompt only a part was computed, as after a
+    preemption, it draws too, and then sets the generator back by its offset. A generator of a CPU has none, and the
+    worker would end."""
+    generators = runner.input_batch.generators
+    if runner.device.type != "cpu" or not generators:
+        yield
+        return
+    unfinished = runner.discard_request_mask.np[: runner.input_batch.num_reqs].nonzero()[0].tolist()
+    kept = {i: generators[i] for i in unfinished if i in generators}
+    generators.update({i: _Unused() for i in kept})
+    try:
+        yield
+    finally:
+        generators.update(kept)
 
 
 def _has(runner: Any, name: str, parameters: Sequence[str]) -> bool:

@@ -233,13 +233,22 @@ def _around_shutdown(shutdown: Callable[..., Any]) -> Callable[..., Any]:
         guideway = getattr(getattr(self, "input_processor", None), "guideway", None)
         if guideway is not None:
             guideway.ending = True
+            if getattr(self.vllm_config, "shutdown_timeout", 0) == 0:
+                # before the core is stopped: it gives requests up, and a stream without tokens would end without a word
+                _tell_of_the_end(self)
         shutdown(self, *args, **kwargs)
-        if guideway is not None and (handler := getattr(self, "output_handler", None)) is not None:
-            # vLLM reads no more of what the core says, and tells nobody who waits for it
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits
-                handler.get_loop().call_soon_threadsafe(self.output_processor.propagate_error, _ended())
+        if guideway is not None:
+            _tell_of_the_end(self)
 
     return wrapped
+
+
+def _tell_of_the_end(engine: Any) -> None:
+    """Tell all who wait for an engine's answers that the server was told to stop: vLLM reads no more of what the core
+    says, and tells nobody."""
+    if (handler := getattr(engine, "output_handler", None)) is not None:
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            handler.get_loop().call_soon_threadsafe(engine.output_processor.propagate_error, _ended())
 
 
 _JUDGES: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
