@@ -204,7 +204,7 @@ class Lane:
         self.num_commands += 1
         try:
             self._pending = pending
-            host.send("step", commands, ended, unloaded, num_forced)
+            host.send("step", [tuple(command) for command in commands], ended, unloaded, num_forced)
         except HostDied as error:
             self.lose()
             raise pending.died(error) from error
@@ -228,7 +228,11 @@ class Lane:
             raise pending.died(error) from error
         except (KeyError, TypeError, ValueError, GuidewayError) as error:  # no strategy is asked what it makes of this
             self.lose()
-            raise pending.died(HostDied(f"what it answered is no answer: {error}")) from error
+            why = (
+                f"its grammar host sent an answer that is none ({text_of(error)}): is guideway installed in several "
+                "versions, or was it changed while the server ran? Start it anew."
+            )
+            raise pending.died(HostDied(why)) from error
         except BaseException:  # interrupted: the answer may be half read
             self.lose()
             raise
@@ -363,10 +367,11 @@ def _read(
     answer: Any, commands: Sequence[Job], grammars: Sequence[HostedGrammar], rows: NDArray[np.int32]
 ) -> list[Filled]:
     """Read what a host says of a step, and check it: it is not trusted to stay within what it was asked."""
-    counts, errors, slow = list(answer["counts"]), dict(answer["errors"]), set(answer["slow"])
-    closing = dict(answer["closing"])
+    counts = [0] * len(commands) if answer["counts"] is None else answer["counts"]
+    told = [()] * len(commands) if answer["drafts"] is None else answer["drafts"]
+    errors, slow, closing = dict(answer["errors"]), set(answer["slow"]), dict(answer["closing"])
     found, first = [], 1
-    for i, (count, drafts, job) in enumerate(zip(counts, answer["drafts"], commands, strict=True)):
+    for i, (count, drafts, job) in enumerate(zip(counts, told, commands, strict=True)):
         if drafts:
             job = job._replace(draft_token_ids=tuple(map(int, drafts)))
         if job.first_row != first:
@@ -375,15 +380,13 @@ def _read(
         if not -1 <= count <= len(job.draft_token_ids) or (count < 0) is not (str(i) in errors):
             raise ValueError(f"{count} drafts accepted of {len(job.draft_token_ids)}")
         error = error_of(errors[str(i)]) if count < 0 else None
-        masks = rows[job.first_row : job.first_row + 1 + len(job.draft_token_ids)]
-        first_closed, ends = _read_closing(closing.get(str(i)))
+        masks = rows[job.first_row : first]
+        first_closed, ends = _read_closing(closing[str(i)]) if closing and str(i) in closing else (None, ())
         found.append(Filled(job, count, error, i in slow, grammars[i].number, masks, first_closed, ends))
     return found
 
 
-def _read_closing(answer: Any) -> tuple[int | None, list[Record]]:
-    if answer is None:
-        return None, []
+def _read_closing(answer: Any) -> tuple[int | None, Sequence[Record]]:
     first, records = answer
     ends = [Record(int(free), int(at), tuple(map(int, path)), bool(lifts)) for free, at, path, lifts in records]
     return None if first is None else int(first), ends

@@ -36,8 +36,8 @@ as many, at most `PROVES_FAST_AT_MOST`. What was late once may have found a cold
 and all that are slow sit every other step out, which a host that preempts them pays for."""
 PROVES_FAST_AT_MOST = 4096
 
-STARTS_WITHIN = 0.02
-"""Seconds. A fork takes less; what builds strategies anew takes a hundred times as long."""
+STARTS_WITHIN = 0.002
+"""Seconds that a step waits for a host which takes the place of a lost one; sequences that need it sit out then."""
 
 HURRIED = Patience(2e-4, 2e-4)
 """With sequences that are known to be slow."""
@@ -110,8 +110,11 @@ class MatcherHost:
         with self._lock:
             self._check_open()
             lanes: list[list[int]] = [[] for _ in self._lanes]
-            for i, job in enumerate(jobs):
-                lanes[self._lane_of(matcher_of(job))].append(i)
+            if self._slow or any(lane.is_pending for lane in self._lanes):
+                for i, job in enumerate(jobs):
+                    lanes[self._lane_of(matcher_of(job))].append(i)
+            else:
+                lanes[0] += range(len(jobs))
             for lane, left in zip(self._lanes, lanes, strict=True):
                 if left:
                     self._fill(lane, jobs, left, bitmask, accepted, self._patience(lane, len(left)))

@@ -39,6 +39,8 @@ __all__ = ["BROKEN", "Birth", "Frames", "Job", "SharedMasks", "error_of", "words
 HEADER = struct.Struct("!Q")
 MAX_FRAME = 1 << 28
 """Bytes of an answer: a host that says more is broken."""
+MOST_AT_ONCE = 1 << 20
+"""Bytes that are asked of a socket at a time."""
 MAX_GRAMMAR = 64 << 20
 """Bytes of a grammar that is handed over; a larger one is compiled again."""
 MAX_ROWS = 4096
@@ -65,7 +67,8 @@ class Birth:
 
 class Job(NamedTuple):
     """One sequence's part of a command: what happened to it since the last one, and what it wants to know. A tuple,
-    because there is one for each sequence and step, and it is made, pickled and read in a fraction of the time."""
+    because there is one for each sequence and step, and it is made, pickled and read in a fraction of the time: it is
+    sent as a plain one, without its class."""
 
     matcher: int
     birth: Birth | None
@@ -121,17 +124,17 @@ class Frames:
         self.socket.close()
 
     def _exactly(self, size: int) -> bytes:
-        data = bytearray(size)
-        view = memoryview(data)
-        while view:
+        parts: list[bytes] = []
+        while size:
             try:
-                count = self.socket.recv_into(view)
+                part = self.socket.recv(min(size, MOST_AT_ONCE))
             except OSError as error:
                 raise EOFError(str(error)) from error
-            if not count:
+            if not part:
                 raise EOFError("the other end is gone")
-            view = view[count:]
-        return bytes(data)
+            parts.append(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class SharedMasks:

@@ -349,18 +349,18 @@ class _Host:
         self._grammars[grammar] = owner, _made(owner, given)
 
     def _step(
-        self, jobs: list[Job], ended: Sequence[tuple[int, bool]], unloaded: Sequence[int], num_forced: int
+        self, told: list[tuple[Any, ...]], ended: Sequence[tuple[int, bool]], unloaded: Sequence[int], num_forced: int
     ) -> dict[str, Any]:
-        """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error. The drafts
-        are those of the jobs, or at most `num_forced` that are forced."""
+        """Bring matchers up to date and fill their rows: how many drafts each accepted, -1 with an error; None: none
+        accepted any, and none failed. The drafts are those of the jobs, or at most `num_forced` that are forced."""
         self._forget(ended, unloaded)
+        jobs = [Job._make(job) for job in told]
         masks, counts, errors = self._masks, [-1] * len(jobs), {}
         ready: dict[int, FillJob] = {}
         taken = [0.0] * len(jobs)
-        first = 1
+        first, began = 1, time.thread_time()
         for i, job in enumerate(jobs):
             masks.working_on = job.matcher
-            began = time.thread_time()
             try:
                 living = self._living(job)
                 if num_forced and not living.matcher.is_terminated():
@@ -370,8 +370,10 @@ class _Host:
             except BaseException as error:
                 errors[i] = words_of(error)
             first += 1 + len(job.draft_token_ids)
+            ended_at = time.thread_time()
             if job.birth is None:  # what is told anew takes its time
-                taken[i] = time.thread_time() - began
+                taken[i] = ended_at - began
+            began = ended_at
         block = masks.rows[: first + 1]
         block[0] = block[-1] = GUARD
         for indices in self._together(jobs, ready):
@@ -401,8 +403,9 @@ class _Host:
         slow = [i for i, seconds in enumerate(taken) if seconds > self._late_seconds]
         if slow:
             self._usual_seconds = self._late_seconds
-        drafts = [job.draft_token_ids if num_forced else () for job in jobs]
-        return {"counts": counts, "drafts": drafts, "errors": errors, "slow": slow, "closing": closing}
+        drafts = [job.draft_token_ids for job in jobs] if num_forced else None
+        plain = counts if any(counts) else None
+        return {"counts": plain, "drafts": drafts, "errors": errors, "slow": slow, "closing": closing}
 
     def _close(
         self, jobs: Sequence[Job], counts: list[int], ready: Mapping[int, FillJob], errors: dict[int, Any]
