@@ -144,7 +144,9 @@ class RequestProcessor(Part, ABC):
 
     @abstractmethod
     def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
-        """One of each task, in order: the request, or why there is none. A task's error touches no other task."""
+        """One of each task, in order: the request, or why there is none. A task's error touches no other task, so
+        nothing is raised: what is raised at one input, as by a tokenizer, becomes the error of its task. A request of
+        more than `max_model_len` tokens is cut if the caller allows it, or refused with `LimitExceeded`."""
 
 
 class WorkScheduler(Part, ABC):
@@ -164,7 +166,8 @@ class WorkScheduler(Part, ABC):
 
     @abstractmethod
     def abort(self, task: Task) -> None:
-        """Forget a task, wherever it stands. Nothing happens if it is not known."""
+        """Forget a task, wherever it stands. Nothing happens if it is not known. Called in the place of `prepared`
+        for a task that came to no request."""
 
     @abstractmethod
     def next(self, *, more: bool) -> Sequence[Prepared] | None:

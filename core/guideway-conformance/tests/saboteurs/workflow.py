@@ -23,6 +23,7 @@ from guideway.api import (
     WorkflowRunner,
     WorkScheduler,
 )
+from tokenizers import Tokenizer
 
 from saboteurs import saboteur
 
@@ -157,6 +158,11 @@ def _with(part: str, cls: str) -> Mapping[str, str]:
     return {**CORRECT, part: f"{__name__}:{cls}"}
 
 
+def _preparing(cls: str) -> Mapping[str, str]:
+    """The parts of one that takes any text."""
+    return {**_with("request_processor", cls), "input_processor": f"{__name__}:Anything"}
+
+
 class Forgetful(Results):
     def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
         return super().results(work, output)[1:]
@@ -215,6 +221,202 @@ class TakesAnyLength(_Correct):
     """Prepares more tokens than the context has."""
 
     parts = _with("request_processor", "Endless")
+
+
+class Anything(Texts):
+    """Takes text with half characters, too."""
+
+    def check(self, task: Task) -> None:
+        if not isinstance(task.value, str):
+            raise InvalidRequest("it takes text", field="input")
+
+
+class Guarded(Bytes):
+    """Gives a text that has no bytes its error."""
+
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        try:
+            return super().one(task)
+        except UnicodeEncodeError as error:
+            return InvalidRequest(f"the text has half a character: {error}", field="input")
+
+
+def _has_no_bytes(outcome: Prepared | GuidewayError) -> bool:
+    return isinstance(outcome, InvalidRequest) and not isinstance(outcome, LimitExceeded)
+
+
+class SumsAnything(_Correct):
+    """Breaks no rule, and leaves it to its request processor to find out what has no tokens."""
+
+    parts = _preparing("Guarded")
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class RaisesForABatch(_Correct):
+    """Raises at a text that has no bytes."""
+
+    parts = _preparing("Bytes")
+
+
+class Halting(Guarded):
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        found = super().prepare(tasks)
+        wrong = next((i for i, each in enumerate(found) if _has_no_bytes(each)), len(found))
+        return [*found[: wrong + 1], *(GuidewayError("not reached") for _ in found[wrong + 1 :])]
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class DropsWhatComesAfter(_Correct):
+    """Prepares nothing after the first text that has no bytes."""
+
+    parts = _preparing("Halting")
+
+
+class Omitting(Guarded):
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        found = super().prepare(tasks)
+        return [each for each in found if not _has_no_bytes(each)] or found
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class LeavesItOut(_Correct):
+    """Returns nothing of a text that has no bytes, where there are others."""
+
+    parts = _preparing("Omitting")
+
+
+class Sorting(Guarded):
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        return sorted(super().prepare(tasks), key=_has_no_bytes)
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class PutsErrorsLast(_Correct):
+    """Returns the errors of a batch after its requests."""
+
+    parts = _preparing("Sorting")
+
+
+class Swallowing(Bytes):
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        ids = np.frombuffer(task.value.encode(errors="ignore"), dtype=np.uint8).astype(np.int64)
+        if len(ids) > self.context.max_model_len:
+            return LimitExceeded("too long", field="input")
+        return Prepared(task=task, token_ids=ids)
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class AnswersNothing(_Correct):
+    """Answers a text that has no bytes as if it were empty."""
+
+    parts = _preparing("Swallowing")
+
+
+class Wordless(Bytes):
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        try:
+            return super().one(task)
+        except UnicodeEncodeError:
+            return InvalidRequest("", field="input")
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class DoesNotSayWhy(_Correct):
+    """Has no word for a text that has no bytes."""
+
+    parts = _preparing("Wordless")
+
+
+class Resentful(Guarded):
+    failed = False
+
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        found = super().prepare(tasks)
+        if self.failed and len(tasks) > 1 and all(isinstance(each, Prepared) for each in found):
+            found = [GuidewayError("the tokenizer is broken") for _ in found]
+        self.failed = any(map(_has_no_bytes, found))
+        return found
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class FailsTheNextBatch(_Correct):
+    """Fails the batch that follows one with an error."""
+
+    parts = _preparing("Resentful")
+
+
+class Words(RequestProcessor):
+    """Tokenizes in one call."""
+
+    def __init__(self, context: WorkflowContext) -> None:
+        super().__init__(context)
+        self.tokenizer = Tokenizer.from_file(str(context.model.path / "tokenizer.json"))
+
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        found = self.tokenizer.encode_batch([task.value for task in tasks])
+        return [
+            Prepared(task=task, token_ids=np.array(each.ids))
+            if len(each) <= self.context.max_model_len
+            else LimitExceeded("too long", field="input")
+            for task, each in zip(tasks, found, strict=True)
+        ]
+
+
+@saboteur("workflow.what_cannot_be_prepared_ends_alone")
+class TokenizesTogether(_Correct):
+    """Takes it that a tokenizer has a token for every word."""
+
+    parts = _with("request_processor", "Words")
+
+    @classmethod
+    def supports(cls, model: ModelFolder) -> str | None:
+        return None if model.config.get("model_type") == "bert" else "it takes bert"
+
+
+class Cutting(Bytes):
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        ids = np.frombuffer(task.value.encode(), dtype=np.uint8).astype(np.int64)
+        return Prepared(task=task, token_ids=ids[: self.context.max_model_len])
+
+
+@saboteur("workflow.too_long_is_cut_or_refused")
+class CutsInSilence(_Correct):
+    """Cuts what is too long, and does not say so."""
+
+    parts = _with("request_processor", "Cutting")
+
+
+class Vague(Bytes):
+    def one(self, task: Task) -> Prepared | GuidewayError:
+        found = super().one(task)
+        return InvalidRequest("not so", field="input") if isinstance(found, GuidewayError) else found
+
+
+@saboteur("workflow.too_long_is_cut_or_refused")
+class RefusesWithoutANameForIt(_Correct):
+    """Refuses what is too long as it refuses anything."""
+
+    parts = _with("request_processor", "Vague")
+
+
+class Awaiting(InOrder):
+    awaited = 0
+
+    def upcoming(self) -> list[Task]:
+        found = super().upcoming() if not self.awaited else []
+        self.awaited += len(found)
+        return found
+
+    def prepared(self, request: Prepared) -> None:
+        self.awaited -= 1
+        super().prepared(request)
+
+
+@saboteur("workflow.failed_tasks_hold_nothing_up")
+class AwaitsWhatFailed(_Correct):
+    """Hands out no more tasks until each of the last ones came to a request."""
+
+    parts = _with("scheduler", "Awaiting")
 
 
 class Padding(Bytes):

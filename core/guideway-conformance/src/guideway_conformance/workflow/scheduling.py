@@ -36,9 +36,13 @@ def _many(subject: WorkflowSubject, host: Host, number: int) -> list[Task]:
 
 
 def _drive(
-    scheduler: WorkScheduler, host: Host, on_upcoming: Callable[[Sequence[Task]], None] = lambda _: None
+    scheduler: WorkScheduler,
+    host: Host,
+    on_upcoming: Callable[[Sequence[Task]], None] = lambda _: None,
+    *,
+    failing: frozenset[Task] = frozenset(),
 ) -> tuple[list[Task], list[list[Prepared]]]:
-    """All that is handed out to be prepared, and the steps."""
+    """All that is handed out to be prepared, and the steps. Of the tasks that are `failing` comes no request."""
     handed: list[Task] = []
     steps: list[list[Prepared]] = []
     for _ in range(ROUNDS):
@@ -46,7 +50,10 @@ def _drive(
         handed += upcoming
         on_upcoming(upcoming)
         for request in host.prepared(upcoming) if upcoming else ():
-            scheduler.prepared(request)
+            if request.task in failing:
+                scheduler.abort(request.task)
+            else:
+                scheduler.prepared(request)
         work = scheduler.next(more=False)
         if work is not None:
             expect(len(work), "it returned a step of nothing, which is None")
@@ -98,6 +105,24 @@ def aborted_tasks_are_gone(subject: WorkflowSubject) -> None:
     for task in tasks:
         scheduler.abort(task)
     expect(scheduler.next(more=False) is None, "after all were aborted there was a step")
+
+
+@check("workflow", seconds=60)
+def failed_tasks_hold_nothing_up(subject: WorkflowSubject) -> None:
+    """A task that is aborted after it was handed out, as no request came of it, is in no step; the others are, however
+    many failed."""
+    host = subject.host()
+    for places in (range(0, 40, 3), range(20), range(20, 40), range(39)):
+        tasks = _many(subject, host, 40)
+        scheduler = subject.part("scheduler")
+        for task in tasks:
+            scheduler.add(task)
+        _, steps = _drive(scheduler, host, failing=frozenset(tasks[i] for i in places))
+        found = sorted(request.task.arrival for work in steps for request in work)
+        expect(
+            found == sorted(set(range(40)) - set(places)),
+            f"of tasks 0 to 39, {[*places]} came to no request, and in steps were {found}",
+        )
 
 
 @check("workflow", seconds=60)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
@@ -34,7 +35,7 @@ from guideway.api.workflow import PARTS
 
 from guideway_conformance.subjects import HardwareAbsent, NotPerformed, Subject, expect
 
-__all__ = ["Host", "WorkflowSubject", "same"]
+__all__ = ["UNKNOWN_WORD", "Host", "WorkflowSubject", "same"]
 
 MODEL = "model"
 """The option of the suite that names the folder of a model; the others are the workflow's."""
@@ -46,6 +47,9 @@ VALUES: tuple[Any, ...] = (
     *([2, 5, 6, 3], {"prompt": "w12 w13"}),
 )
 """The requests that are tried where the settings name none: those that the input processor lets pass are made."""
+
+UNKNOWN_WORD = "unheard"
+"""A word that is not among `WORDS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +130,28 @@ class WorkflowSubject(Subject):
             options=parse_options(self.component.options, own, where=f"workflow.{self.component.name}"),
         )
 
-    def part(self, name: str) -> Any:
-        """A new part."""
+    @cached_property
+    def strict_context(self) -> WorkflowContext:
+        """The same, if the suite made the model, with a tokenizer that raises at a word it does not know."""
+        tokenizer = self.model.path / "tokenizer.json"
+        if MODEL in self.settings.options or not tokenizer.exists():
+            return self.context
+        folder = Path(self._scratch.name, "strict")
+        shutil.copytree(self.model.path, folder)
+        stored = json.loads(tokenizer.read_text("utf-8"))
+        stored["model"]["unk_token"] = UNKNOWN_WORD  # where it is not in the vocabulary, an unknown word is an error
+        (folder / tokenizer.name).write_text(json.dumps(stored), "utf-8")
+        return replace(self.context, model=ModelFolder.read(folder))
+
+    def part(self, name: str, context: WorkflowContext | None = None) -> Any:
+        """A new part, made from `context` if that is given."""
         address = self.settings.options.get(name, self.component.parts[name])
         cls = resolve_name(address)
         expect(
             isinstance(cls, type) and issubclass(cls, PARTS[name]),
             f"{name} {address!r} is no subclass of {PARTS[name].__name__}",
         )
-        return cls(self.context)
+        return cls(context or self.context)
 
     def host(self) -> Host:
         """All parts, with the model loaded."""

@@ -1,0 +1,138 @@
+"""Failures of a request: each ends that one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from guideway.api import GuidewayError, InvalidRequest, LimitExceeded, Prepared, RequestProcessor, Task
+from guideway.api.options import short_repr
+
+from guideway_conformance.registry import check
+from guideway_conformance.subjects import expect
+from guideway_conformance.workflow.subject import UNKNOWN_WORD, Host, WorkflowSubject
+
+__all__: list[str] = []
+
+Outcome: TypeAlias = Prepared | GuidewayError
+
+HALF = "\ud800"
+"""Half a character, which no encoding of texts has."""
+FORMS: tuple[Callable[[str], Any], ...] = (
+    lambda text: text,
+    lambda text: ("w1", text),
+    lambda text: (text, "w1"),
+    lambda text: {"prompt": text},
+)
+"""The inputs that one text is in."""
+TEXTS = (HALF, UNKNOWN_WORD, f"w1 {HALF}", f"w1 {UNKNOWN_WORD} w2", "", " ", "\0", "é\u0301\u202e\U0010ffff")
+IDS: tuple[Any, ...] = ([], [-1], [2, 10**12], [1 << 70], [2.5], [None], ["w1", 5], [[1]])
+
+
+def _passing(subject: WorkflowSubject, host: Host, values: Sequence[Any]) -> list[Task]:
+    """The tasks of those inputs that the input processor lets pass."""
+    found: list[Task] = []
+    for value in values:
+        task = subject.task(value, arrival=100 + len(found))
+        try:
+            host.input_processor.check(task)
+        except InvalidRequest:
+            continue
+        found.append(task)
+    return found
+
+
+def _outcomes(processor: RequestProcessor, tasks: Sequence[Task]) -> list[Outcome]:
+    """The request or the error of each task."""
+    values = short_repr([task.value for task in tasks])
+    try:
+        found = processor.prepare(tasks)
+    except BaseException as error:
+        raise AssertionError(f"preparing {values} raised {error!r}, and returned no error") from error
+    expect(len(found) == len(tasks), f"of the {len(tasks)} tasks {values} came {len(found)} requests and errors")
+    for task, outcome in zip(tasks, found, strict=True):
+        if isinstance(outcome, GuidewayError):
+            expect(str(outcome).strip(), f"the error of {short_repr(task.value)} says nothing")
+            continue
+        expect(isinstance(outcome, Prepared), f"of {short_repr(task.value)} came {short_repr(outcome)}")
+        expect(
+            outcome.task is task,
+            f"in the place of {short_repr(task.value)} came the request of {short_repr(outcome.task.value)}",
+        )
+    return found
+
+
+def _same(one: Outcome, other: Outcome) -> bool:
+    if isinstance(one, GuidewayError) or isinstance(other, GuidewayError):
+        return type(one) is type(other)
+    return np.array_equal(one.token_ids, other.token_ids) and one.truncated == other.truncated
+
+
+def _expect_alike(processor: RequestProcessor, alone: dict[Task, Outcome], tasks: Sequence[Task], when: str) -> None:
+    """Expect of `tasks`, prepared together, what came of each alone."""
+    for task, outcome in zip(tasks, _outcomes(processor, tasks), strict=True):
+        expect(
+            _same(alone[task], outcome),
+            f"{short_repr(task.value)} alone came to {_shown(alone[task])}, and {when} to {_shown(outcome)}",
+        )
+
+
+def _shown(outcome: Outcome) -> str:
+    return repr(outcome) if isinstance(outcome, GuidewayError) else f"{outcome.num_tokens} tokens"
+
+
+@check("workflow", seconds=60)
+def what_cannot_be_prepared_ends_alone(subject: WorkflowSubject) -> None:
+    """Preparing raises nothing: an input of which no tokens can be made comes to an error of its own, which says why,
+    and is not answered as an empty one; those beside it and after it are, in order, what they are without it."""
+    context = subject.strict_context
+    processor = subject.part("request_processor", context)
+    host = subject.host()
+    good = subject.tasks(host, at_least=1)
+    wrong = _passing(subject, host, [*(form(text) for text in TEXTS for form in FORMS), *IDS])
+    alone = {task: _outcomes(processor, [task])[0] for task in (*good, *wrong)}
+    for task in wrong:
+        _expect_alike(processor, alone, [good[0], task, *good[1:]], f"beside {short_repr(task.value)}")
+    _expect_alike(processor, alone, [*wrong[::2], *good, *wrong[1::2]], "amid all of these")
+    _expect_alike(processor, alone, good, "after all of these")
+    no_tokens = (HALF,) if context is subject.context else (HALF, UNKNOWN_WORD)
+    for form in FORMS:
+        of_empty = [alone[task] for task in wrong if task.value == form("")]
+        for task in wrong:
+            outcome = alone[task]
+            if task.value in map(form, no_tokens) and isinstance(outcome, Prepared):
+                expect(
+                    outcome.num_tokens and not any(_same(outcome, each) for each in of_empty),
+                    f"{short_repr(task.value)} has the tokens of an empty text, and no error",
+                )
+
+
+@check("workflow", seconds=60)
+def too_long_is_cut_or_refused(subject: WorkflowSubject) -> None:
+    """A request of more tokens than the context has is cut, which `truncated` says, or refused with `LimitExceeded`;
+    one that is not cut has the tokens that it has in a longer context."""
+    host = subject.host()
+    whole = host.prepared(subject.tasks(host, at_least=1))
+    most = max(1, max(each.num_tokens for each in whole) - 1)
+    processor = subject.part("request_processor", replace(subject.context, max_model_len=most))
+    tasks = [each.task for each in whole]
+    alone = {task: _outcomes(processor, [task])[0] for task in tasks}
+    for before in whole:
+        outcome, what = alone[before.task], f"{short_repr(before.task.value)}, which has {before.num_tokens} tokens"
+        if isinstance(outcome, GuidewayError):
+            expect(
+                before.num_tokens <= most or isinstance(outcome, LimitExceeded),
+                f"in a context of {most}, of {what}, came {outcome!r}, and no LimitExceeded",
+            )
+        else:
+            expect(
+                outcome.num_tokens <= most,
+                f"in a context of {most}, of {what}, came a request of {outcome.num_tokens}",
+            )
+            expect(
+                outcome.truncated or np.array_equal(outcome.token_ids, before.token_ids),
+                f"in a context of {most}, of {what}, came others, and `truncated` is False",
+            )
+    _expect_alike(processor, alone, tasks, "beside others")
