@@ -81,6 +81,18 @@ def test_a_poison_text_ends_alone(driver: str, runner: str, bert: Path) -> None:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
+def test_a_text_over_which_preparing_raises_ends_alone(driver: str, bert: Path) -> None:
+    with opened(bert, driver=driver, request_processor=f"{PARTS}:BrokenTokenizing") as engine:
+        before, broken, after = engine.embed(["w1 w2", "broken", "w3"])
+        alone = engine.embed(["w1 w2", "w3"])
+    assert isinstance(broken.error, PluginError) and "broken" in str(broken.error)
+    for result, expected in zip((before, after), alone, strict=True):
+        assert result.error is None
+        assert result.vector is not None and expected.vector is not None
+        np.testing.assert_array_equal(result.vector, expected.vector)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize(
     ("part", "cls", "said"),
     [("request_processor", "BrokenTokenizing", "broken"), ("output_processor", "Forgetful", "0 results of 1")],

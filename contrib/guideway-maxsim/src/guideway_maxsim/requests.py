@@ -26,7 +26,7 @@ class Pairs(InputProcessor):
 
     def check(self, task: Task) -> None:
         value = task.value
-        if not (isinstance(value, Sequence) and len(value) == 2 and all(isinstance(text, str) for text in value)):
+        if not (isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(text, str) for text in value)):
             raise InvalidRequest("what is ranked is a pair of texts: a query and a document", field="input")
         for text in value:
             try:
@@ -53,7 +53,12 @@ class BothTexts(RequestProcessor):
 
     def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
         texts = sorted({text for task in tasks for text in task.value})  # a query comes with many documents
-        encodings = self._tokenizer.backend_tokenizer.encode_batch(texts)
+        try:
+            encodings = self._tokenizer.backend_tokenizer.encode_batch(texts)
+        except Exception as error:  # a word that the tokenizer has no token for
+            if len(tasks) > 1:
+                return [self.prepare([task])[0] for task in tasks]
+            return [InvalidRequest(f"the pair cannot be tokenized: {error}", field="input")]
         ids = {text: encoding.ids for text, encoding in zip(texts, encodings, strict=True)}
         return [self._prepared(task, *(ids[text] for text in task.value)) for task in tasks]
 

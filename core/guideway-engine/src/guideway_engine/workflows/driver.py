@@ -182,13 +182,7 @@ class Driver:
     def _prepare(self, tasks: list[Task]) -> None:
         if not tasks:
             return
-        try:
-            requests = self._parts.request_processor.prepare(tasks)
-            if len(requests) != len(tasks):
-                raise ValueError(f"{len(requests)} requests of {len(tasks)} tasks")
-        except BaseException as error:
-            requests = [self._computing.named(error)] * len(tasks)
-        requests = [self._admitted(request) for request in requests]
+        requests = [self._admitted(request) for request in self._requests(tasks)]
         given_up = []
         with self._changed:
             for task, request in zip(tasks, requests, strict=True):
@@ -202,6 +196,17 @@ class Driver:
             self._changed.notify_all()
         for task in given_up:
             self._listening.ended(task, given_up=True)
+
+    def _requests(self, tasks: list[Task]) -> list[Prepared | GuidewayError]:
+        """The request of each task; each is prepared by itself if they cannot be together."""
+        try:
+            requests = self._parts.request_processor.prepare(tasks)
+            if len(requests) != len(tasks):
+                raise ValueError(f"{len(requests)} requests of {len(tasks)} tasks")
+        except BaseException as error:
+            named = self._computing.named(error)
+            return [named] if len(tasks) == 1 else [self._requests([task])[0] for task in tasks]
+        return requests
 
     def _admitted(self, request: Prepared | GuidewayError) -> Prepared | GuidewayError:
         """A request that validators let pass, of which observers are told; else why not."""
