@@ -74,7 +74,7 @@ demo: setup
 
 # each file in one of two processes: tests of a file share engines
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=30
 
 # in the order in which they stand: by their number, files of a few that take minutes would come last, one after the other
 test-slow: setup

@@ -37,12 +37,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 LARGE = {
+    "guideway-conformance/grammar.reference",
     "guideway-cpu/device.cpu",
+    "guideway-engine/workflow.embed",
     "guideway-legacy/modifier.legacy",
+    "guideway-llguidance/grammar.llguidance",
     "guideway-lmfe/grammar.lmfe",
     "guideway-outlines/grammar.outlines",
+    "guideway-xgrammar/grammar.xgrammar",
 }
-"""Plugins of which even the conformance tests of the tier ``core`` take half a minute."""
+"""Plugins of which even the conformance tests of the tier ``core`` take ten seconds or more."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -229,6 +229,7 @@ def test_every_keyword_is_probed() -> None:
     assert set(KEYWORDS) <= probed
 
 
+@pytest.mark.slow
 def test_the_labels_of_the_probe_agree_with_another_validator() -> None:
     judged = 0
     for name, schema, right, wrong in cases():

@@ -108,7 +108,7 @@ def shortest(strategy: GrammarStrategy, constraint: Constraint, is_json: bool = 
     return found
 
 
-@pytest.mark.parametrize("more", [0, 1, 7, 40])
+@pytest.mark.parametrize("more", everyday([0, 1, 7, 40], 1, 40))
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
 def test_a_random_walk_completes_a_schema_within_any_budget_it_fits(cls: type[GrammarStrategy], more: int) -> None:
     strategy, constraint = cls(VOCABULARY, {}), JsonSchema(PERSON)
@@ -604,7 +604,13 @@ def test_what_a_matcher_says_gives_way_to_what_has_no_banned_token(
 NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "l": {}, "r": {}}, "required": ["v", "l", "r"]}
 
 
-@pytest.mark.parametrize("leaf", [{"type": "null"}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}])
+@pytest.mark.parametrize(
+    "leaf",
+    everyday(
+        [{"type": "null"}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}],
+        {"type": "null"},
+    ),
+)
 @pytest.mark.parametrize("cls", everyday(STRATEGIES, LLGuidanceStrategy), ids=lambda cls: cls.name)
 def test_recursion_does_not_lead_astray(cls: type[GrammarStrategy], leaf: dict[str, Any]) -> None:
     """What ends it takes several tokens, and comes after what goes on."""

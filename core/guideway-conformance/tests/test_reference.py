@@ -120,6 +120,7 @@ def test_what_the_subset_lacks_is_unsupported(strategy: Strategy, pattern: str) 
     assert strategy.supports(Regex(pattern)).refused
 
 
+@pytest.mark.slow
 def test_schemas_accept_what_is_valid_and_nothing_else(strategy: Strategy) -> None:
     """Every case of the probe is refused with a reason, or judged as its labels say."""
     judged = 0

@@ -153,6 +153,12 @@ def engine(shared: Engine) -> Iterator[Engine]:
     assert not shared._runtime._slots.taken()
 
 
+@pytest.fixture(scope="module")
+def alone(shared: Engine) -> dict[str, GenerationResult]:
+    """By kind, what a request of it has by itself."""
+    return {kind: shared.generate([prompt()], params)[0] for kind, params in KINDS.items()}
+
+
 GUIDED = {"guidance": {"scale": 2.0, "negative_prompt": [4, 100, 200]}}
 KINDS = {
     "greedy-schema": SamplingParams(max_tokens=40, constraint=JsonSchema(PERSON, strategy="llguidance")),
@@ -196,13 +202,17 @@ def owner_of(engine: Engine, phase: str) -> Any:
     return engine._executor._worker if phase in ("forward", "sample") else engine._runtime
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("after", everyday([False, True], True), ids=["before", "after"])
 @pytest.mark.parametrize("phase", ["forward", "prepare", "sample", "accept"])
 @pytest.mark.parametrize("num_steps", everyday([0, 2], 2))
 def test_an_interrupted_step_is_done_again(
-    num_steps: int, phase: str, after: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    num_steps: int,
+    phase: str,
+    after: bool,
+    engine: Engine,
+    alone: dict[str, GenerationResult],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected = [engine.generate([prompt()], params)[0] for params in KINDS.values()]
     generations = [engine.submit(prompt(), params) for params in KINDS.values()]
     for _ in range(3):
         for _ in range(num_steps):
@@ -210,19 +220,19 @@ def test_an_interrupted_step_is_done_again(
         once(monkeypatch, owner_of(engine, phase), phase, KeyboardInterrupt(), after=after)
         with pytest.raises(KeyboardInterrupt):
             engine.step()
-    for kind, generation, alone in zip(KINDS, generations, expected, strict=True):
-        result = generation.wait()
-        assert (kind, result.token_ids, result.text) == (kind, alone.token_ids, alone.text)
-        assert (result.finish_reason, result.error) == (alone.finish_reason, None)
+    for kind, generation in zip(KINDS, generations, strict=True):
+        result, expected = generation.wait(), alone[kind]
+        assert (kind, result.token_ids, result.text) == (kind, expected.token_ids, expected.text)
+        assert (result.finish_reason, result.error) == (expected.finish_reason, None)
 
 
 @pytest.mark.parametrize("after", everyday([False, True], True), ids=["before", "after"])
 @pytest.mark.parametrize("phase", ["forward", "prepare", "sample", "accept"])
 def test_an_interrupted_generate_disturbs_no_stream(
-    phase: str, after: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    phase: str, after: bool, engine: Engine, alone: dict[str, GenerationResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = KINDS["drawn-schema"]
-    (alone,) = engine.generate([prompt()], params)
+    expected = alone["drawn-schema"]
     generation = engine.submit(prompt(), params)
     stream = iter(generation)
     pieces = [next(stream), next(stream)]
@@ -231,15 +241,17 @@ def test_an_interrupted_generate_disturbs_no_stream(
         engine.generate([prompt(f"{i}") for i in range(2 * NUM_RUNNING)], SamplingParams(max_tokens=2))
     pieces += stream
     assert generation.result is not None
-    assert (generation.result.token_ids, "".join(pieces)) == (alone.token_ids, alone.text)
+    assert (generation.result.token_ids, "".join(pieces)) == (expected.token_ids, expected.text)
 
 
 @pytest.mark.parametrize("method", ["start", "accept", "release"])
-def test_an_interrupt_inside_a_modifier_disturbs_no_stream(method: str, engine: Engine) -> None:
+def test_an_interrupt_inside_a_modifier_disturbs_no_stream(
+    method: str, engine: Engine, alone: dict[str, GenerationResult]
+) -> None:
     from test_scheduler import Countdown
 
     params = KINDS["countdown"]
-    (alone,) = engine.generate([prompt()], params)
+    expected = alone["countdown"]
     generation = engine.submit(prompt(), params)
     stream = iter(generation)
     pieces = [next(stream)]
@@ -248,18 +260,18 @@ def test_an_interrupt_inside_a_modifier_disturbs_no_stream(method: str, engine: 
         engine.generate([prompt(f"{i}") for i in range(3)], KINDS["countdown"])
     pieces += stream
     assert generation.result is not None
-    assert (generation.result.token_ids, "".join(pieces)) == (alone.token_ids, alone.text)
+    assert (generation.result.token_ids, "".join(pieces)) == (expected.token_ids, expected.text)
 
 
-def test_a_start_that_was_interrupted_is_made_again(engine: Engine) -> None:
+def test_a_start_that_was_interrupted_is_made_again(engine: Engine, alone: dict[str, GenerationResult]) -> None:
     from test_scheduler import Countdown
 
-    (alone,) = engine.generate([prompt()], KINDS["countdown"])
+    expected = alone["countdown"]
     generation = engine.submit(prompt(), KINDS["countdown"])
     Countdown.interrupt = "start"
     with pytest.raises(KeyboardInterrupt):
         engine.step()
-    assert generation.wait().token_ids == alone.token_ids
+    assert generation.wait().token_ids == expected.token_ids
 
 
 def test_a_step_interrupted_between_its_sequences_goes_on(engine: Engine) -> None:
@@ -283,16 +295,18 @@ def test_a_step_interrupted_between_its_sequences_goes_on(engine: Engine) -> Non
         assert generation.wait().token_ids == alone.token_ids
 
 
-def test_a_sequence_interrupted_while_it_ends_has_ended(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sequence_interrupted_while_it_ends_has_ended(
+    engine: Engine, alone: dict[str, GenerationResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
     params = KINDS["countdown"]
-    (alone,) = engine.generate([prompt()], params)
+    expected = alone["countdown"]
     generation = engine.submit(prompt(), params)
     once(monkeypatch, engine._scheduler._table, "end", KeyboardInterrupt(), after=False)
     with pytest.raises(KeyboardInterrupt):
         generation.wait()
     assert generation.result is None
     result = generation.wait()
-    assert (result.token_ids, result.finish_reason) == (alone.token_ids, alone.finish_reason)
+    assert (result.token_ids, result.finish_reason) == (expected.token_ids, expected.finish_reason)
 
 
 def test_a_submit_interrupted_while_it_compiles_leaves_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,6 +239,7 @@ def test_strings_stay_json(accepts: Accepts) -> None:
     assert accepts(names, '{"a\\"\\n":null}') and not accepts(names, '{"a"\n":null}')
 
 
+@pytest.mark.slow
 def test_a_schema_of_anything_has_a_group_around_it(accepts: Accepts) -> None:
     pair = JsonSchema({"type": "array", "prefixItems": [{}], "items": False})
     assert accepts(pair, "[null]") and accepts(pair, '["a"]')

@@ -209,6 +209,7 @@ def test_bfloat16_is_as_close_as_it_can_be(tmp_path: Path) -> None:
     assert 0 < np.abs(np.asarray(output.logits)[:6] - exact).max() < 2 * off
 
 
+@pytest.mark.slow
 def test_prompt_of_which_all_rows_are_wanted(tmp_path: Path) -> None:
     folder = saved(tmp_path)
     text = [(7 * i) % VOCABULARY_SIZE for i in range(60)]
