@@ -7,10 +7,13 @@ shared memory. Memory counts as flat if its median in the last third of what was
 had passed is at most 5 % above that in the first third of it, or what `--most-growth` says: in a short run large ones
 come for the first time. A table tells it by what each process is for. After the engine was closed nothing may be left.
 
+With ``--short`` answers have few tokens, and few requests are hostile or have a new schema: 100,000 take minutes.
+
 Ends with status 1, and says why, if a request has other tokens, fails without being hostile or invalid, or gets no
 answer, if memory is not flat, or anything is left.
 
-    python tests/benchmarks/soak.py [--requests 100000 | --seconds 180] [--seed 1] [--most-growth 1.05] [--write]
+    python tests/benchmarks/soak.py [--requests 100000 | --seconds 180] [--short] [--seed 1]
+        [--most-growth 1.05] [--write]
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from guideway import AsyncEngine, SamplingParams, __version__
-from guideway.api import GenerationResult, GuidewayError, InvalidRequest, JsonSchema, Regex
+from guideway.api import Choice, GenerationResult, GuidewayError, InvalidRequest, JsonSchema, Regex
 from guideway.plugins.limits import Limits
 from kill_soak import PROMPT, STRATEGIES, expected_tokens, wanted
 
@@ -59,8 +62,9 @@ SETTINGS: dict[str, Any] = {
     "grammar_cache_bytes": 1 << 20,
     "limits": Limits(compile_seconds=3.0, remembered_seconds=5.0),
 }
-MIX = {"good": 50, "new": 12, "invalid": 12, "hostile": 2, "aborted": 12, "forked": 12}
-"""How many of a hundred requests are of each sort."""
+MIX = {"good": 500, "new": 120, "invalid": 120, "hostile": 20, "aborted": 120, "forked": 120}
+"""How many of a thousand requests are of each sort."""
+SHORT_MIX = {"good": 700, "new": 20, "invalid": 100, "hostile": 1, "aborted": 100, "forked": 79}
 INVALID: tuple[dict[str, Any], ...] = (
     {"constraint": Regex("[a-z")},
     {"constraint": JsonSchema('{"type": "object"')},
@@ -133,20 +137,49 @@ def look() -> Look:
     )
 
 
+@dataclass(frozen=True)
+class Load:
+    """What is sent."""
+
+    mix: dict[str, int]
+    good: list[SamplingParams]
+    expected: list[Any]
+    """The tokens of each."""
+
+    @classmethod
+    def of(cls, *, short: bool) -> Load:
+        good = short_ones() if short else wanted()
+        return cls(SHORT_MIX if short else MIX, good, expected_tokens(good))
+
+
+def short_ones() -> list[SamplingParams]:
+    """Requests like `wanted`, whose answers have few tokens."""
+    params = []
+    for i, strategy in enumerate(STRATEGIES):
+        for constraint in (
+            JsonSchema({"enum": ["a", "b", 7]}, strategy=strategy),
+            Regex("[a-z]{1,3}[0-9]", strategy=strategy),
+            Choice(["perhaps", "no"], strategy=strategy),
+        ):
+            params.append(SamplingParams(max_tokens=8, temperature=1.0, seed=i, constraint=constraint))
+    return [*params, SamplingParams(max_tokens=4, temperature=1.0, seed=9, ignore_eos=True)]
+
+
 class Soak:
     """Sends requests, each drawn at random."""
 
-    def __init__(self, engine: AsyncEngine, expected: list[Any], seed: int) -> None:
+    def __init__(self, engine: AsyncEngine, load: Load, seed: int) -> None:
         self._engine = engine
+        self._mix = load.mix
         self._rng = random.Random(seed)
-        self._known = list(zip(wanted(), expected, strict=True))
+        self._known = list(zip(load.good, load.expected, strict=True))
         self._shapes = [constraint for _, constraint in shapes(seed)]
         self._numbers = itertools.count()
         self.found = Found()
 
     async def one(self) -> None:
         """Send one, and wait for its answer."""
-        (sort,) = self._rng.choices(list(MIX), list(MIX.values()))
+        (sort,) = self._rng.choices(list(self._mix), list(self._mix.values()))
         send: Callable[[], Awaitable[None]] = getattr(self, f"_{sort}")
         try:
             await asyncio.wait_for(send(), WAITS)
@@ -210,10 +243,10 @@ class Soak:
             self.found.wrong.append(f"{params.constraint}: other tokens")
 
 
-async def soak(num_requests: float, seconds: float, seed: int, expected: list[Any]) -> Found:
+async def soak(num_requests: float, seconds: float, seed: int, load: Load) -> Found:
     """Until so many requests were sent, or so much time has passed."""
     async with AsyncEngine("demo", **SETTINGS) as engine:
-        running = Soak(engine, expected, seed)
+        running = Soak(engine, load, seed)
         found, begin, sent = running.found, time.monotonic(), itertools.count()
 
         async def stream() -> None:
@@ -313,16 +346,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, help="so many, however long they take")
     parser.add_argument("--seconds", type=float, default=180.0, help="without --requests (default: %(default)s)")
+    parser.add_argument("--short", action="store_true", help="answers of few tokens")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most-growth", type=float, default=1.05, help="of memory (default: %(default)s)")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     num_requests, seconds = (options.requests, float("inf")) if options.requests else (float("inf"), options.seconds)
-    expected = expected_tokens(wanted())
-    asyncio.run(soak(4 * STREAMS, float("inf"), 0, expected))  # what is loaded once stays
+    load = Load.of(short=options.short)
+    asyncio.run(soak(4 * STREAMS, float("inf"), 0, load))  # what is loaded once stays
     gc.collect()
     before = look()
-    found = asyncio.run(soak(num_requests, seconds, options.seed, expected))
+    found = asyncio.run(soak(num_requests, seconds, options.seed, load))
     after = settled(before)
     lines = [
         "# A long time of requests of all sorts",

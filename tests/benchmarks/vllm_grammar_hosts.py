@@ -61,8 +61,8 @@ async def once(server: Server, options: argparse.Namespace, seed: int) -> tuple[
         start, start_cpu = time.monotonic(), seconds_of(tree(server.pid))
         answers = await asyncio.gather(*(client.post("/v1/completions", json=body) for body in bodies))
         taken = time.monotonic() - start, seconds_of(tree(server.pid)) - start_cpu
-    for answer in answers:
-        answer.raise_for_status()
+    if failed := next((answer.text for answer in answers if answer.is_error), None):
+        raise RuntimeError(f"{failed}\n{server.log()[-8000:]}")
     return taken
 
 
