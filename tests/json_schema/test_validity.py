@@ -43,6 +43,13 @@ from tests.json_schema.test_json_schema import NOT_JUDGED
         ({"format": "uri"}, '"a b"', False),
         ({"format": "date-time"}, "1", True),
         ({"type": "integer", "format": "int32"}, "1", True),
+        # patterns as the specification has them, not as Python does
+        ({"pattern": "^a$"}, r'"a\n"', False),
+        ({"patternProperties": {"^a$": False}}, r'{"a\n": 1}', True),
+        ({"patternProperties": {"^a$": {}}, "additionalProperties": False}, r'{"a\n": 1}', False),
+        ({"pattern": r"^\d$"}, '"\N{ARABIC-INDIC DIGIT THREE}"', False),
+        ({"pattern": r"^[\w]$"}, '"é"', False),
+        ({"pattern": r"^\p{L}$"}, '"é"', True),
         # drafts
         ({"items": [{"type": "null"}], "additionalItems": False}, "[null,null]", False),
         ({"dependencies": {"a": ["b"]}}, '{"a":1}', False),
@@ -51,7 +58,7 @@ from tests.json_schema.test_json_schema import NOT_JUDGED
         # what is not known here
         ({"$schema": "https://example.com/a-dialect-of-its-own", "type": "null"}, "1", None),
         ({"$schema": "https://example.com/a-dialect-of-its-own"}, "{", False),
-        ({"pattern": "\\p{L}"}, '"a"', None),
+        ({"pattern": r"\p{Script=Greek}"}, '"a"', None),
         ({"pattern": "("}, '"a"', None),
     ],
 )
@@ -124,6 +131,7 @@ def test_faults_say_where_and_by_what() -> None:
         ({}, '{"a":1,"a":2}', "not JSON: the key 'a' appears twice"),
         ({}, "{", "not JSON: Expecting"),
         (False, "1", "False schema does not allow 1"),
+        ({"pattern": r"^\d$"}, '"a"', r"'a' does not match '^\\d$'"),
         ({"type": "string", "format": "date"}, '"2024-02-30"', "not of the format date"),
     ],
 )

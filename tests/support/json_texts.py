@@ -7,16 +7,12 @@ name once. So texts are judged here, not Python objects.
 from __future__ import annotations
 
 import json
-import re
-import sys
-import unicodedata
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
-from guideway.json_schema import subschemas
+from guideway.json_schema.ecma import with_python_patterns
 
 __all__ = ["TextJudge", "writings"]
 
@@ -31,8 +27,7 @@ class TextJudge:
     annotations, as in the specification."""
 
     def __init__(self, schema: Any, draft: str = "draft2020-12") -> None:
-        exact = read(json.dumps(schema))
-        _translate_patterns(exact)
+        exact, _ = with_python_patterns(read(json.dumps(schema)))
         default = _DRAFTS[draft]
         self._validator = jsonschema.validators.validator_for(exact, default=default)(exact)
 
@@ -43,60 +38,6 @@ class TextJudge:
         except ValueError:
             return False
         return bool(self._validator.is_valid(value))
-
-
-def _translate_patterns(schema: Any) -> None:
-    """Write the regular expressions of a schema, which are those of ECMA-262, as Python's of the same meaning."""
-    for _, node in list(subschemas(schema)):
-        if isinstance(node, dict):
-            if isinstance(node.get("pattern"), str):
-                node["pattern"] = _in_python(node["pattern"])
-            if isinstance(node.get("patternProperties"), dict):
-                node["patternProperties"] = {_in_python(p): s for p, s in node["patternProperties"].items()}
-
-
-def _in_python(pattern: str) -> str:
-    # an empty one `jsonschema` would not look at
-    return _UNLIKE_IN_PYTHON.sub(_meant, pattern) or "(?:)"
-
-
-_UNLIKE_IN_PYTHON = re.compile(
-    r"""\\[pP]\{(\w+)\} | \\. | \$ | \[(?:\\[pP]\{\w+\}|\\.|[^\\\]])*\]""", re.VERBOSE | re.DOTALL
-)
-
-
-def _meant(found: re.Match[str]) -> str:
-    text = found[0]
-    if text.startswith("["):
-        return _IN_CLASSES.sub(lambda part: _meant_in_class(part[0]), text)
-    if text == "$":
-        return r"\Z"
-    return text if _meant_in_class(text) == text else f"[{_meant_in_class(text)}]"
-
-
-_IN_CLASSES = re.compile(r"\\[pP]\{\w+\}|\\.", re.DOTALL)
-
-
-def _meant_in_class(escape: str) -> str:
-    match escape:
-        case r"\d":
-            return "0-9"
-        case r"\w":
-            return "A-Za-z0-9_"
-    return _characters_of(escape[3:-1]) if escape.startswith(r"\p{") else escape
-
-
-@cache
-def _characters_of(category: str) -> str:
-    """The characters of a Unicode category, as Python knows it, for a class."""
-    found = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c).startswith(category))
-    runs, start = [], 0
-    codes = [ord(c) for c in found]
-    for i in range(1, len(codes) + 1):
-        if i == len(codes) or codes[i] != codes[i - 1] + 1:
-            runs.append(f"\\U{codes[start]:08x}-\\U{codes[i - 1]:08x}")
-            start = i
-    return "".join(runs)
 
 
 def read(text: str) -> Any:

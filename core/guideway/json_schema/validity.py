@@ -19,6 +19,7 @@ from referencing.exceptions import Unresolvable
 
 from guideway.api.types import unique_keys
 from guideway.json_schema.assertions import keywords
+from guideway.json_schema.ecma import with_python_patterns
 from guideway.json_schema.formats import has_format
 from guideway.json_schema.walking import Chain, Pointer, Schema
 
@@ -50,8 +51,10 @@ def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
     if dialect is None:
         return None
 
+    readable, _ = with_python_patterns(schema)
+
     def judge(formats: _Formats) -> bool:
-        return bool(_judge(dialect, schema, formats).is_valid(instance))
+        return bool(_judge(dialect, readable, formats).is_valid(instance))
 
     formats = _Formats(unknown=True)
     try:
@@ -72,11 +75,21 @@ def faults(schema: Schema, text: str, limit: int = 10) -> list[Fault]:
     dialect = _dialect(schema)
     if dialect is None:
         return []
+    readable, before = with_python_patterns(schema)
     try:
-        errors = list(islice(_judge(dialect, schema, _Formats(unknown=True)).iter_errors(instance), limit))
+        errors = list(islice(_judge(dialect, readable, _Formats(unknown=True)).iter_errors(instance), limit))
     except (Unresolvable, re.error):
         return []
-    return [Fault(e.message, _pointer(e.absolute_path), _pointer(e.absolute_schema_path)) for e in errors]
+
+    def said(message: str) -> str:
+        for pattern, written in before.items():
+            message = message.replace(repr(pattern), repr(written))
+        return message
+
+    def place(path: Iterable[str | int]) -> str:
+        return _pointer(before.get(part, part) if isinstance(part, str) else part for part in path)
+
+    return [Fault(said(e.message), _pointer(e.absolute_path), place(e.absolute_schema_path)) for e in errors]
 
 
 class _Formats:

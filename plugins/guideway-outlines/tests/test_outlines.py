@@ -239,6 +239,12 @@ def test_strings_stay_json(accepts: Accepts) -> None:
     assert accepts(names, '{"a\\"\\n":null}') and not accepts(names, '{"a"\n":null}')
 
 
+def test_values_are_held_against_patterns_as_the_specification_has_them(accepts: Accepts) -> None:
+    schema = JsonSchema({"enum": ["a", "a\n", "3", "\N{ARABIC-INDIC DIGIT THREE}"], "pattern": r"^(a|\d)$"})
+    assert accepts(schema, '"a"') and accepts(schema, '"3"')
+    assert not accepts(schema, r'"a\n"') and not accepts(schema, '"\N{ARABIC-INDIC DIGIT THREE}"')
+
+
 @pytest.mark.slow
 def test_a_schema_of_anything_has_a_group_around_it(accepts: Accepts) -> None:
     pair = JsonSchema({"type": "array", "prefixItems": [{}], "items": False})

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import jsonschema  # type: ignore[import-untyped]
 from guideway.api import InvalidGrammar, UnsupportedGrammar
 from guideway.json_schema import FORMATS, KEYWORDS, Schema, resolve, subschemas
+from guideway.json_schema.ecma import with_python_patterns
 from outlines_core import json_schema  # type: ignore[import-untyped]
 
 from guideway_outlines.regular import MAX_LENGTH, Node, in_json, parse, simplified, to_rust
@@ -100,7 +101,8 @@ def _values(schema: Mapping[str, Any]) -> dict[str, Any]:
     if any(isinstance(plain.get(name), bool) for name in ("exclusiveMinimum", "exclusiveMaximum")):
         dialect = jsonschema.Draft4Validator
     try:
-        kept = [value for value in values if dialect(plain).is_valid(value)]
+        validator = dialect(with_python_patterns(plain)[0])
+        kept = [value for value in values if validator.is_valid(value)]
     except Exception as error:  # such as a pattern that Python does not read
         raise UnsupportedGrammar(
             f"outlines does not compile `enum` or `const` beside an uncheckable keyword: {error}",
