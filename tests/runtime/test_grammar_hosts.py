@@ -39,6 +39,7 @@ from guideway.errors import (
 from guideway.plugins import Plugins
 from guideway.plugins.limits import Limits
 from guideway.runtime import RuntimePlan
+from guideway.runtime.grammar_hosts.host import Host
 from guideway.runtime.grammar_hosts.hosts import GrammarHosts
 from guideway.runtime.grammar_hosts.spare import Spare
 from guideway_conformance.reference.strategy import Strategy as ReferenceStrategy
@@ -120,6 +121,27 @@ def test_a_compilation_that_fails_ends_its_request_alone(
     failure = bad.outputs[0].error
     assert isinstance(failure, error), failure
     assert re.search(said, str(failure))
+
+
+def test_an_answer_of_another_version_says_what_to_do(made: Makes, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = served(made())
+    ask, send = Host.answer, Host.send
+    sent: list[str] = []
+
+    def sending(host: Host, name: str, *arguments: Any, **options: Any) -> None:
+        sent.append(name)
+        send(host, name, *arguments, **options)
+
+    def answering(host: Host, *arguments: Any, **options: Any) -> Any:
+        found = ask(host, *arguments, **options)
+        return ({"counts": None}, None) if sent[-1] == "step" else found
+
+    monkeypatch.setattr(Host, "send", sending)
+    monkeypatch.setattr(Host, "answer", answering)
+    (bad,) = host.generate([PROMPT], [GOOD])
+    said = str(bad.outputs[0].error)
+    assert "its grammar host sent an answer that is none (KeyError: 'drafts')" in said
+    assert "is guideway installed in several versions" in said
 
 
 @pytest.mark.parametrize(

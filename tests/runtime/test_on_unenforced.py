@@ -42,7 +42,7 @@ def test_a_constraint_is_refused_by_the_names_of_what_nobody_enforces() -> None:
     assert result.finish_reason is FinishReason.REFUSED
     assert isinstance(result.error, UnsupportedGrammar)
     assert (result.error.field, result.error.feature) == ("constraint", "pattern+maxLength")
-    assert "xgrammar does not enforce pattern+maxLength" in str(result.error)
+    assert "xgrammar does not enforce `pattern+maxLength`" in str(result.error)
     assert "set on_unenforced to 'report' or 'check'" in str(result.error)
 
 
@@ -52,21 +52,21 @@ def test_a_refusal_has_the_word_of_every_strategy() -> None:
     unique = JsonSchema({"type": "array", "items": {"type": "integer"}, "uniqueItems": True})
     for _ in range(2):  # the second time it is remembered
         said = str(served(strategies, unique, on_unenforced="refuse").error)
-        assert "xgrammar does not enforce uniqueItems" in said
+        assert "xgrammar does not enforce `uniqueItems`" in said
         assert "llguidance: llguidance" in said
-        assert "lmfe does not enforce uniqueItems" in said
+        assert "lmfe does not enforce `uniqueItems`" in said
 
 
 def test_a_misspelt_keyword_is_refused_whoever_serves() -> None:
     result = served(subject("llguidance"), JsonSchema({"type": "string", "maxLenght": 3}), on_unenforced="refuse")
     assert isinstance(result.error, UnsupportedGrammar)
-    assert "llguidance does not enforce maxLenght" in str(result.error)
+    assert "llguidance does not enforce `maxLenght`" in str(result.error)
 
 
 def test_white_space_that_is_not_kept_is_refused() -> None:
     lists = JsonSchema({"enum": [[1, 2]]})  # which xgrammar writes compact, whatever it is told
     result = served(subject("xgrammar"), replace(lists, whitespace="spaced"), on_unenforced="refuse")
-    assert "xgrammar does not enforce whitespace" in str(result.error)
+    assert "xgrammar does not enforce `whitespace`" in str(result.error)
     assert served(subject("xgrammar"), lists, on_unenforced="refuse").error is None
 
 
@@ -105,7 +105,7 @@ def test_a_schema_of_which_nothing_would_be_enforced_is_refused(
     result = served(subject("xgrammar"), JsonSchema(schema), on_unenforced=policy)
     assert result.finish_reason is FinishReason.REFUSED
     assert isinstance(result.error, UnsupportedGrammar)
-    assert f"xgrammar would enforce nothing of it: {name} would be ignored" in str(result.error)
+    assert f"xgrammar would enforce nothing of it: `{name}` would be ignored" in str(result.error)
 
 
 @pytest.mark.parametrize("schema", [{}, True, {"description": "anything"}])

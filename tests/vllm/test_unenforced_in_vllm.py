@@ -68,7 +68,7 @@ def refusal(client: openai.OpenAI, *given: Any, **more: Any) -> str:
 def test_the_policy_of_a_request(client: openai.OpenAI) -> None:
     report = {"strategy": "xgrammar", "unenforced": ["uniqueItems"]}
     assert told(chat(client, TWICE)) == told(chat(client, TWICE, "report")) == report
-    assert "xgrammar does not enforce uniqueItems" in refusal(client, TWICE, "refuse")
+    assert "xgrammar does not enforce `uniqueItems`" in refusal(client, TWICE, "refuse")
     assert told(chat(client, FULL, "refuse")) == {"strategy": "xgrammar"}
     checked = chat(client, TWICE, "check")
     assert checked.choices[0].message.content == "[1,1]"
@@ -83,7 +83,7 @@ def test_a_schema_of_which_nothing_would_be_enforced_is_refused(client: openai.O
 
 
 def test_strict_refuses_where_the_operator_allows_and_the_request_says_nothing_else(client: openai.OpenAI) -> None:
-    assert "xgrammar does not enforce uniqueItems" in refusal(client, TWICE, strict=True)
+    assert "xgrammar does not enforce `uniqueItems`" in refusal(client, TWICE, strict=True)
     assert told(chat(client, TWICE, strict=False))["unenforced"] == ["uniqueItems"]
     assert told(chat(client, TWICE, "report", strict=True))["unenforced"] == ["uniqueItems"]
     assert told(chat(client, FULL, strict=True)) == {"strategy": "xgrammar"}

@@ -80,7 +80,7 @@ def test_a_table_has_a_row_per_output(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setenv("COLUMNS", "100")
     print_table([(job("a"), SEVERAL), (job("b"), ONE), (job("c"), REFUSED)])
     shown = capsys.readouterr().out
-    for expected in ("output 1 of 2", "stop 'END'", "mean logprob -0.25", "output 2 of 2", "not enforced: x", "mine"):
+    for expected in ("output 1 of 2", "stop 'END'", "mean logprob -0.25", "output 2 of 2", "not enforced: `x`", "mine"):
         assert expected in shown
     assert shown.count("prompt a") == shown.count("no such thing") == 1
     assert "output 1 of 1" not in shown
@@ -88,7 +88,7 @@ def test_a_table_has_a_row_per_output(capsys: pytest.CaptureFixture[str], monkey
 
 def test_the_report_names_prompt_and_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert report([(job("a"), SEVERAL), (job("b"), ONE)]) == 0
-    assert "prompt a, output 0: not enforced: x" in capsys.readouterr().err
+    assert "prompt a, output 0: not enforced: `x`" in capsys.readouterr().err
     assert report([(job("a", SamplingParams(constraint=Regex("a"))), SEVERAL)]) == 1
     assert "the answer to prompt a, output 0 was cut after 3 tokens" in capsys.readouterr().err
     for stop, by in ((":", "the stop string ':'"), (None, "a modifier")):
@@ -96,7 +96,7 @@ def test_the_report_names_prompt_and_output(capsys: pytest.CaptureFixture[str]) 
         assert report([(job("d"), GenerationResult(request_id="r", outputs=(output,)))]) == 1
         said, rest = capsys.readouterr().err.splitlines()
         assert said.endswith(f"the answer to prompt d was cut by {by} before it satisfied the constraint")
-        assert rest == "guideway: prompt d: mine does not enforce x"
+        assert rest == "guideway: prompt d: mine does not enforce `x`"
     assert report([(job("c"), REFUSED)]) == 1
     assert capsys.readouterr().err == "guideway: prompt c was refused: no such thing\n"
 

@@ -229,7 +229,7 @@ def test_what_is_not_enforced_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     arguments = ("--model", "demo", "--schema", str(path), "--prompt", PROMPT, "--strategy", "xgrammar")
     _, lines, err = run(capsys, *arguments)
     assert lines[0]["unenforced"] == ["pattern+maxLength"]
-    assert "xgrammar does not enforce pattern+maxLength" in err
+    assert "xgrammar does not enforce `pattern+maxLength`" in err
     _, lines, err = run(capsys, *arguments, "--strategy", "llguidance")
     assert (lines[0]["strategy"], lines[0]["unenforced"]) == ("llguidance", [])
 
@@ -246,7 +246,7 @@ def test_strict_refuses_what_cannot_be_enforced(capsys: pytest.CaptureFixture[st
     for flags in (["--strict"], ["--on-unenforced", "refuse"]):
         status, lines, err = run(capsys, *arguments, *flags)
         assert (status, lines[0]["finish_reason"], lines[0]["error"]["field"]) == (1, "refused", "constraint")
-        assert "xgrammar does not enforce uniqueItems" in err
+        assert "xgrammar does not enforce `uniqueItems`" in err
 
 
 def test_answers_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,7 +287,7 @@ def test_answers_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ),
         (["--model", "demo", "--prompt", "x", "--modifier", "nope"], 1, "It comes from --modifier."),
         (["--model", "demo", "--prompt", "x", "--device", "gpu"], 1, "the device 'gpu'; write 'cuda', as torch names"),
-        (["--model", "demo", "--prompt", "x", "--schema", '{"type": '], 1, "--schema: JSON schema is not JSON"),
+        (["--model", "demo", "--prompt", "x", "--schema", '{"type": '], 2, "--schema: JSON schema is not JSON"),
         (
             ["--model", "demo", "--prompt", "x", "--plugins-require", "certified", "--plugins-lock", "absent.lock"],
             1,
@@ -504,7 +504,7 @@ def test_an_error_of_the_configuration_says_where_it_stands(
     monkeypatch.setenv("GUIDEWAY_GRAMMAR", "llguidance")
     assert main([*arguments, "--option", "grammar.llguidance.whitspace=x"]) == 1
     assert "It comes from --option." in capsys.readouterr().err
-    assert main([*arguments, "--max-num-seqs", "0"]) == 1
+    assert main([*arguments, "--max-num-seqs", "0"]) == 2
     assert "--max-num-seqs: max_num_seqs must be" in capsys.readouterr().err
 
 

@@ -100,8 +100,9 @@ def test_a_file_of_answers_is_not_overwritten(tmp_path: Path, capsys: pytest.Cap
 def test_resuming_keeps_whole_answers_and_drops_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     jobs = [job(name) for name in "abcde"]
-    assert resumed(str(path), jobs) == set()
-    with Lines(str(path), append=False) as lines:
+    digests = {name: f"of {name}" for name in "abcde"}
+    assert resumed(str(path), digests) == set()
+    with Lines(str(path), append=False, digests=digests) as lines:
         answers = Answers(jobs, lines)
         answers.keep(0, result("A\u2028\u0085"))
         answers.keep(1, result("", FinishReason.REFUSED, error=InvalidRequest("no", field="prompt")))
@@ -110,25 +111,99 @@ def test_resuming_keeps_whole_answers_and_drops_the_rest(tmp_path: Path) -> None
     path.chmod(0o640)
     with path.open("ab") as file:
         file.write(b'{"index": 4, "id": "e", "text": "torn')
-    assert resumed(str(path), jobs) == {"a", "c"}
+    before = path.read_bytes()
+    with pytest.raises(InvalidRequest, match=r"line 3 is no answer to what is asked now under the id 'c'"):
+        resumed(str(path), digests | {"c": "another"})
+    assert path.read_bytes() == before
+    assert resumed(str(path), digests | {"b": "another", "e": "another"}) == {"a", "c"}
     assert [json.loads(line)["id"] for line in path.read_bytes().split(b"\n")[:-1]] == ["a", "c"]
     assert path.stat().st_mode & 0o777 == 0o640
     assert [each.name for each in tmp_path.iterdir()] == ["answers.jsonl"]
-    with pytest.raises(InvalidRequest, match="two prompts have the id 'a'"):
-        resumed(str(path), [job("a"), job("a")])
     with pytest.raises(InvalidRequest, match="regular file"):
-        resumed(os.devnull, jobs)
+        resumed(os.devnull, digests)
+
+
+TWO = [{"prompt": "x", "regex": "[ab]"}, {"prompt": "y", "regex": "[ab]"}]
+
+
+@pytest.mark.parametrize(
+    ("lines", "flags"),
+    [
+        (TWO[::-1], []),
+        ([{**TWO[0], "prompt": "z"}, TWO[1]], []),
+        ([{**TWO[0], "regex": "a"}, TWO[1]], []),
+        ([{**TWO[0], "max_tokens": 9}, TWO[1]], []),
+        *((TWO, flags) for flags in (["--temperature", "1"], ["--seed", "3"], ["--max-tokens", "9"], ["--raw"])),
+        *((TWO, flags) for flags in (["--strategy", "xgrammar"], ["--stop", "a"], ["--whitespace", "any"])),
+        (TWO, ["--model", "another"]),
+    ],
+)
+def test_an_answer_to_something_else_is_not_kept(
+    lines: list[dict[str, Any]], flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    path, given = tmp_path / "answers.jsonl", prompts(tmp_path / "prompts.jsonl", *TWO)
+    monkeypatch.setenv("GUIDEWAY_MODEL", "demo")
+    assert main(["generate", "--input", given, "-o", str(path)]) == 0
+    before = path.read_bytes()
+    prompts(tmp_path / "prompts.jsonl", *lines)
+    monkeypatch.setattr("guideway_engine.command_line.generate.open_engine", None)
+    capsys.readouterr()
+    assert main(["generate", "--input", given, "-o", str(path), "--resume", *flags]) == 1
+    err = capsys.readouterr().err
+    assert f"{path}, line 1 is no answer to what is asked now under the id '0'" in err
+    assert "name another file with --output" in err
+    assert path.read_bytes() == before
+
+
+def test_what_decides_no_answer_makes_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, given = tmp_path / "answers.jsonl", prompts(tmp_path / "prompts.jsonl", *TWO)
+    schema, same = tmp_path / "schema.json", tmp_path / "same.json"
+    for each in (schema, same):
+        each.write_text('{"enum": ["a"]}', encoding="utf-8")
+    program = [sys.executable, "-m", "guideway", "generate", "--model", "demo", "-o", str(path), "--schema"]
+    environment = os.environ | {"PYTHONHASHSEED": "1"}
+    subprocess.run([*program, str(schema), "--input", given], check=True, env=environment)
+    other = prompts(tmp_path / "other.jsonl", *TWO, {"prompt": "z", "choice": ["a"]})
+    arguments = ["--input", other, "--max-num-seqs", "2", "--priority", "3", "--temperature", "0.0", "--seed", "none"]
+    monkeypatch.chdir(tmp_path)
+    assert main([*program[3:], str(same), *arguments, "--resume"]) == 0
+    assert "1 answered; 2 answered before" in capsys.readouterr().err
+
+
+def test_answers_of_an_older_version_are_kept_and_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, given = tmp_path / "answers.jsonl", prompts(tmp_path / "prompts.jsonl", *TWO)
+    prompts(path, {"id": "0", "text": "old", "finish_reason": "stop"})
+    assert main(["generate", "--model", "demo", "--input", given, "-o", str(path), "--resume"]) == 0
+    warning, _ = capsys.readouterr().err.splitlines()
+    assert warning.startswith(f"guideway: {path}: 1 of 1 answers do not say what was asked")
+    assert [text for _, text in written(path)] == ["old", "b"]
+    assert "request_digest" in json.loads(path.read_text(encoding="utf-8").splitlines()[1])
+
+
+def test_two_lines_of_one_id_are_refused_before_the_model_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "answers.jsonl"
+    given = prompts(tmp_path / "prompts.jsonl", {"prompt": "x", "id": 2}, b"", {"prompt": "y"}, {"prompt": "z"})
+    assert main(["generate", "--model", "nothing", "--input", given, "-o", str(path)]) == 1
+    assert "lines 1 and 4 of the input have the same id '2'" in capsys.readouterr().err
+    assert not path.exists()
 
 
 def test_a_run_goes_on_where_another_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, lines = tmp_path / "answers.jsonl", [{"prompt": "x", "id": name, "regex": name} for name in "abc"]
-    given = prompts(tmp_path / "prompts.jsonl", {**lines[0], "regex": "first"}, {**lines[1], "top_p": 2})
+    given = prompts(tmp_path / "prompts.jsonl", lines[0], {**lines[1], "top_p": 2})
     assert main(["generate", "--model", "demo", "--input", given, "-o", str(path)]) == 1
     given = prompts(tmp_path / "prompts.jsonl", *lines)
     capsys.readouterr()
     assert main(["generate", "--model", "demo", "--input", given, "-o", str(path), "--resume"]) == 0
     out, err = capsys.readouterr()
-    assert written(path) == [("a", "first"), ("b", "b"), ("c", "c")]
+    assert written(path) == [("a", "a"), ("b", "b"), ("c", "c")]
     assert out == ""
     assert re.match(r"guideway: 3 prompts: 2 answered; 1 answered before; \d+ tokens in", err)
 
@@ -216,7 +291,7 @@ def test_a_schema_that_is_wrong_for_all_prompts_is_named_once_before_the_model_l
 ) -> None:
     given = prompts(tmp_path / "prompts.jsonl", {"prompt": "x"}, {"prompt": "y"})
     wrong = '{"properties": {"a": {"type": "strnig"}}}'
-    assert main(["generate", "--model", "./no-model", "--input", given, "--schema", wrong]) == 1
+    assert main(["generate", "--model", "./no-model", "--input", given, "--schema", wrong]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "--schema: " in err and "#/properties/a/type" in err
@@ -227,7 +302,12 @@ def test_a_schema_that_is_wrong_for_all_prompts_is_named_once_before_the_model_l
     [
         (["--max-tokens", "0"], 2, "guideway generate: error: --max-tokens must be a whole number of at least 1"),
         (["--top-p", "2"], 2, "guideway generate: error: --top-p must be "),
-        (["--regex", "a(b"], 1, "guideway: --regex is no regular expression: unclosed group\n    a(b\n     ^\n"),
+        (
+            ["--regex", "*a"],
+            2,
+            "guideway: --regex is no regular expression: a `*` with nothing to repeat\n    *a\n    ^\n",
+        ),
+        (["--regex", "a(b"], 2, "guideway: --regex is no regular expression: unclosed group\n    a(b\n     ^\n"),
     ],
 )
 def test_a_flag_that_is_wrong_for_all_prompts_is_named_once_before_the_model_loads(
@@ -329,7 +409,7 @@ def test_what_native_libraries_say_reaches_no_terminal() -> None:
     schema = json.dumps({"type": "string", "pattern": "^(?=a)ab$"})
     command = [*GENERATE, "--prompt", "x", "--schema", schema, "--strategy", "xgrammar"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stderr == "guideway: prompt 0: xgrammar does not enforce pattern:lookaround\n"
+    assert done.stderr == "guideway: prompt 0: xgrammar does not enforce `pattern:lookaround`\n"
 
 
 @pytest.mark.slow

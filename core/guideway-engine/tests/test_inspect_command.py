@@ -69,7 +69,35 @@ def test_a_pipe_gets_the_table_without_colors(capsys: pytest.CaptureFixture[str]
     assert main([*INSPECT, "--regex", "[ab]c", "--text", "ac"]) == 0
     out, err = capsys.readouterr()
     assert (err, "\x1b" in out) == ("", False)
-    assert "Accepted: the text satisfies the constraint." in out
+    assert out.startswith("Accepted: the text satisfies the constraint.\n")
+
+
+def test_a_summary_counts_in_the_words_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*INSPECT, "--regex", "[ab]{2}", "--text", "ab"]) == 0
+    *_, legend, _, summary = capsys.readouterr().out.splitlines()
+    assert legend.startswith("[forced: one token; spelled: ")
+    assert summary == "2 tokens, none forced or spelled"
+    assert main([*INSPECT, "--regex", "(a|b)com", "--text", "acom"]) == 0
+    out = capsys.readouterr().out
+    assert "spelled  " in out
+    assert out.endswith("2 tokens, 1 forced or spelled, in 1 run (the longest: 1)\n")
+
+
+def test_other_strategies_are_named_for_what_the_chosen_do_not_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "answer.ebnf"
+    path.write_text('root ::= "yes"', encoding="utf-8")
+    for command in (["inspect", "--text", "yes"], ["generate", "--prompt", "x"]):
+        given = [*command, "--model", "demo", "--grammar-file"]
+        assert main([*given, f"ebnf={path}", "--strategy", "llguidance,lmfe"]) == 1
+        err = capsys.readouterr().err
+        assert "no configured strategy can serve this grammar:ebnf constraint" in err
+        assert "ther strategies, installed, say that they take it: xgrammar; choose with --strategy" in err
+        assert main([*given, f"nobodys={path}"]) == 1
+        err = capsys.readouterr().err
+        assert "no installed strategy can serve this grammar:nobodys constraint" in err
+        assert "ther strategies" not in err
 
 
 def test_only_the_tokenizer_is_loaded() -> None:
@@ -185,7 +213,7 @@ def test_a_text_from_a_file_ends_before_its_last_line_end(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        ([], 1, "there is no constraint to inspect; add --schema, --regex, --choice or --grammar-file"),
+        ([], 2, "there is no constraint to inspect; add --schema, --regex, --choice or --grammar-file"),
         (["--regex", "a", "--id", "3"], 2, "need --record; add it"),
         (["--regex", "a", "--token-ids", "1,x"], 2, "must be token ids separated by commas"),
         (["--regex", "a", "--token-ids", "1,1536"], 1, "token id 1536 is not in the vocabulary (ids 0 to 1535)"),
@@ -194,7 +222,12 @@ def test_a_text_from_a_file_ends_before_its_last_line_end(tmp_path: Path, capsys
         (["--regex", "a", "--text", "a", "--token-ids", "1"], 2, "not allowed with argument"),
         (["--regex", "a", "--max-num-seqs", "3"], 2, "unrecognized arguments: --max-num-seqs 3"),
         (["--regex", "a", "--text-file", "/no/such"], 1, "cannot read the text_file '/no/such'"),
-        (["--schema", '{"type": "strnig"}'], 1, "#/type: `type` must be one of"),
+        (["--schema", '{"type": "strnig"}'], 2, "guideway: --schema: #/type: `type` must be one of"),
+        (
+            ["--regex", "*a"],
+            2,
+            "guideway: --regex is no regular expression: a `*` with nothing to repeat\n    *a\n    ^",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(

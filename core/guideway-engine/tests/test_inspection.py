@@ -204,7 +204,7 @@ def test_why_each_strategy_was_or_was_not_chosen() -> None:
     said = {report.name: report for report in found.strategies}
     assert said.keys() == set(STRATEGIES)
     assert [name for name, report in said.items() if report.outcome == "chosen"] == [found.strategy] == ["xgrammar"]
-    assert "leaves uniqueItems" in said["xgrammar"].reason
+    assert "leaves `uniqueItems`" in said["xgrammar"].reason
     assert said["llguidance"].outcome == "refused"
     assert "uniqueItems" in said["llguidance"].reason
     assert said["lmfe"].outcome == "possible"

@@ -88,6 +88,17 @@ def test_json_lines_go_in_and_out_and_a_run_goes_on(run: Run, tmp_path: Path) ->
     assert [line["id"] for line in lines((tmp_path / "out.jsonl").read_text())] == ["a", "b", "c"]
     status, _, err = run("embed", *arguments, "--resume")
     assert status == 0 and "0 done; 3 done before" in err
+    before = (tmp_path / "out.jsonl").read_bytes()
+    for more in (["--truncate", "left"], ["--dtype", "float64"]):
+        status, _, err = run("embed", *arguments, "--resume", *more)
+        assert status == 1 and "line 1 is no answer to what is asked now under the id 'a'" in err
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, [entries[0], entries[1] | {"id": "c"}])))
+    status, _, err = run("embed", *arguments, "--resume")
+    assert status == 1 and "line 3 is no answer to what is asked now under the id 'c'" in err
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, [entries[0], entries[0]])))
+    status, _, err = run("embed", *arguments, "--resume")
+    assert status == 1 and "lines 1 and 2 of the input have the same id 'a'" in err
+    assert (tmp_path / "out.jsonl").read_bytes() == before
 
 
 def test_documents_are_scored_for_a_query(run: Run, models: dict[str, Path], tmp_path: Path) -> None:
@@ -104,7 +115,7 @@ def test_documents_are_scored_for_a_query(run: Run, models: dict[str, Path], tmp
         line["score"] for line in lines(out)
     ]
     status, _, err = run("rerank", "--text", "w1")
-    assert status == 1 and "give --query" in err
+    assert status == 2 and "give --query" in err
 
 
 def test_texts_and_pairs_are_labelled(run: Run, tmp_path: Path) -> None:
@@ -125,7 +136,7 @@ def test_texts_and_pairs_are_labelled(run: Run, tmp_path: Path) -> None:
         ("embed", ("--input", "nothing.txt"), 1, "cannot read the input 'nothing.txt'"),
         ("embed", ("--text", "w1", "--workflow", "rerank"), 1, "cannot serve BertModel"),
         ("embed", ("--text", "w1", "--option", "workflow.embed.driver=fast"), 1, "driver of workflow.embed must be"),
-        ("embed", ("--text", "w1", "--dimensions", "0"), 1, "dimensions"),
+        ("embed", ("--text", "w1", "--dimensions", "0"), 2, "must be a whole number of at least 1, not '0'"),
         ("embed", ("--text", "w1", "-o", "no/such/folder.npy"), 1, "cannot write the output"),
         ("embed", (), 2, "one of the arguments --text --input is required"),
     ],

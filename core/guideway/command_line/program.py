@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from guideway.command_line.commands import HELP, Command, find, installed
 from guideway.command_line.signals import status_of
+from guideway.command_line.usage import WrongUsage
 from guideway.errors import GuidewayError, PluginError, did_you_mean, printable
 from guideway.version import __version__
 
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except GuidewayError as error:
         print(printable("\n  ".join([f"guideway: {error}", *getattr(error, "__notes__", ())])), file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, WrongUsage) else 1
     except KeyboardInterrupt as interrupt:
         print("guideway: interrupted", file=sys.stderr)
         return status_of(interrupt)

@@ -9,11 +9,12 @@ from guideway.errors import InvalidGrammar, excerpt
 __all__ = ["check_regex"]
 
 _PIECE = re.compile(
-    r"\\.|(?P<class>\[\^?(?P<inside>(?:\\.|[^\]\\])*)(?P<end>\]?))|[()]"
+    r"\\.|(?P<class>\[\^?(?P<inside>(?:\\.|[^\]\\])*)(?P<end>\]?))"
+    r"|(?:\A|\||\((?:\?(?::|P?<\w+>))?(?!\*[A-Z]))(?P<repeat>[*+]|(?<!\()\?)|[()]"
     r"|\{(?P<least>\d{1,9}),(?P<most>\d{1,9})\}",
     re.DOTALL,
 )
-"""An escape, a class, what begins or ends a group, or a count."""
+"""An escape, a class, a repetition of nothing, what begins or ends a group, or a count."""
 _RANGE = re.compile(r"(?P<first>\\.|[^\\])-(?P<last>\\.|[^\\])|\\.|.", re.DOTALL)
 """A range in a class, or another of its characters."""
 _OWN = re.compile(r"\\Q|\(\?#|\(\?[a-zA-Z-]*x")
@@ -24,8 +25,9 @@ _OWN_CLASS = re.compile(r"\[|--|&&|\|\||~~")
 
 def check_regex(pattern: str, where: str = "the pattern", *, field: str = "constraint") -> None:
     """Raise `InvalidGrammar` if `pattern` has a mistake that is one in every dialect: a group or a class that is not
-    closed, a ``)`` that closes nothing, a range or a count that ends before it begins. The message begins with `where`
-    and shows the place. What is a matter of the dialect is left to whoever compiles it."""
+    closed, a ``)`` that closes nothing, a ``*``, ``+`` or ``?`` with nothing to repeat, a range or a count that ends
+    before it begins. The message begins with `where` and shows the place. What is a matter of the dialect is left to
+    whoever compiles it."""
     if found := _mistake(pattern):
         what, at = found
         raise InvalidGrammar(f"{where} is no regular expression: {what}{excerpt(pattern, at)}", field=field)
@@ -47,6 +49,8 @@ def _mistake(pattern: str) -> tuple[str, int] | None:
             for found in _RANGE.finditer(inside):
                 if _is_reversed(found["first"], found["last"]):
                     return "the range ends before it begins", piece.start("inside") + found.start()
+        elif piece["repeat"]:
+            return f"a `{piece['repeat']}` with nothing to repeat", piece.start("repeat")
         elif text == "(":
             opened.append(at)
         elif text == ")":

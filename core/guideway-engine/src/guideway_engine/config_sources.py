@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from guideway.api.options import alternatives
 from guideway.api.reasoning import ReasoningConfig
+from guideway.command_line.usage import WrongUsage
 from guideway.errors import InvalidConfiguration, did_you_mean
 from guideway.plugins import PluginIndex, PluginSettings
 from guideway.plugins.configuration import component_name
@@ -25,6 +26,11 @@ from guideway_engine.settings import KIND_OF, EngineSettings
 __all__ = ["KEYS", "Configuration", "Key", "Layer", "Setting", "from_arguments", "read_layers"]
 
 T = TypeVar("T")
+
+
+class WrongFlag(InvalidConfiguration, WrongUsage):
+    """The value of a flag is wrong."""
+
 
 Key: TypeAlias = tuple[str, ...]
 """``(field,)``, ``(table, field)`` or ``("options", "kind.name", option)``."""
@@ -125,7 +131,8 @@ class Configuration:
             return make()
         except InvalidConfiguration as error:
             if source := self.source_of(error.field):
-                raise InvalidConfiguration(f"{source}: {error}", field=error.field) from error
+                kind = WrongFlag if source.startswith("--") else InvalidConfiguration
+                raise kind(f"{source}: {error}", field=error.field) from error
             raise
 
 

@@ -131,8 +131,8 @@ def add_config(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         usage="guideway config show [--json] [--config FILE] [flags]",
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}. Exit status: 0 it can be used as far as its values go; "
-        "1 it cannot. Nothing is loaded: executor and device backend must be installed, but whether the model and "
-        "other plugins are there is not looked at.",
+        "1 it cannot, 2 because of a flag. Nothing is loaded: executor and device backend must be installed, but "
+        "whether the model and other plugins are there is not looked at.",
     )
     show.add_argument("--json", action="store_true", help="print JSON")
     add_flags(show)

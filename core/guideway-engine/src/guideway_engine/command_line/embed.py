@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, _SubParsersAction
+from argparse import ArgumentParser, ArgumentTypeError, _SubParsersAction
 
 from guideway_engine.command_line.tasks import add
 
@@ -22,5 +22,19 @@ def add_embed(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         "--output FILE.npy holds a float32 matrix, a row for each text, of NaN where there is no vector.",
     )
     parser.add_argument(
-        "--dimensions", metavar="N", type=int, help="as many of a vector's first numbers (Matryoshka; default: all)"
+        "--dimensions",
+        metavar="N",
+        type=_at_least_1,
+        help="as many of a vector's first numbers (Matryoshka; default: all)",
     )
+
+
+def _at_least_1(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return number

@@ -9,24 +9,29 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from guideway.api.types import Completion, FinishReason, GenerationResult
+from guideway.api.types import Completion, Constraint, FinishReason, GenerationResult
 from guideway.command_line.quiet import quiet_libraries
 from guideway.command_line.signals import interrupted_by_sigterm, status_of
-from guideway.errors import UnsupportedGrammar
+from guideway.errors import UnsupportedGrammar, printable
 
 from guideway_engine.command_line import config, jobs
 from guideway_engine.command_line.answers import Answers, print_object, print_table, report
+from guideway_engine.command_line.digests import of_jobs
 from guideway_engine.command_line.jobs import Job, read_jobs, wrong_flag
-from guideway_engine.command_line.lines import Lines, resumed
+from guideway_engine.command_line.lines import Lines, check_ids, resumed
 from guideway_engine.command_line.opening import loading, open_engine, progress
 from guideway_engine.command_line.records import written
-from guideway_engine.command_line.strategies import installed_strategies
+from guideway_engine.command_line.strategies import installed_strategies, of_installed, serving
 from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import Configuration, Layer, Setting
 
 __all__ = ["add_generate"]
+
+MOST_ADVICE = 3
+"""Constraints that were refused for which other strategies are named."""
 
 
 def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
@@ -37,9 +42,10 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         help="answer prompts with a model, under a constraint",
         description="Answer prompts with a model, under a constraint. Prints a table to a terminal, or the JSON object "
         "of a single answer, and JSON lines to a pipe. Exit status: 0 all prompts were answered; 1 some were refused, "
-        "failed or, under a constraint, cut; 2 wrong usage; 130 interrupted, and 143 ended by SIGTERM, both after the "
-        "answers that were ready were written. Where there is a constraint and no configuration names strategies, all "
-        "that are installed can be used, guideway's own distributions first.",
+        "failed or, under a constraint, cut, or nothing could be asked; 2 wrong usage, or an invalid value on the "
+        "command line; 130 interrupted, and 143 ended by SIGTERM, both after the answers that were ready were written. "
+        "Where there is a constraint and no configuration names strategies, all that are installed can be used, "
+        "guideway's own distributions first.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON also to a terminal")
     parser.add_argument(
@@ -52,7 +58,7 @@ def add_generate(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         "--resume",
         action="store_true",
         help="go on with the file of --output: leave its answers as they are, by 'id', and ask again what was refused, "
-        "failed or torn",
+        "failed or torn; an error if an answer is to another prompt or made with other settings",
     )
     parser.add_argument(
         "--record",
@@ -85,14 +91,18 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
             file=sys.stderr,
         )
         return 2
-    done = resumed(args.output, jobs) if args.resume else set()
+    digests: dict[str, str] = {}
+    if args.output is not None:
+        check_ids(jobs)
+        digests = of_jobs(jobs, configuration)
+    done = resumed(args.output, digests) if args.resume else set()
 
     def record(job: Job) -> dict[str, Any]:
         settings = configuration.build(EngineConfig)
         return written(settings.model, job.params.constraint, settings.whitespace)
 
     in_table = args.output is None and not args.json and not args.record and sys.stdout.isatty()
-    with Lines(args.output, append=args.resume) as lines:
+    with Lines(args.output, append=args.resume, digests=digests) as lines:
         answers = Answers(jobs, None if in_table else lines, done, record if args.record else None)
         for index, job in enumerate(jobs):
             if job.error is not None and job.id not in done:
@@ -116,6 +126,8 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
         if in_table:
             print_table(answers.ended)
     status = report(answers.ended, in_table=in_table)
+    if interrupt is None and configuration.source_of("grammar") not in (None, config.INSTALLED):
+        _say_who_would(configuration, answers)
     if args.prompt is None or interrupt:
         print(answers.summary(interrupted=interrupt is not None), file=sys.stderr)
     return status_of(interrupt) if interrupt else status
@@ -124,6 +136,7 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
 def _answer(configuration: Configuration, answers: Answers, asked: list[int], *, bar: bool, held: bool) -> list[int]:
     """Answer the jobs of these indices. With `held`, those that no strategy could compile are given back."""
     again: list[int] = []
+    is_default = configuration.source_of("grammar") == config.INSTALLED
     with loading():
         engine = open_engine(configuration)
     with engine, progress(len(asked) if bar else 0, "generating") as advance:
@@ -134,7 +147,7 @@ def _answer(configuration: Configuration, answers: Answers, asked: list[int], *,
                 again.append(asked[position])
                 return
             advance()
-            answers.keep(asked[position], result)
+            answers.keep(asked[position], _worded(result) if is_default else result)
 
         try:
             engine.generate(
@@ -147,6 +160,28 @@ def _answer(configuration: Configuration, answers: Answers, asked: list[int], *,
             answers.write_rest()
             raise
     return again
+
+
+def _worded(result: GenerationResult) -> GenerationResult:
+    """The result, in words for who configured no strategies."""
+    first, *rest = result.outputs
+    if not isinstance(first.error, UnsupportedGrammar):
+        return result
+    return replace(result, outputs=(replace(first, error=of_installed(first.error)), *rest))
+
+
+def _say_who_would(configuration: Configuration, answers: Answers) -> None:
+    """Name the installed strategies for constraints that those configured do not take."""
+    refused: dict[tuple[str, str], tuple[Job, Constraint, UnsupportedGrammar]] = {}
+    for job, result in answers.ended:
+        constraint, error = job.params.constraint, result.outputs[0].error
+        if isinstance(error, UnsupportedGrammar) and isinstance(constraint, Constraint):
+            refused.setdefault((constraint.kind, constraint.source()), (job, constraint, error))
+    built = configuration.build(EngineConfig)
+    for job, constraint, error in list(refused.values())[:MOST_ADVICE]:
+        if names := serving(error, built.plugins, built.options, constraint, built.grammar):
+            said = f"other strategies, installed, say that they take it: {', '.join(names)}; choose with --strategy"
+            print(printable(f"guideway: prompt {job.id}: {said}"), file=sys.stderr)
 
 
 def _configuration(args: Namespace, jobs: list[Job]) -> tuple[Configuration, Callable[[], Configuration] | None]:

@@ -19,15 +19,15 @@ from typing import Any
 from guideway.api.types import Constraint, JsonSchema
 from guideway.api.vocabulary import Vocabulary
 from guideway.command_line.quiet import quiet_libraries
-from guideway.errors import InvalidConfiguration, InvalidRequest, PluginError, close_each, printable
+from guideway.errors import InvalidConfiguration, InvalidRequest, PluginError, UnsupportedGrammar, close_each, printable
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
 
 from guideway_engine.command_line import config
-from guideway_engine.command_line.jobs import add_constraint, constraint_of
+from guideway_engine.command_line.jobs import WrongValue, add_constraint, constraint_of
 from guideway_engine.command_line.reading import read_text
 from guideway_engine.command_line.records import Record, read_record
-from guideway_engine.command_line.strategies import installed_strategies
+from guideway_engine.command_line.strategies import installed_strategies, of_installed, serving
 from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import Layer, Setting
 from guideway_engine.inspection.as_json import as_json
@@ -53,8 +53,8 @@ def add_inspect(subparsers: _SubParsersAction[ArgumentParser]) -> None:
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}. The strategy is chosen as guideway generate chooses it; the "
         "model's weights are not loaded. Exit status: 0 the text satisfies the constraint; 1 it does not, or "
-        "it could not be inspected; 2 wrong usage. If no configuration names strategies, all installed ones are "
-        "tried.",
+        "it could not be inspected; 2 wrong usage, or an invalid value on the command line. If no configuration names "
+        "strategies, all installed ones are tried.",
     )
     group = parser.add_argument_group("text", "Without a text, the allowed first tokens are shown.")
     texts = group.add_mutually_exclusive_group()
@@ -135,6 +135,13 @@ def _inspected(args: Namespace, record: Record | None) -> tuple[Inspection, str]
     try:
         served_by = None if record is None else record.strategy
         return inspect_constraint(constraint, strategies, vocabulary, ids, served_by=served_by), chosen.model
+    except UnsupportedGrammar as error:
+        if configuration.source_of("grammar") == config.INSTALLED:
+            raise of_installed(error) from error
+        if others := serving(error, chosen.plugins, chosen.options, constraint, chosen.grammar):
+            listed = ", ".join(others)
+            error.add_note(f"Other strategies, installed, say that they take it: {listed}; choose with --strategy.")
+        raise
     finally:
         close_each((f"grammar.{name}", strategy.close) for name, strategy in strategies.items())
 
@@ -147,7 +154,7 @@ def _constraint(args: Namespace, record: Record | None) -> Constraint:
     if given is None:
         flags = "--schema, --regex, --choice or --grammar-file"
         if record is None:
-            raise InvalidRequest(f"there is no constraint to inspect; add {flags}", field="constraint")
+            raise WrongValue(f"there is no constraint to inspect; add {flags}", field="constraint")
         raise InvalidRequest(
             f"{record.where} does not contain its constraint; add {flags}, or write it with guideway generate --record",
             field="constraint",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams
+from guideway.command_line.usage import WrongUsage
 from guideway.errors import InvalidRequest, did_you_mean
 from guideway.json_schema import check_regex, check_schema
 from guideway.runtime.sampling import validated
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Job",
+    "WrongValue",
     "add_constraint",
     "add_flags",
     "constraint_of",
@@ -49,6 +52,10 @@ LINE_KEYS = ("prompt", "id", *CONSTRAINTS, "tenant", "modifiers", "on_unenforced
 """The keys that a line of ``--input`` may hold."""
 
 
+class WrongValue(InvalidRequest, WrongUsage):
+    """A constraint or an input is wrong in the command line itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One prompt of the command line or of a line of input."""
@@ -61,6 +68,8 @@ class Job:
     tenant: str = ""
     from_line: bool = False
     """True if a line of input says what it is to be."""
+    line: int = 0
+    """The number of its line in the input; 0 for ``--prompt``."""
     error: InvalidRequest | None = None
     """The error in its line, if there is something; the others are answered all the same."""
 
@@ -135,11 +144,6 @@ def add_constraint(parser: ArgumentParser) -> None:
 def read_jobs(args: Namespace) -> list[Job]:
     """The jobs of a command line. Raises `InvalidRequest` for what concerns all of them."""
     constraint = constraint_of(args)
-    if isinstance(constraint, JsonSchema):
-        checked = constraint
-        _named(_schema_name(args), lambda: checked.cached(check_schema))
-    elif isinstance(constraint, Regex):
-        check_regex(constraint.pattern, "--regex")
     given = {name: value for name, value in vars(args).items() if name in SAMPLING}
     common = {"max_tokens": MAX_TOKENS} | given | {"constraint": constraint, "modifiers": dict(args.modifier)}
     common = _as_params(common)
@@ -155,10 +159,11 @@ def read_jobs(args: Namespace) -> list[Job]:
     jobs = []
     for index, (number, line) in enumerate(numbered):
         try:
-            jobs.append(_job_of_line(f"{args.input}, line {number}", index, line, common, args.tenant, raw=args.raw))
+            job = _job_of_line(f"{args.input}, line {number}", index, line, common, args.tenant, raw=args.raw)
+            jobs.append(replace(job, line=number))
         except InvalidRequest as error:
             shown = line.strip().decode(errors="backslashreplace")[:200]
-            jobs.append(Job(_id_of(index, line), shown, "", SamplingParams(), error=error))
+            jobs.append(Job(_id_of(index, line), shown, "", SamplingParams(), line=number, error=error))
     if len(jobs) > 1 and all(job.error for job in jobs):  # text, say: not one line is what was meant
         raise InvalidRequest(
             f"no line of {args.input} can be read: {jobs[0].error}. A line is a JSON object, such as "
@@ -184,13 +189,17 @@ def wrong_flag(args: Namespace, jobs: list[Job]) -> str | None:
 
 
 def constraint_of(args: Namespace) -> Constraint | None:
-    """The constraint of a command line, if it has one. Raises `InvalidRequest` for a file that cannot be read, and
-    `InvalidGrammar` for a schema that is no JSON."""
+    """The constraint of a command line, if it has one. Raises `InvalidRequest` for a file that cannot be read or holds
+    no schema, and `WrongValue` for what is wrong in the command line itself."""
     if args.schema is not None:
-        constraint = JsonSchema(args.schema if _is_inline(args) else read_text(args.schema, "schema"))
-        _named(_schema_name(args), constraint.source)
-        return constraint
+        is_inline = args.schema.lstrip().startswith("{")
+        schema = JsonSchema(args.schema if is_inline else read_text(args.schema, "schema"))
+        with _named("--schema: " if is_inline else f"{args.schema}: ", WrongValue if is_inline else InvalidRequest):
+            schema.cached(check_schema)
+        return schema
     if args.regex is not None:
+        with _named("", WrongValue):
+            check_regex(args.regex, "--regex")
         return Regex(args.regex)
     if args.choice is not None:
         return Choice(args.choice)
@@ -198,14 +207,6 @@ def constraint_of(args: Namespace) -> Constraint | None:
         dialect, path = args.grammar_file
         return Grammar(read_text(path, "grammar"), dialect)
     return None
-
-
-def _is_inline(args: Namespace) -> bool:
-    return str(args.schema).lstrip().startswith("{")
-
-
-def _schema_name(args: Namespace) -> str:
-    return "--schema" if _is_inline(args) else args.schema
 
 
 def _dialect_and_path(text: str) -> tuple[str, str]:
@@ -310,9 +311,10 @@ def _id_of(index: int, line: bytes) -> str:
         return str(index)
 
 
-def _named(path: str, check: Callable[[], object]) -> None:
-    """Run `check`; an error of the request names the file it came from."""
+@contextmanager
+def _named(place: str, kind: type[InvalidRequest]) -> Iterator[None]:
+    """Within, an error of the request is of this kind, and begins with the place it came from."""
     try:
-        check()
+        yield
     except InvalidRequest as error:
-        raise InvalidRequest(f"{path}: {error}", field=error.field) from error
+        raise kind(f"{place}{error}", field=error.field) from error

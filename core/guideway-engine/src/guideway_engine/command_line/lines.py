@@ -1,5 +1,6 @@
 """The output of ``guideway generate``, ``embed``, ``rerank`` and ``classify``: JSON lines on standard output or in a
 file, which a later run may go on with."""
+# ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,10 @@ from typing import Any, Protocol
 from guideway.command_line.terminal import as_stdout_can, print_json
 from guideway.errors import GuidewayError, InvalidRequest, printable
 
-__all__ = ["Lines", "OutputLost", "resumed"]
+__all__ = ["Lines", "OutputLost", "check_ids", "resumed"]
+
+DIGEST = "request_digest"
+"""The key of a line in a file under which the digest of what was asked stands."""
 
 UNANSWERED = ("refused", "internal_error", "abort")
 """The finish reasons that a run which resumes asks again for."""
@@ -29,6 +33,10 @@ class Identified(Protocol):
     def id(self) -> str:
         """The name that finds its answer again."""
 
+    @property
+    def line(self) -> int:
+        """The number of its line in the input; 0 without one."""
+
 
 class OutputLost(GuidewayError):
     """The file of answers takes no more. All whole lines are in it."""
@@ -36,10 +44,12 @@ class OutputLost(GuidewayError):
 
 class Lines:
     """Writes JSON lines, each of them whole: to the file `path`, or to standard output if that is None, where a
-    terminal gets them indented. Raises `InvalidRequest` if the file cannot be opened or, unless `append`, is there."""
+    terminal gets them indented. A line in a file has the digest of its id in `digests`. Raises `InvalidRequest` if the
+    file cannot be opened or, unless `append`, is there."""
 
-    def __init__(self, path: str | None, *, append: bool) -> None:
+    def __init__(self, path: str | None, *, append: bool, digests: Mapping[str, str] | None = None) -> None:
         self._path = path
+        self._digests = digests or {}
         self._last: str | None = None
         """The id of the last whole line."""
         self._number = 0
@@ -74,6 +84,8 @@ class Lines:
         """Write one line. Raises `OutputLost`, and OSError for standard output, both with the last whole line."""
         try:
             if self._file is not None:
+                if its_id in self._digests:
+                    line = line | {DIGEST: self._digests[its_id]}
                 self._write(_text(line).encode(errors="backslashreplace"))
             elif sys.stdout.isatty():
                 print_json(line)
@@ -115,17 +127,22 @@ def _text(line: dict[str, Any]) -> str:
     return text if printable(text) == text else json.dumps(line)
 
 
-def resumed(path: str, jobs: Sequence[Identified]) -> set[str]:
-    """The ids of those jobs that the file `path` has whole answers for. What else it holds is taken out of it: a torn
-    line, and what was refused or failed. Raises `InvalidRequest` for a file that is not one of answers, and for jobs
-    that have the same id."""
-    ids = [job.id for job in jobs]
-    if len(set(ids)) < len(ids):
-        twice = next(each for each in ids if ids.count(each) > 1)
-        raise InvalidRequest(
-            f"--resume finds answers by their id, and two prompts have the id {twice!r}; give each its own 'id'",
-            field="input",
-        )
+def check_ids(entries: Sequence[Identified]) -> None:
+    """Raise `InvalidRequest` for entries that have the same id: in a file their answers could not be told apart."""
+    lines: dict[str, int] = {}
+    for entry in entries:
+        if (first := lines.setdefault(entry.id, entry.line)) != entry.line:
+            raise InvalidRequest(
+                f"lines {first} and {entry.line} of the input have the same id {entry.id!r}, and answers in a file are "
+                "found by it; give each its own 'id' (a line without one has its number as id, from 0)",
+                field="input",
+            )
+
+
+def resumed(path: str, digests: Mapping[str, str]) -> set[str]:
+    """The ids, of those in `digests`, that the file `path` has whole answers for. What else it holds is taken out of
+    it: a torn line, and what was refused or failed. Raises `InvalidRequest` for a file that is not one of answers, and
+    for an answer to something else than what `digests` are of; the file then stays as it is."""
     file = Path(path)
     try:
         if not file.exists():
@@ -134,9 +151,10 @@ def resumed(path: str, jobs: Sequence[Identified]) -> set[str]:
             raise InvalidRequest(f"--resume needs a regular file, but {path!r} is not one", field="output")
         lines = [line + b"\n" for line in file.read_bytes().split(b"\n")]
         torn = lines.pop() != b"\n"
-        found = [_id_of(path, number, line) for number, line in enumerate(lines, start=1)]
+        found = [_answer_of(path, number, line) for number, line in enumerate(lines, start=1)]
+        done = _checked(path, found, digests)
         if torn or None in found:
-            kept = [line for line, its_id in zip(lines, found, strict=True) if its_id is not None]
+            kept = [line for line, answer in zip(lines, found, strict=True) if answer is not None]
             beside = file.resolve().with_name(f"{file.resolve().name}.resuming")
             beside.write_bytes(b"".join(kept))
             beside.chmod(stat.S_IMODE(file.stat().st_mode))
@@ -144,16 +162,45 @@ def resumed(path: str, jobs: Sequence[Identified]) -> set[str]:
     except OSError as error:
         why = f"cannot continue the output {path!r}: {error.strerror or error}"
         raise InvalidRequest(why, field="output") from error
-    return {its_id for its_id in found if its_id is not None} & set(ids)
+    return done
 
 
-def _id_of(path: str, number: int, line: bytes) -> str | None:
-    """The id in a line of answers; None for one that is to be asked again."""
+def _answer_of(path: str, number: int, line: bytes) -> tuple[str, object] | None:
+    """The id in a line of answers, and the digest of what was asked; None for one that is to be asked again."""
     try:
         entry = json.loads(line)
         its_id, reasons = entry["id"], [each["finish_reason"] for each in (entry, *entry.get("outputs", ()))]
+        digest = entry.get(DIGEST)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidRequest(
             f"{path}, line {number} is not a line of answers, so --resume does not change the file", field="output"
         ) from error
-    return None if any(reason in UNANSWERED for reason in reasons) or not isinstance(its_id, str) else its_id
+    again = any(reason in UNANSWERED for reason in reasons) or not isinstance(its_id, str)
+    return None if again else (its_id, digest)
+
+
+def _checked(path: str, found: Sequence[tuple[str, object] | None], digests: Mapping[str, str]) -> set[str]:
+    """The ids of the answers that were found to what is asked. Raises `InvalidRequest` for one to something else."""
+    done, unknown = set(), 0
+    for number, answer in enumerate(found, start=1):
+        if answer is None or answer[0] not in digests:
+            continue
+        its_id, digest = answer
+        if digest is not None and digest != digests[its_id]:
+            raise InvalidRequest(
+                f"{path}, line {number} is no answer to what is asked now under the id {its_id!r}: prompt, model or "
+                "settings were others. Give the same input and settings as before, or name another file with --output; "
+                "nothing was changed",
+                field="output",
+            )
+        done.add(its_id)
+        unknown += digest is None
+    if unknown:
+        print(
+            printable(
+                f"guideway: {path}: {unknown} of {len(done)} answers do not say what was asked, because an older "
+            )
+            + "version wrote them; they are kept by 'id' alone",
+            file=sys.stderr,
+        )
+    return done

@@ -11,13 +11,17 @@ from guideway.api.vocabulary import Vocabulary
 from guideway.errors import GuidewayError, LimitExceeded, PluginError, UnsupportedGrammar, close_each
 from guideway.plugins import PluginIndex, PluginRecord, Plugins, PluginSettings
 from guideway.plugins.building import build_strategies
+from guideway.plugins.configuration import component_name
 from guideway.plugins.selection import denial
 from guideway.runtime.candidates import choose
 
-__all__ = ["installed_strategies"]
+__all__ = ["installed_strategies", "of_installed", "serving"]
 
 MOST_ASKED = 64
 """Constraints. More than these are answered for so long that the time to import a strategy does not matter."""
+
+NONE_CONFIGURED = "no configured strategy"
+"""The beginning of an error about all strategies together, before any of them compiles."""
 
 BYTES = Vocabulary(
     tokens=[*(bytes([byte]) for byte in range(256)), b""],
@@ -53,6 +57,50 @@ def installed_strategies(
             if not left:
                 return tuple(found), next(ranked, None) is not None
     return tuple(found), False
+
+
+def serving(
+    error: UnsupportedGrammar,
+    settings: PluginSettings,
+    options: Mapping[str, Any],
+    constraint: Constraint,
+    asked: Collection[str],
+) -> list[str]:
+    """The addresses of installed strategies that say they take a constraint which those `asked` do not, as `error`
+    says: those that enforce all of it, or else those that enforce some. None where what they say tells little, because
+    one that was asked took it and failed later. Imports every strategy that is installed."""
+    if not str(error).startswith(NONE_CONFIGURED):
+        return []
+    plugins = Plugins(settings=settings)
+    full: list[str] = []
+    some: list[str] = []
+    refused = {component_name("grammar", address) for address in asked}
+    for address in installed_strategies(settings, options)[0]:
+        if component_name("grammar", address) in refused:
+            continue
+        try:
+            built = build_strategies([plugins.load("grammar", address)], BYTES, options)
+        except GuidewayError:
+            continue
+        try:
+            (some if choose(constraint, built).candidates[0].unenforced else full).append(address)
+        except GuidewayError:
+            continue
+        finally:
+            close_each([(f"grammar.{name}", strategy.close) for name, strategy in built.items()])
+    return full or some
+
+
+def of_installed(error: UnsupportedGrammar) -> UnsupportedGrammar:
+    """The same error where nobody configured the strategies that were asked: all that are installed."""
+    said = str(error).replace(NONE_CONFIGURED, "no installed strategy", 1)
+    told = UnsupportedGrammar(
+        said.replace("configure a strategy that", "install a strategy that", 1),
+        feature=error.feature,
+        field=error.field,
+    )
+    told.__cause__ = error.__cause__
+    return told
 
 
 def _rank(record: PluginRecord) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
 from guideway.errors import InvalidRequest
 
+from guideway_engine.command_line.jobs import WrongValue
 from guideway_engine.command_line.reading import BOM, read_bytes
 
 __all__ = ["Entry", "add_flags", "read_entries"]
@@ -33,6 +34,8 @@ class Entry:
     shown: str
     """The input as a person reads it."""
     value: Any
+    line: int = 0
+    """The number of its line in the input; 0 for ``--text``."""
     error: InvalidRequest | None = None
     """The reason why its line holds none; the others are computed all the same."""
 
@@ -78,7 +81,7 @@ def _entries(lines: list[bytes], where: str, task: str, query: str | None, *, as
             continue
         try:
             text = line.decode().rstrip("\r")
-            yield (
+            entry = (
                 _of_line(where + str(number), task, query, index, text)
                 if as_json
                 else Entry(str(index), text, _value(task, query, text))
@@ -86,7 +89,9 @@ def _entries(lines: list[bytes], where: str, task: str, query: str | None, *, as
         except UnicodeDecodeError as error:
             column = len(line[: error.start].decode()) + 1
             why = f"{where}{number} is not UTF-8: the byte 0x{line[error.start]:02x} at column {column}"
-            yield Entry(str(index), line.decode(errors="backslashreplace"), None, InvalidRequest(why, field="input"))
+            shown = line.decode(errors="backslashreplace")
+            entry = Entry(str(index), shown, None, error=InvalidRequest(why, field="input"))
+        yield replace(entry, line=number)
         index += 1
 
 
@@ -94,7 +99,7 @@ def _of_line(where: str, task: str, query: str | None, index: int, line: str) ->
     try:
         return _parsed(where, task, query, index, line)
     except InvalidRequest as error:
-        return Entry(str(index), line[:200], None, error)
+        return Entry(str(index), line[:200], None, error=error)
 
 
 def _parsed(where: str, task: str, query: str | None, index: int, line: str) -> Entry:
@@ -123,5 +128,5 @@ def _value(task: str, query: Any, text: Any) -> Any:
     if task != "rerank":
         return text
     if query is None:
-        raise InvalidRequest("there is no query to rank documents for; give --query, or JSON lines with 'query'")
+        raise WrongValue("there is no query to rank documents for; give --query, or JSON lines with 'query'")
     return (query, text)

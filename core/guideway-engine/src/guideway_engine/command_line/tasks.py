@@ -18,7 +18,8 @@ from guideway.command_line.signals import interrupted_by_sigterm, status_of
 from guideway.errors import printable
 
 from guideway_engine.command_line import config, task_inputs
-from guideway_engine.command_line.lines import Lines, resumed
+from guideway_engine.command_line.digests import of_entries
+from guideway_engine.command_line.lines import Lines, check_ids, resumed
 from guideway_engine.command_line.opening import loading, open_engine, progress
 from guideway_engine.command_line.task_inputs import Entry, read_entries
 from guideway_engine.command_line.task_outputs import Matrix, Result, line_of, print_results
@@ -45,7 +46,7 @@ def add(subparsers: _SubParsersAction[ArgumentParser], task: str, short: str, de
         usage=f"guideway {task} --model NAME{query} (--text TEXT | --input FILE) [flags]",
         help=short,
         description=f"{description} Exit status: 0 every text has its result; 1 some were refused or failed; 2 wrong "
-        "usage; 130 interrupted, 143 ended by SIGTERM.",
+        "usage or an invalid flag; 130 interrupted, 143 ended by SIGTERM.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON also to a terminal")
     parser.add_argument(
@@ -54,7 +55,8 @@ def add(subparsers: _SubParsersAction[ArgumentParser], task: str, short: str, de
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on with the JSON lines of --output: keep what is done, by 'id'",
+        help="go on with the JSON lines of --output: keep what is done, by 'id'; an error if another text, model or "
+        "setting made it",
     )
     parser.add_argument(
         "--truncate",
@@ -83,8 +85,14 @@ def _run(task: str, args: Namespace) -> int:
                 file=sys.stderr,
             )
             return 2
-        done = resumed(args.output, entries) if args.resume else set()
-        return _compute(task, args, configuration, [entry for entry in entries if entry.id not in done], len(done))
+        params = {"truncate": args.truncate, "dimensions": getattr(args, "dimensions", None)}
+        digests: dict[str, str] = {}
+        if args.output is not None and not matrix:
+            check_ids(entries)
+            digests = of_entries(entries, task, configuration, params)
+        done = resumed(args.output, digests) if args.resume else set()
+        asked = [entry for entry in entries if entry.id not in done]
+        return _compute(task, args, configuration, asked, params, digests, len(done))
 
 
 def _misused(task: str, args: Namespace, *, matrix: bool) -> str | None:
@@ -97,15 +105,22 @@ def _misused(task: str, args: Namespace, *, matrix: bool) -> str | None:
     return None
 
 
-def _compute(task: str, args: Namespace, configuration: Configuration, asked: list[Entry], num_done: int) -> int:
+def _compute(
+    task: str,
+    args: Namespace,
+    configuration: Configuration,
+    asked: list[Entry],
+    params: dict[str, Any],
+    digests: dict[str, str],
+    num_done: int,
+) -> int:
     in_table = args.output is None and not args.json and sys.stdout.isatty()
     shown: list[tuple[Entry, Result]] = []
     counts = {"done": 0, "not": 0}
     began = time.monotonic()
     interrupt: KeyboardInterrupt | None = None
-    params = {"truncate": args.truncate, "dimensions": getattr(args, "dimensions", None)}
     with ExitStack() as stack:
-        write = _writer(args, stack, len(asked), shown if in_table else None)
+        write = _writer(args, stack, len(asked), digests, shown if in_table else None)
         try:
             began, results = _results(task, configuration, asked, params, stack, bar=args.output is not None)
             for index, (entry, result) in enumerate(zip(asked, results, strict=True)):
@@ -166,7 +181,7 @@ def _as(cls: type[Result], result: Any) -> Result:
 
 
 def _writer(
-    args: Namespace, stack: ExitStack, num_rows: int, shown: list[tuple[Entry, Result]] | None
+    args: Namespace, stack: ExitStack, num_rows: int, digests: dict[str, str], shown: list[tuple[Entry, Result]] | None
 ) -> Callable[[int, Entry, Result], None]:
     """Takes each result to where it is wanted."""
     if shown is not None:
@@ -174,7 +189,7 @@ def _writer(
     if args.output is not None and PurePath(args.output).suffix == MATRIX:
         matrix = stack.enter_context(Matrix(args.output, num_rows))
         return lambda index, _, result: matrix.write(index, result)  # type: ignore[arg-type]  # embed's
-    lines = stack.enter_context(Lines(args.output, append=args.resume))
+    lines = stack.enter_context(Lines(args.output, append=args.resume, digests=digests))
     return lambda index, entry, result: lines.write(line_of(index, entry, result), entry.id)
 
 

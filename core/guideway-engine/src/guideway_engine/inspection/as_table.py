@@ -36,11 +36,18 @@ def print_inspection(inspection: Inspection, model: str) -> None:
     console = Console(highlight=False, emoji=False, markup=False)
     size = f"{len(inspection.vocabulary):,} tokens"
     with console.capture() as captured:
-        console.print(_facts(inspection, f"{inspection.constraint.kind}; model {printable(model)}, {size}"))
-        console.print(_steps(inspection, min(console.width, WIDEST)))
-        console.print(f"[few: at most {FEW} tokens; spelled: one text, cut into tokens in several ways]", style="dim")
         for line in _verdict(inspection):
             console.print(line)
+        console.print()
+        console.print(_facts(inspection, f"{inspection.constraint.kind}; model {printable(model)}, {size}"))
+        console.print(_steps(inspection, min(console.width, WIDEST)))
+        console.print(
+            f"[forced: one token; spelled: one text, cut into tokens in several ways; few: at most {FEW} tokens; many: "
+            "more, of which what they begin with is shown]",
+            style="dim",
+        )
+        if inspection.text is not None:
+            console.print(forced_line(inspection))
     # without the spaces that rich fills lines up with
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
@@ -87,10 +94,9 @@ def _steps(inspection: Inspection, width: int) -> Table:
 
 
 def _verdict(inspection: Inspection) -> list[Text]:
-    lines = [] if inspection.text is None else [Text(forced_line(inspection))]
     refusal = inspection.refusal
     color = "default" if inspection.text is None else "green" if inspection.passes else "red"
-    lines.append(Text(printable(verdict(inspection)), style=f"bold {color}"))
+    lines = [Text(printable(verdict(inspection)), style=f"bold {color}")]
     if refusal is not None:
         lines.append(Text(f"allowed there: {allowed_words(inspection, refusal.allowed, in_tokens=False)}"))
         if inspection.rest:

@@ -115,7 +115,7 @@ def _reports(
     """Those that take the constraint, best first."""
     reports = []
     for position, each in enumerate(candidates):
-        leaves = ", ".join(each.unenforced)
+        leaves = ", ".join(f"`{name}`" for name in each.unenforced)
         if each is chosen:
             outcome: Literal["chosen", "possible", "failed"] = "chosen"
             if asked:

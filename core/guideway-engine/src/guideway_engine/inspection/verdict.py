@@ -75,9 +75,10 @@ def forced_line(inspection: Inspection) -> str:
     """Count the tokens that left no choice."""
     tokens, runs = counted(len(inspection.token_ids), "token"), inspection.forced_runs
     if not runs:
-        return f"{tokens}, none forced"
+        return f"{tokens}, none forced or spelled"
     longest = max(run.length for run in runs)
-    return f"{tokens}, {inspection.num_forced:,} forced, in {counted(len(runs), 'run')} (the longest: {longest})"
+    count = f"{inspection.num_forced:,} forced or spelled"
+    return f"{tokens}, {count}, in {counted(len(runs), 'run')} (the longest: {longest})"
 
 
 def step_words(step: Step) -> str:

@@ -1,0 +1,104 @@
+"""Short digests of what is asked: a run that resumes knows by them which answers in a file are answers to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+from guideway.api.types import Constraint, SamplingParams
+from guideway.errors import GuidewayError
+from guideway.plugins.configuration import component_name
+
+from guideway_engine.command_line import config
+from guideway_engine.command_line.jobs import Job
+from guideway_engine.command_line.task_inputs import Entry
+from guideway_engine.config import EngineConfig
+from guideway_engine.config_sources import Configuration
+from guideway_engine.fields import fields_of
+
+__all__ = ["of_entries", "of_jobs"]
+
+FOR_TASKS = ("model", "workflow", "runner", "dtype", "max_model_len")
+"""The fields of the configuration that decide what a task makes of a text. Those of speed, limits and places do not."""
+FOR_TEXT = (
+    *FOR_TASKS,
+    *("grammar", "worker_mixins", "forced_tokens", "split_special_tokens"),
+    *("whitespace", "short_budget", "reasoning", "on_unenforced"),
+)
+"""The same of an answer. Modifiers are named by those who use them."""
+
+OPTIONS = ("grammar", "modifier", "worker", "runner", "workflow")
+"""The kinds of components whose options count."""
+
+CHARACTERS = 16
+
+
+def of_jobs(jobs: list[Job], configuration: Configuration) -> dict[str, str]:
+    """By id the digest of each job: of its prompt, and of all that decides its answer."""
+    built = configuration.build(EngineConfig)
+    settings = _settings(built, FOR_TEXT)
+    chosen = configuration.settings.get(("grammar",))
+    if chosen is not None and chosen.source == config.INSTALLED:  # these depend on the other prompts
+        settings.pop("grammar", None)
+    return {job.id: _of_job(job, settings, built.modifiers) for job in jobs}
+
+
+def of_entries(
+    entries: list[Entry], task: str, configuration: Configuration, params: Mapping[str, Any]
+) -> dict[str, str]:
+    """By id the digest of each text of a task, and of all that decides its result."""
+    settings = _settings(configuration.build(EngineConfig), FOR_TASKS)
+    given = {name: value for name, value in params.items() if value is not None}
+    return {entry.id: _digest(task, entry.value, given, settings) for entry in entries}
+
+
+def _of_job(job: Job, settings: Mapping[str, Any], modifiers: tuple[str, ...]) -> str:
+    params = _unlike_defaults(job.params, SamplingParams)
+    params.pop("priority", None)
+    used = params.get("modifiers")
+    if isinstance(used, Mapping):
+        order = [name for name in (component_name("modifier", address) for address in modifiers) if name in used]
+        params["modifiers"] = [order, used]
+    if isinstance(job.params.constraint, Constraint):
+        params["constraint"] = _of_constraint(job.params.constraint)
+    return _digest("generate", job.prompt, params, settings, job.tenant)
+
+
+def _of_constraint(constraint: Constraint) -> Any:
+    try:
+        return [constraint.kind, constraint.source(), getattr(constraint, "whitespace", None)]
+    except GuidewayError:  # it is refused, and asked again whatever it was
+        return None
+
+
+def _settings(built: EngineConfig, names: tuple[str, ...]) -> dict[str, Any]:
+    """The values of these fields, and options; without defaults, so that a later version may have more fields."""
+    settings = {name: value for name, value in _unlike_defaults(built, EngineConfig).items() if name in names}
+    if Path(built.model).expanduser().is_dir():
+        settings["model"] = str(Path(built.model).expanduser().resolve())
+    options = {each: given for each, given in built.options.items() if each.partition(".")[0] in OPTIONS and given}
+    return settings | ({"options": options} if options else {})
+
+
+def _unlike_defaults(values: Any, cls: type) -> dict[str, Any]:
+    found = {
+        name: getattr(values, name) for name, field in fields_of(cls).items() if getattr(values, name) != field.default
+    }
+    return {name: int(each) if isinstance(each, float) and each.is_integer() else each for name, each in found.items()}
+
+
+def _digest(*what: Any) -> str:
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return dict(value)
+        return _unlike_defaults(value, type(value)) if is_dataclass(value) else str(value)
+
+    try:
+        text = json.dumps(what, default=plain, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):  # keys of several types, say: it is refused
+        text = ""
+    return hashlib.sha256(text.encode()).hexdigest()[:CHARACTERS]
