@@ -37,7 +37,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 LARGE = {
-    "guideway-conformance/grammar.reference",
     "guideway-cpu/device.cpu",
     "guideway-engine/workflow.embed",
     "guideway-legacy/modifier.legacy",

@@ -108,7 +108,7 @@ def shortest(strategy: GrammarStrategy, constraint: Constraint, is_json: bool = 
     return found
 
 
-@pytest.mark.parametrize("more", everyday([0, 1, 7, 40], 1, 40))
+@pytest.mark.parametrize("more", everyday([0, 1, 7, 40], 0, 40))
 @pytest.mark.parametrize("cls", STRATEGIES, ids=lambda cls: cls.name)
 def test_a_random_walk_completes_a_schema_within_any_budget_it_fits(cls: type[GrammarStrategy], more: int) -> None:
     strategy, constraint = cls(VOCABULARY, {}), JsonSchema(PERSON)

@@ -1,8 +1,8 @@
 """Print how often each text is drawn in a vLLM of its own, by request, as JSON; `draws` runs it.
 
-python -m tests.vllm.draws FOLDER V2 DRAFTS FIRST_SEED    # the probes are installed in FOLDER; V2: 0, 1; DRAFTS: JSON
+python -m tests.vllm.draws FOLDER V2 DRAFTS FIRST_SEED NATIVE    # probes in FOLDER; V2, NATIVE: 0, 1; DRAFTS: JSON
 
-Kernels run in Triton's interpreter in V1 too, whose own verification of drafts above temperature 0 needs Triton.
+Kernels run in Triton's interpreter; in V1, with NATIVE, vLLM's for CPUs do.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-def draws(folder: Path, *, v2: bool, drafts: dict[str, Any] | None, first_seed: int) -> tuple[dict[str, Any], int]:
+def draws(
+    folder: Path, *, v2: bool, drafts: dict[str, Any] | None, first_seed: int, native: bool = False
+) -> tuple[dict[str, Any], int]:
     """The counts of each request's texts, and how many drafts were taken."""
     foreign = ("TRITON_", "PYTHONPATH", "VLLM_USE_V2")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    given = [str(int(v2)), json.dumps(drafts), str(first_seed), str(int(native))]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.vllm.draws", folder, str(int(v2)), json.dumps(drafts), str(first_seed)],
+        [sys.executable, "-m", "tests.vllm.draws", folder, *given],
         env={**environment, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])},
         cwd=ROOT,
         capture_output=True,
@@ -52,7 +55,8 @@ def main() -> None:
     from tests.support.triton_interpreter import use
 
     with tempfile.TemporaryDirectory() as kernels:
-        use(Path(kernels))
+        if sys.argv[5] == "0":
+            use(Path(kernels))
         sys.path.insert(0, str(folder))
         os.environ |= {"VLLM_USE_V2_MODEL_RUNNER": v2, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
         from guideway_demo_model import DemoModel

@@ -81,6 +81,23 @@ def test_tokens_and_their_probabilities_are_the_same(start: Callable[..., Any], 
     assert found(again) == found(expected)
 
 
+def test_drafts_above_temperature_0_keep_to_their_masks(start: Callable[..., Any]) -> None:
+    """vLLM's own function for CPUs leaves the temperatures of drafts as the memory was."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    llm = start({"grammar": ["xgrammar"]}, speculative_config=NGRAM)
+    schema = {"type": "array", "items": {"type": "string", "minLength": 6, "maxLength": 30}, "minItems": 9}
+    params = [
+        SamplingParams(temperature=1.0, seed=i, max_tokens=80, structured_outputs=StructuredOutputsParams(json=schema))
+        for i in range(8)
+    ]
+    results = llm.generate(["hello hello"] * 8, params, use_tqdm=False)
+    assert [(each.outputs[0].finish_reason, each.kv_transfer_params["guideway"].get("error")) for each in results] == [
+        ("stop", None)
+    ] * 8
+
+
 def logprobs(of: Any) -> list[float]:
     """All of them, in order."""
     return [logprob.logprob for position in of or () if position for _, logprob in sorted(position.items())]

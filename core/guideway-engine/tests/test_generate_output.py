@@ -180,7 +180,7 @@ def test_answers_of_an_older_version_are_kept_and_it_is_said(
     prompts(path, {"id": "0", "text": "old", "finish_reason": "stop"})
     assert main(["generate", "--model", "demo", "--input", given, "-o", str(path), "--resume"]) == 0
     warning, _ = capsys.readouterr().err.splitlines()
-    assert warning.startswith(f"guideway: {path}: 1 of 1 answers do not say what was asked")
+    assert warning.startswith(f"guideway: {path}: 1 answers do not say what was asked")
     assert [text for _, text in written(path)] == ["old", "b"]
     assert "request_digest" in json.loads(path.read_text(encoding="utf-8").splitlines()[1])
 

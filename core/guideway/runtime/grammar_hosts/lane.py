@@ -377,7 +377,8 @@ def _read(
         if job.first_row != first:
             job = job._replace(first_row=first)
         first += 1 + len(job.draft_token_ids)
-        if not -1 <= count <= len(job.draft_token_ids) or (count < 0) is not (str(i) in errors):
+        is_count = type(count) is int and -1 <= count <= len(job.draft_token_ids)
+        if not is_count or (count < 0) is not (str(i) in errors):
             raise ValueError(f"{count} drafts accepted of {len(job.draft_token_ids)}")
         error = error_of(errors[str(i)]) if count < 0 else None
         masks = rows[job.first_row : first]

@@ -124,17 +124,19 @@ class Frames:
         self.socket.close()
 
     def _exactly(self, size: int) -> bytes:
-        parts: list[bytes] = []
-        while size:
-            try:
-                part = self.socket.recv(min(size, MOST_AT_ONCE))
-            except OSError as error:
-                raise EOFError(str(error)) from error
-            if not part:
-                raise EOFError("the other end is gone")
-            parts.append(part)
-            size -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        try:
+            data = self.socket.recv(min(size, MOST_AT_ONCE))
+            if len(data) == size:  # as nearly all are
+                return data
+            whole = bytearray(data)
+            while data and len(whole) < size:
+                data = self.socket.recv(min(size - len(whole), MOST_AT_ONCE))
+                whole += data
+        except OSError as error:
+            raise EOFError(str(error)) from error
+        if len(whole) < size:
+            raise EOFError("the other end is gone")
+        return bytes(whole)
 
 
 class SharedMasks:

@@ -291,7 +291,7 @@ class FrontEnd:
         if self._drafts_on_cpu and params.temperature >= GREEDY_BELOW:
             raise UnsupportedCapability(
                 f"modifier {modifier!r} acts on the final distribution, which drafts do not go with on a CPU above "
-                "temperature 0: vLLM verifies them there with temperatures it has not set; leave out the modifier, or "
+                "temperature 0: nobody has shown that vLLM's verification keeps it there; leave out the modifier, or "
                 "start the server without speculative decoding",
                 field="modifiers",
             )

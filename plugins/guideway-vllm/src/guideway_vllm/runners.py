@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 
 from guideway_vllm.steps import ATTRIBUTE, GuestOutput, GuestStep
+from guideway_vllm.wrapping import lacks, wrap
 
 __all__ = ["Act", "Seams", "V1Seams", "V2Seams"]
 
@@ -55,11 +56,8 @@ class V1Seams(Seams):
     ``execute_model_state``, hidden states beside them."""
 
     needed: ClassVar = {
-        "device": (),
-        "discard_request_mask": (),
         "execute_model": ("scheduler_output",),
         "execute_model_state": (),
-        "input_batch": (),
         "load_model": (),
         "sample_tokens": ("grammar_output",),
     }
@@ -67,6 +65,11 @@ class V1Seams(Seams):
         "vllm.v1.worker.gpu_model_runner:ExecuteModelState": ("scheduler_output", "logits", "sample_hidden_states")
     }
     inner = "_model_runner_output"
+
+    def __init__(self, runner: Any, act: Act) -> None:
+        super().__init__(runner, act)
+        if lacks(EXPAND, ("x", "cu_num_tokens", "num_tokens", "replace_from", "replace_to")) is None:
+            wrap(EXPAND, _around_expand)
 
     def sample(self, sample_tokens: Callable[[Any], Any], grammar_output: Any) -> tuple[Any, GuestOutput | None]:
         with _rewindable(self._runner):
@@ -160,6 +163,24 @@ class _Masking:
         self._seams.mask(self._step, self._hidden_states, logits, input_batch)
 
 
+EXPAND = "vllm.v1.sample.rejection_sampler:expand_batch_to_tokens"
+"""The function that gives each draft the temperature, top-k and top-p of its request."""
+
+
+def _around_expand(expand: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the function that takes its place on a CPU, where vLLM 0.32 has a kernel that writes into a copy: what is
+    returned is memory as it was, and drafts above temperature 0 are verified with any temperature."""
+
+    def expanded(x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0) -> Any:
+        if x.device.type != "cpu":
+            return expand(x, cu_num_tokens, num_tokens, replace_from, replace_to)
+        replaced = torch.where(x == replace_from, torch.full_like(x, replace_to), x)
+        counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+        return replaced.repeat_interleave(counts, output_size=num_tokens)
+
+    return expanded
+
+
 class _Unused(torch.Generator):
     """Draws what counts for nothing, in the place of a generator that vLLM would set back afterwards by its offset."""
 
@@ -176,11 +197,11 @@ def _rewindable(runner: Any) -> Iterator[None]:
     """Around vLLM's draw of a step. For a request with a seed of whose prompt only a part was computed, as after a
     preemption, it draws too, and then sets the generator back by its offset. A generator of a CPU has none, and the
     worker would end."""
-    generators = runner.input_batch.generators
-    if runner.device.type != "cpu" or not generators:
+    generators, mask = runner.input_batch.generators, getattr(runner, "discard_request_mask", None)
+    if not generators or mask is None or runner.device.type != "cpu":
         yield
         return
-    unfinished = runner.discard_request_mask.np[: runner.input_batch.num_reqs].nonzero()[0].tolist()
+    unfinished = mask.np[: runner.input_batch.num_reqs].nonzero()[0].tolist()
     kept = {i: generators[i] for i in unfinished if i in generators}
     generators.update({i: _Unused() for i in kept})
     try:

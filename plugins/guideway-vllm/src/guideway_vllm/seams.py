@@ -131,8 +131,8 @@ def _around_init(init: Callable[..., Any]) -> Callable[..., Any]:
 
 def _around_validate_params(validate_params: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.guideway is not None:
-            params = self.guideway.hidden(params)
+        if (guideway := getattr(self, "guideway", None)) is not None:  # vLLM's own tests call it on what is none
+            params = guideway.hidden(params)
         return validate_params(self, params, *args, **kwargs)
 
     return wrapped
@@ -233,22 +233,29 @@ def _around_shutdown(shutdown: Callable[..., Any]) -> Callable[..., Any]:
         guideway = getattr(getattr(self, "input_processor", None), "guideway", None)
         if guideway is not None:
             guideway.ending = True
-            if getattr(self.vllm_config, "shutdown_timeout", 0) == 0:
-                # before the core is stopped: it gives requests up, and a stream without tokens would end without a word
+        try:
+            if guideway is not None and getattr(self.vllm_config, "shutdown_timeout", 0) == 0:
                 _tell_of_the_end(self)
-        shutdown(self, *args, **kwargs)
+        finally:
+            shutdown(self, *args, **kwargs)
         if guideway is not None:
-            _tell_of_the_end(self)
+            _tell_of_the_end(self)  # those too that came in the meantime
 
     return wrapped
 
 
 def _tell_of_the_end(engine: Any) -> None:
-    """Tell all who wait for an engine's answers that the server was told to stop: vLLM reads no more of what the core
-    says, and tells nobody."""
-    if (handler := getattr(engine, "output_handler", None)) is not None:
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
-            handler.get_loop().call_soon_threadsafe(engine.output_processor.propagate_error, _ended())
+    """Read no more of what the core says, which gives requests up when it is stopped, and tell all who wait for an
+    engine's answers that the server was told to stop: of a stream without tokens vLLM drops the end."""
+    if (handler := getattr(engine, "output_handler", None)) is None:
+        return
+
+    def tell() -> None:
+        handler.cancel()
+        engine.output_processor.propagate_error(_ended())
+
+    with suppress(RuntimeError):  # the loop is closed, and nobody waits
+        handler.get_loop().call_soon_threadsafe(tell)
 
 
 _JUDGES: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()

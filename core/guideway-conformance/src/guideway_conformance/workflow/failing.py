@@ -11,7 +11,7 @@ from guideway.api import GuidewayError, InvalidRequest, LimitExceeded, Prepared,
 from guideway.api.options import short_repr
 
 from guideway_conformance.registry import check
-from guideway_conformance.subjects import expect
+from guideway_conformance.subjects import NotPerformed, expect
 from guideway_conformance.workflow.subject import UNKNOWN_WORD, Host, WorkflowSubject
 
 __all__: list[str] = []
@@ -115,7 +115,9 @@ def too_long_is_cut_or_refused(subject: WorkflowSubject) -> None:
     one that is not cut has the tokens that it has in a longer context."""
     host = subject.host()
     whole = host.prepared(subject.tasks(host, at_least=1))
-    most = max(1, max(each.num_tokens for each in whole) - 1)
+    most = max(each.num_tokens for each in whole) - 1
+    if most < 1:
+        raise NotPerformed("no request has more than one token, so that none is too long; add an example of several")
     processor = subject.part("request_processor", replace(subject.context, max_model_len=most))
     tasks = [each.task for each in whole]
     alone = {task: _outcomes(processor, [task])[0] for task in tasks}

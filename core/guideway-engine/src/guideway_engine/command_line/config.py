@@ -25,7 +25,7 @@ from guideway_engine.config_sources import KEYS, Configuration, Key, Layer, Sett
 from guideway_engine.fields import add_flag
 from guideway_engine.settings import KIND_OF
 
-__all__ = ["INSTALLED", "add_config", "add_flags", "add_source", "configuration", "sources"]
+__all__ = ["INSTALLED", "OF_PROMPTS", "add_config", "add_flags", "add_source", "configuration", "sources"]
 
 ENABLE: Key = ("plugins", "enable")
 MODIFIERS: Key = ("modifiers",)
@@ -34,6 +34,8 @@ UNENFORCED: Key = ("on_unenforced",)
 ALIASES: dict[Key, tuple[str, ...]] = {("grammar",): ("--strategy",)}
 INSTALLED = "what is installed"
 """The source of the grammar strategies where no other names any."""
+OF_PROMPTS = "the prompts"
+"""The source of the modifiers that prompts use, where no other names any."""
 OF_THEIR_OWN = (ENABLE, MODIFIERS)
 """These have a flag that adds to what is configured: ``--enable-plugin``, before the command, and ``--modifier``."""
 

@@ -26,13 +26,16 @@ FOR_TASKS = ("model", "workflow", "runner", "dtype", "max_model_len")
 """The fields of the configuration that decide what a task makes of a text. Those of speed, limits and places do not."""
 FOR_TEXT = (
     *FOR_TASKS,
-    *("grammar", "worker_mixins", "forced_tokens", "split_special_tokens"),
+    *("grammar", "modifiers", "worker_mixins", "forced_tokens", "split_special_tokens"),
     *("whitespace", "short_budget", "reasoning", "on_unenforced"),
 )
-"""The same of an answer. Modifiers are named by those who use them."""
+"""The same of an answer."""
 
 OPTIONS = ("grammar", "modifier", "worker", "runner", "workflow")
 """The kinds of components whose options count."""
+
+OF_SPEED = frozenset({"driver", "attention", "max_step_tokens", "max_step_requests", "max_input_bytes"})
+"""The options of workflows that decide no result."""
 
 CHARACTERS = 16
 
@@ -41,9 +44,10 @@ def of_jobs(jobs: list[Job], configuration: Configuration) -> dict[str, str]:
     """By id the digest of each job: of its prompt, and of all that decides its answer."""
     built = configuration.build(EngineConfig)
     settings = _settings(built, FOR_TEXT)
-    chosen = configuration.settings.get(("grammar",))
-    if chosen is not None and chosen.source == config.INSTALLED:  # these depend on the other prompts
-        settings.pop("grammar", None)
+    for name, source in (("grammar", config.INSTALLED), ("modifiers", config.OF_PROMPTS)):
+        chosen = configuration.settings.get((name,))
+        if chosen is not None and chosen.source == source:  # these depend on the other prompts
+            settings.pop(name, None)
     return {job.id: _of_job(job, settings, built.modifiers) for job in jobs}
 
 
@@ -80,7 +84,12 @@ def _settings(built: EngineConfig, names: tuple[str, ...]) -> dict[str, Any]:
     settings = {name: value for name, value in _unlike_defaults(built, EngineConfig).items() if name in names}
     if Path(built.model).expanduser().is_dir():
         settings["model"] = str(Path(built.model).expanduser().resolve())
-    options = {each: given for each, given in built.options.items() if each.partition(".")[0] in OPTIONS and given}
+    options = {
+        each: {name: value for name, value in given.items() if not (kind == "workflow" and name in OF_SPEED)}
+        for each, given in built.options.items()
+        if (kind := each.partition(".")[0]) in OPTIONS
+    }
+    options = {each: given for each, given in options.items() if given}
     return settings | ({"options": options} if options else {})
 
 

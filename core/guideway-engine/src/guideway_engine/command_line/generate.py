@@ -179,7 +179,8 @@ def _say_who_would(configuration: Configuration, answers: Answers) -> None:
             refused.setdefault((constraint.kind, constraint.source()), (job, constraint, error))
     built = configuration.build(EngineConfig)
     for job, constraint, error in list(refused.values())[:MOST_ADVICE]:
-        if names := serving(error, built.plugins, built.options, constraint, built.grammar):
+        in_full = "refuse" in (job.params.on_unenforced, built.on_unenforced)
+        if names := serving(error, built.plugins, built.options, constraint, built.grammar, in_full=in_full):
             said = f"other strategies, installed, say that they take it: {', '.join(names)}; choose with --strategy"
             print(printable(f"guideway: prompt {job.id}: {said}"), file=sys.stderr)
 
@@ -191,7 +192,7 @@ def _configuration(args: Namespace, jobs: list[Job]) -> tuple[Configuration, Cal
     said = config.configuration(args, sources)
     modifiers = {name for job in jobs if isinstance(job.params.modifiers, dict) for name in job.params.modifiers}
     modifiers -= {name for name, _ in args.modifier}  # these are added, and come from there
-    defaults: Layer = {("modifiers",): Setting(tuple(sorted(modifiers)), "the prompts")}
+    defaults: Layer = {("modifiers",): Setting(tuple(sorted(modifiers)), config.OF_PROMPTS)}
     constraints = [job.params.constraint for job in jobs if job.params.constraint is not None]
     if not constraints or ("grammar",) in said.settings:
         return config.configuration(args, sources, defaults), None

@@ -198,9 +198,9 @@ def _checked(path: str, found: Sequence[tuple[str, object] | None], digests: Map
     if unknown:
         print(
             printable(
-                f"guideway: {path}: {unknown} of {len(done)} answers do not say what was asked, because an older "
+                f"guideway: {path}: {unknown} answers do not say what was asked (an older version wrote them, or they "
             )
-            + "version wrote them; they are kept by 'id' alone",
+            + "went through a pipe); they are kept by 'id' alone",
             file=sys.stderr,
         )
     return done

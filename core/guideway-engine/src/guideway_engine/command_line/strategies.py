@@ -65,10 +65,13 @@ def serving(
     options: Mapping[str, Any],
     constraint: Constraint,
     asked: Collection[str],
+    *,
+    in_full: bool = False,
 ) -> list[str]:
     """The addresses of installed strategies that say they take a constraint which those `asked` do not, as `error`
-    says: those that enforce all of it, or else those that enforce some. None where what they say tells little, because
-    one that was asked took it and failed later. Imports every strategy that is installed."""
+    says: those that enforce all of it, or else, unless it is to be enforced `in_full`, those that enforce some. None
+    where what they say tells little, because one that was asked took it and failed later. Imports every strategy that
+    is installed."""
     if not str(error).startswith(NONE_CONFIGURED):
         return []
     plugins = Plugins(settings=settings)
@@ -88,7 +91,7 @@ def serving(
             continue
         finally:
             close_each([(f"grammar.{name}", strategy.close) for name, strategy in built.items()])
-    return full or some
+    return full if in_full else full or some
 
 
 def of_installed(error: UnsupportedGrammar) -> UnsupportedGrammar:
