@@ -7,18 +7,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from guideway.api.types import Constraint, SamplingParams
 from guideway.errors import GuidewayError
 from guideway.plugins.configuration import component_name
 
 from guideway_engine.command_line import config
-from guideway_engine.command_line.jobs import Job
-from guideway_engine.command_line.task_inputs import Entry
 from guideway_engine.config import EngineConfig
 from guideway_engine.config_sources import Configuration
 from guideway_engine.fields import fields_of
+
+if TYPE_CHECKING:  # what embeds imports nothing that decodes
+    from guideway_engine.command_line.jobs import Job
+    from guideway_engine.command_line.task_inputs import Entry
 
 __all__ = ["of_entries", "of_jobs"]
 

@@ -19,12 +19,13 @@ from typing import Any
 from guideway.api.types import Constraint, JsonSchema
 from guideway.api.vocabulary import Vocabulary
 from guideway.command_line.quiet import quiet_libraries
+from guideway.command_line.usage import WrongValue
 from guideway.errors import InvalidConfiguration, InvalidRequest, PluginError, UnsupportedGrammar, close_each, printable
 from guideway.plugins import Plugins
 from guideway.plugins.building import build_strategies
 
 from guideway_engine.command_line import config
-from guideway_engine.command_line.jobs import WrongValue, add_constraint, constraint_of
+from guideway_engine.command_line.jobs import add_constraint, constraint_of
 from guideway_engine.command_line.reading import read_text
 from guideway_engine.command_line.records import Record, read_record
 from guideway_engine.command_line.strategies import installed_strategies, of_installed, serving

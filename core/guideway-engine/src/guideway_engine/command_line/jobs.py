@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guideway.api.types import Choice, Constraint, Grammar, JsonSchema, Regex, SamplingParams
-from guideway.command_line.usage import WrongUsage
+from guideway.command_line.usage import WrongValue
 from guideway.errors import InvalidRequest, did_you_mean
 from guideway.json_schema import check_regex, check_schema
 from guideway.runtime.sampling import validated
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Job",
-    "WrongValue",
     "add_constraint",
     "add_flags",
     "constraint_of",
@@ -50,10 +49,6 @@ CONSTRAINTS = ("schema", "regex", "choice", "grammar")
 
 LINE_KEYS = ("prompt", "id", *CONSTRAINTS, "tenant", "modifiers", "on_unenforced", *SAMPLING)
 """The keys that a line of ``--input`` may hold."""
-
-
-class WrongValue(InvalidRequest, WrongUsage):
-    """A constraint or an input is wrong in the command line itself."""
 
 
 @dataclass(frozen=True, slots=True)

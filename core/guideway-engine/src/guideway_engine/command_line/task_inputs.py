@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+from guideway.command_line.usage import WrongValue
 from guideway.errors import InvalidRequest
 
-from guideway_engine.command_line.jobs import WrongValue
 from guideway_engine.command_line.reading import BOM, read_bytes
 
 __all__ = ["Entry", "add_flags", "read_entries"]
