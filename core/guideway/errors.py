@@ -47,6 +47,7 @@ __all__ = [
     "excerpt",
     "passable",
     "printable",
+    "quoted",
     "text_of",
     "without_frames",
 ]
@@ -307,6 +308,11 @@ def _may_have_raised(handler: Any, error: BaseException) -> bool:
     while trace is not None and trace.tb_frame.f_code is not code:
         trace = trace.tb_next
     return trace is not None
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names of keywords in a message: `not` is one, too."""
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def printable(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from guideway.api.grammar import GrammarStrategy
 from guideway.api.types import Constraint, JsonSchema, StructuralTag
-from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame
+from guideway.errors import InvalidGrammar, LimitExceeded, UnsupportedGrammar, blame, quoted
 from guideway.json_schema import check_schema, misspelt_keywords, root_keywords
 from guideway.plugins.contract import checked_support
 from guideway.runtime.digests import constraint_digest
@@ -87,7 +87,7 @@ def choose(constraint: Constraint, strategies: Mapping[str, GrammarStrategy]) ->
             continue
         unenforced = tuple(sorted(support.unenforced | misspelt))
         if root and root.issubset(unenforced):
-            refusals[name] = f"{name} would enforce nothing of it: {_quoted(sorted(root))} would be ignored"
+            refusals[name] = f"{name} would enforce nothing of it: {quoted(sorted(root))} would be ignored"
             continue
         (partial if support.unenforced else full).append(Candidate(name, strategy, unenforced, (name, kind, digest)))
     if not full and not partial:
@@ -107,7 +107,7 @@ def enforcing_all(chosen: Chosen, constraint: Constraint) -> list[Candidate]:
     each would and why the others do not take it."""
     found = [candidate for candidate in chosen.candidates if not candidate.unenforced]
     if not found:
-        ignored = [f"{each.name} does not enforce {_quoted(each.unenforced)}" for each in chosen.candidates]
+        ignored = [f"{each.name} does not enforce {quoted(each.unenforced)}" for each in chosen.candidates]
         said = "; ".join([*ignored, *chosen.refusals.values()])
         raise UnsupportedGrammar(
             f"no configured strategy enforces all of this {constraint.kind} constraint, and on_unenforced is 'refuse' "
@@ -158,11 +158,6 @@ def _key(constraint: Constraint) -> tuple[str | None, str, bytes]:
     elif isinstance(constraint, StructuralTag):
         text = constraint.tag
     return constraint.strategy, constraint.kind, constraint_digest(constraint, text if isinstance(text, str) else None)
-
-
-def _quoted(names: Iterable[str]) -> str:
-    """Names in a message: `not` is a keyword, too."""
-    return ", ".join(f"`{name}`" for name in names)
 
 
 def _misspelt(constraint: Constraint) -> frozenset[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from guideway.api.types import Completion, FinishReason, GenerationResult, TokenLogprobs
 from guideway.command_line.terminal import as_stdout_can, print_json
-from guideway.errors import GuidewayError, InvalidRequest, printable
+from guideway.errors import GuidewayError, InvalidRequest, printable, quoted
 
 from guideway_engine.command_line.jobs import Job, in_flags
 from guideway_engine.command_line.lines import Lines
@@ -160,7 +160,7 @@ def print_table(answered: Sequence[tuple[Job, GenerationResult]]) -> None:
     table.add_column("ended by", overflow="fold")
     for job, result in answered:
         for rank, output in enumerate(result.outputs, start=1):
-            notes = f"\nnot enforced: {_quoted(output.unenforced)}" if output.unenforced else ""
+            notes = f"\nnot enforced: {quoted(output.unenforced)}" if output.unenforced else ""
             begin = output.answer_start if output.num_reasoning_tokens else 0
             answer = Text(_printable(output.text[:begin]), style="dim")
             answer.append(_printable(output.text[begin:] + notes), style="not dim")
@@ -213,14 +213,10 @@ def report(answered: Sequence[tuple[Job, GenerationResult]], *, in_table: bool =
             others = [name for name in output.unenforced if name not in (CONSTRAINT, CLOSING)]
             if others and not in_table:
                 by = f"{output.strategy} does not enforce" if output.strategy else "not enforced:"
-                print(printable(f"guideway: prompt {which}: {by} {_quoted(others)}"), file=sys.stderr)
+                print(printable(f"guideway: prompt {which}: {by} {quoted(others)}"), file=sys.stderr)
     for said, prompts in alike.items():
         print(printable(f"guideway: {_named(prompts)} {said}"), file=sys.stderr)
     return status
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
 
 
 def _named(prompts: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from guideway.api.grammar import CompiledGrammar, GrammarStrategy
 from guideway.api.types import Constraint, JsonSchema
-from guideway.errors import InvalidGrammar, InvalidRequest, LimitExceeded, UnsupportedGrammar, blame
+from guideway.errors import InvalidGrammar, InvalidRequest, LimitExceeded, UnsupportedGrammar, blame, quoted
 from guideway.json_schema import keywords, subschemas
 from guideway.plugins.contract import check_returned
 from guideway.runtime.candidates import Candidate, CandidateCache
@@ -115,7 +115,7 @@ def _reports(
     """Those that take the constraint, best first."""
     reports = []
     for position, each in enumerate(candidates):
-        leaves = ", ".join(f"`{name}`" for name in each.unenforced)
+        leaves = quoted(each.unenforced)
         if each is chosen:
             outcome: Literal["chosen", "possible", "failed"] = "chosen"
             if asked:
