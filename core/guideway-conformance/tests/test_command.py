@@ -100,6 +100,7 @@ def test_known_failures_have_a_status_of_their_own(site: Path, capsys: pytest.Ca
         (["no.such"], 4, "no installed plugin is called 'no.such'"),
         (["mime"], 4, "did you mean 'mine'?"),
         (["executor.local"], 4, "not settled"),
+        (["workflow.decode"], 4, "generates: its requests are in many steps"),
         (["mine", "--contract", "9.0"], 2, "newer than this guideway's"),
         (["mine", "--contract", "0.1"], 2, "no checks of device plugins for contract 0.1"),
         (["mine", "--contract", "one"], 2, "MAJOR.MINOR"),

@@ -26,9 +26,9 @@ from guideway_engine.model_path import model_path
 from guideway_engine.prompts import PromptReader, most_bytes
 from guideway_engine.scheduling.buddy import power_of_two
 from guideway_engine.scheduling.kv_cache import KVCache
-from guideway_engine.worker import WorkerSettings, WorkerSpec
+from guideway_engine.worker import WORKER, WorkerSettings, WorkerSpec
 
-__all__ = ["Parts", "assemble"]
+__all__ = ["Assembled", "assemble"]
 
 log = logging.getLogger("guideway_engine")
 
@@ -43,8 +43,8 @@ MAX_DEFAULT_CELLS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts of an engine."""
+class Assembled:
+    """The things that the parts of `decode` are made from."""
 
     prompts: PromptReader
     runtime: Runtime
@@ -59,16 +59,16 @@ class Parts:
     nothing in their caches."""
 
 
-def assemble(config: EngineConfig, plugins: Plugins | None = None) -> Parts:
-    """Load and build everything; `plugins` are those of the configuration. Raises `InvalidConfiguration` or
-    `PluginError`; a selected plugin that is broken is never replaced by another. What was begun is ended if something
-    fails."""
+def assemble(config: EngineConfig, plugins: Plugins | None = None, *, worker: str = WORKER) -> Assembled:
+    """Load and build everything; `plugins` are those of the configuration, `worker` is the place of the workers' class.
+    Raises `InvalidConfiguration` or `PluginError`; a selected plugin that is broken is never replaced by another. What
+    was begun is ended if something fails."""
     from guideway_engine.runners.transformers.model_loader import load_tokenizer
 
     plugins = plugins or Plugins(settings=config.plugins)
     # plugins first: a misspelled name should not cost the loading of a model; one error names all that is not certified
     plugins.require(config.selection(plugins.index))
-    spec = _worker_spec(config, plugins)
+    spec = _worker_spec(config, plugins, worker)
     strategies = [plugins.load("grammar", address) for address in config.grammar]
     modifiers = [plugins.load("modifier", address) for address in config.modifiers]
     make_executor: type[Executor] = plugins.load("executor", config.executor)
@@ -144,7 +144,7 @@ def assemble(config: EngineConfig, plugins: Plugins | None = None) -> Parts:
     # a device that compiles for each shape has as many rows as drafts were asked for
     most_forced = config.num_speculative_tokens if info.static_shapes else MOST_FORCED
     num_forced = 0 if config.forced_tokens == "off" else most_forced
-    return Parts(prompts, runtime, executor, cache, hooks, info, num_forced, restart)
+    return Assembled(prompts, runtime, executor, cache, hooks, info, num_forced, restart)
 
 
 def _start(executor: Executor, settings: WorkerSettings) -> None:
@@ -181,7 +181,7 @@ def _check_pickles(component: str, options: Mapping[str, Any], cls: type | None 
         ) from error
 
 
-def _worker_spec(config: EngineConfig, plugins: Plugins) -> WorkerSpec:
+def _worker_spec(config: EngineConfig, plugins: Plugins, worker: str) -> WorkerSpec:
     """Describe what workers are made from. Resolves their plugins and imports none: workers may live elsewhere."""
     for kind, address in (("device", config.device_backend), ("runner", config.runner)):
         name = plugins.resolve(kind, address).name
@@ -196,6 +196,7 @@ def _worker_spec(config: EngineConfig, plugins: Plugins) -> WorkerSpec:
     selection += [("modifier", address) for address in config.modifiers]
     selection += [("worker", address) for address in config.worker_mixins]
     return WorkerSpec(
+        worker=worker,
         plan=plugins.plan(selection, {"model": config.model, "dtype": config.dtype, "device": config.device}),
         model=str(model_path(config.model, plugins)),
         dtype=config.dtype,

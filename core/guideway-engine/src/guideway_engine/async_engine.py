@@ -18,9 +18,9 @@ from guideway.api.types import GenerationResult, SamplingParams
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import GuidewayError, text_of
 
-from guideway_engine.admission import demand
 from guideway_engine.async_task_calls import AsyncTaskCalls
 from guideway_engine.config import EngineArguments, EngineConfig
+from guideway_engine.decoding.requests import demand
 from guideway_engine.engine import Engine, EngineClosed
 from guideway_engine.generation import Answers, Chunk, ChunkReader, Generation, check_streamable
 from guideway_engine.prompts import Prompt, Tool

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from guideway.api.options import Range, mismatch, short_repr
-from guideway.api.types import FinishReason, GenerationResult, Request, SamplingParams, Submission
+from guideway.api.types import FinishReason, GenerationResult, SamplingParams
 from guideway.api.vocabulary import Vocabulary
 from guideway.errors import (
     GuidewayError,
@@ -34,7 +34,6 @@ from guideway_engine.task_calls import TaskCalls
 from guideway_engine.workflows.choosing import open_workflow
 
 if TYPE_CHECKING:
-    from guideway.runtime.admission import Admission
     from guideway.runtime.threads import Threads
 
     from guideway_engine.generation import Generation
@@ -115,27 +114,15 @@ class Engine(TaskCalls):
             self._open_decoder(plugins)
 
     def _open_decoder(self, plugins: Plugins) -> None:
-        from guideway_engine.assembly import assemble
-        from guideway_engine.scheduling.scheduler import Scheduler
-        from guideway_engine.scheduling.stepper import Stepper
+        from guideway_engine.decoding.parts import make_decoder
 
-        config = self.config
-        parts = assemble(config, plugins)
-        self._prompts = parts.prompts
-        self._runtime = parts.runtime
-        self._hooks = parts.hooks
-        self._executor = parts.executor
-        self._scheduler = Scheduler(
-            parts.runtime,
-            Stepper(parts.runtime, parts.executor, parts.cache),
-            parts.cache,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            num_speculative_tokens=config.num_speculative_tokens,
-            num_forced_tokens=parts.num_forced_tokens,
-            on_finish=self._finished,
-            restart=parts.restart,
-        )
+        decoder = make_decoder(self.config, plugins, self._finished)
+        self._inputs = decoder.inputs
+        self._requests = decoder.requests
+        self._scheduler = decoder.scheduler
+        self._runtime = decoder.assembled.runtime
+        self._hooks = decoder.assembled.hooks
+        self._executor = decoder.assembled.executor
 
     @property
     def workflow(self) -> str:
@@ -238,7 +225,7 @@ class Engine(TaskCalls):
         other requests go on; unless `wait`, what only the compilation finds out is in the result. `tools` as in
         `generate`. Results and hooks have the `request_id`; None: one of the engine's own. Raises `InvalidRequest` if
         the request is refused, `PluginError` if a plugin failed, `QueueFull` and `EngineClosed`."""
-        from guideway_engine.admission import demand
+        from guideway_engine.decoding.requests import demand
 
         self._check_open()
         if wrong := mismatch("request_id", request_id, REQUEST_ID):
@@ -283,9 +270,6 @@ class Engine(TaskCalls):
         put into `inbox` as well. Raises as `submit` does."""
         from guideway.objects import constraint_of, parse
 
-        from guideway_engine.admission import make_group
-        from guideway_engine.prompts import read_tools
-
         self._check_open()
         arrival = self.new_arrival() if arrival is None else arrival
         params = SamplingParams() if params is None else params
@@ -295,30 +279,9 @@ class Engine(TaskCalls):
         if params.constraint is not None:
             parse_answer = partial(parse, params.constraint)
             params = replace(params, constraint=constraint_of(params.constraint))
-        given, described = self._prompts.read(prompt), read_tools(tools)
-        self._runtime.check(
-            Submission(request_id=request_id, prompt=given, params=params, tenant=tenant, tools=described)
-        )
-        request = Request(
-            request_id=request_id,
-            prompt_token_ids=self._prompts.tokenize(given, described),
-            params=params,
-            prompt=prompt if isinstance(prompt, str) else None,
-            tenant=tenant,
-        )
-        admission = self._runtime.admit(request)
-        try:
-            return make_group(
-                admission,
-                self._runtime.context,
-                self.config,
-                arrival=arrival,
-                inbox=[] if inbox is None else inbox,
-                parse=parse_answer,
-            )
-        except BaseException:
-            self._abandon(admission)
-            raise
+        submission = self._inputs.check(prompt, params, tools=tools, tenant=tenant, request_id=request_id)
+        inbox = [] if inbox is None else inbox
+        return self._requests.prepare(submission, arrival=arrival, inbox=inbox, parse=parse_answer)
 
     @property
     def admission_threads(self) -> Threads:
@@ -356,7 +319,7 @@ class Engine(TaskCalls):
 
     def withdraw(self, group: SequenceGroup) -> None:
         """A request that was admitted will not run. May be called from any thread."""
-        self._abandon(group.admission)
+        self._requests.withdraw(group.admission)
 
     @_by_one_thread
     def step(self, *, timeout: float = 0.1) -> None:
@@ -378,7 +341,7 @@ class Engine(TaskCalls):
         """Return whether a request with these parameters may wait now; if not, `submit` raises `QueueFull`. True for
         one that has more sequences than ever may, which is refused at once. `beside`: how many sequences of each
         priority are about to be let in."""
-        from guideway_engine.admission import demand
+        from guideway_engine.decoding.requests import demand
 
         self.check_decodes()
         priority, num_sequences = demand(params)
@@ -515,10 +478,6 @@ class Engine(TaskCalls):
         for result in ended:
             keep(pending.pop(result.request_id), result)
         ended.clear()
-
-    def _abandon(self, admission: Admission) -> None:
-        for _ in range(admission.request.params.num_sequences):
-            self._runtime.abandon(admission)
 
     def _await_compilation(self, group: SequenceGroup) -> None:
         """Drive the engine until the request could start. Raises what it was refused or failed with until then."""

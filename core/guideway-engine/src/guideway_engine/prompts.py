@@ -21,7 +21,7 @@ from guideway_engine.chat import ChatTemplate, Plain
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["BYTES", "Message", "Prompt", "PromptReader", "Tool", "conversations", "most_bytes", "read_tools"]
+__all__ = ["BYTES", "Message", "Prompt", "PromptReader", "Read", "Tool", "conversations", "most_bytes", "read_tools"]
 
 Message: TypeAlias = Mapping[str, Any]
 """``{"role": ..., "content": ...}``"""

@@ -22,7 +22,7 @@ DTYPES = ("auto", "float32", "float16", "bfloat16", "float64", "float", "half", 
 """Types of weights a model can compute in, as torch names them."""
 
 DECODE = "decode"
-"""The workflow of the engine's own that generates text; no plugin."""
+"""The workflow that generates text."""
 
 KIND_OF = {
     "grammar": "grammar",

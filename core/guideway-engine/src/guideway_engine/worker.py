@@ -18,9 +18,14 @@ from guideway.errors import GuidewayError, close_each, contain
 from guideway.pipeline import Pipeline
 from guideway.pipeline.mixins import Mixins
 from guideway.plugins import PluginPlan, Plugins, bootstrap_worker
-from guideway.plugins.building import build_device
+from guideway.plugins.building import build_device, building
 
-__all__ = ["Worker", "WorkerOutput", "WorkerSettings", "WorkerSpec"]
+from guideway_engine.settings import DECODE
+from guideway_engine.workflows.parts import load_part
+
+__all__ = ["WORKER", "Worker", "WorkerOutput", "WorkerSettings", "WorkerSpec"]
+
+WORKER = "guideway_engine.worker:Worker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +66,19 @@ class WorkerSpec:
     device: str
     mixins: Sequence[tuple[str, Mapping[str, Any]]] = ()
     """Addresses and options, in order."""
+    worker: str = WORKER
+    """The place of the class of workers, `Worker` or one derived from it."""
 
     def __call__(self, rank: int, num_workers: int) -> Worker:
         """A worker that has checked its plugins and not yet loaded its model. Raises `PluginError` and
         `InvalidConfiguration`."""
-        return Worker(self, bootstrap_worker(self.plan), rank, num_workers)
+        plugins = bootstrap_worker(self.plan)
+        if self.worker == WORKER:
+            return Worker(self, plugins, rank, num_workers)
+        cls = load_part(DECODE, "runner", self.worker, Worker, WORKER.replace(":", "."))
+        with building(f"workflow.{DECODE}"):
+            made: Worker = cls(self, plugins, rank, num_workers)
+        return made
 
 
 class Worker:

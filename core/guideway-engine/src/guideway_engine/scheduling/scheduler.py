@@ -30,9 +30,11 @@ from guideway.runtime.runtime import Runtime
 
 from guideway_engine.scheduling.drafter import PromptLookup
 from guideway_engine.scheduling.kv_cache import KVCache, KVCacheFull
+from guideway_engine.scheduling.outputs import SequenceOutput
 from guideway_engine.scheduling.recovery import Recovery
 from guideway_engine.scheduling.sequence import SequenceGroup, SequenceState
-from guideway_engine.scheduling.stepper import SequenceOutput, Stepper, Work
+from guideway_engine.scheduling.stepper import Stepper
+from guideway_engine.scheduling.steps import Work
 from guideway_engine.scheduling.table import SequenceTable, failure
 
 __all__ = ["Scheduler"]
@@ -63,6 +65,7 @@ class Scheduler:
     ) -> None:
         self._runtime = runtime
         self._stepper = stepper
+        self._steps = stepper.steps
         self._cache = cache
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
@@ -258,7 +261,7 @@ class Scheduler:
             # one of a better rank may have preempted it meanwhile
             if not sequence.active or (suspect is not None and sequence is not suspect):
                 continue
-            if self._stepper.pending(sequence):
+            if self._steps.pending(sequence):
                 computing.append(sequence)
             elif self._make_room(sequence, 1):
                 decoding.append(sequence)
@@ -276,11 +279,11 @@ class Scheduler:
         for sequence in decoding:
             drafts = self._draft(sequence, forced.get(sequence, ()), budget, guess=not computing)
             budget -= len(drafts) * len(sequence.slots)
-            works.append(self._stepper.decode(sequence, drafts))
+            works.append(self._steps.decode(sequence, drafts))
         for sequence in computing:
             if budget <= 0:
                 break
-            work = self._stepper.prefill(sequence, budget, self._reserved(sequence, list(forced.get(sequence, ()))))
+            work = self._steps.prefill(sequence, budget, self._reserved(sequence, list(forced.get(sequence, ()))))
             budget -= work.num_tokens
             works.append(work)
         return works
@@ -293,7 +296,7 @@ class Scheduler:
         for sequence in sequences:
             room = min(self._num_forced_tokens, sequence.group.max_tokens - len(sequence.output) - 1)
             late = self._runtime.is_late(sequence.slots[0])
-            if room > 0 and not late and self._stepper.pending(sequence) < self._max_num_batched_tokens:
+            if room > 0 and not late and self._steps.pending(sequence) < self._max_num_batched_tokens:
                 limits[sequence] = room
         found = self._runtime.forced({sequence.slots[0]: limit for sequence, limit in limits.items()})
         return {sequence: found[sequence.slots[0]] for sequence in limits}

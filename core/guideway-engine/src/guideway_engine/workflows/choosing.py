@@ -11,6 +11,7 @@ from guideway.plugins import Plugins
 from guideway.plugins.selection import denial
 
 from guideway_engine.config import EngineConfig
+from guideway_engine.decoding.workflow import DecodeWorkflow, is_causal
 from guideway_engine.model_path import model_path
 from guideway_engine.settings import DECODE
 
@@ -24,36 +25,33 @@ OURS = "guideway-engine"
 
 
 def open_workflow(config: EngineConfig, plugins: Plugins) -> Serving | None:
-    """The workflow that the configuration or the model asks for, in service; None: `DECODE`. Raises
-    `InvalidConfiguration` and `PluginError`."""
-    if config.workflow == DECODE:
-        return None
-    if config.workflow is None:  # all that is not certified is one error: before the model, a plugin too, is asked for
+    """The workflow that the configuration or the model asks for, in service; None: `DECODE`, which the engine itself
+    leads through its steps. Raises `InvalidConfiguration` and `PluginError`."""
+    if config.workflow in (None, DECODE):
+        # all that is not certified is one error: before the model, a plugin too, is asked for
         plugins.require(config.selection(plugins.index))
     model = ModelFolder.read(model_path(config.model, plugins))
     workflow = choose(config.workflow, model, plugins)
-    if workflow is None:
+    if workflow is DecodeWorkflow:
         return None
     from guideway_engine.workflows.serving import Serving
 
     return Serving(workflow, model, config, plugins)
 
 
-def choose(name: str | None, model: ModelFolder, plugins: Plugins) -> type[Workflow] | None:
-    """The workflow `name`; or, if that is None, the one the model is for. None: `DECODE`. Raises `InvalidConfiguration`
-    if it does not serve the model, and `PluginError`."""
+def choose(name: str | None, model: ModelFolder, plugins: Plugins) -> type[Workflow]:
+    """The workflow `name`; or, if that is None, the one the model is for. Raises `InvalidConfiguration` if it does not
+    serve the model, and `PluginError`."""
     if name is None:
-        if _is_decoder(model) and model.json("modules.json") is None:
-            return None
+        if is_causal(model) and model.json("modules.json") is None:
+            return _loaded(plugins, DECODE)
         said = verdicts(model, plugins)
         name = next((name for name, why in said.items() if why is None), None)
         if name is None:
-            if _is_decoder(model):
-                return None
+            if is_causal(model):
+                return _loaded(plugins, DECODE)
             raise InvalidConfiguration(_unserved(model, said), field="model")
         return _loaded(plugins, name)
-    if name == DECODE:
-        return None
     workflow: type[Workflow] = plugins.load("workflow", name)
     if why := workflow.supports(model):
         raise InvalidConfiguration(
@@ -69,7 +67,10 @@ def verdicts(model: ModelFolder, plugins: Plugins) -> Mapping[str, str | None]:
     names = [
         record.name
         for record in plugins.index.records
-        if record.kind == "workflow" and record.distribution == OURS and denial(plugins.settings, record) is None
+        if record.kind == "workflow"
+        and record.distribution == OURS
+        and record.name != DECODE
+        and denial(plugins.settings, record) is None
     ]
     found: dict[str, str | None] = {}
     for name in sorted(names):
@@ -83,11 +84,6 @@ def verdicts(model: ModelFolder, plugins: Plugins) -> Mapping[str, str | None]:
 def _loaded(plugins: Plugins, name: str) -> type[Workflow]:
     workflow: type[Workflow] = plugins.load("workflow", f"{OURS}/{name}")
     return workflow
-
-
-def _is_decoder(model: ModelFolder) -> bool:
-    """Return whether the model may be one to generate with; `transformers` knows for sure when it loads it."""
-    return model.architecture.endswith(("ForCausalLM", "LMHeadModel")) or not model.config.get("architectures")
 
 
 def _unserved(model: ModelFolder, said: Mapping[str, str | None]) -> str:

@@ -23,7 +23,7 @@ from guideway.errors import InvalidConfiguration, contain, text_of
 from guideway.plugins import PluginPlan, bootstrap_worker
 from guideway.plugins.building import building
 
-__all__ = ["Parts", "WorkflowWorkers", "addresses", "make_parts", "options_of"]
+__all__ = ["Parts", "WorkflowWorkers", "addresses", "load_part", "make_parts", "options_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,14 @@ def make_parts(workflow: type[Workflow], places: Mapping[str, str], context: Wor
 
 def make_part(workflow: str, part: str, address: str, context: WorkflowContext) -> Any:
     """One part. Raises as `make_parts` does."""
+    base = PARTS[part]
+    cls = load_part(workflow, part, address, base, f"guideway.api.{base.__name__}")
+    with building(f"workflow.{workflow}"):
+        return cls(context)
+
+
+def load_part(workflow: str, part: str, address: str, base: type, base_name: str) -> type[Any]:
+    """The class of a part, which must derive from `base`. Raises `InvalidConfiguration`."""
     where = f"{part} {address!r} of workflow {workflow!r}"
     try:
         cls = pkgutil.resolve_name(address)
@@ -72,13 +80,11 @@ def make_part(workflow: str, part: str, address: str, context: WorkflowContext) 
         raise InvalidConfiguration(
             f"{where} cannot be imported: {text_of(error)}", field=f"options.workflow.{workflow}.{part}"
         ) from error
-    base = PARTS[part]
     if not (isinstance(cls, type) and issubclass(cls, base)):
         raise InvalidConfiguration(
-            f"{where} is no subclass of guideway.api.{base.__name__}", field=f"options.workflow.{workflow}.{part}"
+            f"{where} is no subclass of {base_name}", field=f"options.workflow.{workflow}.{part}"
         )
-    with building(f"workflow.{workflow}"):
-        return cls(context)
+    return cls
 
 
 @dataclass(frozen=True, slots=True)

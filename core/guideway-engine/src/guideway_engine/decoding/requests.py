@@ -1,20 +1,64 @@
-"""From an admitted request to sequences that the scheduler can run: what it needs, and whether the engine has that."""
+"""The request processor of `decode`: from what passed the check to sequences that the scheduler can run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from guideway.api.modifier import ModifierContext
-from guideway.api.types import GenerationResult, SamplingParams
+from guideway.api.types import GenerationResult, Request, SamplingParams, Submission
 from guideway.errors import LimitExceeded
 from guideway.runtime.admission import Admission
+from guideway.runtime.runtime import Runtime
 from guideway.runtime.sampling import python_number
 
+from guideway_engine.prompts import PromptReader, Read
 from guideway_engine.scheduling.sequence import SequenceGroup
 from guideway_engine.settings import EngineSettings
 
-__all__ = ["demand", "make_group"]
+__all__ = ["DecodeRequests", "demand", "make_group"]
+
+
+class DecodeRequests:
+    """Tokenizes what passed the check, and begins to compile what it needs. May be called by several threads at
+    once."""
+
+    def __init__(self, prompts: PromptReader, runtime: Runtime, settings: EngineSettings) -> None:
+        self._prompts = prompts
+        self._runtime = runtime
+        self._settings = settings
+
+    def prepare(
+        self,
+        submission: Submission,
+        *,
+        arrival: int,
+        inbox: list[GenerationResult],
+        parse: Callable[[str], Any] | None,
+    ) -> SequenceGroup:
+        """The sequences of a request, of whose answers `parse` makes objects; the result is put into `inbox`. Raises
+        `InvalidRequest`, or what else the request is refused with."""
+        prompt = cast("Read", submission.prompt)  # which is what `DecodeInputs` made of it
+        request = Request(
+            request_id=submission.request_id,
+            prompt_token_ids=self._prompts.tokenize(prompt, submission.tools),
+            params=submission.params,
+            prompt=prompt if isinstance(prompt, str) else None,
+            tenant=submission.tenant,
+        )
+        admission = self._runtime.admit(request)
+        try:
+            return make_group(
+                admission, self._runtime.context, self._settings, arrival=arrival, inbox=inbox, parse=parse
+            )
+        except BaseException:
+            self.withdraw(admission)
+            raise
+
+    def withdraw(self, admission: Admission) -> None:
+        """Give up what was begun for a request that will not run."""
+        for _ in range(admission.request.params.num_sequences):
+            self._runtime.abandon(admission)
 
 
 def make_group(

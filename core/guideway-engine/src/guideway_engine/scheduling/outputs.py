@@ -1,0 +1,74 @@
+"""The outputs of `decode`: the final tokens of each sequence of a step, and what was asked about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from guideway.api.forward import Score
+from guideway.api.steps import Logprobs, Outcome, StepBatch
+from guideway.api.types import TokenLogprobs
+from guideway.pipeline import accepted_tokens
+from guideway.runtime.rows import token_logprobs
+from guideway.runtime.runtime import Runtime
+from numpy.typing import NDArray
+
+from guideway_engine.scheduling.sequence import SequenceState
+from guideway_engine.scheduling.steps import Work
+
+__all__ = ["DecodeOutputs", "SequenceOutput"]
+
+
+@dataclass(slots=True)
+class SequenceOutput:
+    """The output of a step for one sequence."""
+
+    sequence: SequenceState
+    token_ids: tuple[int, ...]
+    """Final tokens, up to what ends the sequence."""
+    logprobs: list[TokenLogprobs]
+    """One for each of them, if asked for; else empty."""
+    outcome: Outcome
+    """The answer of its modifiers to them."""
+
+
+class DecodeOutputs:
+    """The output processor: reads what workers drew and scored."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def final_tokens(
+        self, sampled: list[Work], late: list[bool], batch: StepBatch, token_ids: NDArray[np.int32]
+    ) -> list[tuple[int, ...]]:
+        """Those of each sequence: accepted drafts and the draw after them, up to what ends the sequence. None of one
+        that is `late`, whose mask was not there: it draws again."""
+        vocabulary = self._runtime.context.vocabulary
+        drawn = accepted_tokens(batch, token_ids)
+        return [
+            () if waits else work.sequence.cut(ids, vocabulary)
+            for work, ids, waits in zip(sampled, drawn, late, strict=True)
+        ]
+
+    def logprobs(
+        self, sampled: list[Work], finals: list[tuple[int, ...]], batch: StepBatch, logprobs: Logprobs | None
+    ) -> list[list[TokenLogprobs]]:
+        """Those of each sequence's final tokens, if it asked for them; else none."""
+        if logprobs is None:
+            return [[] for _ in sampled]
+        found: list[list[TokenLogprobs]] = []
+        for i, (work, token_ids) in enumerate(zip(sampled, finals, strict=True)):
+            asked = work.sequence.logprobs is not None
+            k = work.sequence.request.params.logprobs or 0
+            found.append(token_logprobs(logprobs, int(batch.row_start[i]), token_ids, k) if asked else [])
+        return found
+
+    def keep_scores(self, scored: list[Work], score: Score, logprobs: Logprobs) -> None:
+        """Put the scores of prompts to those that their requests have."""
+        row = 0
+        for work in scored:
+            found = work.sequence.group.prompt_logprobs
+            assert found is not None
+            token_ids = score.token_ids[row : row + work.num_scored].tolist()
+            found += token_logprobs(logprobs, row, token_ids, work.sequence.request.params.prompt_logprobs or 0)
+            row += work.num_scored
