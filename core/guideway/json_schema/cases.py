@@ -688,13 +688,15 @@ _CONTRADICTED: list[tuple[Any, list[dict[str, Any]]]] = [
 def _contradicted() -> Iterator[Case]:
     for value, several in _CONTRADICTED:
         for schema, said in product(several, ({"const": value}, {"enum": [value]})):
-            whole = {**schema, **said}
             (keyword,) = said
-            for name in sorted(keywords(whole)):
-                # a bound of draft 4 says no only with the keyword that excludes it
-                is_old = any(each is True for each in schema.values())
-                if keyword in name.split("+") and "+" in name and (not is_old or "draft4" in name or "unique" in name):
-                    yield name, whole, [], [value]
+            # a bound of draft 4 says no only with the keyword that excludes it, on whichever side of the value that is
+            flags = {name: each for name, each in schema.items() if each is True}
+            apart = {**{name: each for name, each in schema.items() if each is not True}, **said, **flags}
+            for whole in ({**schema, **said}, apart) if flags else ({**schema, **said},):
+                for name in sorted(keywords(whole)):
+                    is_about = not flags or "draft4" in name or "unique" in name
+                    if is_about and "+" in name and keyword in name.split("+"):
+                        yield name, whole, [], [value]
 
 
 def cases() -> Iterator[Case]:

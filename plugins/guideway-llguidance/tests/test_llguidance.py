@@ -107,6 +107,17 @@ def _takes(strategy: Strategy, constraint: JsonSchema, text: bytes) -> bool:
     return matcher.accept([*text]) == len(text) and matcher.is_accepting()
 
 
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+
+
+@pytest.mark.parametrize(("bound", "left"), [("Maximum", b"2"), ("Minimum", b"4")])
+def test_exclusive_bounds_of_draft_4_hold_for_enum(bound: str, left: bytes) -> None:
+    apart = {"$schema": DRAFT_4, bound.lower(): 3, "enum": [2, 3, 4], f"exclusive{bound}": True}
+    strategy, constraint = Strategy(byte_vocabulary(), {}), JsonSchema(apart)
+    assert not strategy.supports(constraint).unenforced
+    assert [text for text in (b"2", b"3", b"4") if _takes(strategy, constraint, text)] == [left]
+
+
 def test_supports_what_it_enforces(strategy: GrammarStrategy) -> None:
     found = strategy.supports(JsonSchema({"type": "string", "pattern": "^a+$", "maxLength": 3}))
     assert found.enforced == {"type", "pattern", "maxLength"} and not found.unenforced and not found.refused

@@ -98,6 +98,23 @@ def test_what_xgrammar_misreads_is_not_called_empty(strategy: GrammarStrategy, s
         strategy.compile(JsonSchema({"type": "integer", "minimum": 2, "maximum": 1}))
 
 
+@pytest.mark.parametrize("names", [{"const": 5}, {"enum": [2.5, [1]]}, {"const": None}])
+def test_names_that_no_property_has_are_refused(strategy: GrammarStrategy, names: Any) -> None:
+    schema = {"type": "object", "properties": {"c": {"type": "object", "propertyNames": names}}}
+    with pytest.raises(UnsupportedGrammar, match=r"/properties/c/propertyNames/.* no name of a property"):
+        strategy.compile(JsonSchema(schema))
+
+
+@pytest.mark.parametrize("names", [{"enum": ["a", 5]}, {"enum": ["a", False, None, []]}])
+def test_of_the_names_that_are_given_only_strings_are_taken(make: Callable[..., GrammarStrategy], names: Any) -> None:
+    strategy = make(byte_vocabulary())
+    constraint = JsonSchema({"type": "object", "propertyNames": names}, whitespace="compact")
+    assert not strategy.supports(constraint).unenforced
+    compiled = strategy.compile(constraint)
+    for text, expected in ((b'{"a":1}', True), (b"{5:1}", False), (b"{false:1}", False), (b"{}", True)):
+        assert (compiled.matcher(frozenset({256})).accept([*text]) == len(text)) is expected, text
+
+
 @pytest.mark.parametrize("whitespace", ["bounded", "compact", "spaced", "any"])
 def test_formats_hold_in_structural_tags(make: Callable[..., GrammarStrategy], whitespace: Whitespace) -> None:
     strategy = make(byte_vocabulary())

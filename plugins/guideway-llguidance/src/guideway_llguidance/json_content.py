@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 OPTIONS = "x-guidance"
 APPLYING = ("$ref", "allOf", "anyOf", "oneOf")
+EXCLUSIVE = ("exclusiveMinimum:draft4", "exclusiveMaximum:draft4")
 OPTIONS_IN_SCHEMA = "a schema may not contain `x-guidance`, because llguidance would read options from it; remove it"
 
 
@@ -53,12 +54,13 @@ def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
     - formats are patterns, because its own take 29 February of any year, and those that nobody knows are left out: it
       would refuse the schema for one;
     - a ``oneOf`` of which no two branches can hold is an ``anyOf``: it sees few of those, and refuses the others;
-    - keywords that apply other schemas come last: what stands on both sides of one, such as ``items`` and
-      ``additionalItems``, it would read apart."""
+    - ``enum`` and keywords that apply other schemas come last: what stands on both sides of one, such as ``items`` and
+      ``additionalItems``, or a bound and what makes it exclusive in draft 4, it would read apart."""
     names = constraint.cached(assertions, schema).keywords
     found = with_patterns(schema, names)
     kinds = {name.partition(":")[0] for name in names}
-    return _changed(found) if not kinds.isdisjoint((*APPLYING, "format")) and isinstance(found, Mapping) else found
+    needs_change = not kinds.isdisjoint((*APPLYING, "format")) or not names.isdisjoint(EXCLUSIVE)
+    return _changed(found) if needs_change and isinstance(found, Mapping) else found
 
 
 def to_lark(schema: Any, options: JsonCompileOptions) -> str:
@@ -77,7 +79,7 @@ def _changed(schema: Any) -> Any:
         if exclusion is not None and "oneOf" in node and exclusion.is_exclusive(node):
             any_of = {"anyOf": node.pop("oneOf")}
             node |= {"allOf": [*node.get("allOf", ()), any_of]} if "anyOf" in node else any_of
-        node.update([(keyword, node.pop(keyword)) for keyword in APPLYING if keyword in node])
+        node.update([(keyword, node.pop(keyword)) for keyword in ("enum", *APPLYING) if keyword in node])
     return copy
 
 

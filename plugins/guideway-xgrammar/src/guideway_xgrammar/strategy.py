@@ -308,7 +308,7 @@ def _spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
     cannot be said."""
     names = constraint.cached(assertions, schema).keywords
     found = with_patterns(schema, names)
-    return _with_string_names(found) if "propertyNames:untyped" in names else found
+    return _with_string_names(found) if names & {"propertyNames", "propertyNames:untyped"} else found
 
 
 def _with_string_names(schema: Schema) -> Schema:
@@ -327,7 +327,18 @@ def _with_string_names(schema: Schema) -> Schema:
                 f'{pointer}/propertyNames: {SUPPORT.library} needs `"type": "string"` there',
                 feature="propertyNames:untyped",
             )
+        _keep_strings(names, f"{pointer}/propertyNames")
     return copy
+
+
+def _keep_strings(names: dict[str, Any], pointer: str) -> None:
+    """Drop what is no string from the values that names may have: xgrammar writes them whatever the ``type`` is."""
+    for keyword, values in (("enum", names.get("enum")), ("const", [names["const"]] if "const" in names else None)):
+        strings = [value for value in values or () if isinstance(value, str)]
+        if values is not None and not strings:
+            raise UnsupportedGrammar(f"{pointer}/{keyword}: no name of a property is such a value", feature=keyword)
+        if keyword == "enum" and values is not None:
+            names["enum"] = strings
 
 
 _OF_SEVERAL = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"})

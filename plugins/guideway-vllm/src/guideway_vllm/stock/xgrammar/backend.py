@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from guideway.api import GrammarExample, Whitespace
+from guideway.json_schema import subschemas
 
 from guideway_vllm.stock.strategy import EXAMPLES, GRAMMARS, KINDS, StockStrategy
 
@@ -47,6 +48,11 @@ class Xgrammar(StockStrategy):
 
         if has_xgrammar_unsupported_json_features(schema):
             return "by vLLM's own account the schema has features xgrammar does not support"
+        for pointer, node in subschemas(schema):
+            names = node.get("propertyNames") if isinstance(node, dict) else None
+            values = [*names.get("enum", ()), names.get("const", "")] if isinstance(names, dict) else []
+            if not all(isinstance(value, str) for value in values):
+                return f"{pointer}/propertyNames: xgrammar would write values that are no strings as names"
         return None
 
     def copied(self, native: Any) -> Any:
