@@ -22,9 +22,12 @@ REFERENCE = (
 """The keywords of the reference, which has no table."""
 
 MOST_TRIES = 40
-"""Schemas in which two keywords were asked for and never judged together, after which they count as out of reach: the
-strategy refuses them, or names one of them as not enforced."""
+RARE = 1 / 10
+"""Schemas in which two keywords were asked for, after which they count as out of reach if fewer than this share of
+them were judged: the strategy refuses nearly all of them, or names one of the two as not enforced."""
 
+ENOUGH = 200
+"""Schemas of a pair that are wanted."""
 
 SAMPLE = 50
 """Pairs that are compared for the next schema."""
@@ -75,7 +78,7 @@ class Coverage:
 
     def next(self, random: Random) -> Pair:
         """Of some pairs within reach, the one that was judged least often, and of these was asked for least."""
-        within_reach = [pair for pair in self._pairs if self.judged[pair] or self._tried[pair] < MOST_TRIES]
+        within_reach = [pair for pair in self._pairs if self._is_within_reach(pair)]
         some = random.sample(within_reach, min(len(within_reach), SAMPLE))
         return min(some, key=lambda pair: (self.judged[pair], self._tried[pair]))
 
@@ -85,7 +88,22 @@ class Coverage:
         if judged:
             self.judged.update(pairs_of(schema))
 
+    def _is_within_reach(self, pair: Pair) -> bool:
+        return self._tried[pair] < MOST_TRIES or self.judged[pair] >= self._tried[pair] * RARE
+
     def summary(self) -> dict[str, int]:
-        """How many pairs there are, how many of them were judged, and how often the rarest of these."""
-        counts = [self.judged[pair] for pair in self._pairs if self.judged[pair]]
-        return {"pairs": len(self._pairs), "pairs judged": len(counts), "least": min(counts, default=0)}
+        """How many pairs there are, how many of them within reach, how many of all were judged often enough, and how
+        often the rarest of those within reach."""
+        counts = [self.judged[pair] for pair in self._pairs if self._is_within_reach(pair)]
+        often = sum(self.judged[pair] >= ENOUGH for pair in self._pairs)
+        return {"pairs": len(self._pairs), "in reach": len(counts), "often": often, "least": min(counts, default=0)}
+
+    def rare(self) -> list[str]:
+        """The pairs that were judged too seldom, with how often they were judged and asked for."""
+        seldom = sorted(
+            (pair for pair in self._pairs if self.judged[pair] < ENOUGH), key=lambda pair: self.judged[pair]
+        )
+        return [
+            f"{pair.first} {'>' if pair.inside else '+'} {pair.second} {self.judged[pair]}/{self._tried[pair]}"
+            for pair in sorted(seldom, key=lambda pair: self.judged[pair])
+        ]

@@ -51,11 +51,13 @@ class Found:
     strategy: str
     counts: Counter[str] = field(default_factory=Counter)
     """``schemas``, of which some are ``refused``, ``named``, ``judged`` or ran into the ``timeout``; ``texts``,
-    ``taken``, ``unjudged``, ``silent``, ``over-strict``, ``broken``; ``pairs``, ``pairs judged``, ``least``."""
+    ``taken``, ``unjudged``, ``silent``, ``over-strict``, ``broken``; ``pairs``, ``in reach``, ``often``, ``least``."""
     silent: list[Finding] = field(default_factory=list)
     over_strict: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """By the keywords of the schema."""
     broken: list[str] = field(default_factory=list)
+    rare: list[str] = field(default_factory=list)
+    """The pairs of keywords that were judged too seldom."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def run(
         process.join()
         ours.close()
     found.counts.update(coverage.summary())
+    found.rare = coverage.rare()
     return found
 
 
