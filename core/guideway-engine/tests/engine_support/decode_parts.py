@@ -15,7 +15,7 @@ from guideway_engine.scheduling.steps import DecodeSteps
 from guideway_engine.worker import Worker
 
 asked: Counter[str] = Counter()
-"""Of the parts in this process."""
+"""Counts the calls of the parts in this process."""
 
 
 class NoShouting(DecodeInputs):

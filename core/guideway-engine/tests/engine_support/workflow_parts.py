@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from threading import Event, Semaphore
+from threading import Event, Semaphore, current_thread, main_thread
 from typing import Any, ClassVar
 
 from guideway.api import GuidewayError, Prepared, Task
@@ -55,6 +55,32 @@ class BrokenTokenizing(Tokenizing):
         if any(task.value == "broken" for task in tasks):
             raise RuntimeError("broken")
         return super().prepare(tasks)
+
+
+class Interrupted:
+    """Interrupts the main thread, as Ctrl-C does, once, where it drives with two callers' inputs."""
+
+    at: ClassVar[str] = ""
+    """``prepare`` or ``results``; empty: nowhere."""
+
+    @classmethod
+    def here(cls, where: str, tasks: Sequence[Task]) -> None:
+        is_shared = {"first", "second"} <= {task.tenant for task in tasks}
+        if cls.at == where and is_shared and current_thread() is main_thread():
+            cls.at = ""
+            raise KeyboardInterrupt
+
+
+class InterruptedTokenizing(Tokenizing):
+    def prepare(self, tasks: Sequence[Task]) -> list[Prepared | GuidewayError]:
+        Interrupted.here("prepare", tasks)
+        return super().prepare(tasks)
+
+
+class InterruptedOutputs(Embeddings):
+    def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
+        Interrupted.here("results", [request.task for request in work])
+        return super().results(work, output)
 
 
 class RecordingScheduler(PrefillScheduler):

@@ -71,6 +71,10 @@ class Driver:
         """The callers that are about to add tasks, those that have more to come, and those that wait for a result."""
         self._driving = False
         """True while a caller computes, in the mode ``sync``."""
+        self._tasks: list[Task] = []
+        self._work: list[Prepared] | None = None
+        """The tasks that are being prepared and the work that is being computed in the mode ``sync``: after an
+        interrupt, which ends one caller's turn, they are other callers' too, and the next turn begins with them."""
         self._closed = False
         self.broken: GuidewayError | None = None
         """Why there will be no more results; None: there will be."""
@@ -160,19 +164,23 @@ class Driver:
             if entry.done:
                 return True
             self._driving = True
-        tasks: list[Task] = []
-        work = None
+        idle = False
         try:
             with self._changed:
-                tasks = self._parts.scheduler.upcoming()
-            self._prepare(tasks)
-            work = self._next()
+                self._tasks = [task for task in self._tasks if task in self._entries]
+                self._tasks = self._tasks or self._parts.scheduler.upcoming()
+            idle = not self._tasks
+            self._prepare(self._tasks)
+            self._tasks = []
+            work = self._work = self._work or self._next()
             if work is not None:
+                idle = False
                 self._deliver(work, self._computing.results(work, self._computing.submit(work)))
+                self._work = None
         finally:
             with self._changed:
                 self._driving = False
-                if not tasks and work is None and not entry.done:
+                if idle and not entry.done:
                     self._changed.wait(IDLE_SECONDS)  # another caller is about to add what fills the step
                 self._changed.notify_all()
         return entry.done
