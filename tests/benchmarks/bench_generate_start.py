@@ -3,7 +3,9 @@
     python tests/benchmarks/bench_generate_start.py [--pairs 15] [--write]
 
 Runs both programs in turns, the demo model and one prompt, and takes the CPU time (user and system) of each with all
-its descendants, those too that are nobody's child. `--write` puts the table in ``results/generate_start.md``. Linux.
+its descendants, those too that are nobody's child. Bytecode is written and read, whatever PYTHONDONTWRITEBYTECODE says:
+torch and ``transformers`` have theirs, and so has guideway wherever pip installed it. `--write` puts the table in
+``results/generate_start.md``. Linux.
 """
 
 from __future__ import annotations
@@ -33,13 +35,14 @@ PROGRAMS = {
     "no constraint": [*ASK, "--max-tokens", "20"],
     "a schema": [*ASK, "--schema", '{"enum": ["yes", "no"]}'],
 }
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 VERSIONS = ("torch", "transformers", "llguidance", "guideway")
 
 
 def cpu_seconds(command: Sequence[str]) -> float:
     """Of a command and its descendants. Raises CalledProcessError."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=ENVIRONMENT | {"OMP_NUM_THREADS": "1"})
     while True:
         try:
             os.waitpid(-1, 0)

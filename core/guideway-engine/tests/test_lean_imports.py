@@ -34,6 +34,27 @@ assert torch._dynamo.is_compiling is not None
 assert transformers.models.LlamaModel and transformers.models.llama.LlamaConfig
 """
 
+COLLECTING = """
+import gc
+from guideway_engine.command_line.lean import lean_imports
+
+begun = []
+gc.callbacks.append(lambda phase, info: begun.append(phase))
+with lean_imports():
+    import sys
+
+    assert "torch" in sys.modules and "transformers" in sys.modules
+    assert begun == [], "garbage was looked for meanwhile"
+    gc.collect(0)
+    assert begun == ["start", "stop"] and gc.isenabled()
+    assert gc.get_freeze_count() > 100_000 > len(gc.get_objects())
+"""
+
+
+def test_what_a_command_imports_is_not_looked_through_for_garbage() -> None:
+    done = subprocess.run([sys.executable, "-c", COLLECTING], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
 
 @pytest.mark.slow
 def test_a_model_loaded_with_few_imports_is_the_same(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,11 +17,12 @@ import pytest
 import transformers
 from engine_support.encoders import SIZES, encoder, stored, texts
 from engine_support.models import randomized
-from engine_support.workflow_parts import RecordingScheduler
+from engine_support.workflow_parts import Interrupted, RecordingScheduler
 from guideway import AsyncEngine, Engine, EngineClosed, GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
-from guideway.api import ModelFolder, WorkflowContext
+from guideway.api import ModelFolder, Task, WorkflowContext
 from guideway.errors import LimitExceeded, UnsupportedCapability, WorkerLost
 from guideway_engine.prefill.cutting import cut_text, is_cuttable
+from guideway_engine.prefill.requests import Tokenizing
 from guideway_engine.prefill.runner import PoolingRunner
 from guideway_engine.prefill.workflows import EmbedOptions
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -46,6 +49,36 @@ def opened(folder: Path, **options: Any) -> Engine:
 
 def vectors(results: Any) -> list[bytes | None]:
     return [None if result.vector is None else result.vector.tobytes() for result in results]
+
+
+@pytest.mark.parametrize("where", ["prepare", "results"])
+def test_an_interrupt_ends_the_call_of_the_caller_who_drives_and_no_other(bert: Path, where: str) -> None:
+    parts = {
+        "request_processor": f"{PARTS}:InterruptedTokenizing",
+        "output_processor": f"{PARTS}:InterruptedOutputs",
+    }
+    both_are_in = threading.Barrier(2)
+
+    def inputs(several: list[str]) -> Iterator[str]:
+        yield from several[:-1]
+        both_are_in.wait(30)  # beside the other's: one of the two then drives for both
+        yield several[-1]
+
+    def call(engine: Engine, tenant: str) -> list[Any] | None:
+        try:
+            return list(engine.embed(inputs(texts(6)), tenant=tenant))
+        except KeyboardInterrupt:
+            return None
+
+    Interrupted.at = where
+    with opened(bert, driver="sync", max_step_requests=64, **parts) as engine, ThreadPoolExecutor(1) as pool:
+        for _ in range(100):  # until it is the main thread that drives, which alone is interrupted
+            other = pool.submit(call, engine, "first")
+            mine, theirs = call(engine, "second"), other.result(60)
+            if not Interrupted.at:
+                break
+        assert Interrupted.at == "" and mine is None
+        assert theirs is not None and vectors(theirs) == vectors(engine.embed(texts(6)))
 
 
 def test_drivers_give_identical_results_in_identical_steps(bert: Path) -> None:
@@ -163,6 +196,30 @@ def test_what_is_cut_is_what_cutting_afterwards_gives(side: str, engine: Engine)
         assert cut.truncated and not whole.truncated
         assert cut.num_tokens == 80
         assert vectors([cut]) == vectors([whole])
+
+
+def test_other_threads_go_on_while_a_long_text_is_tokenised(bert: Path) -> None:
+    """Such as one that decodes."""
+    requests = Tokenizing(WorkflowContext(model=ModelFolder.read(bert), max_model_len=80, options=EmbedOptions()))
+    text = " ".join(f"w{i % 280}" for i in range(200_000))
+    ended, pauses = threading.Event(), [0.0]
+
+    def tick() -> None:
+        last = time.perf_counter()
+        while not ended.wait(0.001):
+            now = time.perf_counter()
+            pauses.append(now - last)
+            last = now
+
+    clock = threading.Thread(target=tick)
+    clock.start()
+    began = time.perf_counter()
+    (refused,) = requests.prepare([Task(request_id="", kind="embed", value=text)])
+    taken = time.perf_counter() - began
+    ended.set()
+    clock.join()
+    assert isinstance(refused, LimitExceeded)
+    assert max(pauses) < taken / 2
 
 
 def test_long_texts_are_cut_before_they_are_tokenised() -> None:

@@ -108,7 +108,7 @@ class ChatTemplate:
 
     def encode_plain(self, text: str) -> list[int]:
         """The token ids of text in which special tokens are text. Raises `InvalidRequest` where it has none."""
-        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        ids: list[int] = _encoded(self._plain, text).ids
         if not self._special_token_ids.isdisjoint(ids):
             raise InvalidRequest(
                 f"a chat message or tool holds the special token {short_repr(text)}, and this model's tokenizer has no "
@@ -127,7 +127,7 @@ class ChatTemplate:
 
     def _hide(self, text: str, mark: str, hidden: list[str]) -> str:
         """`text` with marks for what the tokenizer takes for special tokens in it; these go to `hidden`."""
-        encoding = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+        encoding = _encoded(self._tokenizer.backend_tokenizer, text)
         parts, end = [], 0
         for token_id, (first, last) in zip(encoding.ids, encoding.offsets, strict=True):
             if token_id in self._special_token_ids and self._may_hold(text[first:last]):
@@ -135,6 +135,12 @@ class ChatTemplate:
                 hidden.append(text[first:last])
                 end = last
         return "".join([*parts, text[end:]])
+
+
+def _encoded(tokenizer: Tokenizer, text: str) -> Any:
+    # `encode` holds the interpreter's lock until it has done, and `encode_batch` does not: others decode meanwhile
+    (encoding,) = tokenizer.encode_batch([text], add_special_tokens=False)
+    return encoding
 
 
 def _marks(tokenizer: PreTrainedTokenizerFast, added: frozenset[int]) -> set[int]:

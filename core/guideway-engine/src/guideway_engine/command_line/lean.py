@@ -3,6 +3,7 @@ soon."""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -24,14 +25,16 @@ import."""
 @contextmanager
 def lean_imports() -> Iterator[None]:
     """Within, import models and load them without what torch and ``transformers`` import for it and do not use: torch's
-    compiler, for which functions are only marked, and SymPy. Who needs more gets it. From then on `ABSENT` are not
-    installed for ``transformers``, and its list of all models is read when somebody asks for it: only for a process
-    that is the program's own."""
+    compiler, for which functions are only marked, and SymPy. Who needs more gets it. torch and ``transformers`` are
+    imported here, and no garbage is looked for in what they are made of. From then on `ABSENT` are not installed for
+    ``transformers``, and its list of all models is read when somebody asks for it: only for a process that is the
+    program's own."""
     if COMPILER in sys.modules or "transformers.modeling_utils" in sys.modules:
         yield
         return
-    import torch
-    import transformers.utils.import_utils
+    with _uncollected():
+        import torch
+        import transformers.utils.import_utils
 
     for name in ABSENT:
         for module in (transformers.utils.import_utils, transformers.utils):
@@ -44,6 +47,21 @@ def lean_imports() -> Iterator[None]:
             yield
     finally:
         compiler.make_way()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Within, Python looks for no garbage, and what there is at the end it never looks through: it is modules, which
+    stay, and looking through them again and again takes longer than importing some. A model is not to be made within:
+    in a cycle it would stay too."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -138,7 +138,9 @@ class Tokenizing(RequestProcessor):
         return text.lower() if self._lower_case else text
 
     def _encode(self, text: str) -> Any:
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        # `encode` holds the interpreter's lock until it has done, and `encode_batch` does not
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
+        return encoding
 
     def _prepared(self, task: Task, encoding: Any, *, truncated: bool = False) -> Prepared:
         types = np.array(encoding.type_ids, dtype=np.int64) if self._has_types else None
