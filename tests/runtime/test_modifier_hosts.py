@@ -42,7 +42,7 @@ from tests.support.processes import children
 from tests.support.stages import everyday
 
 LIMITS = Limits(
-    compile_seconds=0.8, start_seconds=0.6, step_seconds=0.4, admission_seconds=5, wall_factor=8, memory_bytes=256 << 20
+    compile_seconds=0.4, start_seconds=0.3, step_seconds=0.2, admission_seconds=5, wall_factor=8, memory_bytes=256 << 20
 )
 PROBES = ("green_list", "gumbel", "guidance", "aligned", "last_word_a", "last_word_b")
 
@@ -131,27 +131,27 @@ def test_hosted_or_inline_the_user_is_told_the_same(served: Served, num_drafts: 
 @pytest.mark.parametrize(
     ("when", "what", "error", "words"),
     [
-        ("compile", "spin", LimitExceeded, "compile: .*(0.8 s processor time|did not answer)"),
+        ("compile", "spin", LimitExceeded, "compile: .*(0.4 s processor time|did not answer)"),
         ("compile", "sleep", LimitExceeded, "compile: it did not answer"),
         ("compile", "crash", PluginError, "compile: .*SIGSEGV"),
         ("compile", "eat", PluginError, "compile: MemoryError"),
         ("compile_key", "crash", PluginError, "compile_key: .*SIGSEGV"),
         ("companions", "spin", LimitExceeded, "companions: .*(processor|did not answer)"),
         ("companions", "crash", PluginError, "companions: .*SIGSEGV"),
-        ("start", "spin", LimitExceeded, "start: .*(0.6 s processor time|did not answer)"),
+        ("start", "spin", LimitExceeded, "start: .*(0.3 s processor time|did not answer)"),
         ("start", "crash", PluginError, "start: .*SIGSEGV"),
         ("start", "killed", PluginError, "start: .*from outside"),
-        ("prepare", "spin", PluginError, "prepare: LimitExceeded: .*(0.4 s processor time|did not answer)"),
+        ("prepare", "spin", PluginError, "prepare: LimitExceeded: .*(0.2 s processor time|did not answer)"),
         ("prepare", "sleep", PluginError, "prepare: LimitExceeded: it did not answer"),
         ("prepare", "crash", PluginError, "prepare: .*SIGSEGV"),
         ("prepare", "eat", PluginError, "prepare: MemoryError"),
         ("prepare", "killed", PluginError, "prepare: .*from outside"),
-        ("accept", "spin", PluginError, "accept: LimitExceeded: .*(0.4 s processor time|did not answer)"),
+        ("accept", "spin", PluginError, "accept: LimitExceeded: .*(0.2 s processor time|did not answer)"),
         ("accept", "crash", PluginError, "accept: .*SIGSEGV"),
         ("accept", "eat", PluginError, "accept: MemoryError"),
         ("accept", "killed", PluginError, "accept: .*from outside"),
         ("report", "crash", PluginError, "report: .*SIGSEGV"),
-        ("report", "spin", PluginError, "report: LimitExceeded: .*(0.4 s|did not answer)"),
+        ("report", "spin", PluginError, "report: LimitExceeded: .*(0.2 s|did not answer)"),
     ],
 )
 @pytest.mark.parametrize("companion", everyday([False, True], False))
@@ -424,7 +424,7 @@ def test_an_answer_that_is_none_ends_its_request_alone(
     failed, other = said(hostile, wanted)
     assert other == free
     assert failed[4] is FinishReason.INTERNAL_ERROR
-    assert "modifier.hostile failed in prepare: HostDied: what it answered is no answer" in failed[5]
+    assert "modifier.hostile failed in prepare: HostDied: its answer cannot be read" in failed[5]
 
 
 def test_every_verb_is_as_inline(served: Served) -> None:

@@ -100,6 +100,12 @@ def test_it_can_be_denied(tmp_path: Any) -> None:
         assert engine.workflow == "embed"
 
 
+def test_it_needs_no_verdict(tmp_path: Any) -> None:
+    plugins = Plugins(settings=PluginSettings(require="certified", lock=str(tmp_path / "none.lock")))
+    causal = folder(tmp_path, architectures=["LlamaForCausalLM"])
+    assert choose(None, causal, plugins) is choose("guideway-engine/decode", causal, plugins) is DecodeWorkflow
+
+
 @pytest.mark.parametrize(
     ("config", "length"),
     [({"max_position_embeddings": 512}, 512), ({"text_config": {}}, None)],

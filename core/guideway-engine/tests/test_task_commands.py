@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,21 @@ def run(models: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch
 
 def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
+
+
+def test_other_weights_in_the_same_folder_are_another_model(
+    models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(models["embed"], tmp_path / "model"))
+    arguments = ["embed", "--model", str(folder), "--text", "w1", "-o", str(tmp_path / "out.jsonl")]
+    assert main(arguments) == 0
+    assert main([*arguments, "--resume"]) == 0
+    (file,) = folder.glob("*.safetensors")
+    weights = bytearray(file.read_bytes())
+    weights[-4:] = np.float32(0.5).tobytes()
+    file.write_bytes(weights)
+    assert main([*arguments, "--resume"]) == 1
+    assert "line 1 is no answer to what is asked now" in capsys.readouterr().err
 
 
 def test_a_matrix_has_a_row_for_each_text(run: Run, models: dict[str, Path], tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class Home:
             except Exception as error:  # no modifier is asked what it makes of this
                 self._lose()
                 only = states[0].number if len(states) == 1 else None
-                raise Died(HostDied(f"what it answered is no answer: {error}", by_itself=True), only) from error
+                raise Died(HostDied(f"its answer cannot be read: {error}", by_itself=True), only) from error
             except BaseException:  # interrupted: the answer may be half read
                 self._lose()
                 raise

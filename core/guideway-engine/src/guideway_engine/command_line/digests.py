@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ OF_SPEED = frozenset({"driver", "attention", "max_step_tokens", "max_step_reques
 """The options of workflows that decide no result."""
 
 CHARACTERS = 16
+END_BYTES = 1 << 16
 
 
 def of_jobs(jobs: list[Job], configuration: Configuration) -> dict[str, str]:
@@ -85,7 +87,8 @@ def _settings(built: EngineConfig, names: tuple[str, ...]) -> dict[str, Any]:
     """The values of these fields, and options; without defaults, so that a later version may have more fields."""
     settings = {name: value for name, value in _unlike_defaults(built, EngineConfig).items() if name in names}
     if Path(built.model).expanduser().is_dir():
-        settings["model"] = str(Path(built.model).expanduser().resolve())
+        folder = Path(built.model).expanduser().resolve()
+        settings["model"] = [str(folder), *map(_of_weights, sorted(folder.glob("*.safetensors")))]
     options = {
         each: {name: value for name, value in given.items() if not (kind == "workflow" and name in OF_SPEED)}
         for each, given in built.options.items()
@@ -93,6 +96,15 @@ def _settings(built: EngineConfig, names: tuple[str, ...]) -> dict[str, Any]:
     }
     options = {each: given for each, given in options.items() if given}
     return settings | ({"options": options} if options else {})
+
+
+def _of_weights(file: Path) -> list[Any]:
+    """Name, size, and the digest of the end of a file of weights: training changes it, and reading all of a large model
+    would take longer than an answer."""
+    with file.open("rb") as opened:
+        size = opened.seek(0, os.SEEK_END)
+        opened.seek(max(0, size - END_BYTES))
+        return [file.name, size, hashlib.sha256(opened.read()).hexdigest()[:CHARACTERS]]
 
 
 def _unlike_defaults(values: Any, cls: type) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from guideway.api.workflow import ModelFolder, Workflow
 from guideway.errors import InvalidConfiguration, PluginError
 from guideway.plugins import Plugins
-from guideway.plugins.selection import denial
+from guideway.plugins.configuration import component_name
+from guideway.plugins.selection import denial, resolve
 
 from guideway_engine.config import EngineConfig
 from guideway_engine.decoding.workflow import DecodeWorkflow, is_causal
@@ -44,15 +45,16 @@ def choose(name: str | None, model: ModelFolder, plugins: Plugins) -> type[Workf
     serve the model, and `PluginError`."""
     if name is None:
         if is_causal(model) and model.json("modules.json") is None:
-            return _loaded(plugins, DECODE)
+            return _decode(plugins)
         said = verdicts(model, plugins)
         name = next((name for name, why in said.items() if why is None), None)
         if name is None:
             if is_causal(model):
-                return _loaded(plugins, DECODE)
+                return _decode(plugins)
             raise InvalidConfiguration(_unserved(model, said), field="model")
         return _loaded(plugins, name)
-    workflow: type[Workflow] = plugins.load("workflow", name)
+    is_decode = component_name("workflow", name) == DECODE and name.rpartition("/")[0] in ("", OURS)
+    workflow: type[Workflow] = _decode(plugins) if is_decode else plugins.load("workflow", name)
     if why := workflow.supports(model):
         raise InvalidConfiguration(
             f"the workflow {workflow.name!r} cannot serve {model.architecture} ({str(model.path)!r}): {why}",
@@ -84,6 +86,12 @@ def verdicts(model: ModelFolder, plugins: Plugins) -> Mapping[str, str | None]:
 def _loaded(plugins: Plugins, name: str) -> type[Workflow]:
     workflow: type[Workflow] = plugins.load("workflow", f"{OURS}/{name}")
     return workflow
+
+
+def _decode(plugins: Plugins) -> type[Workflow]:
+    """`DECODE`, which has no checks, so that it needs no verdict. Raises `PluginUnavailable` if it is denied."""
+    resolve(plugins.index, plugins.settings, "workflow", f"{OURS}/{DECODE}")
+    return DecodeWorkflow
 
 
 def _unserved(model: ModelFolder, said: Mapping[str, str | None]) -> str:
