@@ -37,6 +37,8 @@ SEED ?= 1
 export HF_HUB_OFFLINE ?= 1
 # the models here are tiny: a second thread only waits for the first, and on a busy machine for everybody else
 export OMP_NUM_THREADS ?= 1
+# tests start hundreds of processes, each of which would compile all modules anew
+unexport PYTHONDONTWRITEBYTECODE
 
 empty :=
 space := $(empty) $(empty)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,16 +38,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--corpora", metavar="FOLDER", help="where the corpora for the tests marked `corpora` lie")
 
 
+ALL_SLOW = re.compile(r"^pytestmark = pytest\.mark\.slow$", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file all of whose tests are slow is not even imported every day, unless it is asked for by name: conformance
+    tests start a process for each plugin when they are collected, in each worker."""
+    if collection_path.suffix != ".py" or "not slow" not in config.getoption("markexpr"):
+        return None
+    return ALL_SLOW.search(collection_path.read_text("utf-8")) is not None or None
+
+
 LARGE = {
-    "guideway-cpu/device.cpu",
-    "guideway-engine/workflow.embed",
-    "guideway-legacy/modifier.legacy",
+    "guideway-conformance/grammar.reference",
+    "guideway-engine/attention.packed",
     "guideway-llguidance/grammar.llguidance",
-    "guideway-lmfe/grammar.lmfe",
-    "guideway-outlines/grammar.outlines",
-    "guideway-xgrammar/grammar.xgrammar",
+    "guideway-sim-device/device.sim",
 }
-"""Plugins of which even the conformance tests of the tier ``core`` take ten seconds or more."""
+"""Plugins of which even the conformance tests of the tier ``core`` take long, or whose checks others have every day
+too. Those that take longest are in files of slow tests."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ from guideway.plugins import Plugins
 from guideway.vocabulary import build_vocabulary
 
 import tests.vocabulary.tokenizers_under_test as samples
+from tests.support.stages import everyday
 
 STRATEGIES = ("llguidance", "xgrammar", "outlines", "lmfe")
 VOCABULARIES = {"demo": samples.demo, "tekken": samples.tekken}
+EVERY_DAY = (*product(STRATEGIES, ("demo",)), ("llguidance", "tekken"), ("xgrammar", "tekken"))
+PAIRS = everyday(product(STRATEGIES, VOCABULARIES), *EVERY_DAY)
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "array", "items": {"enum": ["x"]}}},
@@ -50,8 +54,7 @@ def at(compiled: CompiledGrammar, tokens: Vocabulary, text: bytes) -> Matcher:
     return matcher
 
 
-@pytest.mark.parametrize("tokenizer", VOCABULARIES)
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(("name", "tokenizer"), PAIRS)
 def test_a_walk_writes_64_blanks_and_no_more(name: str, tokenizer: str) -> None:
     tokens = vocabulary(tokenizer)
     blank = {i: len(text) for i, text in enumerate(tokens.tokens) if text and not text.strip(b" ")}
@@ -73,8 +76,7 @@ def test_a_walk_writes_64_blanks_and_no_more(name: str, tokenizer: str) -> None:
         assert written == MAX_WHITESPACE, place
 
 
-@pytest.mark.parametrize("tokenizer", VOCABULARIES)
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(("name", "tokenizer"), PAIRS)
 def test_compact_has_no_blank_and_spaced_but_those_of_json_dumps(name: str, tokenizer: str) -> None:
     tokens = vocabulary(tokenizer)
     compact = strategy(name, tokenizer).compile(JsonSchema(SCHEMA, whitespace="compact"))

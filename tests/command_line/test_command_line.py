@@ -16,7 +16,7 @@ import pytest
 from guideway.command_line import commands
 from guideway.command_line.program import BROUGHT_BY, main
 
-from tests.support.environments import ROOT, Environment
+from tests.support.environments import ROOT, Environment, unpack
 
 
 def answer(environment: Environment, *arguments: str, **variables: str) -> Any:
@@ -109,7 +109,7 @@ def test_lock_and_verify(bare: Environment, wheels: dict[str, Path], tmp_path: P
     missing = bare.guideway("plugins", "verify-lock", "--file", lock)
     assert missing.returncode == 1 and "write it with: guideway plugins lock" in missing.stderr
 
-    bare.install(wheels["good"], target=site)
+    unpack(wheels["good"], site)
     assert "gwt-good/worker.good" in answer(bare, "lock", "--file", lock, **path)["plugins"]
     assert answer(bare, "verify-lock", "--file", lock, **path) == {
         "ok": True,
@@ -139,7 +139,7 @@ def test_locking_some_leaves_the_others_unlocked(zoo: Environment, tmp_path: Pat
 def test_locking_some_keeps_the_others(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
     site, lock = tmp_path / "site", str(tmp_path / "guideway.lock")
     path = {"PYTHONPATH": str(site)}
-    bare.install(wheels["good"], target=site)
+    unpack(wheels["good"], site)
     every = answer(bare, "lock", "--file", lock, **path)["plugins"]
     before = json.loads(Path(lock).read_text())["plugins"]
     (site / "gwt_good_worker.py").write_text("changed = True\n")

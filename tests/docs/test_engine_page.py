@@ -24,6 +24,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Followed:
     return follow(PAGE, tmp_path_factory.mktemp("engine"))
 
 
+@pytest.mark.slow
 def test_every_example_runs(shown: Followed) -> None:
     assert len(shown.outputs) >= 20
     names = shown.names
@@ -50,6 +51,7 @@ def test_the_table_has_every_sampling_parameter() -> None:
     assert sorted(named) == sorted(field.name for field in fields(SamplingParams))
 
 
+@pytest.mark.slow
 def test_what_is_printed_is_what_the_text_says(shown: Followed) -> None:
     assert shown.said("refused.finish_reason").splitlines()[1].startswith("refused ")
     assert json.loads(shown.said("for text in generation:\n    print(text").rpartition("}")[0] + "}")["age"] == 31
@@ -69,6 +71,7 @@ def test_what_is_printed_is_what_the_text_says(shown: Followed) -> None:
     assert shown.said("AutoConfig") in ("yes stop\n", "no stop\n")
 
 
+@pytest.mark.slow
 def test_every_constraint_is_obeyed(shown: Followed) -> None:
     expected = (
         r"stop llguidance (yes|no)",
@@ -80,6 +83,7 @@ def test_every_constraint_is_obeyed(shown: Followed) -> None:
     assert re.fullmatch("\n".join(expected) + "\n", shown.said("StructuralTag"), re.DOTALL)
 
 
+@pytest.mark.slow
 def test_chunks_are_those_of_both_outputs(shown: Followed) -> None:
     lines = shown.said("chunks()").splitlines()
     assert {line[0] for line in lines} == {"0", "1"}

@@ -12,7 +12,7 @@ from guideway.plugins import PluginIndex
 from guideway.plugins.doctor import examine
 
 from tests.plugins.test_index import egg_info
-from tests.support.environments import Environment
+from tests.support.environments import Environment, unpack
 
 
 def problems(environment: Environment, *arguments: str, **variables: str) -> dict[str, dict[str, Any]]:
@@ -95,7 +95,7 @@ def test_imports_happen_where_they_do_no_harm(zoo: Environment) -> None:
 def test_a_plugin_that_hangs_is_killed_and_what_it_started_too(
     bare: Environment, wheels: dict[str, Path], tmp_path: Path
 ) -> None:
-    bare.install(wheels["hang"], target=tmp_path)
+    unpack(wheels["hang"], tmp_path)
     pid_file = tmp_path / "pid"
     (tmp_path / "gwt_hang.py").write_text(
         "import pathlib, subprocess, time\n"
@@ -111,7 +111,7 @@ def test_a_plugin_that_hangs_is_killed_and_what_it_started_too(
 
 
 def test_a_plugin_that_ends_the_process_outright(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
-    bare.install(wheels["hang"], target=tmp_path)
+    unpack(wheels["hang"], tmp_path)
     (tmp_path / "gwt_hang.py").write_text("import os\nos.write(2, b'goodbye\\n')\nos._exit(3)\n")
     found = problems(bare, "--import", "device.hang", PYTHONPATH=str(tmp_path))
     assert found["gwt-hang/device.hang"]["code"] == "import-crashed"
@@ -120,7 +120,7 @@ def test_a_plugin_that_ends_the_process_outright(bare: Environment, wheels: dict
 
 
 def test_a_plugin_whose_threads_never_end(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
-    bare.install(wheels["good"], target=tmp_path)
+    unpack(wheels["good"], tmp_path)
     module = tmp_path / "gwt_good.py"
     module.write_text(
         f"import threading\nthreading.Thread(target=threading.Event().wait).start()\n{module.read_text()}"
@@ -129,7 +129,7 @@ def test_a_plugin_whose_threads_never_end(bare: Environment, wheels: dict[str, P
 
 
 def test_imports_use_the_search_path_of_the_program(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
-    bare.install(wheels["good"], target=tmp_path)
+    unpack(wheels["good"], tmp_path)
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from guideway.command_line.program import main\n"
         "sys.exit(main(['plugins', 'doctor', '--import', 'gwt-good/grammar.good']))"
@@ -146,7 +146,7 @@ def test_a_plugin_may_serve_two_contracts_side_by_side(tmp_path: Path) -> None:
 
 
 def test_a_slow_import_is_a_warning(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> None:
-    bare.install(wheels["good"], target=tmp_path)
+    unpack(wheels["good"], tmp_path)
     module = tmp_path / "gwt_good.py"
     module.write_text(f"import time\ntime.sleep(0.6)\n{module.read_text()}")
     found = problems(bare, "--import", "grammar.good", PYTHONPATH=str(tmp_path))

@@ -14,13 +14,13 @@ from guideway.errors import InvalidConfiguration, NotCertified, PluginUnavailabl
 from guideway.plugins import PluginIndex, PluginRecord, Plugins, PluginSettings, bootstrap_worker
 from guideway.plugins.lock import Lock, Locked, Verdict, certifying_command, default_lock
 
-from tests.support.environments import Environment
+from tests.support.environments import Environment, unpack
 
 
 @pytest.fixture
 def installed(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> Path:
     """A folder of its own with the good package, to be tampered with."""
-    bare.install(wheels["good"], target=tmp_path / "site")
+    unpack(wheels["good"], tmp_path / "site")
     return tmp_path / "site"
 
 

@@ -12,7 +12,7 @@ import pytest
 from guideway.errors import InvalidConfiguration, PluginConflict, PluginError
 from guideway.plugins import PluginIndex, PluginPlan, Plugins, PluginSettings, bootstrap_worker
 
-from tests.support.environments import Environment
+from tests.support.environments import Environment, unpack
 from tests.support.stages import everyday
 
 PROGRAM = str(Path(__file__).parent / "worker_program.py")
@@ -128,7 +128,7 @@ def test_a_worker_may_load_what_is_planned_and_nothing_else(
 
 @pytest.fixture
 def target(bare: Environment, wheels: dict[str, Path], tmp_path: Path) -> Path:
-    bare.install(wheels["good"], target=tmp_path / "target")
+    unpack(wheels["good"], tmp_path / "target")
     return tmp_path / "target"
 
 

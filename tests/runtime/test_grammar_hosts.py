@@ -52,7 +52,7 @@ from tests.support.processes import children, hosts_of
 from tests.support.stages import everyday
 from tests.support.vocabularies import encode
 
-LIMITS = Limits(compile_seconds=0.8, fill_seconds=0.6, wall_factor=8, memory_bytes=256 << 20)
+LIMITS = Limits(compile_seconds=0.4, fill_seconds=0.3, wall_factor=8, memory_bytes=256 << 20)
 GOOD = SamplingParams(constraint=Regex("[a-z]{3,12}(x|y)"), temperature=1.0, seed=7, max_tokens=24)
 OTHER = SamplingParams(
     constraint=JsonSchema({"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 5}),
@@ -99,13 +99,13 @@ def test_the_tokens_are_those_of_a_strategy_in_this_process(hosts: GrammarHosts,
 @pytest.mark.parametrize(
     ("pattern", "error", "said"),
     [
-        ("CS[a-z]+", LimitExceeded, "0.8 s processor time|did not answer"),
+        ("CS[a-z]+", LimitExceeded, "0.4 s processor time|did not answer"),
         ("CC[a-z]+", PluginError, "SIGSEGV"),
         ("CO[a-z]+", PluginError, "SIGSEGV"),
         ("CK[a-z]+", PluginError, "from outside"),
         ("CE[a-z]+", PluginError, "MemoryError"),
         ("CR[a-z]+", PluginError, "a bug"),
-        ("SS[a-z]+", LimitExceeded, "0.8 s processor time|did not answer"),
+        ("SS[a-z]+", LimitExceeded, "0.4 s processor time|did not answer"),
         ("SC[a-z]+", PluginError, "SIGSEGV"),
         ("a{3", UnsupportedGrammar, "too early"),
     ],
@@ -147,10 +147,10 @@ def test_an_answer_of_another_version_says_what_to_do(made: Makes, monkeypatch: 
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [
-        ("FS[a-z]", "0.6 s processor time|did not answer"),
+        ("FS[a-z]", "0.3 s processor time|did not answer"),
         ("FC[a-z]", "SIGSEGV"),
         ("FO[a-z]", "SIGSEGV"),
-        ("AS[a-z]", "0.6 s processor time|did not answer"),
+        ("AS[a-z]", "0.3 s processor time|did not answer"),
         ("AC[a-z]", "SIGSEGV"),
         ("FR[a-z]", "a bug"),
         ("FK[a-z]", "from outside"),
@@ -181,7 +181,7 @@ def test_what_hangs_in_the_search_for_an_end_is_killed_while_the_others_go_on(ho
     (alone,) = host.generate([PROMPT], [good])
     before, bad, after = host.generate([PROMPT] * 3, [good, asking("AS[a-z]{13}", close=True), good])
     assert before.token_ids == after.token_ids == alone.token_ids
-    assert re.search("5.6 s processor time|did not answer", str(bad.outputs[0].error))
+    assert re.search("5.3 s processor time|did not answer", str(bad.outputs[0].error))
 
 
 @pytest.mark.slow

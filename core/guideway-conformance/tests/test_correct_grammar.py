@@ -381,11 +381,13 @@ class Brackets(GrammarStrategy):
         return Nesting(pair.encode(), self.vocabulary)
 
 
-@pytest.mark.parametrize(
-    "strategy", everyday((Minimal, ThreeBack, FiniteJson, Words, Brackets, LooksAhead), Minimal, Brackets)
-)
-def test_is_certified(strategy: type[GrammarStrategy]) -> None:
-    _expect_certified(strategy, TIERS[-1])
+EVERY_DAY: tuple[tuple[type, Tier], ...] = ((Minimal, "core"), (Brackets, "core"))
+CERTIFIED = [(strategy, TIERS[-1]) for strategy in (Minimal, ThreeBack, FiniteJson, Words, Brackets, LooksAhead)]
+
+
+@pytest.mark.parametrize(("strategy", "up_to"), everyday([*EVERY_DAY, *CERTIFIED], *EVERY_DAY))
+def test_is_certified(strategy: type[GrammarStrategy], up_to: Tier) -> None:
+    _expect_certified(strategy, up_to)
 
 
 @pytest.mark.slow

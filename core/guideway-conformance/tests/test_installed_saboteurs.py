@@ -53,7 +53,7 @@ BUGS = {
 }
 
 
-@pytest.mark.parametrize("name", everyday(BUGS, "forgets-a-token", "cannot-be-imported"))
+@pytest.mark.parametrize("name", everyday(BUGS, "forgets-a-token"))
 def test_the_program_says_what_is_wrong(name: str, tmp_path: Path) -> None:
     bug = BUGS[name]
     project, wheels, site = tmp_path / "project", tmp_path / "wheels", tmp_path / "site"

@@ -283,7 +283,7 @@ def test_greedy_tokens_equal_those_of_generate_with_random_joins_and_leaves(arch
     rng = random.Random(5)
     folder = DemoModel().path() if architecture == "llama" else gpt2_folder(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(DemoModel().path())
-    texts = [f"<|user|>{person(i)[0]['content']}{' Yes.' * (i % 7)}<|assistant|>" for i in range(64)]
+    texts = [f"<|user|>{person(i)[0]['content']}{' Yes.' * (i % 7)}<|assistant|>" for i in range(24)]
     prompts = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
     lengths = [rng.randint(5, 40) for _ in prompts]
     generations = []

@@ -25,6 +25,7 @@ from guideway_engine.command_line.lines import Lines, OutputLost, resumed
 from guideway_llguidance.strategy import Strategy
 
 from tests.support.distributions import install
+from tests.support.stages import everyday
 from tests.support.terminal import at_terminal
 
 GENERATE = [sys.executable, "-m", "guideway", "generate", "--model", "demo"]
@@ -126,18 +127,21 @@ def test_resuming_keeps_whole_answers_and_drops_the_rest(tmp_path: Path) -> None
 TWO = [{"prompt": "x", "regex": "[ab]"}, {"prompt": "y", "regex": "[ab]"}]
 
 
-@pytest.mark.parametrize(
-    ("lines", "flags"),
-    [
-        (TWO[::-1], []),
-        ([{**TWO[0], "prompt": "z"}, TWO[1]], []),
-        ([{**TWO[0], "regex": "a"}, TWO[1]], []),
-        ([{**TWO[0], "max_tokens": 9}, TWO[1]], []),
-        *((TWO, flags) for flags in (["--temperature", "1"], ["--seed", "3"], ["--max-tokens", "9"], ["--raw"])),
-        *((TWO, flags) for flags in (["--strategy", "xgrammar"], ["--stop", "a"], ["--whitespace", "any"])),
-        (TWO, ["--model", "another"]),
-    ],
-)
+SOMETHING_ELSE: list[tuple[Any, list[str]]] = [
+    (TWO[::-1], []),
+    ([{**TWO[0], "prompt": "z"}, TWO[1]], []),
+    (TWO, ["--seed", "3"]),
+    (TWO, ["--model", "another"]),
+]
+MORE_OF_IT: list[tuple[Any, list[str]]] = [
+    ([{**TWO[0], "regex": "a"}, TWO[1]], []),
+    ([{**TWO[0], "max_tokens": 9}, TWO[1]], []),
+    *((TWO, flags) for flags in (["--temperature", "1"], ["--max-tokens", "9"], ["--raw"])),
+    *((TWO, flags) for flags in (["--strategy", "xgrammar"], ["--stop", "a"], ["--whitespace", "any"])),
+]
+
+
+@pytest.mark.parametrize(("lines", "flags"), everyday([*SOMETHING_ELSE, *MORE_OF_IT], *SOMETHING_ELSE))
 def test_an_answer_to_something_else_is_not_kept(
     lines: list[dict[str, Any]], flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -156,6 +160,7 @@ def test_an_answer_to_something_else_is_not_kept(
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow  # hashes of another process may differ
 def test_what_decides_no_answer_makes_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""The contract; and what it leaves open: exactly which JSON, which error, which options."""
+"""Details that the contract leaves open: exactly which JSON, which error, which options."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ from guideway.api import (
     Whitespace,
 )
 from guideway.api.bitmask import allocate
-from guideway.conformance import conformance
 from guideway_conformance.reference.strategy import Strategy as Reference
-
-TestConformance = conformance("grammar.xgrammar")
 
 Legal = Callable[[Matcher, Vocabulary], set[int]]
 Ids = Callable[[str], list[int]]

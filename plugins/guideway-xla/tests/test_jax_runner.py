@@ -219,6 +219,7 @@ def test_prompt_of_which_all_rows_are_wanted(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.asarray(output.logits)[1:60], Reference(folder)([text])[0][1:], atol=TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beside", [[], [Append(Region(512, 128), 0, [9] * 70, 1)]], ids=["small", "in blocks"])
 def test_another_sequence_that_is_not_a_number_stays_alone(beside: list[Append], tmp_path: Path) -> None:
     """Cells around a sequence hold what others left there."""
