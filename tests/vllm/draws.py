@@ -18,14 +18,18 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 NUM_DRAWS = 400
 """Of each request."""
-PROMPT = "<|user|>xyxyxyxyxy<|assistant|>yxxyxy"
-"""With n-grams that what is drawn has too."""
-PATTERN = "(x|y|xx|yy){4}z"
+PROMPT = "<|user|>jkjkjkjkjk<|assistant|>kjjkjk"
+"""With n-grams that what is drawn has too. After either letter the demo model finds both likely, so that drafts are
+often wrong, and to take a wrong one changes the distribution."""
+PATTERN = "[jk]{5}z"
 REQUESTS: dict[str, dict[str, Any]] = {
     "constraint": {"regex": PATTERN, "temperature": 2.0},
     # with top_k alone vLLM 0.32's V1 runner fails in a step without drafts: it takes the maximum of no numbers
     "filters": {"regex": PATTERN, "temperature": 2.0, "top_k": 5, "top_p": 0.999},
-    "modifier": {"regex": PATTERN, "modifiers": {"hello": {"letter": "x", "strength": 1}}, "temperature": 1.5},
+    "modifier": {"regex": PATTERN, "modifiers": {"hello": {"letter": "j", "strength": 1}}, "temperature": 1.5},
+    # it takes the likeliest letter away
+    "late modifier": {"regex": "[jkuy]{4}z", "modifiers": {"second": {"label": "drafts"}}, "temperature": 2.0},
+    "own draw": {"regex": PATTERN, "modifiers": {"gumbel": {}}, "temperature": 2.0},
 }
 
 
@@ -57,6 +61,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as kernels:
         if sys.argv[5] == "0":
             use(Path(kernels))
+        else:  # a kernel that leaves memory as it was leaves NaN there, and not now and then a number that will do
+            import torch
+
+            torch.use_deterministic_algorithms(True, warn_only=True)
         sys.path.insert(0, str(folder))
         os.environ |= {"VLLM_USE_V2_MODEL_RUNNER": v2, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
         from guideway_demo_model import DemoModel
@@ -72,7 +80,8 @@ def main() -> None:
             max_num_seqs=64,
             disable_log_stats=False,
             speculative_config=drafts,
-            additional_config={"guideway": GUIDEWAY},
+            # grammar hosts that are late, as under load, accept no drafts
+            additional_config={"guideway": {**GUIDEWAY, "grammar_host": "inline"}},
         )
         ids = _tokenizer()(PROMPT, add_special_tokens=False).input_ids
         counts = {}

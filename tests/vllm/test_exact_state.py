@@ -253,17 +253,15 @@ def test_drafts(
     watch: Callable[[Any], Watched],
     together: bool,
 ) -> None:
-    """Each alone, and all of them in the small room. In V1, greedy ones: where there is no Triton, its own verification
-    of drafts that are drawn by temperature reads memory nobody wrote."""
+    """Each alone, and all of them in the small room."""
     llm = small(speculative_config=DRAFTS)
     names = ("spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens", "num_preemptions")
     before = [counted(llm, name) for name in names]
-    jobs = [job for job in ALL if USES_V2 or "seed" not in KINDS[job.kind]]
     if together:
-        late = [Job(job.kind, job.number, at=2 * i, priority=-i) for i, job in enumerate(jobs)]
-        assert run(llm, late) == expected(alone, jobs)
+        late = [Job(job.kind, job.number, at=2 * i, priority=-i) for i, job in enumerate(ALL)]
+        assert run(llm, late) == expected(alone, ALL)
     else:
-        assert [run(llm, [job])[0] for job in jobs] == expected(alone, jobs)
+        assert [run(llm, [job])[0] for job in ALL] == expected(alone, ALL)
     drafted, accepted, preempted = (counted(llm, name) - count for name, count in zip(names, before, strict=True))
     assert 20 < accepted < drafted - 20
     assert preempted > 0 or not together

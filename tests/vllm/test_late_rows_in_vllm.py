@@ -98,6 +98,16 @@ def test_drafts_above_temperature_0_keep_to_their_masks(start: Callable[..., Any
     ] * 8
 
 
+def test_top_k_alone_goes_with_drafts(start: Callable[..., Any]) -> None:
+    """Steps without a draft among them, over which vLLM's worker ends on a CPU."""
+    from vllm import SamplingParams
+
+    llm = start({"grammar": ["xgrammar"]}, speculative_config=NGRAM)
+    params = SamplingParams(temperature=1.0, top_k=5, seed=1, max_tokens=8, ignore_eos=True)
+    (result,) = llm.generate(["hello"], params, use_tqdm=False)
+    assert len(result.outputs[0].token_ids) == 8
+
+
 def logprobs(of: Any) -> list[float]:
     """All of them, in order."""
     return [logprob.logprob for position in of or () if position for _, logprob in sorted(position.items())]

@@ -39,9 +39,9 @@ def generated(llm: Any, drafts: bool) -> list[Any]:
     found = []
     asked = []
     for modifiers, given in MIXED:
-        if drafts and "temperature" in given:  # vLLM verifies those otherwise
-            continue
         drawn_by_guideway = modifiers.keys() & {"gumbel", "second"}
+        if drafts and "temperature" in given and not drawn_by_guideway:  # vLLM draws those otherwise
+            continue
         asked.append(params(modifiers, logprobs=None if drawn_by_guideway else 1, **({"max_tokens": 60} | given)))
     for output in llm.generate([prompt(i) for i in range(len(asked))], asked, use_tqdm=False):
         (one,) = output.outputs

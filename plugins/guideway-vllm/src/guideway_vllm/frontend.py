@@ -45,7 +45,6 @@ from guideway_vllm.observers import Observers
 from guideway_vllm.parts import build_runtime
 from guideway_vllm.requests import (
     CARRIER,
-    GREEDY_BELOW,
     ON_UNENFORCED_KEY,
     PREFIX,
     carries_only,
@@ -91,11 +90,6 @@ class FrontEnd:
         if vllm.envs.VLLM_ENABLE_V1_MULTIPROCESSING:
             self._handover = Handover(self._runtime.context.vocabulary, vllm_config)
         self._modifiers = {cls.name: cls for cls, _ in self._runtime.modifier_classes()}
-        self._drafts_on_cpu = (
-            vllm_config.speculative_config is not None
-            and vllm_config.device_config.device_type == "cpu"
-            and not getattr(vllm_config, "use_v2_model_runner", False)
-        )
         model = vllm_config.model_config
         self._diffusion = bool(getattr(model, "is_diffusion", False))
         self._processors = bool(model.logits_processors or entry_points(group="vllm.logits_processors"))
@@ -288,13 +282,6 @@ class FrontEnd:
 
     def _check_draw(self, modifier: str, params: Any) -> None:
         """`modifier` acts so late that guideway draws the tokens of the request, and not vLLM."""
-        if self._drafts_on_cpu and params.temperature >= GREEDY_BELOW:
-            raise UnsupportedCapability(
-                f"modifier {modifier!r} acts on the final distribution, which drafts do not go with on a CPU above "
-                "temperature 0: nobody has shown that vLLM's verification keeps it there; leave out the modifier, or "
-                "start the server without speculative decoding",
-                field="modifiers",
-            )
         for in_vain, loaded in (("logits processors", self._processors), ("watermark", self._watermark)):
             if loaded:
                 raise UnsupportedCapability(

@@ -42,7 +42,6 @@ from guideway.runtime.guard import Guard, check_bytes
 
 __all__ = [
     "CARRIER",
-    "GREEDY_BELOW",
     "ON_UNENFORCED_KEY",
     "asks_of_beams",
     "carries_only",

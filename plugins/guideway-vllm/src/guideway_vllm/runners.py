@@ -70,6 +70,8 @@ class V1Seams(Seams):
         super().__init__(runner, act)
         if lacks(EXPAND, ("x", "cu_num_tokens", "num_tokens", "replace_from", "replace_to")) is None:
             wrap(EXPAND, _around_expand)
+        if lacks(CONSTRAIN, ("logits", "cu_num_draft_tokens", "sampling_metadata")) is None:
+            wrap(CONSTRAIN, _around_constrain)
 
     def sample(self, sample_tokens: Callable[[Any], Any], grammar_output: Any) -> tuple[Any, GuestOutput | None]:
         with _rewindable(self._runner):
@@ -179,6 +181,20 @@ def _around_expand(expand: Callable[..., Any]) -> Callable[..., Any]:
         return replaced.repeat_interleave(counts, output_size=num_tokens)
 
     return expanded
+
+
+CONSTRAIN = "vllm.v1.sample.rejection_sampler:apply_sampling_constraints"
+"""The function that applies temperature, top-k and top-p to the logits of drafts."""
+
+
+def _around_constrain(constrain: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the function that takes its place. vLLM 0.32 calls it in a step without a draft too, and with a top-k and no
+    top-p the worker would end on a CPU: it takes the maximum of no numbers."""
+
+    def constrained(logits: Any, cu_num_draft_tokens: Any, sampling_metadata: Any) -> Any:
+        return constrain(logits, cu_num_draft_tokens, sampling_metadata) if len(logits) else logits
+
+    return constrained
 
 
 class _Unused(torch.Generator):
