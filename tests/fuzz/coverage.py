@@ -78,7 +78,7 @@ class Coverage:
 
     def next(self, random: Random) -> Pair:
         """Of some pairs within reach, the one that was judged least often, and of these was asked for least."""
-        within_reach = [pair for pair in self._pairs if self._is_within_reach(pair)]
+        within_reach = [pair for pair in self._pairs if self._is_within_reach(pair)] or self._pairs
         some = random.sample(within_reach, min(len(within_reach), SAMPLE))
         return min(some, key=lambda pair: (self.judged[pair], self._tried[pair]))
 
@@ -92,17 +92,15 @@ class Coverage:
         return self._tried[pair] < MOST_TRIES or self.judged[pair] >= self._tried[pair] * RARE
 
     def summary(self) -> dict[str, int]:
-        """How many pairs there are, how many of them within reach, how many of all were judged often enough, and how
-        often the rarest of those within reach."""
+        """How many pairs there are, how many of them were not found out of reach, how many of all were judged often
+        enough, and how often the rarest of those within reach."""
         counts = [self.judged[pair] for pair in self._pairs if self._is_within_reach(pair)]
         often = sum(self.judged[pair] >= ENOUGH for pair in self._pairs)
         return {"pairs": len(self._pairs), "in reach": len(counts), "often": often, "least": min(counts, default=0)}
 
     def rare(self) -> list[str]:
         """The pairs that were judged too seldom, with how often they were judged and asked for."""
-        seldom = sorted(
-            (pair for pair in self._pairs if self.judged[pair] < ENOUGH), key=lambda pair: self.judged[pair]
-        )
+        seldom = [pair for pair in self._pairs if self.judged[pair] < ENOUGH]
         return [
             f"{pair.first} {'>' if pair.inside else '+'} {pair.second} {self.judged[pair]}/{self._tried[pair]}"
             for pair in sorted(seldom, key=lambda pair: self.judged[pair])

@@ -24,6 +24,7 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate, unpack
 from guideway.api.types import Whitespace
+from guideway.json_schema.cursor import START, Place
 from numpy.typing import NDArray
 
 from tests.fuzz.instances import edited, edited_text, instance, written
@@ -190,6 +191,8 @@ class Examiner:
                 try:
                     matcher.fill_bitmask(bitmask, 0)
                 except DeadEnd:
+                    if START.after(text).place in (Place.KEY, Place.KEY_START):  # else nothing satisfies the schema
+                        outcome.broken.append(f"no name can follow {text!r}: {json.dumps(schema)}")
                     break
                 allowed = unpack(bitmask, self._vocabulary.logits_width)[0]
                 token_id = self._tokens.draw(random, allowed, weights, hurried=step >= SHORT_WALK)

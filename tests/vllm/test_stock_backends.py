@@ -106,7 +106,7 @@ def test_a_batch_is_served_by_several_backends_and_none_is_latched(start: Callab
         (
             "xgrammar",
             {"json": {"type": "object", "propertyNames": {"const": 5}}},
-            "/propertyNames: xgrammar would write values that are no strings as names",
+            "/propertyNames: xgrammar may write values that are no strings as names",
         ),
         ("guidance", {"json": {"patternProperties": {"a": {}}}}, "features guidance does not support"),
         ("outlines", {"json_object": True}, "vllm_outlines compiles choice, json_schema, regex"),

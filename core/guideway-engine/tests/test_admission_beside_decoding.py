@@ -257,7 +257,7 @@ def test_text_that_can_never_fit_is_not_tokenised(monkeypatch: pytest.MonkeyPatc
         fits = longest.decode() * (length - 2)
         assert engine.generate([fits], SamplingParams(max_tokens=1))[0].error is None
         with monkeypatch.context() as patched:
-            patched.setattr(type(engine._prompts._tokenizer), "__call__", refuse)
+            patched.setattr(type(engine._requests._prompts._tokenizer), "__call__", refuse)
             for prompt in ("word " * 100_000, [{"role": "user", "content": "é" * 60_000}]):
                 (result,) = engine.generate([prompt])  # type: ignore[list-item]
                 assert result.finish_reason is FinishReason.REFUSED
@@ -268,15 +268,15 @@ def test_text_that_can_never_fit_is_not_tokenised(monkeypatch: pytest.MonkeyPatc
 
 def test_where_bytes_do_not_tell_a_long_text_is_tokenised_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with Engine(CONFIG) as engine:
-        tokenizer: Any = copy.deepcopy(engine._prompts._tokenizer)
+        tokenizer: Any = copy.deepcopy(engine._requests._prompts._tokenizer)
         length = engine._runtime.context.max_model_len
         assert most_bytes(tokenizer, engine.vocabulary, length) is not None
         tokenizer.add_tokens(AddedToken("<greedy>", lstrip=True))
         assert most_bytes(tokenizer, engine.vocabulary, length) is None
-        tokenizer = copy.deepcopy(engine._prompts._tokenizer)
+        tokenizer = copy.deepcopy(engine._requests._prompts._tokenizer)
         tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
         assert most_bytes(tokenizer, engine.vocabulary, length) is None
-        monkeypatch.setattr(engine._prompts, "_max_bytes", None)
+        monkeypatch.setattr(engine._requests._prompts, "_max_bytes", None)
         (result,) = engine.generate(["word " * 20_000])
         assert result.finish_reason is FinishReason.REFUSED
         assert "tokens" in str(result.error) and "bytes of text" not in str(result.error)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from engine_support import decode_parts
 from engine_support.encoders import encoder, stored
-from guideway import Engine, FinishReason, InvalidConfiguration, SamplingParams
+from guideway import Engine, EngineConfig, FinishReason, InvalidConfiguration, SamplingParams
 from guideway.api import ModelFolder
 from guideway.errors import PluginLoadError, PluginUnavailable
 from guideway.plugins import Plugins
+from guideway.plugins.index import PluginIndex
 from guideway.plugins.selection import PluginSettings
 from guideway_engine.decoding.workflow import DecodeWorkflow
 from guideway_engine.workflows.choosing import choose
@@ -18,12 +19,12 @@ from guideway_engine.workflows.choosing import choose
 PARTS = "engine_support.decode_parts"
 REPLACED = {
     "input_processor": f"{PARTS}:NoShouting",
-    "request_processor": f"{PARTS}:Told",
-    "scheduler": f"{PARTS}:OneByOne",
-    "step_builder": f"{PARTS}:Widths",
+    "request_processor": f"{PARTS}:ShortestFirst",
+    "scheduler": f"{PARTS}:Counting",
+    "step_builder": f"{PARTS}:Watched",
     "output_processor": f"{PARTS}:Read",
 }
-PROMPTS = ["Ada is", "The otter lives", "LOUD", "On Monday"]
+PROMPTS = ["The otter lives in the river", "Ada is", "LOUD", "On Monday"]
 PARAMS = SamplingParams(max_tokens=6, temperature=1.0, seed=3)
 
 
@@ -39,13 +40,15 @@ def test_every_part_beside_the_caller_can_be_replaced() -> None:
     with Engine("demo", max_model_len=64) as engine:
         own = engine.generate(PROMPTS, PARAMS)
     decode_parts.asked.clear()
-    decode_parts.Widths.most = 0
-    with opened(REPLACED) as engine:
+    decode_parts.Watched.order.clear()
+    with opened(REPLACED, max_num_seqs=1) as engine:
         assert engine.workflow == "decode"
         theirs = engine.generate(PROMPTS, PARAMS)
         assert not engine.has_work()
     assert set(decode_parts.asked) == set(REPLACED)
-    assert decode_parts.Widths.most == 1  # the scheduler let them in one by one
+    lengths = {result.request_id: len(result.prompt_token_ids) for result in theirs}
+    started = [lengths[request_id] for request_id in decode_parts.Watched.order]
+    assert len(started) == 3 and started == sorted(started)  # and not in the order of arrival
     assert theirs[2].outputs[0].finish_reason is FinishReason.REFUSED
     assert "small letters" in str(theirs[2].error)
     for i in (0, 1, 3):
@@ -64,7 +67,7 @@ def test_the_worker_can_be_replaced(executor: str) -> None:
     [
         ({"scheduler": "x"}, "scheduler of workflow 'decode' must be 'module:Class', not 'x'"),
         ({"scheduler": "no_such_module:X"}, "cannot be imported: .*no_such_module"),
-        ({"scheduler": f"{PARTS}:Told"}, "is no subclass of guideway_engine.scheduling.scheduler.Scheduler"),
+        ({"scheduler": f"{PARTS}:ShortestFirst"}, "is no subclass of guideway_engine.scheduling.scheduler.Scheduler"),
         ({"runner": "json:JSONDecoder"}, "is no subclass of guideway_engine.worker.Worker"),
         ({"driver": "async"}, "driver"),
     ],
@@ -87,8 +90,8 @@ def test_it_is_chosen_as_the_others_are(tmp_path: Any) -> None:
     unfamiliar = folder(tmp_path, architectures=["Gemma3ForConditionalGeneration"])
     assert choose("decode", unfamiliar, plugins) is DecodeWorkflow
     bert = folder(tmp_path, architectures=["BertModel"], model_type="bert")
-    with pytest.raises(InvalidConfiguration, match=r"cannot serve BertModel .* not a causal language model"):
-        choose("decode", bert, plugins)
+    assert "not a causal language model" in str(DecodeWorkflow.supports(bert))
+    assert choose("decode", bert, plugins) is DecodeWorkflow  # what it can run is the runner's to say
 
 
 def test_it_can_be_denied(tmp_path: Any) -> None:
@@ -98,6 +101,12 @@ def test_it_can_be_denied(tmp_path: Any) -> None:
         choose(None, folder(tmp_path, architectures=["LlamaForCausalLM"]), plugins)
     with Engine(str(stored(encoder("Bert"), tmp_path)), plugins=settings) as engine:
         assert engine.workflow == "embed"
+
+
+@pytest.mark.parametrize("name", ["decode", "workflow.decode", "guideway-engine/decode"])
+def test_it_is_in_no_selection_for_it_needs_no_verdict(name: str) -> None:
+    config = EngineConfig(model="demo", workflow=name)
+    assert "workflow" not in dict(config.selection(PluginIndex.scan()))
 
 
 def test_it_needs_no_verdict(tmp_path: Any) -> None:

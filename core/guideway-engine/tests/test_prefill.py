@@ -17,7 +17,7 @@ import pytest
 import transformers
 from engine_support.encoders import SIZES, encoder, stored, texts
 from engine_support.models import randomized
-from engine_support.workflow_parts import Interrupted, RecordingScheduler
+from engine_support.workflow_parts import BreaksOnce, Interrupted, RecordingScheduler
 from guideway import AsyncEngine, Engine, EngineClosed, GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
 from guideway.api import ModelFolder, Task, WorkflowContext
 from guideway.errors import LimitExceeded, UnsupportedCapability, WorkerLost
@@ -79,6 +79,37 @@ def test_an_interrupt_ends_the_call_of_the_caller_who_drives_and_no_other(bert: 
                 break
         assert Interrupted.at == "" and mine is None
         assert theirs is not None and vectors(theirs) == vectors(engine.embed(texts(6)))
+
+
+@pytest.mark.parametrize("where", ["next", "finished"])
+def test_a_part_that_breaks_once_is_felt_once(bert: Path, where: str) -> None:
+    BreaksOnce.at = where
+    with opened(bert, driver="sync", scheduler=f"{PARTS}:BreaksOnce") as engine:
+        with pytest.raises(ValueError, match="broken"):
+            engine.embed(texts(3))
+        found = engine.embed(texts(3))
+    assert [result.error for result in found] == [None] * 3
+
+
+def test_what_an_interrupted_caller_asked_for_is_not_computed_any_more(
+    bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(bert, driver="sync") as engine:
+        computed: list[int] = []
+        outputs = engine._serving._driver._parts.output_processor  # type: ignore[union-attr]
+        results = outputs.results
+
+        def interrupted(work: Any, output: Any) -> Any:
+            computed.append(len(work))
+            if len(computed) == 1:
+                raise KeyboardInterrupt
+            return results(work, output)
+
+        monkeypatch.setattr(outputs, "results", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.embed(texts(5))
+        assert engine.embed(texts(2))[0].error is None
+    assert computed == [5, 2]
 
 
 def test_drivers_give_identical_results_in_identical_steps(bert: Path) -> None:

@@ -22,6 +22,7 @@ from guideway.json_schema.cursor import JsonCursor
 from guideway.json_schema.exclusion import Exclusion
 from guideway.json_schema.formats import FORMATS, has_format, with_patterns
 from guideway.json_schema.mistakes import check_regex
+from guideway.json_schema.naming import NamesAhead, names_may_run_out
 from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.tags import tag_nodes, tag_schemas
 from guideway.json_schema.walking import Pointer, Schema, resolve, subschemas
@@ -33,6 +34,7 @@ __all__ = [
     "TYPES",
     "Exclusion",
     "JsonCursor",
+    "NamesAhead",
     "Pointer",
     "Schema",
     "WritingRule",
@@ -43,6 +45,7 @@ __all__ = [
     "has_format",
     "keywords",
     "misspelt_keywords",
+    "names_may_run_out",
     "pattern_details",
     "resolve",
     "root_keywords",

@@ -27,6 +27,7 @@ from guideway.json_schema.cursor import (
     Names,
     Place,
 )
+from guideway.json_schema.naming import NamesAhead
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -91,6 +92,7 @@ class WritingRule:
         """Tokens that are otherwise decided by what is open and the names in it."""
         self._lock = Lock()
         self._is_prepared = False
+        self._ahead: NamesAhead | None = None
 
     def prepare(self) -> None:
         """Look at all tokens, once, which takes a while."""
@@ -107,6 +109,13 @@ class WritingRule:
             for place in (STRING, KEY, KEY_START, VALUE):
                 self._find((place, b"", 0))
             self._is_prepared = True
+
+    def ahead(self) -> NamesAhead:
+        """Return what looks ahead where names may run out (`names_may_run_out`)."""
+        with self._lock:
+            if self._ahead is None:
+                self._ahead = NamesAhead(self.after, self._tokens)
+            return self._ahead
 
     def allowed(self, state: JsonCursor) -> Bitmask | None:
         """The tokens that may follow, as a row of a bitmask; None: all may."""

@@ -111,11 +111,13 @@ DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 
 
 @pytest.mark.parametrize(("bound", "left"), [("Maximum", b"2"), ("Minimum", b"4")])
-def test_exclusive_bounds_of_draft_4_hold_for_enum(bound: str, left: bytes) -> None:
+def test_exclusive_bounds_of_draft_4_hold_for_enum_and_const(bound: str, left: bytes) -> None:
+    strategy = Strategy(byte_vocabulary(), {})
     apart = {"$schema": DRAFT_4, bound.lower(): 3, "enum": [2, 3, 4], f"exclusive{bound}": True}
-    strategy, constraint = Strategy(byte_vocabulary(), {}), JsonSchema(apart)
-    assert not strategy.supports(constraint).unenforced
-    assert [text for text in (b"2", b"3", b"4") if _takes(strategy, constraint, text)] == [left]
+    assert not strategy.supports(JsonSchema(apart)).unenforced
+    assert [text for text in (b"2", b"3", b"4") if _takes(strategy, JsonSchema(apart), text)] == [left]
+    with pytest.raises(InvalidGrammar, match="Unsatisfiable"):
+        strategy.compile(JsonSchema({bound.lower(): 3, "const": 3, f"exclusive{bound}": True}))
 
 
 def test_supports_what_it_enforces(strategy: GrammarStrategy) -> None:

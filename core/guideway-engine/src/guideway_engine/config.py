@@ -18,7 +18,7 @@ from guideway.plugins.limits import Limits
 from guideway.plugins.selection import PluginSettings
 
 from guideway_engine.config_sources import Configuration, from_arguments, read_layers
-from guideway_engine.settings import DECODE, KIND_OF, EngineSettings
+from guideway_engine.settings import KIND_OF, EngineSettings, is_decode
 
 __all__ = ["EngineArguments", "EngineConfig", "config_of"]
 
@@ -60,7 +60,7 @@ class EngineConfig(EngineSettings):
         found = []
         for name, kind in KIND_OF.items():
             value = getattr(self, name)
-            if kind == "workflow" and value in (None, DECODE):
+            if kind == "workflow" and (value is None or is_decode(value)):
                 continue
             found += [(kind, address) for address in ([value] if isinstance(value, str) else value)]
         name = component_name("model", self.model)

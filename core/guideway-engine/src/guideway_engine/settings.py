@@ -10,11 +10,11 @@ from guideway.api import OnUnenforced, Whitespace
 from guideway.api.options import Range, check_fields
 from guideway.api.reasoning import ReasoningConfig
 from guideway.errors import InvalidConfiguration
-from guideway.plugins.configuration import Name, Names, Options, freeze_components
+from guideway.plugins.configuration import Name, Names, Options, component_name, freeze_components
 from guideway.plugins.limits import Limits
 from guideway.plugins.selection import PluginSettings
 
-__all__ = ["DECODE", "KIND_OF", "EngineSettings"]
+__all__ = ["DECODE", "KIND_OF", "EngineSettings", "is_decode"]
 
 Positive: TypeAlias = Annotated[int, Range(1)]
 
@@ -23,6 +23,12 @@ DTYPES = ("auto", "float32", "float16", "bfloat16", "float64", "float", "half", 
 
 DECODE = "decode"
 """The workflow that generates text."""
+
+
+def is_decode(workflow: str) -> bool:
+    """Return whether the address of a workflow means `DECODE`."""
+    return component_name("workflow", workflow) == DECODE and workflow.rpartition("/")[0] in ("", "guideway-engine")
+
 
 KIND_OF = {
     "grammar": "grammar",

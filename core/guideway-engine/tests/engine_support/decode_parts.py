@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 from guideway.api import InvalidRequest
 from guideway_engine.decoding.inputs import DecodeInputs
@@ -26,40 +26,30 @@ class NoShouting(DecodeInputs):
         return super().check(prompt, *args, **kwargs)
 
 
-class Told(DecodeRequests):
-    def prepare(self, *args: Any, **kwargs: Any) -> SequenceGroup:
+class ShortestFirst(DecodeRequests):
+    """Starts requests with short prompts first."""
+
+    def prepare(self, submission: Any, *, arrival: int, **rest: Any) -> SequenceGroup:
         asked["request_processor"] += 1
-        return super().prepare(*args, **kwargs)
+        return super().prepare(submission, arrival=arrival + 1_000_000 * len(submission.prompt), **rest)
 
 
-class OneByOne(Scheduler):
-    """Lets a request in when the one before it has ended."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._later: list[SequenceGroup] = []
-
+class Counting(Scheduler):
     def add(self, group: SequenceGroup) -> None:
         asked["scheduler"] += 1
-        self._later.append(group)
-
-    def has_work(self) -> bool:
-        return bool(self._later) or super().has_work()
-
-    def step(self) -> None:
-        if self._later and not super().has_work():
-            super().add(self._later.pop(0))
-        super().step()
+        super().add(group)
 
 
-class Widths(DecodeSteps):
-    """Keeps how many sequences each step has."""
+class Watched(DecodeSteps):
+    """Keeps which requests have a part in steps, in the order in which they come."""
 
-    most = 0
+    order: ClassVar[list[str]] = []
 
     def build(self, works: Any) -> Any:
         asked["step_builder"] += 1
-        Widths.most = max(Widths.most, len(works))
+        for work in works:
+            if (request_id := work.sequence.request.request_id) not in self.order:
+                self.order.append(request_id)
         return super().build(works)
 
 

@@ -83,6 +83,26 @@ class InterruptedOutputs(Embeddings):
         return super().results(work, output)
 
 
+class BreaksOnce(PrefillScheduler):
+    """Raises at the end of the first step, or when it is first asked for one."""
+
+    at: ClassVar[str] = ""
+
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        self._break("next")
+        return super().next(more=more)
+
+    def finished(self, work: Sequence[Prepared]) -> None:
+        self._break("finished")
+        super().finished(work)
+
+    @classmethod
+    def _break(cls, where: str) -> None:
+        if cls.at == where:
+            cls.at = ""
+            raise ValueError("broken")
+
+
 class RecordingScheduler(PrefillScheduler):
     """Remembers what each step held."""
 

@@ -54,8 +54,8 @@ def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
     - formats are patterns, because its own take 29 February of any year, and those that nobody knows are left out: it
       would refuse the schema for one;
     - a ``oneOf`` of which no two branches can hold is an ``anyOf``: it sees few of those, and refuses the others;
-    - ``enum`` and keywords that apply other schemas come last: what stands on both sides of one, such as ``items`` and
-      ``additionalItems``, or a bound and what makes it exclusive in draft 4, it would read apart."""
+    - ``const``, ``enum`` and keywords that apply other schemas come last: what stands on both sides of one, such as
+      ``items`` and ``additionalItems``, or a bound and what makes it exclusive in draft 4, it would read apart."""
     names = constraint.cached(assertions, schema).keywords
     found = with_patterns(schema, names)
     kinds = {name.partition(":")[0] for name in names}
@@ -79,7 +79,7 @@ def _changed(schema: Any) -> Any:
         if exclusion is not None and "oneOf" in node and exclusion.is_exclusive(node):
             any_of = {"anyOf": node.pop("oneOf")}
             node |= {"allOf": [*node.get("allOf", ()), any_of]} if "anyOf" in node else any_of
-        node.update([(keyword, node.pop(keyword)) for keyword in ("enum", *APPLYING) if keyword in node])
+        node.update([(keyword, node.pop(keyword)) for keyword in ("const", "enum", *APPLYING) if keyword in node])
     return copy
 
 

@@ -39,6 +39,8 @@ class LlguidanceCompiled(CompiledGrammar):
         eos_token_id: int,
         nbytes: int,
         rule: WritingRule | None = None,
+        *,
+        looks_ahead: bool = False,
     ) -> None:
         self._parse = parse
         self._template = parse()
@@ -50,6 +52,8 @@ class LlguidanceCompiled(CompiledGrammar):
         """The rule of how JSON is written, where the output is nothing else."""
         if rule is not None:
             rule.prepare()
+        self.ahead = rule.ahead() if rule is not None and looks_ahead else None
+        """Looks ahead where names of properties may run out."""
         self._lock = threading.Lock()
 
     def native(self, *, renew: bool = False) -> LLMatcher:
@@ -127,6 +131,8 @@ class LlguidanceMatcher(Matcher):
             self._mask[:] = 0
         if self._rule is not None and (allowed := self._rule.allowed(self._places[-1])) is not None:
             self._mask &= allowed
+        if self._compiled.ahead is not None:
+            self._compiled.ahead.keep(self._places[-1], self._mask, self._mask_after)
         self._accepting = not self._native.is_error() and self._native.is_accepting()
         # llguidance sets the bit of the tokenizer's own stop token, and of one the grammar names
         words, eos = self._words, self._compiled.eos_token_id
@@ -138,6 +144,15 @@ class LlguidanceMatcher(Matcher):
             else:
                 words[token_id >> 5] &= ~bit
         self._mask_is_current = True
+
+    def _mask_after(self, token_ids: Sequence[int]) -> Bitmask | None:
+        native, row = self._native.deep_copy(), np.zeros_like(self._mask)
+        for token_id in token_ids:
+            native.consume_token(token_id)
+            native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            if native.is_error():
+                return None
+        return row
 
     def _compute_mask(self) -> None:
         self._native.unsafe_compute_mask_ptr(self._address, self._mask.nbytes)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xgrammar as xgr
 from guideway.api import CompiledGrammar, DeadEnd, Matcher
+from guideway.api.bitmask import num_words
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
-    from guideway.json_schema import WritingRule
+    from guideway.json_schema import NamesAhead, WritingRule
 
 NO_TOKEN = "the grammar allows no token of this vocabulary here"
 
@@ -20,7 +21,13 @@ class XgrammarCompiled(CompiledGrammar):
     """A compiled grammar; xgrammar allows any number of matchers and threads to share it."""
 
     def __init__(
-        self, native: xgr.CompiledGrammar, tokens: Sequence[bytes], kind: str, rule: WritingRule | None = None
+        self,
+        native: xgr.CompiledGrammar,
+        tokens: Sequence[bytes],
+        kind: str,
+        rule: WritingRule | None = None,
+        *,
+        looks_ahead: bool = False,
     ) -> None:
         self._native = native
         self._tokens = tokens
@@ -28,10 +35,11 @@ class XgrammarCompiled(CompiledGrammar):
         self._rule = rule
         if rule is not None:
             rule.prepare()
+        self._ahead = rule.ahead() if rule is not None and looks_ahead else None
 
     def matcher(self, stop_token_ids: frozenset[int]) -> XgrammarMatcher:
         native = xgr.GrammarMatcher(self._native, override_stop_tokens=sorted(stop_token_ids))
-        return XgrammarMatcher(native, stop_token_ids, self._tokens, self._rule)
+        return XgrammarMatcher(native, stop_token_ids, self._tokens, self._rule, self._ahead)
 
     @property
     def nbytes(self) -> int:
@@ -39,7 +47,8 @@ class XgrammarCompiled(CompiledGrammar):
 
     def to_bytes(self) -> bytes:
         whitespace = "" if self._rule is None else self._rule.whitespace
-        return f"{self._kind} {whitespace}\n{self._native.serialize_json()}".encode()
+        ahead = "" if self._ahead is None else " ahead"
+        return f"{self._kind} {whitespace}{ahead}\n{self._native.serialize_json()}".encode()
 
 
 class XgrammarMatcher(Matcher):
@@ -51,11 +60,13 @@ class XgrammarMatcher(Matcher):
         stop_token_ids: frozenset[int],
         tokens: Sequence[bytes],
         rule: WritingRule | None,
+        ahead: NamesAhead | None,
     ) -> None:
         self.native = native
         self._stop_token_ids = stop_token_ids
         self._tokens = tokens
         self._rule = rule
+        self._ahead = ahead
         self._places = [] if rule is None else [rule.start]
         """The places in JSON where the output stood after each token, if there is a rule."""
         self._num_accepted = 0
@@ -70,6 +81,9 @@ class XgrammarMatcher(Matcher):
             if self._rule is not None and token_id not in self._stop_token_ids:
                 place = self._rule.after(self._places[-1], token_id)
                 if place is None:
+                    return count
+                ahead = self._ahead
+                if ahead is not None and not ahead.leads_on(self._places[-1], token_id, self._mask_after):
                     return count
             if not native.accept_token(token_id):
                 return count
@@ -92,6 +106,17 @@ class XgrammarMatcher(Matcher):
         """Take from a row that xgrammar filled the tokens by which JSON would be written as it may not be."""
         if self._rule is not None and (allowed := self._rule.allowed(self._places[-1])) is not None:
             words[: allowed.size] &= allowed
+        if self._ahead is not None:
+            self._ahead.keep(self._places[-1], words, self._mask_after)
+
+    def _mask_after(self, token_ids: Sequence[int]) -> Bitmask | None:
+        native = self.native.fork()
+        if not all(map(native.accept_token, token_ids)):
+            return None
+        bitmask = np.empty((1, num_words(len(self._tokens))), dtype=np.int32)
+        native.fill_next_token_bitmask(bitmask, 0)
+        row: Bitmask = bitmask[0]
+        return row
 
     def is_terminated(self) -> bool:
         return bool(self.native.is_terminated())
@@ -110,6 +135,6 @@ class XgrammarMatcher(Matcher):
                 del self._places[-num_tokens:]
 
     def fork(self) -> XgrammarMatcher:
-        other = XgrammarMatcher(self.native.fork(), self._stop_token_ids, self._tokens, self._rule)
+        other = XgrammarMatcher(self.native.fork(), self._stop_token_ids, self._tokens, self._rule, self._ahead)
         other._num_accepted, other._places = self._num_accepted, self._places.copy()
         return other

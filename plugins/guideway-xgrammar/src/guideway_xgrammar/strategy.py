@@ -37,6 +37,7 @@ from guideway.json_schema import (
     WritingRule,
     assertions,
     check_schema,
+    names_may_run_out,
     pattern_details,
     subschemas,
     tag_nodes,
@@ -177,7 +178,8 @@ class Strategy(GrammarStrategy):
             raise
         except (RuntimeError, ValueError, TypeError) as error:
             _refuse(kind, source, error)
-        compiled = XgrammarCompiled(native, compiler.tokens, kind, rule)
+        runs_out = isinstance(constraint, JsonSchema) and constraint.cached(names_may_run_out)
+        compiled = XgrammarCompiled(native, compiler.tokens, kind, rule, looks_ahead=runs_out)
         try:
             compiled.matcher(self._specials).fill_bitmask(allocate(1, self.vocabulary.logits_width), 0)
         except DeadEnd as error:
@@ -233,10 +235,11 @@ class Strategy(GrammarStrategy):
 
     def from_bytes(self, data: bytes) -> XgrammarCompiled:
         head, _, text = data.decode().partition("\n")
-        kind, _, whitespace = head.partition(" ")
+        kind, whitespace, *ahead = head.split(" ")
         compiler = self._json if kind in JSON_KINDS else self._plain
         native = xgr.CompiledGrammar.deserialize_json(text, compiler.tokenizer_info)
-        return XgrammarCompiled(native, compiler.tokens, kind, self._rules.get(cast("Whitespace", whitespace)))
+        rule = self._rules.get(cast("Whitespace", whitespace))
+        return XgrammarCompiled(native, compiler.tokens, kind, rule, looks_ahead=bool(ahead))
 
 
 class _Compiler:

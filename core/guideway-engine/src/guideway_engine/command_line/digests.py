@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -41,7 +40,9 @@ OF_SPEED = frozenset({"driver", "attention", "max_step_tokens", "max_step_reques
 """The options of workflows that decide no result."""
 
 CHARACTERS = 16
-END_BYTES = 1 << 16
+TENSOR_BYTES, MOST_HEADER_BYTES = 1 << 10, 1 << 27
+SETTINGS = frozenset({".json", ".txt", ".model", ".jinja"})
+"""The endings of files beside the weights that decide what a model answers."""
 
 
 def of_jobs(jobs: list[Job], configuration: Configuration) -> dict[str, str]:
@@ -88,7 +89,7 @@ def _settings(built: EngineConfig, names: tuple[str, ...]) -> dict[str, Any]:
     settings = {name: value for name, value in _unlike_defaults(built, EngineConfig).items() if name in names}
     if Path(built.model).expanduser().is_dir():
         folder = Path(built.model).expanduser().resolve()
-        settings["model"] = [str(folder), *map(_of_weights, sorted(folder.glob("*.safetensors")))]
+        settings["model"] = [str(folder), *map(_of_file, sorted(folder.rglob("*")))]
     options = {
         each: {name: value for name, value in given.items() if not (kind == "workflow" and name in OF_SPEED)}
         for each, given in built.options.items()
@@ -98,13 +99,31 @@ def _settings(built: EngineConfig, names: tuple[str, ...]) -> dict[str, Any]:
     return settings | ({"options": options} if options else {})
 
 
-def _of_weights(file: Path) -> list[Any]:
-    """Name, size, and the digest of the end of a file of weights: training changes it, and reading all of a large model
-    would take longer than an answer."""
-    with file.open("rb") as opened:
-        size = opened.seek(0, os.SEEK_END)
-        opened.seek(max(0, size - END_BYTES))
-        return [file.name, size, hashlib.sha256(opened.read()).hexdigest()[:CHARACTERS]]
+def _of_file(path: Path) -> list[Any]:
+    """Name and digest of a file of a model. Of weights it is that of the first bytes of each tensor, which training
+    changes: reading all of a large model would take longer than an answer."""
+    if path.suffix == ".safetensors":
+        return [path.name, _of_tensors(path)]
+    if path.suffix in SETTINGS and path.is_file():
+        return [path.name, hashlib.sha256(path.read_bytes()).hexdigest()]
+    return [path.name]
+
+
+def _of_tensors(path: Path) -> str:
+    """The digest of a file's header and of what begins each tensor. Format: safetensors' documentation, "Format"."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(min(length, MOST_HEADER_BYTES))
+        found.update(header)
+        try:
+            begins = [each["data_offsets"][0] for name, each in json.loads(header).items() if name != "__metadata__"]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            begins = []  # no model of that kind, as loading it will say
+        for begin in begins:
+            file.seek(8 + length + begin)
+            found.update(file.read(TENSOR_BYTES))
+    return found.hexdigest()
 
 
 def _unlike_defaults(values: Any, cls: type) -> dict[str, Any]:

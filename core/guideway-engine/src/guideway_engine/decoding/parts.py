@@ -42,7 +42,8 @@ def make_decoder(config: EngineConfig, plugins: Plugins, on_finish: Callable[[Se
     given = config.options.get(PLUGIN, {})
     places = addresses(DecodeWorkflow, given)
     options_of(DecodeWorkflow, given)
-    classes = {part: _class_of(part, place) for part, place in places.items()}  # before the model costs any time
+    # before the model costs any time; that of workers is imported where they are
+    classes = {part: _class_of(part, place) for part, place in places.items() if part != "runner"}
     found = assemble(config, plugins, worker=places["runner"])
     try:
         with building(PLUGIN):

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from guideway.api.workflow import ModelFolder, Workflow
 from guideway.errors import InvalidConfiguration, PluginError
 from guideway.plugins import Plugins
-from guideway.plugins.configuration import component_name
 from guideway.plugins.selection import denial, resolve
 
 from guideway_engine.config import EngineConfig
 from guideway_engine.decoding.workflow import DecodeWorkflow, is_causal
 from guideway_engine.model_path import model_path
-from guideway_engine.settings import DECODE
+from guideway_engine.settings import DECODE, is_decode
 
 if TYPE_CHECKING:
     from guideway_engine.workflows.serving import Serving
@@ -28,7 +27,7 @@ OURS = "guideway-engine"
 def open_workflow(config: EngineConfig, plugins: Plugins) -> Serving | None:
     """The workflow that the configuration or the model asks for, in service; None: `DECODE`, which the engine itself
     leads through its steps. Raises `InvalidConfiguration` and `PluginError`."""
-    if config.workflow in (None, DECODE):
+    if config.workflow is None or is_decode(config.workflow):
         # all that is not certified is one error: before the model, a plugin too, is asked for
         plugins.require(config.selection(plugins.index))
     model = ModelFolder.read(model_path(config.model, plugins))
@@ -53,8 +52,9 @@ def choose(name: str | None, model: ModelFolder, plugins: Plugins) -> type[Workf
                 return _decode(plugins)
             raise InvalidConfiguration(_unserved(model, said), field="model")
         return _loaded(plugins, name)
-    is_decode = component_name("workflow", name) == DECODE and name.rpartition("/")[0] in ("", OURS)
-    workflow: type[Workflow] = _decode(plugins) if is_decode else plugins.load("workflow", name)
+    if is_decode(name):
+        return _decode(plugins)  # the runner says what it can run
+    workflow: type[Workflow] = plugins.load("workflow", name)
     if why := workflow.supports(model):
         raise InvalidConfiguration(
             f"the workflow {workflow.name!r} cannot serve {model.architecture} ({str(model.path)!r}): {why}",

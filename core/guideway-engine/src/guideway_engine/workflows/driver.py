@@ -71,10 +71,6 @@ class Driver:
         """The callers that are about to add tasks, those that have more to come, and those that wait for a result."""
         self._driving = False
         """True while a caller computes, in the mode ``sync``."""
-        self._tasks: list[Task] = []
-        self._work: list[Prepared] | None = None
-        """The tasks that are being prepared and the work that is being computed in the mode ``sync``: after an
-        interrupt, which ends one caller's turn, they are other callers' too, and the next turn begins with them."""
         self._closed = False
         self.broken: GuidewayError | None = None
         """Why there will be no more results; None: there will be."""
@@ -164,26 +160,42 @@ class Driver:
             if entry.done:
                 return True
             self._driving = True
-        idle = False
+        tasks: list[Task] = []
+        work = None
         try:
             with self._changed:
-                self._tasks = [task for task in self._tasks if task in self._entries]
-                self._tasks = self._tasks or self._parts.scheduler.upcoming()
-            idle = not self._tasks
-            self._prepare(self._tasks)
-            self._tasks = []
-            work = self._work = self._work or self._next()
+                tasks = self._parts.scheduler.upcoming()
+            self._prepare(tasks)
+            work = self._next()
             if work is not None:
-                idle = False
                 self._deliver(work, self._computing.results(work, self._computing.submit(work)))
-                self._work = None
+        except BaseException as error:
+            self._give_back(work, error)
+            raise
         finally:
             with self._changed:
                 self._driving = False
-                if idle and not entry.done:
+                if not tasks and work is None and not entry.done:
                     self._changed.wait(IDLE_SECONDS)  # another caller is about to add what fills the step
                 self._changed.notify_all()
         return entry.done
+
+    def _give_back(self, work: list[Prepared] | None, error: BaseException) -> None:
+        """End the turn of a caller with `error`. It computed for the others, too: where he was interrupted, all that is
+        under way begins again, also what a part was about to hand out; else a part is broken, and all of it ends."""
+        try:
+            named: GuidewayError | None = self._computing.named(error)
+        except BaseException:  # a wish to stop
+            named = None
+        with self._changed:
+            if work is not None and named is None:
+                self._parts.scheduler.finished(work)
+            for task in list(self._entries):
+                self._parts.scheduler.abort(task)
+                if named is None:
+                    self._parts.scheduler.add(task)
+                else:
+                    self._finish(task, named)
 
     # One turn, in one thread or two
 
@@ -219,6 +231,8 @@ class Driver:
     def _admitted(self, request: Prepared | GuidewayError) -> Prepared | GuidewayError:
         """A request that validators let pass, of which observers are told; else why not."""
         if isinstance(request, GuidewayError) or request.task not in self._entries:
+            return request
+        if self._listening.has_started(request.task):  # before an interrupt
             return request
         try:
             admitted = self._listening.admit(request)

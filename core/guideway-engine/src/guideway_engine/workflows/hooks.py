@@ -64,6 +64,10 @@ class Listening:
             validate(plugin, validator, request, self._context)
         return request
 
+    def has_started(self, task: Task) -> bool:
+        """Return whether observers were told that a task has started."""
+        return task in self._under_way
+
     def started(self, task: Task, request: Request) -> None:
         """A request was admitted."""
         if self._observes:

@@ -18,6 +18,9 @@ from guideway_vllm.stock.strategy import EXAMPLES, GRAMMARS, KINDS, StockStrateg
 
 __all__ = ["Xgrammar"]
 
+OF_SEVERAL = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"})
+"""Keywords by which names may be any of several values."""
+
 
 class Xgrammar(StockStrategy):
     """vLLM's backend ``xgrammar``."""
@@ -51,8 +54,9 @@ class Xgrammar(StockStrategy):
         for pointer, node in subschemas(schema):
             names = node.get("propertyNames") if isinstance(node, dict) else None
             values = [*names.get("enum", ()), names.get("const", "")] if isinstance(names, dict) else []
-            if not all(isinstance(value, str) for value in values):
-                return f"{pointer}/propertyNames: xgrammar would write values that are no strings as names"
+            is_known = not (isinstance(names, dict) and names.keys() & OF_SEVERAL)
+            if not (is_known and all(isinstance(value, str) for value in values)):
+                return f"{pointer}/propertyNames: xgrammar may write values that are no strings as names"
         return None
 
     def copied(self, native: Any) -> Any:

@@ -1,0 +1,84 @@
+"""Objects whose names run out: an output ends where another name cannot follow, and never in a dead end."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from guideway.api import CompiledGrammar, JsonSchema, Vocabulary, Whitespace
+from guideway.api.bitmask import allocate, unpack
+from guideway.json_schema import names_may_run_out
+
+from tests.fuzz.examining import STOP, vocabulary
+from tests.support.json_strategies import build
+
+DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}
+FEW = {"type": "object", "patternProperties": {"^[ab]$": DIGIT}, "additionalProperties": False}
+SCHEMAS: list[tuple[str, Any]] = [
+    ("xgrammar", FEW),
+    ("llguidance", FEW),
+    ("xgrammar", {"type": "array", "items": FEW}),
+    ("llguidance", {"type": "array", "items": FEW}),
+    ("xgrammar", {"type": "object", "patternProperties": {"b": DIGIT}}),
+    ("xgrammar", {"type": "object", "propertyNames": {"pattern": "^[ab]{1,2}$"}, "additionalProperties": DIGIT}),
+    ("xgrammar", {"type": "object", "propertyNames": {"enum": ["a", "ab", "b"]}, "additionalProperties": DIGIT}),
+]
+MARKS = set(b'",:ab[]{')
+
+
+def walks(compiled: CompiledGrammar, tokens: Vocabulary, num_walks: int) -> list[str]:
+    """Texts that the masks allow, with as many properties as may be; what a walk ended in after 120 tokens, too."""
+    found = []
+    for seed in range(num_walks):
+        random, matcher, text = Random(seed), compiled.matcher(frozenset({STOP})), b""
+        for _ in range(120):
+            bitmask = allocate(1, tokens.logits_width)
+            matcher.fill_bitmask(bitmask, 0)
+            legal = np.flatnonzero(unpack(bitmask, tokens.logits_width)[0]).tolist()
+            likely = [i for i in legal if i != STOP and set(tokens.tokens[i]) & MARKS]
+            token_id = random.choice(likely or legal)
+            for other in random.sample(range(len(tokens)), 20):
+                if other not in legal:
+                    assert matcher.accept([other]) == 0, "a token that the mask forbids"
+            assert matcher.accept([token_id]) == 1
+            if token_id == STOP:
+                break
+            text += tokens.tokens[token_id]
+        found.append(text.decode())
+    return found
+
+
+@pytest.mark.parametrize("whitespace", ["bounded", "spaced"])
+@pytest.mark.parametrize(("strategy", "schema"), SCHEMAS)
+def test_no_output_comes_to_a_dead_end(strategy: str, schema: Any, whitespace: Whitespace) -> None:
+    tokens = vocabulary()
+    texts = walks(build(strategy, tokens).compile(JsonSchema(schema, whitespace=whitespace)), tokens, 40)
+    if schema is FEW:  # all end, and some have every name there is
+        assert {"a", "b"} in [set(json.loads(text)) for text in texts]
+
+
+def test_a_grammar_that_travels_looks_ahead_as_well() -> None:
+    tokens = vocabulary()
+    built = build("xgrammar", tokens)
+    compiled = built.from_bytes(built.compile(JsonSchema(FEW)).to_bytes())
+    assert {"a", "b"} in [set(json.loads(text)) for text in walks(compiled, tokens, 10)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "may"),
+    [
+        ({"type": "object"}, False),
+        ({"properties": {"a": {}}, "additionalProperties": False}, False),
+        ({"propertyNames": {"minLength": 2, "type": "string"}}, False),
+        ({"propertyNames": True}, False),
+        ({"propertyNames": {"maxLength": 2}}, True),
+        ({"items": [{"patternProperties": {"^a$": {}}}]}, True),
+        ({"$defs": {"a": {"propertyNames": {"enum": ["a"]}}}}, True),
+        (True, False),
+    ],
+)
+def test_which_schemas_are_looked_at(schema: Any, may: bool) -> None:
+    assert names_may_run_out(schema) is may
