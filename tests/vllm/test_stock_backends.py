@@ -29,6 +29,9 @@ from guideway_conformance.subjects import Settings
 from guideway_vllm.stock.probe import stand_in
 from guideway_vllm.stock.server import serving
 
+from tests.across.test_names_run_out import FEW, walks
+from tests.fuzz.examining import vocabulary
+
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}},
@@ -145,6 +148,12 @@ def test_lm_format_enforcer_is_refused_when_the_server_starts() -> None:
 def test_they_take_no_options() -> None:
     with pytest.raises(InvalidConfiguration, match="whitespace"):
         built("vllm_xgrammar", whitespace="any")
+
+
+def test_names_that_run_out_lead_into_no_dead_end() -> None:
+    tokens = vocabulary()
+    compiled = built("vllm_xgrammar", tokens).compile(JsonSchema(FEW))
+    assert {"a", "b"} in [set(json.loads(text)) for text in walks(compiled, tokens, 20)]
 
 
 @pytest.mark.parametrize("name", ["vllm_xgrammar", "vllm_guidance", "vllm_outlines"])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
-    from guideway.json_schema import WritingRule
+    from guideway.json_schema import NamesAhead, WritingRule
 
 __all__ = ["Rows", "StockCompiled", "StockMatcher"]
 
@@ -29,6 +29,8 @@ class Rows:
     """The token by which the backend says that the output is complete."""
     rule: WritingRule | None = None
     """The rule of how JSON is written, where the output is JSON."""
+    ahead: NamesAhead | None = None
+    """Looks ahead where names of properties may run out, of a backend that can fork."""
 
 
 class Backend(Protocol):
@@ -169,6 +171,16 @@ class StockMatcher(Matcher):
                 f"grammar.{self._compiled.strategy.name} refused token {token_id}, which its own mask allows"
             )
 
+    def _mask_after(self, token_ids: Sequence[int]) -> Bitmask | None:
+        native = self._compiled.strategy.copied(self._native)
+        mask = torch.zeros_like(self._tensor)
+        for token_id in token_ids:
+            if not native.accept_tokens("", [token_id]):
+                return None
+            native.fill_bitmask(mask, 0)  # guidance wants it of each token
+        row: Bitmask = mask[0].numpy()
+        return row
+
     def _update(self) -> None:
         if self._is_current:
             return
@@ -185,6 +197,8 @@ class StockMatcher(Matcher):
         if rows.rule is not None and (allowed := rows.rule.allowed(self._places[-1])) is not None:
             common = min(allowed.size, self._mask.shape[1])
             self._mask[0, :common] &= allowed[:common]
+        if rows.ahead is not None:
+            rows.ahead.keep(self._places[-1], self._mask[0], self._mask_after)
         words[eos >> 5] &= ~(1 << (eos & 31))
         for token_id in self._stop_token_ids:
             bit = 1 << (token_id & 31)

@@ -30,7 +30,14 @@ from guideway.api import (
     parse_options,
 )
 from guideway.api.bitmask import allocate
-from guideway.json_schema import WritingRule, check_schema, keywords, pattern_details, tag_schemas
+from guideway.json_schema import (
+    WritingRule,
+    check_schema,
+    keywords,
+    names_may_run_out,
+    pattern_details,
+    tag_schemas,
+)
 from numpy.typing import NDArray
 
 from guideway_vllm.stock.matcher import Rows, StockCompiled
@@ -268,12 +275,14 @@ class StockStrategy(GrammarStrategy):
         known = [bool(token) or specials for token in tokens][: possible.size]
         possible[: len(known)] = known
         words: NDArray[np.int32] = np.packbits(possible, bitorder="little").view("<i4").astype(np.int32)
-        rule = None
+        rule = ahead = None
         if constraint.kind in ("json_schema", "json_object"):
             kept = constraint.spacing in self.whitespace
             rule = self._rules[constraint.spacing if kept and constraint.spacing else "any"]
             rule.prepare()
-        return Rows(words, self._server.tokenizer.eos_token_id, rule)
+            if "fork" in self.capabilities and isinstance(constraint, JsonSchema):
+                ahead = rule.ahead() if constraint.cached(names_may_run_out) else None
+        return Rows(words, self._server.tokenizer.eos_token_id, rule, ahead)
 
 
 def _flexible(vllm_config: Any) -> Any:
