@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from guideway.api import CompiledGrammar, JsonSchema, Vocabulary, Whitespace
 from guideway.api.bitmask import allocate, unpack
-from guideway.json_schema import names_may_run_out
+from guideway.json_schema import assertions, names_may_run_out
 
 from tests.fuzz.examining import STOP, vocabulary
 from tests.support.json_strategies import build
@@ -25,6 +25,7 @@ SCHEMAS: list[tuple[str, Any]] = [
     ("xgrammar", {"type": "object", "patternProperties": {"b": DIGIT}}),
     ("xgrammar", {"type": "object", "propertyNames": {"pattern": "^[ab]{1,2}$"}, "additionalProperties": DIGIT}),
     ("xgrammar", {"type": "object", "propertyNames": {"enum": ["a", "ab", "b"]}, "additionalProperties": DIGIT}),
+    ("xgrammar", {"type": "object", "propertyNames": {"enum": ['"', '"a', "\\b"]}, "additionalProperties": DIGIT}),
 ]
 MARKS = set(b'",:ab[]{')
 
@@ -72,13 +73,13 @@ def test_a_grammar_that_travels_looks_ahead_as_well() -> None:
     [
         ({"type": "object"}, False),
         ({"properties": {"a": {}}, "additionalProperties": False}, False),
-        ({"propertyNames": {"minLength": 2, "type": "string"}}, False),
-        ({"propertyNames": True}, False),
+        ({"propertyNames": {"type": "string", "maxLength": 2}}, True),
         ({"propertyNames": {"maxLength": 2}}, True),
         ({"items": [{"patternProperties": {"^a$": {}}}]}, True),
+        ({"patternProperties": {"^a$": {}, "b": {}}}, True),
         ({"$defs": {"a": {"propertyNames": {"enum": ["a"]}}}}, True),
         (True, False),
     ],
 )
 def test_which_schemas_are_looked_at(schema: Any, may: bool) -> None:
-    assert names_may_run_out(schema) is may
+    assert names_may_run_out(assertions(schema).keywords) is may

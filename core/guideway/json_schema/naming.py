@@ -9,13 +9,12 @@ names that stood before, so one looks ahead here: through the names that begin a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from guideway.json_schema.cursor import DUE, KEY, KEY_START, JsonCursor
-from guideway.json_schema.walking import Schema, subschemas
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
@@ -32,26 +31,19 @@ After = Callable[[JsonCursor, int], "JsonCursor | None"]
 MOST_MASKS = 64
 """Masks that are computed for one row, at most; places that are left then count as leading on."""
 
-ENTERING = re.compile(rb'(?:\A|,)[ \t\n\r]*(?:"(?:[^"\\]|\\.)*)?\Z', re.DOTALL)
+ENTERING = re.compile(rb'(?:\A|,)[ \t\n\r]*(?:"(?:[^"\\]|\\.)*\\?)?\Z', re.DOTALL)
 """A token after which an output may stand inside a name, or before one."""
 
-LIMITLESS: Final = frozenset({"type", "minLength", "title", "description", "$comment"})
-"""Keywords of ``propertyNames`` after which a name can always go on."""
+RUNNING_OUT: Final = frozenset(
+    {"patternProperties", "patternProperties:several", "propertyNames", "propertyNames:untyped"}
+)
 
 
-def names_may_run_out(schema: Schema) -> bool:
-    """Return whether an object of a checked schema may have as many names as there are, or such that no longer one
-    begins with: where ``propertyNames`` limits them, or ``patternProperties`` says how they end. (xgrammar takes a
-    pattern for all of a name, and that it need not begin or end one is why no pattern is left out here.)"""
-    for _, node in subschemas(schema):
-        if not isinstance(node, Mapping):
-            continue
-        names = node.get("propertyNames", True)
-        if isinstance(names, Mapping) and not names.keys() <= LIMITLESS:
-            return True
-        if node.get("patternProperties"):
-            return True
-    return False
+def names_may_run_out(keywords: Collection[str]) -> bool:
+    """Return whether an object of a schema with these `assertions` may have as many names as there are, or such that no
+    longer one begins with: where ``propertyNames`` limits them, or ``patternProperties`` says how they end. (xgrammar
+    takes a pattern for all of a name, and that it need not begin or end one is why no pattern is left out here.)"""
+    return not RUNNING_OUT.isdisjoint(keywords)
 
 
 class NamesAhead:
@@ -63,7 +55,7 @@ class NamesAhead:
         self._entering = np.array([i for i, token in enumerate(tokens) if ENTERING.search(token)], dtype=np.int64)
         self._by_text: dict[bytes, list[int]] = {}
         for token_id, token in enumerate(tokens):
-            if token and b'"' not in token:
+            if token:
                 self._by_text.setdefault(token, []).append(token_id)
 
     def keep(self, state: JsonCursor, words: Bitmask, mask_after: MaskAfter) -> None:

@@ -178,7 +178,7 @@ class Strategy(GrammarStrategy):
             raise
         except (RuntimeError, ValueError, TypeError) as error:
             _refuse(kind, source, error)
-        runs_out = isinstance(constraint, JsonSchema) and constraint.cached(names_may_run_out)
+        runs_out = isinstance(constraint, JsonSchema) and names_may_run_out(constraint.cached(assertions).keywords)
         compiled = XgrammarCompiled(native, compiler.tokens, kind, rule, looks_ahead=runs_out)
         try:
             compiled.matcher(self._specials).fill_bitmask(allocate(1, self.vocabulary.logits_width), 0)

@@ -32,6 +32,7 @@ from guideway.api import (
 from guideway.api.bitmask import allocate
 from guideway.json_schema import (
     WritingRule,
+    assertions,
     check_schema,
     keywords,
     names_may_run_out,
@@ -281,7 +282,7 @@ class StockStrategy(GrammarStrategy):
             rule = self._rules[constraint.spacing if kept and constraint.spacing else "any"]
             rule.prepare()
             if "fork" in self.capabilities and isinstance(constraint, JsonSchema):
-                ahead = rule.ahead() if constraint.cached(names_may_run_out) else None
+                ahead = rule.ahead() if names_may_run_out(constraint.cached(assertions).keywords) else None
         return Rows(words, self._server.tokenizer.eos_token_id, rule, ahead)
 
 
