@@ -91,7 +91,9 @@ def run(
     while goes_on():
         ours, theirs = context.Pipe(duplex=False)
         minimize = len(found.silent) < MOST_MINIMIZED
-        process = context.Process(target=_write_and_examine, args=(theirs, examiner, coverage, seed, number, minimize))
+        process = context.Process(
+            target=_write_and_examine, args=(ours, theirs, examiner, coverage, seed, number, minimize)
+        )
         process.start()
         theirs.close()
         try:
@@ -129,8 +131,15 @@ def _count(found: Found, coverage: Coverage, written: _Written, tell: Callable[[
 
 
 def _write_and_examine(
-    connection: Connection, examiner: Examiner, coverage: Coverage, seed: str, number: int, minimize: bool
+    others: Connection,
+    connection: Connection,
+    examiner: Examiner,
+    coverage: Coverage,
+    seed: str,
+    number: int,
+    minimize: bool,
 ) -> None:
+    others.close()  # so that sending fails once nobody reads any more
     names = supported(examiner.name)
     while True:
         # of all threads; and it ends the process, because native code does not see a Python handler
