@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -66,6 +67,13 @@ def test_a_grammar_that_travels_looks_ahead_as_well() -> None:
     built = build("xgrammar", tokens)
     compiled = built.from_bytes(built.compile(JsonSchema(FEW)).to_bytes())
     assert {"a", "b"} in [set(json.loads(text)) for text in walks(compiled, tokens, 10)]
+
+
+@pytest.mark.parametrize("strategy", ["xgrammar", "llguidance"])
+def test_logits_may_be_wider_than_the_vocabulary(strategy: str) -> None:
+    tokens = replace(vocabulary(), logits_width=vocabulary().logits_width + 100)
+    texts = walks(build(strategy, tokens).compile(JsonSchema(FEW)), tokens, 10)
+    assert {"a", "b"} in [set(json.loads(text)) for text in texts]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ class XgrammarCompiled(CompiledGrammar):
 
     def matcher(self, stop_token_ids: frozenset[int]) -> XgrammarMatcher:
         native = xgr.GrammarMatcher(self._native, override_stop_tokens=sorted(stop_token_ids))
-        return XgrammarMatcher(native, stop_token_ids, self._tokens, self._rule, self._ahead)
+        width = self._native.tokenizer_info.vocab_size
+        return XgrammarMatcher(native, stop_token_ids, self._tokens, self._rule, self._ahead, width)
 
     @property
     def nbytes(self) -> int:
@@ -61,12 +62,15 @@ class XgrammarMatcher(Matcher):
         tokens: Sequence[bytes],
         rule: WritingRule | None,
         ahead: NamesAhead | None,
+        width: int,
     ) -> None:
         self.native = native
         self._stop_token_ids = stop_token_ids
         self._tokens = tokens
         self._rule = rule
         self._ahead = ahead
+        self._width = width
+        """The tokens of a row, as xgrammar has it: those of the logits."""
         self._places = [] if rule is None else [rule.start]
         """The places in JSON where the output stood after each token, if there is a rule."""
         self._num_accepted = 0
@@ -113,7 +117,7 @@ class XgrammarMatcher(Matcher):
         native = self.native.fork()
         if not all(map(native.accept_token, token_ids)):
             return None
-        bitmask = np.empty((1, num_words(len(self._tokens))), dtype=np.int32)
+        bitmask = np.empty((1, num_words(self._width)), dtype=np.int32)
         native.fill_next_token_bitmask(bitmask, 0)
         row: Bitmask = bitmask[0]
         return row
@@ -135,6 +139,8 @@ class XgrammarMatcher(Matcher):
                 del self._places[-num_tokens:]
 
     def fork(self) -> XgrammarMatcher:
-        other = XgrammarMatcher(self.native.fork(), self._stop_token_ids, self._tokens, self._rule, self._ahead)
+        other = XgrammarMatcher(
+            self.native.fork(), self._stop_token_ids, self._tokens, self._rule, self._ahead, self._width
+        )
         other._num_accepted, other._places = self._num_accepted, self._places.copy()
         return other
