@@ -72,11 +72,19 @@ def test_an_interrupt_ends_the_call_of_the_caller_who_drives_and_no_other(bert: 
 
     Interrupted.at = where
     with opened(bert, driver="sync", max_step_requests=64, **parts) as engine, ThreadPoolExecutor(1) as pool:
-        for _ in range(100):  # until it is the main thread that drives, which alone is interrupted
-            other = pool.submit(call, engine, "first")
-            mine, theirs = call(engine, "second"), other.result(60)
-            if not Interrupted.at:
-                break
+        driver = engine._serving._driver  # type: ignore[union-attr]
+        turn, interrupted = driver._turn, threading.Event()
+
+        def main_thread_first(entry: Any) -> bool:
+            if threading.current_thread() is not threading.main_thread():
+                interrupted.wait(30)
+            return turn(entry)
+
+        driver._turn = main_thread_first  # type: ignore[method-assign]
+        other = pool.submit(call, engine, "first")
+        mine = call(engine, "second")
+        interrupted.set()
+        theirs = other.result(60)
         assert Interrupted.at == "" and mine is None
         assert theirs is not None and vectors(theirs) == vectors(engine.embed(texts(6)))
 
