@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from guideway.api import CompiledGrammar, JsonSchema, Vocabulary, Whitespace
 from guideway.api.bitmask import allocate, unpack
-from guideway.json_schema import assertions, names_may_run_out
+from guideway.json_schema import names_may_run_out
 
 from tests.fuzz.examining import STOP, vocabulary
 from tests.support.json_strategies import build
@@ -69,6 +69,22 @@ def test_a_grammar_that_travels_looks_ahead_as_well() -> None:
     assert {"a", "b"} in [set(json.loads(text)) for text in walks(compiled, tokens, 10)]
 
 
+@pytest.mark.parametrize("num_names", [59, 60])
+def test_the_last_of_many_names_that_begin_alike_is_found(num_names: int) -> None:
+    tokens = vocabulary()
+    names = [f"n{i:02}" for i in range(60)]
+    schema = {"type": "object", "propertyNames": {"enum": names}, "additionalProperties": DIGIT}
+    matcher = build("xgrammar", tokens).compile(JsonSchema(schema)).matcher(frozenset({STOP}))
+    text = "{" + ",".join(f'"{name}":1' for name in names[:num_names])
+    assert matcher.accept([*text.encode()]) == len(text)
+    bitmask = allocate(1, tokens.logits_width)
+    matcher.fill_bitmask(bitmask, 0)
+    legal = unpack(bitmask, tokens.logits_width)[0]
+    assert bool(legal[ord(",")]) is (num_names < 60) and legal[ord("}")]
+    for token_id in range(len(tokens)):  # what accepts looks ahead by itself, and comes to the same
+        assert matcher.fork().accept([token_id]) == legal[token_id], tokens.tokens[token_id]
+
+
 @pytest.mark.parametrize("strategy", ["xgrammar", "llguidance"])
 def test_logits_may_be_wider_than_the_vocabulary(strategy: str) -> None:
     tokens = replace(vocabulary(), logits_width=vocabulary().logits_width + 100)
@@ -90,4 +106,4 @@ def test_logits_may_be_wider_than_the_vocabulary(strategy: str) -> None:
     ],
 )
 def test_which_schemas_are_looked_at(schema: Any, may: bool) -> None:
-    assert names_may_run_out(assertions(schema).keywords) is may
+    assert names_may_run_out(JsonSchema(schema)) is may

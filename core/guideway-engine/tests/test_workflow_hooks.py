@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from engine_support.encoders import encoder, stored, texts
 from engine_support.listening import CONTEXTS, HEARD
-from engine_support.workflow_parts import Gate
+from engine_support.workflow_parts import BreaksOnce, Gate
 from guideway import Engine, FinishReason, PluginSettings
 
 from tests.support.distributions import install
@@ -109,3 +109,12 @@ def test_pairs_and_arrays_are_shown_as_tuples(bert: Path, tmp_path: Path) -> Non
     assert [each.prompt for each in heard("submission")] == [("w1", "w2"), (2, 6, 3)]
     assert [each.prompt_token_ids for each in heard("submission")] == [None, (2, 6, 3)]
     assert [each.task for each in heard("started")] == ["rerank", "embed"]
+
+
+def test_where_a_part_breaks_observers_hear_the_end_of_all(bert: Path) -> None:
+    BreaksOnce.at = "finished"
+    with opened(bert, "sync", scheduler="engine_support.workflow_parts:BreaksOnce") as engine:
+        with pytest.raises(ValueError, match="broken"):
+            engine.embed(["w1", "w2"])
+        assert len(heard("started")) == len(heard("finished")) == 2
+        assert engine.embed("w3")[0].error is None

@@ -25,11 +25,12 @@ from guideway.json_schema.mistakes import check_regex
 from guideway.json_schema.naming import NamesAhead, names_may_run_out
 from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.tags import tag_nodes, tag_schemas
-from guideway.json_schema.walking import Pointer, Schema, resolve, subschemas
+from guideway.json_schema.walking import IN_PLACE_APPLICATORS, Pointer, Schema, resolve, subschemas
 from guideway.json_schema.writing import WritingRule
 
 __all__ = [
     "FORMATS",
+    "IN_PLACE_APPLICATORS",
     "KEYWORDS",
     "TYPES",
     "Exclusion",

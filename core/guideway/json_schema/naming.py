@@ -9,11 +9,13 @@ names that stood before, so one looks ahead here: through the names that begin a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from guideway.api.types import Constraint, JsonSchema
+from guideway.json_schema.assertions import assertions
 from guideway.json_schema.cursor import DUE, KEY, KEY_START, JsonCursor
 
 if TYPE_CHECKING:
@@ -28,8 +30,9 @@ the output stands does not change."""
 After = Callable[[JsonCursor, int], "JsonCursor | None"]
 """Gives the state after a token; None if it may not follow."""
 
-MOST_MASKS = 64
-"""Masks that are computed for one row, at most; places that are left then count as leading on."""
+MOST_MASKS = 256
+"""Masks that are computed for one place, at most; if they do not tell, it counts as leading on. The bound is that of
+each place by itself, so that a row and `NamesAhead.leads_on` agree."""
 
 ENTERING = re.compile(rb'(?:\A|,)[ \t\n\r]*(?:"(?:[^"\\]|\\.)*\\?)?\Z', re.DOTALL)
 """A token after which an output may stand inside a name, or before one."""
@@ -39,11 +42,11 @@ RUNNING_OUT: Final = frozenset(
 )
 
 
-def names_may_run_out(keywords: Collection[str]) -> bool:
-    """Return whether an object of a schema with these `assertions` may have as many names as there are, or such that no
-    longer one begins with: where ``propertyNames`` limits them, or ``patternProperties`` says how they end. (xgrammar
-    takes a pattern for all of a name, and that it need not begin or end one is why no pattern is left out here.)"""
-    return not RUNNING_OUT.isdisjoint(keywords)
+def names_may_run_out(constraint: Constraint) -> bool:
+    """Return whether an object of a checked schema may have as many names as there are, or such that no longer one
+    begins with: where ``propertyNames`` limits them, or ``patternProperties`` says how they end. (xgrammar takes a
+    pattern for all of a name, and that it need not begin or end one is why no pattern is left out here.)"""
+    return isinstance(constraint, JsonSchema) and not RUNNING_OUT.isdisjoint(constraint.cached(assertions).keywords)
 
 
 class NamesAhead:
@@ -92,7 +95,7 @@ class _Search:
     def __init__(self, after: After, mask_after: MaskAfter) -> None:
         self._after = after
         self._mask_after = mask_after
-        self._left = MOST_MASKS
+        self._left = 0
         self._verdicts: dict[Any, bool] = {}
 
     def leads_on(self, state: JsonCursor, token_id: int) -> bool:
@@ -101,6 +104,7 @@ class _Search:
             return True
         where = (after.place, after.name, after.open)
         if where not in self._verdicts:
+            self._left = MOST_MASKS
             self._verdicts[where] = self._has_name(after, (token_id,))
         return self._verdicts[where]
 

@@ -8,7 +8,18 @@ from urllib.parse import unquote
 
 from guideway.errors import InvalidGrammar
 
-__all__ = ["Chain", "Pointer", "Resource", "Schema", "ignores_beside_ref", "refuse", "resolve", "subschemas", "walk"]
+__all__ = [
+    "IN_PLACE_APPLICATORS",
+    "Chain",
+    "Pointer",
+    "Resource",
+    "Schema",
+    "ignores_beside_ref",
+    "refuse",
+    "resolve",
+    "subschemas",
+    "walk",
+]
 
 Schema: TypeAlias = Mapping[str, Any] | bool
 
@@ -42,6 +53,10 @@ class Pointer:
             chain, part = chain
             parts.append(str(part).replace("~", "~0").replace("/", "~1"))
         return "/".join(["#", *reversed(parts)])
+
+
+IN_PLACE_APPLICATORS = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"})
+"""Keywords that apply other schemas to the same value (JSON Schema 2020-12, Core, section 10.2, and references)."""
 
 
 def subschemas(schema: Schema) -> Iterator[tuple[Pointer, Schema]]:

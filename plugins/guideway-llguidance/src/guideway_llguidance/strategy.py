@@ -28,7 +28,7 @@ from guideway.api import (
     excerpt,
     parse_options,
 )
-from guideway.json_schema import WritingRule, assertions, names_may_run_out
+from guideway.json_schema import WritingRule, names_may_run_out
 from guideway.json_schema.prober import SupportTable, byte_vocabulary, probe
 from llguidance import LLMatcher, LLParserLimits
 
@@ -114,9 +114,9 @@ class Strategy(GrammarStrategy):
         parse = partial(self._parse, kind, grammar)
         # one JSON text from end to end, whose bytes tell where names are
         rule = self._rules[constraint.spacing] if isinstance(constraint, JsonSchema | JsonObject) else None
-        runs_out = isinstance(constraint, JsonSchema) and names_may_run_out(constraint.cached(assertions).keywords)
+        ahead = names_may_run_out(constraint)
         return LlguidanceCompiled(
-            parse, self._tokenizer, self.vocabulary, self._eos_token_id, nbytes, rule, looks_ahead=runs_out
+            parse, self._tokenizer, self.vocabulary, self._eos_token_id, nbytes, rule, looks_ahead=ahead
         )
 
     def _parse(self, kind: str, grammar: str) -> LLMatcher:

@@ -33,6 +33,7 @@ from guideway.api import (
 )
 from guideway.api.bitmask import allocate, empty_rows, num_words
 from guideway.json_schema import (
+    IN_PLACE_APPLICATORS,
     Schema,
     WritingRule,
     assertions,
@@ -178,8 +179,7 @@ class Strategy(GrammarStrategy):
             raise
         except (RuntimeError, ValueError, TypeError) as error:
             _refuse(kind, source, error)
-        runs_out = isinstance(constraint, JsonSchema) and names_may_run_out(constraint.cached(assertions).keywords)
-        compiled = XgrammarCompiled(native, compiler.tokens, kind, rule, looks_ahead=runs_out)
+        compiled = XgrammarCompiled(native, compiler.tokens, kind, rule, looks_ahead=names_may_run_out(constraint))
         try:
             compiled.matcher(self._specials).fill_bitmask(allocate(1, self.vocabulary.logits_width), 0)
         except DeadEnd as error:
@@ -323,7 +323,7 @@ def _with_string_names(schema: Schema) -> Schema:
         if names is True:
             del node["propertyNames"]
             continue
-        if isinstance(names, dict) and not names.keys() & _OF_SEVERAL:
+        if isinstance(names, dict) and not names.keys() & IN_PLACE_APPLICATORS:  # beside which a `type` may be lost
             names.setdefault("type", "string")
         if not isinstance(names, dict) or names.get("type") != "string":
             raise UnsupportedGrammar(
@@ -342,10 +342,6 @@ def _keep_strings(names: dict[str, Any], pointer: str) -> None:
             raise UnsupportedGrammar(f"{pointer}/{keyword}: no name of a property is such a value", feature=keyword)
         if keyword == "enum" and values is not None:
             names["enum"] = strings
-
-
-_OF_SEVERAL = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"})
-"""Keywords beside which a ``type`` may be lost."""
 
 
 def _as_asked(tag: Any, constraint: StructuralTag) -> Any:

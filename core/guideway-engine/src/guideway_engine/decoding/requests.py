@@ -16,7 +16,7 @@ from guideway_engine.prompts import PromptReader, Read
 from guideway_engine.scheduling.sequence import SequenceGroup
 from guideway_engine.settings import EngineSettings
 
-__all__ = ["DecodeRequests", "demand", "make_group"]
+__all__ = ["DecodeRequests", "demand"]
 
 
 class DecodeRequests:
@@ -48,9 +48,7 @@ class DecodeRequests:
         )
         admission = self._runtime.admit(request)
         try:
-            return make_group(
-                admission, self._runtime.context, self._settings, arrival=arrival, inbox=inbox, parse=parse
-            )
+            return _group(admission, self._runtime.context, self._settings, arrival=arrival, inbox=inbox, parse=parse)
         except BaseException:
             self.withdraw(admission)
             raise
@@ -61,7 +59,7 @@ class DecodeRequests:
             self._runtime.abandon(admission)
 
 
-def make_group(
+def _group(
     admission: Admission,
     context: ModifierContext,
     settings: EngineSettings,

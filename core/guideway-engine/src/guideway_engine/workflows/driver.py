@@ -187,15 +187,15 @@ class Driver:
             named: GuidewayError | None = self._computing.named(error)
         except BaseException:  # a wish to stop
             named = None
+        if named is not None:
+            self._end_under_way(named)
+            return
         with self._changed:
-            if work is not None and named is None:
+            if work is not None:
                 self._parts.scheduler.finished(work)
-            for task in list(self._entries):
+            for task in self._entries:
                 self._parts.scheduler.abort(task)
-                if named is None:
-                    self._parts.scheduler.add(task)
-                else:
-                    self._finish(task, named)
+                self._parts.scheduler.add(task)
 
     # One turn, in one thread or two
 
@@ -325,10 +325,19 @@ class Driver:
     def _end_all(self, error: GuidewayError) -> None:
         with self._changed:
             self._closed = True
-            ended = list(self._entries)
+        self._end_under_way(error)
+
+    def _end_under_way(self, error: GuidewayError) -> None:
+        """End every task with `error`, whatever the scheduler does when it is told."""
+        ended: list[Task] = []
+        try:
+            with self._changed:
+                ended += self._entries
+                for task in ended:
+                    self._finish(task, error)
+                self._changed.notify_all()
+                for task in ended:
+                    self._parts.scheduler.abort(task)
+        finally:
             for task in ended:
-                self._parts.scheduler.abort(task)
-                self._finish(task, error)
-            self._changed.notify_all()
-        for task in ended:
-            self._listening.ended(task, error)
+                self._listening.ended(task, error)

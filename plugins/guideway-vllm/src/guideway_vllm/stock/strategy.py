@@ -32,7 +32,6 @@ from guideway.api import (
 from guideway.api.bitmask import allocate
 from guideway.json_schema import (
     WritingRule,
-    assertions,
     check_schema,
     keywords,
     names_may_run_out,
@@ -281,8 +280,8 @@ class StockStrategy(GrammarStrategy):
             kept = constraint.spacing in self.whitespace
             rule = self._rules[constraint.spacing if kept and constraint.spacing else "any"]
             rule.prepare()
-            if "fork" in self.capabilities and isinstance(constraint, JsonSchema):
-                ahead = rule.ahead() if names_may_run_out(constraint.cached(assertions).keywords) else None
+            if "fork" in self.capabilities and names_may_run_out(constraint):
+                ahead = rule.ahead()
         return Rows(words, self._server.tokenizer.eos_token_id, rule, ahead)
 
 

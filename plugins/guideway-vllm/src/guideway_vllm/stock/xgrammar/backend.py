@@ -12,14 +12,11 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from guideway.api import GrammarExample, Whitespace
-from guideway.json_schema import subschemas
+from guideway.json_schema import IN_PLACE_APPLICATORS, subschemas
 
 from guideway_vllm.stock.strategy import EXAMPLES, GRAMMARS, KINDS, StockStrategy
 
 __all__ = ["Xgrammar"]
-
-OF_SEVERAL = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"})
-"""Keywords by which names may be any of several values."""
 
 
 class Xgrammar(StockStrategy):
@@ -54,7 +51,7 @@ class Xgrammar(StockStrategy):
         for pointer, node in subschemas(schema):
             names = node.get("propertyNames") if isinstance(node, dict) else None
             values = [*names.get("enum", ()), names.get("const", "")] if isinstance(names, dict) else []
-            is_known = not (isinstance(names, dict) and names.keys() & OF_SEVERAL)
+            is_known = not (isinstance(names, dict) and names.keys() & IN_PLACE_APPLICATORS)
             if not (is_known and all(isinstance(value, str) for value in values)):
                 return f"{pointer}/propertyNames: xgrammar may write values that are no strings as names"
         return None
