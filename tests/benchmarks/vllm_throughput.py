@@ -7,7 +7,9 @@ its own with an engine in it, kept for the whole run, and guideway's two sides a
 strategies in vLLM's own process; they take turns over the same requests, greedily, with one thread. What counts is the
 CPU time, of the process tree, of a whole `LLM.generate`: admission, compilation, prefill, steps and detokenization. The
 schemas of the small batches cannot end before `max_tokens`, so all sides take the same number of steps. With FOLDER the
-pinned model (see `pinned_model.py`) decodes a batch of 32 under as many schemas of ``jsonschemabench_sample.jsonl``.
+pinned model (see `pinned_model.py`) decodes a batch of 32 under as many schemas of ``jsonschemabench_sample.jsonl``,
+with a budget that is tight for most of them and with a larger one: stock cuts what has not ended by then, and guideway
+completes it, with fewer tokens.
 """
 
 from __future__ import annotations
@@ -78,12 +80,12 @@ def main() -> None:
         serve(json.loads(options.child))
         return
     lines = [*header(options), ""]
-    cases = [("demo", backend, [16, 64]) for backend in STRATEGY]
+    cases = [("demo", backend, [(16, 64), (64, 64)]) for backend in STRATEGY]
     if options.corpora:
-        cases.append(("pinned", "guidance", [32]))
-    for model, backend, batches in cases:
+        cases.append(("pinned", "guidance", [(32, 32), (32, 160)]))
+    for model, backend, sizes in cases:
         if options.only in (model, backend, ""):
-            lines += compare(model, backend, batches, options)
+            lines += compare(model, backend, sizes, options)
     text = "\n".join(lines) + "\n"
     sys.stdout.write(text)
     if options.write and not options.only:
@@ -106,41 +108,43 @@ def header(options: argparse.Namespace) -> list[str]:
     ]
 
 
-def compare(model: str, backend: str, batches: list[int], options: argparse.Namespace) -> list[str]:
-    """The lines of one comparison."""
+def compare(model: str, backend: str, sizes: list[tuple[int, int]], options: argparse.Namespace) -> list[str]:
+    """The lines of one comparison, for each size of a batch and number of tokens that a request may have."""
     sides = {}
     for side, guideway in SIDES.items():
         asked = {
             "guideway": guideway,
             "backend": backend,
             "model": model,
-            "max_num_seqs": max(batches),
+            "max_num_seqs": max(batch for batch, _ in sizes),
             "corpora": options.corpora and str(options.corpora),
             "models": str(options.models),
         }
         sides[side] = Child(asked)
     lines = []
-    for batch in batches:
+    for batch, budget in sizes:
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for side in sides:
-            sides[side].ask(batch)  # whatever is made at the first use
+            sides[side].ask(batch, budget)  # whatever is made at the first use
         for i in range(options.pairs):
             for side in [*list(sides)[i % 3 :], *list(sides)[: i % 3]]:
-                runs[side].append(sides[side].ask(batch))
-                sys.stderr.write(f"{model} {backend} {batch} {side}: {runs[side][-1]['rate']:.0f} tokens/s\n")
-        lines += table(model, backend, batch, runs)
+                runs[side].append(sides[side].ask(batch, budget))
+                sys.stderr.write(f"{model} {backend} {batch} {budget} {side}: {runs[side][-1]['rate']:.0f} tokens/s\n")
+        lines += table(model, backend, batch, budget, runs)
     for child in sides.values():
         child.close()
     return lines
 
 
-def table(model: str, backend: str, batch: int, runs: dict[str, list[dict[str, Any]]]) -> list[str]:
+def table(model: str, backend: str, batch: int, budget: int, runs: dict[str, list[dict[str, Any]]]) -> list[str]:
     same = runs["guideway"][-1]["token_ids"] == runs["stock"][-1]["token_ids"]
     lines = [
         "",
-        f"## {model} model, {backend}, batch of {batch}",
+        f"## {model} model, {backend}, batch of {batch}, at most {budget} tokens each",
         "",
-        "The same tokens." if same else "Not the same tokens: the two write white space differently.",
+        "The same tokens."
+        if same
+        else "Not the same tokens: white space is written differently, or outputs completed.",
         "",
         f"| | over stock | tokens per CPU second | tokens | {' | '.join(PARTS)} | step |",
         f"|---|---|---|---|{'---|' * (len(PARTS) + 1)}",
@@ -172,9 +176,9 @@ class Child:
                 return json.loads(line[2:])
         raise RuntimeError("one side died; its log is above")
 
-    def ask(self, batch: int) -> Any:
+    def ask(self, batch: int, budget: int) -> Any:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{batch}\n")
+        self._process.stdin.write(f"{batch} {budget}\n")
         self._process.stdin.flush()
         return self.read()
 
@@ -197,7 +201,8 @@ def serve(asked: dict[str, Any]) -> None:
     parts = watch(llm)
     answer(None)
     for line in sys.stdin:
-        asks = [requests(asked, int(line)) for _ in range(AT_ONCE[int(line)])]
+        batch, budget = map(int, line.split())
+        asks = [requests(asked, batch, budget) for _ in range(AT_ONCE[batch])]
         parts.clear()
         of_hosts, start = seconds_of(tree(os.getpid()) - {os.getpid()}), seconds_of_tree()
         answers = [llm.generate(prompts, params, use_tqdm=False) for prompts, params in asks]
@@ -226,22 +231,20 @@ def model_folder(asked: dict[str, Any]) -> str:
     return str(pinned_model(Path(asked["models"])))
 
 
-def requests(asked: dict[str, Any], batch: int) -> tuple[list[Any], list[Any]]:
-    """Prompts and parameters of a batch, always the same."""
+def requests(asked: dict[str, Any], batch: int, budget: int) -> tuple[list[Any], list[Any]]:
+    """Prompts and parameters of a batch, always the same, of at most `budget` tokens each."""
     from vllm import SamplingParams, TokensPrompt
     from vllm.sampling_params import StructuredOutputsParams
 
     if asked["model"] == "demo":
         schemas = [{"type": "array", "items": ITEM, "minItems": 20 + i % 4} for i in range(batch)]
         prompts: list[Any] = [f"Customer {i}: Anna Berg, aged {20 + i}." for i in range(batch)]
-        length = 64
     else:
         corpus = Path(asked["corpora"]) / "jsonschemabench_sample.jsonl"
         schemas = served(corpus)[:batch]
         prompts = [TokensPrompt(prompt_token_ids=[1000 + 37 * i + j for j in range(32)]) for i in range(batch)]
-        length = 32
     params = [
-        SamplingParams(temperature=0, max_tokens=length, structured_outputs=StructuredOutputsParams(json=schema))
+        SamplingParams(temperature=0, max_tokens=budget, structured_outputs=StructuredOutputsParams(json=schema))
         for schema in schemas
     ]
     return prompts, params

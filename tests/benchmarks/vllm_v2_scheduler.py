@@ -133,9 +133,7 @@ def serve(asked: dict[str, Any]) -> None:
         scheduler: Any = llm.llm_engine.engine_core.engine_core.scheduler
         spent = {name: watched(scheduler, name) for name in METHODS}
         for _ in sys.stdin:
-            prompts, params = requests(asked, asked["batch"])
-            for each in params:
-                each.max_tokens = NUM_TOKENS
+            prompts, params = requests(asked, asked["batch"], NUM_TOKENS)
             for times in spent.values():
                 times.clear()
             of_hosts = seconds_of(tree(os.getpid()) - {os.getpid()})

@@ -138,6 +138,13 @@ def test_a_schema_may_not_set_options(strategy: GrammarStrategy, schema: dict[st
         strategy.compile(JsonSchema(schema))
 
 
+def test_branches_that_may_overlap_are_refused_with_advice_that_can_be_followed(strategy: GrammarStrategy) -> None:
+    schema = {"type": "object", "properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}}
+    with pytest.raises(UnsupportedGrammar, match="branches of a oneOf overlap.* say anyOf") as refused:
+        strategy.compile(JsonSchema(schema))
+    assert "coerce" not in str(refused.value)
+
+
 def test_a_property_may_be_called_anything(strategy: GrammarStrategy) -> None:
     schema = JsonSchema({"type": "object", "properties": {"x-guidance": {"type": "integer"}}})
     assert not strategy.supports(schema).refused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -12,10 +13,18 @@ from numpy.typing import NDArray
 from guideway.api.bitmask import BITS_PER_WORD, Bitmask, is_allowed, num_words, pack
 from guideway.api.vocabulary import Vocabulary
 
-__all__ = ["SCALAR", "Lexicon"]
+__all__ = ["MOST_MASKS_KEPT", "SCALAR", "AllowedTokens", "Lexicon"]
 
 LONGEST = 32
 """Bytes of a token that a text is spelt with."""
+FEW = 4096
+"""Tokens that are quickly put in order, or looked at."""
+LOOKED_AT = 400
+"""The longest tokens of a bitmask, among which some are looked for."""
+MOST_SHORT = 95
+"""The shortest ones."""
+MOST_MASKS_KEPT = 64
+"""Bitmasks whose tokens are kept."""
 
 QUOTES = (b'"}}', b'"]}', b'"}', b'"]', b'"')
 """The tokens that end a string, the longest first."""
@@ -27,15 +36,53 @@ MARKS = b"\">)]}';.,:/"
 SEPARATORS = b"/-.:@_#+=,;?&%$*!|~^()<>[]{}'" + b"0123456789" + bytes(range(65, 91)) + bytes(range(97, 123))
 TEXT = re.compile(rb'[^"\\\x00-\x1f]+')
 SCALAR = re.compile(rb"[0-9a-zA-Z.+-]+")
+PLAIN = re.compile(rb"[A-Za-z0-9]+")
 BEGUN = re.compile(rb'"[^"\\\x00-\x1f]*|[0-9a-zA-Z.+-]+')
 
 
+@dataclass(frozen=True, slots=True)
+class AllowedTokens:
+    """The tokens that a mask allows, as a search looks at them."""
+
+    allowed: NDArray[np.bool_]
+    longest: list[int]
+    """The longest of them, longest first."""
+    is_one_text: bool
+    """True if there are no others, and each begins the longest; or there are none."""
+    letters: bool
+    """True if tokens that can stand in any string are among them."""
+    plain: list[int]
+    """Long ones that are letters and digits."""
+    long: list[int]
+    shortest: list[int]
+    """Not only blanks, as `long`."""
+
+    @staticmethod
+    def of(allowed: NDArray[np.bool_], lexicon: Lexicon) -> AllowedTokens:
+        """Those that `allowed` is True of."""
+        tokens = lexicon.tokens
+        longest, shortest = lexicon.by_length(allowed, LOOKED_AT, MOST_SHORT)
+        first = tokens[longest[0]] if longest else b""
+        are_all = len(longest) < LOOKED_AT
+        return AllowedTokens(
+            allowed,
+            longest,
+            are_all and len(longest) <= len(first) and all(first.startswith(tokens[i]) for i in longest),
+            all(allowed[i] for i in lexicon.letters),
+            [i for i in longest if PLAIN.fullmatch(tokens[i])][:3],
+            [i for i in longest if tokens[i].strip()][:3],
+            [i for i in shortest if tokens[i].strip()][:6],
+        )
+
+
 class Lexicon:
-    """The knowledge that closing has of a vocabulary's tokens."""
+    """The knowledge that closing has of a vocabulary's tokens. One thread uses it at a time."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokens = vocabulary.tokens
         self.words = num_words(vocabulary.logits_width)
+        self.masks: dict[bytes, AllowedTokens] = {}
+        """The tokens of rows that searches came upon of late; at most `MOST_MASKS_KEPT`."""
 
     @cached_property
     def ids(self) -> dict[bytes, int]:
@@ -152,11 +199,28 @@ class Lexicon:
         """Single bytes, those first that patterns have between their parts."""
         return self.of([bytes([byte]) for byte in SEPARATORS])
 
+    def by_length(self, allowed: NDArray[np.bool_], num_longest: int, num_shortest: int) -> tuple[list[int], list[int]]:
+        """The longest tokens of text that are allowed, longest first, and the shortest, shortest first: at most so many
+        of each."""
+        order = self._longest_first
+        if np.count_nonzero(allowed) > FEW:
+            return _first(order, allowed, num_longest), _first(order[::-1], allowed, num_shortest)
+        places = np.sort(self._places[np.flatnonzero(allowed)])
+        found = order[places[places < len(order)]]
+        return found[:num_longest].tolist(), found[::-1][:num_shortest].tolist()
+
     @cached_property
-    def longest_first(self) -> NDArray[np.intp]:
+    def _longest_first(self) -> NDArray[np.intp]:
         """The tokens of text by their length."""
         order = np.argsort(-self.lengths, kind="stable")
         return order[self.lengths[order] > 0]
+
+    @cached_property
+    def _places(self) -> NDArray[np.int32]:
+        """The place of each token in `_longest_first`; past its end for those of no text."""
+        places = np.full(len(self.tokens), len(self.tokens), dtype=np.int32)
+        places[self._longest_first] = np.arange(len(self._longest_first), dtype=np.int32)
+        return places
 
     def _row(self, pattern: re.Pattern[bytes]) -> NDArray[np.int32]:
         allowed = np.zeros((1, self.words * BITS_PER_WORD), dtype=np.bool_)
@@ -166,4 +230,16 @@ class Lexicon:
 
     def bits(self, row: Bitmask) -> NDArray[np.bool_]:
         """By token whether a row of a bitmask allows it."""
-        return np.unpackbits(row.view(np.uint8), bitorder="little")[: len(self.tokens)].astype(bool)
+        return np.unpackbits(row.view(np.uint8), bitorder="little")[: len(self.tokens)].view(np.bool_)
+
+
+def _first(order: NDArray[np.intp], allowed: NDArray[np.bool_], number: int) -> list[int]:
+    """The first tokens of an order that are allowed, at most so many: where most are, a look at its beginning is
+    enough."""
+    found: list[int] = []
+    for start in range(0, len(order), FEW):
+        some = order[start : start + FEW]
+        found += some[allowed[some]].tolist()
+        if len(found) >= number:
+            break
+    return found[:number]

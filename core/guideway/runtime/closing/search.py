@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from guideway.api.grammar import Matcher
 from guideway.errors import ConformanceError, DeadEnd
 from guideway.json_schema.cursor import JsonCursor, Place
 from guideway.runtime.bans import Bans
-from guideway.runtime.closing.lexicon import SCALAR, Lexicon
+from guideway.runtime.closing.lexicon import MOST_MASKS_KEPT, SCALAR, AllowedTokens, Lexicon
 from guideway.runtime.closing.shortening import shortened
 from guideway.runtime.mask_block import GUARD
 
@@ -35,16 +34,10 @@ RECENT = 12
 """Tokens looked back upon for what repeats itself."""
 AT_MOST = 24
 """Tokens of one bitmask that are tried."""
-LOOKED_AT = 400
-"""The longest tokens of a bitmask, among which some are looked for."""
-MOST_MASKS_KEPT = 64
-"""Bitmasks whose tokens a search keeps."""
 SHORT = 16
 """Tokens of a completion that are too few for that a longer one could be made as short."""
 MUCH_LONGER = 2
 """The times that a completion may have too many tokens before it is made shorter."""
-
-PLAIN = re.compile(rb"[A-Za-z0-9]+")
 
 
 def find_completion(
@@ -74,8 +67,8 @@ def find_completion(
     of it is found. The matcher is left as it was. It is not always the shortest.
     """
     bans = bans or Bans()
-
-    masks: dict[bytes, _Allowed] = {}
+    # the states of a search have few masks that differ, and so have those of others
+    masks: dict[bytes, AllowedTokens] = {} if bans.of_completion else lexicon.masks
 
     def searched(limit: int) -> list[int] | None:
         levels = (None,) if cursor is None or quick else (None, *DEEPER)
@@ -98,7 +91,7 @@ def find_completion(
 
 def _searched(
     levels: Sequence[int | None],
-    masks: dict[bytes, _Allowed],
+    masks: dict[bytes, AllowedTokens],
     matcher: Matcher,
     lexicon: Lexicon,
     stop_token_ids: frozenset[int],
@@ -145,46 +138,11 @@ def brings_about(bans: Bans, past: Sequence[int], token_ids: Sequence[int], lexi
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Allowed:
-    """The tokens that a mask allows, as a search looks at them."""
-
-    allowed: NDArray[np.bool_]
-    longest: list[int]
-    """The longest of them, longest first."""
-    is_one_text: bool
-    """True if there are no others, and each begins the longest; or there are none."""
-    letters: bool
-    """True if tokens that can stand in any string are among them."""
-    plain: list[int]
-    """Long ones that are letters and digits."""
-    long: list[int]
-    shortest: list[int]
-    """Not only blanks, as `long`."""
-
-    @staticmethod
-    def of(allowed: NDArray[np.bool_], lexicon: Lexicon) -> _Allowed:
-        """Those that `allowed` is True of."""
-        tokens, by_length = lexicon.tokens, lexicon.longest_first[allowed[lexicon.longest_first]]
-        longest: list[int] = by_length[:LOOKED_AT].tolist()
-        first = tokens[longest[0]] if longest else b""
-        is_one_text = len(by_length) <= len(first) and all(first.startswith(tokens[i]) for i in by_length)
-        return _Allowed(
-            allowed,
-            longest if not is_one_text else by_length.tolist(),
-            is_one_text,
-            all(allowed[i] for i in lexicon.letters),
-            [i for i in longest if PLAIN.fullmatch(tokens[i])][:3],
-            [i for i in longest if tokens[i].strip()][:3],
-            [i for i in by_length[: -4 * AT_MOST : -1].tolist() if tokens[i].strip()][:6],
-        )
-
-
 @dataclass(slots=True)
 class _Search:
     matcher: Matcher
     lexicon: Lexicon
-    masks: dict[bytes, _Allowed]
+    masks: dict[bytes, AllowedTokens]
     """The tokens of masks that were filled of late, in searches with the same bans."""
     stops: list[int]
     limit: int
@@ -200,6 +158,8 @@ class _Search:
     path: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     """Tokens of each step."""
+    texts: list[bytes] = field(default_factory=lambda: [b""])
+    """The text of the path before each step, and after the last."""
     seen: dict[bytes, int] = field(default_factory=dict)
     """The fewest tokens of each text that the path has been, from where it begins."""
     num_failed: Counter[int] = field(default_factory=Counter)
@@ -241,6 +201,7 @@ class _Search:
                     length = self.lengths.pop()
                     self.num_failed[self.path[-length]] += 1
                     del self.path[-length:]
+                    self.texts.pop()
                     self.cursors.pop()
                     self.matcher.rollback(length)
         return len(self.path) < self.limit
@@ -262,17 +223,17 @@ class _Search:
         return count
 
     def _advance(self, tries: Iterator[Sequence[int]]) -> bool:
-        tokens = self.lexicon.tokens
-        before = b"".join(tokens[i] for i in self.path)
+        tokens, before = self.lexicon.tokens, self.texts[-1]
         for token_ids in tries:
-            added = b"".join(tokens[i] for i in token_ids)
-            length = len(self.path) + len(token_ids)
-            fewest = self.seen.get(before + added)  # however it was cut into tokens
+            added = tokens[token_ids[0]] if len(token_ids) == 1 else b"".join([tokens[i] for i in token_ids])
+            text, length = before + added, len(self.path) + len(token_ids)
+            fewest = self.seen.get(text)  # however it was cut into tokens
             if fewest is not None and (fewest <= length or self.most_open is not None):
                 continue
             self.num_tried += 1
             fits = length < self.limit
-            fits = fits and not brings_about(self.bans, [*self.past, *self.path], token_ids, self.lexicon)
+            if fits and self.bans.of_completion:
+                fits = not brings_about(self.bans, [*self.past, *self.path], token_ids, self.lexicon)
             count = self.matcher.accept(token_ids) if fits else 0
             if count == len(token_ids):
                 cursor = self.cursors[-1]
@@ -281,7 +242,8 @@ class _Search:
                     if self.most_open is not None and len(cursor.open) > self.most_open:
                         self.matcher.rollback(count)
                         continue
-                self.seen[before + added] = length
+                self.seen[text] = length
+                self.texts.append(text)
                 self.cursors.append(cursor)
                 self.lengths.append(count)
                 self.path += token_ids
@@ -371,16 +333,16 @@ class _Search:
             found = [*(i for i in lexicon.marks if allowed[i]), *found]
         return list(dict.fromkeys(self._fresh(found or longest_first[:1], allowed)))
 
-    def _among(self) -> _Allowed:
-        """The tokens of the mask. The states of a search have few masks that differ."""
+    def _among(self) -> AllowedTokens:
+        """The tokens of the mask."""
         key = self.rows[1].tobytes()
         if (found := self.masks.get(key)) is None:
-            if len(self.masks) == MOST_MASKS_KEPT:
+            if len(self.masks) >= MOST_MASKS_KEPT:
                 self.masks.clear()
             allowed = self.lexicon.bits(self.rows[1])
             if self.bans.of_completion:
                 allowed &= self.unbanned
-            found = self.masks[key] = _Allowed.of(allowed, self.lexicon)
+            found = self.masks[key] = AllowedTokens.of(allowed, self.lexicon)
         return found
 
     def _fresh(self, found: list[int], allowed: NDArray[np.bool_]) -> list[int]:

@@ -59,6 +59,12 @@ _EXCERPT = re.compile(r"\n\s*\d+ \| ")
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
 _IN_REGEX = re.compile(r"regex parse error:\n    (?P<line>.*)\n    (?P<before> *)\^+\nerror: (?P<error>.*)")
 _UNSUPPORTED = re.compile(r"support|implemented|\btoo\b|limit", re.IGNORECASE)
+_ONE_OF = re.compile(r"oneOf constraints are not supported\. Enable 'coerce_one_of' option .*")
+OVERLAPPING = (
+    "the branches of a oneOf overlap, as far as it can tell, and it writes only those that exclude one another; make "
+    "them differ by type or by a required property with a const, or say anyOf if more than one may match"
+)
+"""llguidance's advice is an option of its own, by which it would take `oneOf` for `anyOf`."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +183,7 @@ def _readable(kind: str, error: str) -> str:
     elif kind == "regex":
         text = _PLACE.sub("", text)
     else:
-        text = " ".join(_PLACE.sub("", text).split())
+        text = _ONE_OF.sub(OVERLAPPING, " ".join(_PLACE.sub("", text).split()))
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
 
 
