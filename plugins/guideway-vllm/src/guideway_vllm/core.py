@@ -14,6 +14,7 @@ from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from threading import Lock, get_ident
 from typing import Any, cast
 
@@ -199,8 +200,7 @@ class Core:
         # the worker drops what comes after a placeholder, which is no token
         ahead = [[max(0, i) for i in drafts.get(r, ())] for r in request_ids] if drafts else None
         num_rows = [1] * len(states) if ahead is None else [1 + len(ids) for ids in ahead]
-        starts = np.zeros(len(states) + 1, dtype=np.int32)
-        starts[1:] = np.cumsum(num_rows)
+        starts = np.array([0, *accumulate(num_rows)], dtype=np.int32)
         running = [i for i, state in enumerate(states) if state.slot is not None and not state.sits_out]
         batch = StepBatch.build(
             [cast("int", states[i].slot) for i in running],
