@@ -15,9 +15,10 @@ Told are, by phase: what became of what was sent; how many neighbors had other t
 new schemas took; how long ``/health`` took, asked 20 times a second by a process of its own; and memory of the tree.
 A request that is not answered within `PATIENCE` counts as one that hangs.
 
-To be run with the interpreter that has vLLM (`make setup-vllm`), in the repository's root.
+To be run with the interpreter that has vLLM (`make setup-vllm`), in the repository's root. With ``--v2`` in the V2
+model runner, its kernels in Triton's interpreter: what becomes of requests is the same there, and times say nothing.
 
-    python tests/benchmarks/vllm_abuse.py --corpora FOLDER [--share 1] [--kills 20] [--tenants] [--write]
+    python tests/benchmarks/vllm_abuse.py --corpora FOLDER [--share 1] [--kills 20] [--tenants] [--v2] [--write]
 """
 
 from __future__ import annotations
@@ -54,11 +55,12 @@ from guideway.api import Constraint, Grammar, JsonSchema
 from vllm_admission import SETTINGS
 from watchdog import LATE, Span, traced
 
+from tests.support import triton_interpreter
 from tests.support.processes import children, hosts_of, tree
 from tests.vllm.serving import Server, serve
 
 HERE = Path(__file__).parent
-RESULT = HERE / "results" / "vllm_abuse.md"
+RESULTS = HERE / "results"
 PROMPT = "Anna Berg is 34 years old."
 PATIENCE = 240.0
 """Seconds."""
@@ -374,13 +376,14 @@ def measure(options: argparse.Namespace) -> Seen:
         guideway: dict[str, Any] = {"grammar": list(STRATEGIES)}
         log = options.log or folder / "log.txt"
         flags = ("--max-num-seqs=64", "--max-model-len=512", "--disable-uvicorn-access-log")
+        runner = triton_interpreter.installed(folder) if options.v2 else {"VLLM_USE_V2_MODEL_RUNNER": "0"}
         with serve(
             str(DemoModel().path()),
             guideway,
             log,
             *flags,
-            environment={**SETTINGS, "PROMETHEUS_MULTIPROC_DIR": str(metrics)},
-            python_path=[folder],
+            environment={**SETTINGS, **runner, "PROMETHEUS_MULTIPROC_DIR": str(metrics)},
+            python_path=[folder, triton_interpreter.ROOT],
         ) as server:
             prober = Prober(server.url)
             try:
@@ -513,8 +516,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20, help="processes of hosts (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of the quiet phase")
     parser.add_argument("--tenants", action="store_true", help="hostile ones come from a tenant of their own")
+    parser.add_argument("--v2", action="store_true", help="in the V2 model runner")
     parser.add_argument("--log", type=Path, help="a file for the server's log")
-    parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}")
+    parser.add_argument("--write", action="store_true", help="write vllm_abuse.md, with --v2 vllm_abuse_v2.md")
     parser.add_argument("--probe", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.probe:
@@ -528,8 +532,8 @@ def main() -> None:
             "# Hostile constraints in `vllm serve`",
             "",
             f"Made by `python tests/benchmarks/vllm_abuse.py --corpora FOLDER --share {options.share:g} --kills "
-            f"{options.kills}{' --tenants' if options.tenants else ''} --write` with Python "
-            f"{platform.python_version()}, {', '.join(f'{name} {version(name)}' for name in names)}, on "
+            f"{options.kills}{' --tenants' if options.tenants else ''}{' --v2' if options.v2 else ''} --write` with "
+            f"Python {platform.python_version()}, {', '.join(f'{name} {version(name)}' for name in names)}, on "
             f"{os.cpu_count()} processors, in {time.monotonic() - start:.0f} s. Demo model, 32 requests at once.",
             "",
             *report(seen),
@@ -537,7 +541,7 @@ def main() -> None:
     )
     print(text)
     if options.write:
-        RESULT.write_text(text + "\n", encoding="utf-8")
+        (RESULTS / f"vllm_abuse{'_v2' if options.v2 else ''}.md").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

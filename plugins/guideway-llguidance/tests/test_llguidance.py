@@ -140,7 +140,7 @@ def test_a_schema_may_not_set_options(strategy: GrammarStrategy, schema: dict[st
 
 def test_branches_that_may_overlap_are_refused_with_advice_that_can_be_followed(strategy: GrammarStrategy) -> None:
     schema = {"type": "object", "properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}}
-    with pytest.raises(UnsupportedGrammar, match="branches of a oneOf overlap.* say anyOf") as refused:
+    with pytest.raises(UnsupportedGrammar, match=r"branches of a oneOf overlap.* say anyOf") as refused:
         strategy.compile(JsonSchema(schema))
     assert "coerce" not in str(refused.value)
 

@@ -1,5 +1,8 @@
-"""The facts that go with finished outputs in the front end: what their texts say, and in streams what guideway
-tells."""
+"""The facts that go with finished outputs in the front end: what guideway tells of each, and what their texts say.
+
+vLLM has a field for one request, and a request may have several outputs. So each ``CompletionOutput`` that has ended
+has what is told of it as an attribute, and the field is made of them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from guideway.runtime.checking import known
 
 from guideway_vllm.steps import ATTRIBUTE
 
-__all__ = ["VALID", "Judge", "Noted", "told_of"]
+__all__ = ["Judge", "Noted", "add_up", "note", "told_of"]
 
 WHOLE = ("stop", "length", "repetition")
 """The finish reasons of outputs that neither failed nor were given up."""
@@ -22,14 +25,14 @@ WHOLE = ("stop", "length", "repetition")
 Check: TypeAlias = Callable[[str, bool], Future[bool | None]]
 """Judges a text; the second argument says whether formats are enforced."""
 
-VALID = "guideway_valid"
-"""The attribute in which each of vLLM's ``CompletionOutput`` has its own verdict: several may come together."""
+TOLD = "guideway_told"
+"""The attribute of a ``CompletionOutput`` that has ended."""
 
 
 class Judge:
     """Adds to what guideway tells of a request what only the texts of its outputs say, when they have ended:
     ``constraint`` where a stop string ended one before it was complete, which vLLM finds in the front end alone, and
-    ``valid`` where it is to be checked: of several outputs that come together whether all of them are."""
+    ``valid`` where it is to be checked."""
 
     def __init__(self, params: Any, *, check: Check | None, completes: Callable[[str], Future[bool]] | None) -> None:
         """Either of `check` and `completes` is None where nobody asks that."""
@@ -69,17 +72,15 @@ class Judge:
             _tell(output, None)  # the core tells of a request with stop strings as if it had ended
             return
         yield from self._find_cuts(ended)
-        if any(self._cut.get(one.index) for one in ended):
-            told = told_of(output)
-            _tell(output, {**told, "unenforced": [*told.get("unenforced", ()), "constraint"]})
-        yield from self._find_verdicts(ended, told_of(output))
+        for one in ended:
+            if self._cut.get(one.index):
+                told = told_of(one)
+                note(one, {**told, "unenforced": [*told.get("unenforced", ()), "constraint"]})
+        yield from self._find_verdicts(ended)
         if self._check is not None:
-            found = []
             for one in ended:
-                setattr(one, VALID, verdict := self._verdicts[one.index].result())
-                found.append(verdict)
-            valid = False if False in found else None if None in found else True
-            _tell(output, {**told_of(output), "valid": valid})
+                note(one, {**told_of(one), "valid": self._verdicts[one.index].result()})
+        add_up(output)
 
     def _find_cuts(self, ended: list[Any]) -> Iterator[Future[bool]]:
         if self._completes is None:
@@ -92,12 +93,12 @@ class Judge:
             # a text that nobody could judge in time is not known to be complete
             self._cut[one.index] = answer.exception() is not None or not answer.result()
 
-    def _find_verdicts(self, ended: list[Any], told: dict[str, Any]) -> Iterator[Future[bool | None]]:
+    def _find_verdicts(self, ended: list[Any]) -> Iterator[Future[bool | None]]:
         if self._check is None:
             return
-        enforces_formats = not any(name.startswith("format") for name in told.get("unenforced", ()))
         for one in ended:
             if one.index not in self._verdicts:
+                enforces_formats = not any(name.startswith("format") for name in told_of(one).get("unenforced", ()))
                 whole = one.finish_reason in WHOLE
                 text = self._texts[one.index]
                 self._verdicts[one.index] = self._check(text, enforces_formats) if whole else known(None)
@@ -117,9 +118,8 @@ class Noted:
         async for result in self._results:
             prompt, output = result if isinstance(result, tuple) else (0, result)
             for one in output.outputs:
-                if one.finish_reason is not None and (told := told_of(output)):
-                    own = {"valid": getattr(one, VALID)} if hasattr(one, VALID) else {}
-                    self._told[one.index + prompt * self._num_choices] = {ATTRIBUTE: told | own}
+                if one.finish_reason is not None and (told := told_of(one)):
+                    self._told[one.index + prompt * self._num_choices] = {ATTRIBUTE: told}
             yield result
 
     async def added_to(self, events: Any) -> AsyncIterator[str]:
@@ -137,13 +137,43 @@ class Noted:
         return f"{before}data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
-def told_of(output: Any) -> dict[str, Any]:
-    """Return what guideway tells of an output that has ended."""
-    told: dict[str, Any] = (output.kv_transfer_params or {}).get(ATTRIBUTE, {})
+def note(one: Any, told: dict[str, Any]) -> None:
+    """Keep what is told of one output."""
+    setattr(one, TOLD, told)
+
+
+def told_of(one: Any) -> dict[str, Any]:
+    """Return what is told of one output, if it has ended."""
+    told: dict[str, Any] = getattr(one, TOLD, {})
+    return told
+
+
+def add_up(output: Any) -> None:
+    """Have the field say what is told of the outputs that a result has: of several all that holds for any of them, and
+    as ``outputs`` each of them."""
+    found = [told_of(one) for one in output.outputs]
+    if len(found) == 1:
+        _tell(output, found[0] or None)
+    elif any(found):
+        _tell(output, {**_of_any([told for told in found if told]), "outputs": found})
+
+
+def _of_any(found: list[dict[str, Any]]) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for name in ("strategy", "error"):
+        if (said := next((one[name] for one in found if name in one), None)) is not None:
+            told[name] = said
+    if unenforced := list(dict.fromkeys(name for one in found for name in one.get("unenforced", ()))):
+        told["unenforced"] = unenforced
+    if any(one.get("closed_early") for one in found):
+        told["closed_early"] = True
+    if any("valid" in one for one in found):
+        verdicts = [one.get("valid") for one in found]
+        told["valid"] = False if False in verdicts else None if None in verdicts else True
     return told
 
 
 def _tell(output: Any, told: dict[str, Any] | None) -> None:
-    """Have guideway tell this of an output, or nothing."""
+    """Have guideway tell this of a result, or nothing."""
     others = {name: value for name, value in (output.kv_transfer_params or {}).items() if name != ATTRIBUTE}
     output.kv_transfer_params = (others if told is None else {**others, ATTRIBUTE: told}) or None

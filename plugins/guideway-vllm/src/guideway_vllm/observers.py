@@ -14,7 +14,7 @@ from guideway.errors import contain
 from guideway.plugins import Hooks
 from guideway.plugins.hooks import Hook
 
-from guideway_vllm.answers import VALID, told_of
+from guideway_vllm.answers import told_of
 
 __all__ = ["Observers"]
 
@@ -128,7 +128,7 @@ class _Result:
                 token_ids = self._token_ids.get(index, ()) + token_ids
             self._texts[index], self._token_ids[index] = text, token_ids
             if one.finish_reason is not None:
-                self._ended[index] = self._completion(one, told_of(output))
+                self._ended[index] = self._completion(one, told_of(one))
 
     def ended(self, error: BaseException | None) -> GenerationResult:
         reason = FinishReason.ABORT if error is None else FinishReason.INTERNAL_ERROR
@@ -163,6 +163,6 @@ class _Result:
             strategy=told.get("strategy"),
             unenforced=tuple(told.get("unenforced", ())),
             closed_early=told.get("closed_early", False),
-            valid=getattr(one, VALID, None),
+            valid=told.get("valid"),
             reports=told.get("reports", {}),
         )

@@ -1,4 +1,4 @@
-"""All that is changed in vLLM but for its server (`over_http`): six seams, each checked before anything is changed.
+"""All that is changed in vLLM but for its server (`over_http`): seven seams, each checked before anything is changed.
 
 =====================================  ================================================================================
 ``InputProcessor``                     ``__init__``, ``_validate_params``, ``process_inputs``
@@ -8,6 +8,7 @@
 ``EngineCore.__init__``                once it has started, the plans of its workers are compared with its own
 ``AsyncLLM``, ``LLMEngine``            ``generate``; ``add_request``, ``step``: finished texts that are to be checked,
                                        and observers
+``RequestState``, ``RequestOutput``    ``make_request_output``; ``add``: what is told of each of several outputs
 ``SchedulerConfig.get_scheduler_cls``  the scheduler's class, and through it the structured-output manager's
 ``WorkerWrapperBase.init_device``      the model runner of each worker, once it is there
 =====================================  ================================================================================
@@ -30,7 +31,9 @@ from typing import Any
 from guideway.api import PluginUnavailable
 from guideway.errors import Unhealthy
 
+from guideway_vllm.answers import add_up, note, told_of
 from guideway_vllm.health import METHOD, unhealthy
+from guideway_vllm.steps import ATTRIBUTE
 from guideway_vllm.wrapping import found, lacks, wrap
 
 __all__ = ["install", "missing_seams"]
@@ -49,6 +52,8 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.async_llm:AsyncLLM.check_health": (),
     "vllm.v1.engine.async_llm:AsyncLLM.shutdown": (),
     "vllm.v1.engine.output_processor:OutputProcessor.propagate_error": ("e",),
+    "vllm.v1.engine.output_processor:RequestState.make_request_output": ("kv_transfer_params",),
+    "vllm.outputs:RequestOutput.add": ("next_output",),
     "vllm.v1.engine.async_llm:AsyncLLM.get_supported_tasks": (),
     "vllm.v1.engine.core_client:AsyncMPClient.call_utility_async": ("method",),
     "vllm.v1.engine.llm_engine:LLMEngine.add_request": PROCESSED,
@@ -99,6 +104,8 @@ def install() -> None:
     wrap("vllm.v1.engine.async_llm:AsyncLLM.shutdown", _around_shutdown)
     wrap("vllm.v1.engine.llm_engine:LLMEngine.add_request", _around_offline_add_request)
     wrap("vllm.v1.engine.llm_engine:LLMEngine.step", _around_offline_step)
+    wrap("vllm.v1.engine.output_processor:RequestState.make_request_output", _around_make_request_output)
+    wrap("vllm.outputs:RequestOutput.add", _around_add_output)
     wrap("vllm.v1.engine.core:EngineCore.__init__", _around_core_init)
     setattr(found("vllm.v1.engine.core:EngineCore.__init__")[0], METHOD, unhealthy)
     wrap("vllm.config:SchedulerConfig.get_scheduler_cls", _around_get_scheduler_cls)
@@ -292,6 +299,42 @@ def _around_offline_step(step: Callable[..., Any]) -> Callable[..., Any]:
             if guideway.observers is not None:
                 guideway.observers.end_all()
         return outputs
+
+    return wrapped
+
+
+def _around_make_request_output(make: Callable[..., Any]) -> Callable[..., Any]:
+    place = list(inspect.signature(make).parameters).index("kv_transfer_params") - 1
+
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = make(self, *args, **kwargs)
+        given = kwargs.get("kv_transfer_params", args[place] if len(args) > place else None)
+        told, parent = (given or {}).get(ATTRIBUTE), self.parent_req
+        if told is None and (parent is None or result is None):
+            return result
+        # where all are handed out together, those that have ended wait for the others
+        outputs = parent.output_aggregator if result is None else result.outputs
+        ended = [one for one in outputs if one is not None and one.finish_reason is not None]
+        if told is not None and (own := next((one for one in ended if one.index == self.request_index), None)):
+            note(own, told)
+        if parent is not None and result is not None and ended:
+            add_up(result)
+        return result
+
+    return wrapped
+
+
+def _around_add_output(add: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what is told where results that nobody has read yet become one: vLLM keeps the field of the last."""
+
+    def wrapped(self: Any, next_output: Any, *args: Any, **kwargs: Any) -> None:
+        told = {one.index: known for one in (*self.outputs, *next_output.outputs) if (known := told_of(one))}
+        add(self, next_output, *args, **kwargs)
+        if told:
+            for one in self.outputs:
+                if one.index in told:
+                    note(one, told[one.index])
+            add_up(self)
 
     return wrapped
 
