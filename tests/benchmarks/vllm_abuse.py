@@ -2,7 +2,7 @@
 
 A server with guideway's defaults and the strategies `STRATEGIES` has 32 requests at once, over plain HTTP: 16 of what
 the phase is about, 12 neighbors (of each strategy, and without a constraint; greedy, or with seeds) whose tokens are
-known, and 4 with a schema that nobody has sent before. The phases:
+known, and 4 with a schema that nobody has sent before; with ``--v2`` a quarter of each. The phases:
 
 * quiet: no others;
 * harmless: 16 with schemas that are new and harmless, and as long as those of the corpus, up to `LARGEST`;
@@ -64,8 +64,8 @@ RESULTS = HERE / "results"
 PROMPT = "Anna Berg is 34 years old."
 PATIENCE = 240.0
 """Seconds."""
-NUM_OTHERS, NUM_NEIGHBORS, NUM_FRESH = 16, 12, 4
-"""Requests at once."""
+AT_ONCE = {False: (16, 12, 4), True: (4, 3, 1)}
+"""By whether it is the V2 model runner, others, neighbors and new schemas at once."""
 LARGEST = 1_000_000
 """Bytes; of more no strategy takes a constraint."""
 PROBE_SECONDS = 0.05
@@ -154,8 +154,9 @@ class Found:
 class Load:
     """One phase."""
 
-    def __init__(self, client: httpx.AsyncClient, expected: list[Any]) -> None:
+    def __init__(self, client: httpx.AsyncClient, expected: list[Any], at_once: tuple[int, int, int]) -> None:
         self.client = client
+        self.num_others, self.num_neighbors, self.num_fresh = at_once
         self.expected = expected
         self.found = Found()
         self.done = asyncio.Event()
@@ -232,9 +233,9 @@ class Load:
 
     async def run(self, bodies: Iterator[tuple[str, Body]] | None, seconds: float = 0.0) -> Found:
         """Send all, or what there is in so many seconds."""
-        around = [asyncio.create_task(self.neighbors(i)) for i in range(NUM_NEIGHBORS)]
-        around += [asyncio.create_task(self.new()) for _ in range(NUM_FRESH)]
-        others = [] if bodies is None else [asyncio.create_task(self.others(bodies)) for _ in range(NUM_OTHERS)]
+        around = [asyncio.create_task(self.neighbors(i)) for i in range(self.num_neighbors)]
+        around += [asyncio.create_task(self.new()) for _ in range(self.num_fresh)]
+        others = [] if bodies is None else [asyncio.create_task(self.others(bodies)) for _ in range(self.num_others)]
         await asyncio.sleep(seconds)
         await asyncio.gather(*others)
         self.done.set()
@@ -406,7 +407,7 @@ async def phases(server: Server, prober: Prober, folder: Path, options: argparse
     spans: list[Span] = []
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE, limits=limits) as client:
-        first = Load(client, [])
+        first = Load(client, [], AT_ONCE[options.v2])
         expected = []
         for body in NEIGHBORS:
             how, answer = await first.complete(body)
@@ -422,7 +423,7 @@ async def phases(server: Server, prober: Prober, folder: Path, options: argparse
             around: AbstractContextManager[Any] | None = None,
             beside: Callable[[Found, threading.Event], None] | None = None,
         ) -> None:
-            load, done = Load(client, expected), threading.Event()
+            load, done = Load(client, expected, AT_ONCE[options.v2]), threading.Event()
             threads = [threading.Thread(target=watch, args=(load.found, server.pid, done))]
             if beside is not None:
                 threads.append(threading.Thread(target=beside, args=(load.found, done)))
@@ -534,7 +535,8 @@ def main() -> None:
             f"Made by `python tests/benchmarks/vllm_abuse.py --corpora FOLDER --share {options.share:g} --kills "
             f"{options.kills}{' --tenants' if options.tenants else ''}{' --v2' if options.v2 else ''} --write` with "
             f"Python {platform.python_version()}, {', '.join(f'{name} {version(name)}' for name in names)}, on "
-            f"{os.cpu_count()} processors, in {time.monotonic() - start:.0f} s. Demo model, 32 requests at once.",
+            f"{os.cpu_count()} processors, in {time.monotonic() - start:.0f} s. Demo model, "
+            f"{sum(AT_ONCE[options.v2])} requests at once.",
             "",
             *report(seen),
         ]

@@ -103,6 +103,8 @@ def of_installed(error: UnsupportedGrammar) -> UnsupportedGrammar:
         field=error.field,
     )
     told.__cause__ = error.__cause__
+    for note in getattr(error, "__notes__", ()):
+        told.add_note(note)
     return told
 
 
