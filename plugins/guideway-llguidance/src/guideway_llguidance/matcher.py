@@ -213,6 +213,8 @@ class LlguidanceMatcher(Matcher):
             return ()
         forced = self._native.compute_ff_bytes()
         self._check()
+        if not forced:
+            return ()
         # up to where the text that follows could change the tokens
         token_ids = tuple(self._compiled.tokenizer.tokenize_partial(forced)[0])
         return token_ids if self._rule is None else token_ids[: len(self._after(token_ids))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from guideway.api import InvalidConfiguration
@@ -10,6 +10,12 @@ from llguidance import LLTokenizer, TokenizerWrapper
 
 if TYPE_CHECKING:
     from guideway.api import Vocabulary
+
+
+MOST_KEPT = 1024
+"""Texts whose tokens are kept: what is forced comes again in every output of a schema."""
+LONGEST_KEPT = 256
+"""Bytes of such a text."""
 
 
 class _Source:
@@ -26,8 +32,12 @@ class _Source:
         for token_id in self.special_token_ids:
             name = vocabulary.special_tokens.get(token_id) or f"<[{token_id}]>"
             self.tokens[token_id] = name.encode()
+        self._kept = lru_cache(MOST_KEPT)(self._encoded)
 
     def __call__(self, text: bytes) -> list[int]:
+        return list((self._kept if len(text) <= LONGEST_KEPT else self._encoded)(text))
+
+    def _encoded(self, text: bytes) -> list[int]:
         encoded = self._vocabulary.encode(text)
         return self._greedy(text) if encoded is None else encoded
 
