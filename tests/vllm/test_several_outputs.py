@@ -35,6 +35,16 @@ def test_each_is_told_of(start: Callable[..., Any]) -> None:
     check_nothing_left(llm)
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_is_told_before_the_end_changes_nothing(start: Callable[..., Any], n: int) -> None:
+    """With stop strings the core tells of a request at every step, since vLLM may find its end in any."""
+    llm = start({"grammar": ["llguidance"]})
+    output, said = told(llm, params(seed=7, n=n, temperature=1.0, max_tokens=8, regex="[a-c]{3,5}", stop=["z"]))
+    assert [one.finish_reason for one in output.outputs] == ["stop"] * n
+    assert said.pop("outputs", []) == ([] if n == 1 else [said] * n)
+    assert said == {"strategy": "llguidance"}
+
+
 def result(index: int, text: str, finish_reason: str | None, said: dict[str, Any] | None = None) -> Any:
     """One output of a stream."""
     from vllm.outputs import CompletionOutput, RequestOutput

@@ -17,7 +17,7 @@ import pytest
 import transformers
 from engine_support.encoders import SIZES, encoder, stored, texts
 from engine_support.models import randomized
-from engine_support.workflow_parts import BreaksOnce, Interrupted, RecordingScheduler
+from engine_support.workflow_parts import Interrupted, RecordingScheduler
 from guideway import AsyncEngine, Engine, EngineClosed, GuidewayError, InvalidConfiguration, InvalidRequest, PluginError
 from guideway.api import ModelFolder, Task, WorkflowContext
 from guideway.errors import LimitExceeded, UnsupportedCapability, WorkerLost
@@ -87,16 +87,6 @@ def test_an_interrupt_ends_the_call_of_the_caller_who_drives_and_no_other(bert: 
         theirs = other.result(60)
         assert Interrupted.at == "" and mine is None
         assert theirs is not None and vectors(theirs) == vectors(engine.embed(texts(6)))
-
-
-@pytest.mark.parametrize("where", ["next", "finished"])
-def test_a_part_that_breaks_once_is_felt_once(bert: Path, where: str) -> None:
-    BreaksOnce.at = where
-    with opened(bert, driver="sync", scheduler=f"{PARTS}:BreaksOnce") as engine:
-        with pytest.raises(ValueError, match="broken"):
-            engine.embed(texts(3))
-        found = engine.embed(texts(3))
-    assert [result.error for result in found] == [None] * 3
 
 
 def test_what_an_interrupted_caller_asked_for_is_not_computed_any_more(
@@ -175,14 +165,6 @@ def test_a_part_that_breaks_its_contract_is_named(driver: str, part: str, cls: s
         (result,) = engine.embed(["broken"])
     assert isinstance(result.error, PluginError)
     assert said in str(result.error)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("driver", ["async", "double_buffered"])
-def test_a_broken_scheduler_leaves_nobody_waiting(driver: str, bert: Path) -> None:
-    with opened(bert, driver=driver, scheduler=f"{PARTS}:BrokenScheduler") as engine:
-        results = engine.embed(texts(3))
-    assert all("the scheduler is broken" in str(result.error) for result in results)
 
 
 @pytest.mark.parametrize(

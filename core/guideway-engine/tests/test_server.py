@@ -301,7 +301,6 @@ def test_health(folders: dict[str, Path]) -> None:
         assert posted(f"{url}/v1/embeddings", {"model": MODEL, "input": "w1"})[0] == 503
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_broken_part_is_no_health(folders: dict[str, Path]) -> None:
     options = {"workflow.embed": {"scheduler": f"{PARTS}:BrokenScheduler", "driver": "async"}}
     with Engine(folders["embed"], workflow="embed", options=options) as engine, served(engine) as url:

@@ -114,7 +114,6 @@ def test_pairs_and_arrays_are_shown_as_tuples(bert: Path, tmp_path: Path) -> Non
 def test_where_a_part_breaks_observers_hear_the_end_of_all(bert: Path) -> None:
     BreaksOnce.at = "finished"
     with opened(bert, "sync", scheduler="engine_support.workflow_parts:BreaksOnce") as engine:
-        with pytest.raises(ValueError, match="broken"):
-            engine.embed(["w1", "w2"])
+        assert all("broken" in str(result.error) for result in engine.embed(["w1", "w2"]))
         assert len(heard("started")) == len(heard("finished")) == 2
         assert engine.embed("w3")[0].error is None

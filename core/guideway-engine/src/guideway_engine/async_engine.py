@@ -21,7 +21,8 @@ from guideway.errors import GuidewayError, text_of
 from guideway_engine.async_task_calls import AsyncTaskCalls
 from guideway_engine.config import EngineArguments, EngineConfig
 from guideway_engine.decoding.requests import demand
-from guideway_engine.engine import Engine, EngineClosed
+from guideway_engine.engine import Engine
+from guideway_engine.errors import EngineClosed
 from guideway_engine.generation import Answers, Chunk, ChunkReader, Generation, check_streamable
 from guideway_engine.prompts import Prompt, Tool
 from guideway_engine.scheduling.sequence import SequenceGroup, refusal

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from guideway.api.options import short_repr
+from guideway.errors import InvalidRequest
 
 from guideway_engine.task_calls import Input, Truncate
 
@@ -23,7 +26,8 @@ MOST_CALLS = 64
 
 
 class AsyncTaskCalls:
-    """Those of `Engine`, awaited, with a list for a list. What is under way when a call is cancelled is computed."""
+    """Those of `Engine`, awaited, with a list for a list. An iterator is refused: its results would be computed in the
+    event loop's thread. What is under way when a call is cancelled is computed."""
 
     _engine: Engine
 
@@ -37,6 +41,7 @@ class AsyncTaskCalls:
         tenant: str = "",
     ) -> list[Embedding]:
         """`Engine.embed`."""
+        _check_list(inputs)
         given: dict[str, Any] = {"dimensions": dimensions, "truncate": truncate}
         return await self._await(partial(self._engine.embed, inputs, **given, priority=priority, tenant=tenant))
 
@@ -62,6 +67,7 @@ class AsyncTaskCalls:
         tenant: str = "",
     ) -> list[Classification]:
         """`Engine.classify`."""
+        _check_list(inputs)
         call = partial(self._engine.classify, inputs, truncate=truncate, priority=priority, tenant=tenant)
         return await self._await(call)
 
@@ -75,6 +81,7 @@ class AsyncTaskCalls:
         tenant: str = "",
     ) -> Any:
         """`Engine.run`."""
+        _check_list(inputs)
         return await self._await(partial(self._engine.run, task, inputs, params, priority=priority, tenant=tenant))
 
     async def _await(self, call: Callable[[], T]) -> T:
@@ -83,3 +90,12 @@ class AsyncTaskCalls:
     @cached_property
     def _callers(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(MOST_CALLS, thread_name_prefix="guideway-call")
+
+
+def _check_list(inputs: object) -> None:
+    if isinstance(inputs, Iterator):
+        raise InvalidRequest(
+            f"inputs must be a list, not {short_repr(inputs)}; await a list after another, or read Engine's results in "
+            "a thread",
+            field="inputs",
+        )

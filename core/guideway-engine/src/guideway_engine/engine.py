@@ -29,6 +29,7 @@ from guideway.plugins import Plugins
 from guideway.plugins.hooks import observe
 
 from guideway_engine.config import EngineArguments, EngineConfig, config_of
+from guideway_engine.errors import EngineBusy, EngineClosed, QueueFull
 from guideway_engine.settings import DECODE
 from guideway_engine.task_calls import TaskCalls
 from guideway_engine.workflows.choosing import open_workflow
@@ -49,20 +50,6 @@ REQUEST_ID = Annotated[str, Range(1)] | None
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class EngineBusy(GuidewayError):
-    """The engine is in the middle of something else: another thread drives it, or a hook asked for a step inside a
-    step. Nothing has happened."""
-
-
-class EngineClosed(GuidewayError):
-    """The engine was closed and takes no more requests."""
-
-
-class QueueFull(GuidewayError):
-    """The queue has no room: `EngineConfig.max_waiting` sequences of the same or a higher priority wait. Try again when
-    some have started."""
 
 
 def _by_one_thread(method: Callable[Concatenate[Engine, P], R]) -> Callable[Concatenate[Engine, P], R]:

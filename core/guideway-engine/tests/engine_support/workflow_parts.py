@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from guideway.api import GuidewayError, Prepared, Task
 from guideway_engine.prefill.forward import Ragged
+from guideway_engine.prefill.inputs import TextInputs
 from guideway_engine.prefill.outputs import Embeddings
 from guideway_engine.prefill.requests import Tokenizing
 from guideway_engine.prefill.runner import PoolingRunner
@@ -101,6 +102,59 @@ class BreaksOnce(PrefillScheduler):
         if cls.at == where:
             cls.at = ""
             raise ValueError("broken")
+
+
+class Startled(TextInputs):
+    def check(self, task: Task) -> None:
+        if task.value == "poison":
+            raise KeyError("startled")
+        super().check(task)
+
+
+class Picky(PrefillScheduler):
+    def add(self, task: Task) -> None:
+        if task.value == "poison":
+            raise KeyError("picky")
+        super().add(task)
+
+
+class Nothing(Tokenizing):
+    """Makes None of one text."""
+
+    def prepare(self, tasks: Sequence[Task]) -> list[Any]:
+        made = super().prepare(tasks)
+        return [self.made(one) if task.value == "poison" else one for task, one in zip(tasks, made, strict=True)]
+
+    def made(self, _request: Prepared | GuidewayError) -> Any:
+        return None
+
+
+class Mistaken(Nothing):
+    """Makes an error of one text that is none of guideway's."""
+
+    def made(self, _request: Prepared | GuidewayError) -> Any:
+        return ValueError("mistaken")
+
+
+class ReturnsNone(Embeddings):
+    """Makes None of one result."""
+
+    def results(self, work: Sequence[Prepared], output: Any) -> list[Any]:
+        found = super().results(work, output)
+        return [self.made() if req.task.value == "poison" else one for req, one in zip(work, found, strict=True)]
+
+    def made(self) -> Any:
+        return None
+
+
+class ReturnsErrors(ReturnsNone):
+    def made(self) -> Any:
+        return ValueError("returned")
+
+
+class Unspeaking(Embeddings):
+    def failed(self, task: Task, error: GuidewayError) -> Any:
+        raise KeyError("of no error")
 
 
 class RecordingScheduler(PrefillScheduler):

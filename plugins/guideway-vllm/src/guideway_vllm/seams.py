@@ -309,19 +309,37 @@ def _around_make_request_output(make: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = make(self, *args, **kwargs)
         given = kwargs.get("kv_transfer_params", args[place] if len(args) > place else None)
-        told, parent = (given or {}).get(ATTRIBUTE), self.parent_req
-        if told is None and (parent is None or result is None):
-            return result
-        # where all are handed out together, those that have ended wait for the others
-        outputs = parent.output_aggregator if result is None else result.outputs
-        ended = [one for one in outputs if one is not None and one.finish_reason is not None]
-        if told is not None and (own := next((one for one in ended if one.index == self.request_index), None)):
-            note(own, told)
-        if parent is not None and result is not None and ended:
-            add_up(result)
+        if (told := (given or {}).get(ATTRIBUTE)) is not None or (self.parent_req is not None and result is not None):
+            with _lost_at_most():
+                _keep_told(self, result, told)
         return result
 
     return wrapped
+
+
+def _keep_told(state: Any, result: Any, told: dict[str, Any] | None) -> None:
+    """Keep what is told of the output of `state`, if it has ended; `result` is handed out now, unless it is None."""
+    parent = state.parent_req
+    if result is not None:
+        outputs = result.outputs
+    elif parent is not None:  # where all are handed out together, those that have ended wait there for the others
+        outputs = parent.output_aggregator
+    else:  # it has not ended, and is handed out when it has
+        return
+    ended = [one for one in outputs if one is not None and one.finish_reason is not None]
+    if told is not None and (own := next((one for one in ended if one.index == state.request_index), None)):
+        note(own, told)
+    if parent is not None and result is not None and ended:
+        add_up(result)
+
+
+@contextmanager
+def _lost_at_most() -> Iterator[None]:
+    """Lose what is told of an output, and not the server, by a mistake in the loop that all outputs come through."""
+    try:
+        yield
+    except Exception:
+        log.exception("guideway: what is told of an output is lost")
 
 
 def _around_add_output(add: Callable[..., Any]) -> Callable[..., Any]:
@@ -331,10 +349,11 @@ def _around_add_output(add: Callable[..., Any]) -> Callable[..., Any]:
         told = {one.index: known for one in (*self.outputs, *next_output.outputs) if (known := told_of(one))}
         add(self, next_output, *args, **kwargs)
         if told:
-            for one in self.outputs:
-                if one.index in told:
-                    note(one, told[one.index])
-            add_up(self)
+            with _lost_at_most():
+                for one in self.outputs:
+                    if one.index in told:
+                        note(one, told[one.index])
+                add_up(self)
 
     return wrapped
 

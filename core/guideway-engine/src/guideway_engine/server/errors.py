@@ -10,7 +10,7 @@ from typing import Any
 
 from guideway.errors import GuidewayError, InvalidRequest, PluginError, Unhealthy, passable, printable
 
-from guideway_engine.engine import EngineClosed
+from guideway_engine.errors import EngineClosed
 
 __all__ = ["Busy", "ModelNotFound", "NoRoute", "TooLarge", "content_of", "status_of"]
 

@@ -44,6 +44,14 @@ class Computing:
             found = [found]
         return found
 
+    def drop(self, call: Call | GuidewayError) -> None:
+        """Wait for a step whose results nobody wants."""
+        if not isinstance(call, GuidewayError):
+            try:
+                call.result()
+            except BaseException as error:
+                contain(error)
+
     def _read(self, work: Sequence[Prepared], call: Call | GuidewayError) -> list[Any] | GuidewayError:
         if isinstance(call, GuidewayError):
             return call
@@ -51,9 +59,17 @@ class Computing:
             found = self._parts.output_processor.results(work, call.result())
             if len(found) != len(work):
                 raise ValueError(f"{len(found)} results of {len(work)} requests")
-            return found
         except BaseException as error:
             return self.named(error)
+        return [self._checked(one) for one in found]
+
+    def _checked(self, result: Any) -> Any | GuidewayError:
+        """What an output processor made of a request, which may be anything."""
+        if result is None or isinstance(result, BaseException):
+            return self.named(
+                result if result is not None else TypeError("the output processor made None of a request")
+            )
+        return result
 
     def _restarted(self) -> GuidewayError | None:
         """Make a new worker in place of a lost one; why there can be none."""

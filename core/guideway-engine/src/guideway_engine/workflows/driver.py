@@ -6,6 +6,7 @@ step that is not full waits while there is more to come. So results do not depen
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,14 +14,18 @@ from threading import Condition, Thread
 from typing import Any, Literal, cast, get_args
 
 import torch
+from guideway.api.options import short_repr
 from guideway.api.workflow import Prepared, Task
 from guideway.errors import GuidewayError, InvalidConfiguration
 
+from guideway_engine.errors import EngineClosed
 from guideway_engine.workflows.computing import Computing
 from guideway_engine.workflows.hooks import Listening
 from guideway_engine.workflows.parts import Parts
 
 __all__ = ["Driver", "Mode", "mode_for"]
+
+log = logging.getLogger("guideway_engine")
 
 Mode = Literal["sync", "async", "double_buffered"]
 """``sync``: tokenizing and computing one after the other, in the caller's thread; ``async``: beside each other;
@@ -34,12 +39,18 @@ Pending = deque["Entry"]
 class Entry:
     """A task under way."""
 
-    __slots__ = ("done", "result", "task")
+    __slots__ = ("done", "error", "result", "task")
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.done = False
         self.result: Any = None
+        self.error: GuidewayError | None = None
+        """Why there is not even a result that says what failed."""
+
+
+def _closed() -> EngineClosed:
+    return EngineClosed("the engine was closed and takes no more requests; create a new one")
 
 
 def mode_for(asked: object, where: str) -> Mode:
@@ -73,26 +84,30 @@ class Driver:
         """True while a caller computes, in the mode ``sync``."""
         self._closed = False
         self.broken: GuidewayError | None = None
-        """Why there will be no more results; None: there will be."""
+        """The failure of a part by which all that was under way ended; None: there was none since the last result."""
         self._threads: list[Thread] = []
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Any]:
+    def run(self, tasks: Iterable[Task], *, live: bool = False) -> Iterator[Any]:
         """The results of `tasks` in order, each as soon as those before it are there. Takes from `tasks` as it goes, so
-        that whatever their number, few are in memory. Who stops reading gives up what is under way."""
+        that whatever their number, few are in memory. Who stops reading gives up what is under way. `live`: the next of
+        them may be long in coming, so that nobody else waits for it."""
         source = iter(tasks)
         pending: Pending = deque()
         exhausted = False
         self._count(opened=1)
         try:
             while True:
-                if not exhausted and self._fill(source, pending):
+                if not exhausted and self._fill(source, pending, live=live):
                     exhausted = True
                     self._count(opened=-1)
                 if not pending:
                     return
                 self._await(pending[0])
                 while pending and pending[0].done:
-                    yield pending.popleft().result
+                    entry = pending.popleft()
+                    if entry.error is not None:
+                        raise entry.error
+                    yield entry.result
         finally:
             self._abandon(pending)
             if not exhausted:
@@ -100,14 +115,15 @@ class Driver:
 
     def close(self) -> None:
         """End what is under way, and the threads. Closing twice is fine."""
-        self._end_all(GuidewayError("the engine was closed"))
+        with self._changed:
+            self._closed = True
+        self._end_under_way(_closed())
         for thread in self._threads:
             thread.join()
 
-    def _fill(self, source: Iterator[Task], pending: Pending) -> bool:
+    def _fill(self, source: Iterator[Task], pending: Pending, *, live: bool) -> bool:
         """Add tasks until enough are under way. Returns True if there are no more."""
-        with self._changed:
-            self._filling += 1
+        self._count(filling=0 if live else 1)
         try:
             while len(pending) < self._most:
                 task = next(source, None)
@@ -118,23 +134,26 @@ class Driver:
                 try:
                     self._parts.input_processor.check(task)
                     self._listening.check(task)
-                except GuidewayError as error:
-                    entry.result, entry.done = self._parts.output_processor.failed(task, error), True
-                    continue
-                with self._changed:
-                    if self._closed:
-                        raise GuidewayError("the engine was closed")
-                    self._entries[task] = entry
-                    self._parts.scheduler.add(task)
-                    self._changed.notify_all()
+                    self._add(entry)
+                except EngineClosed:
+                    raise
+                except BaseException as error:
+                    self._end(entry, self._computing.named(error))
             return False
         finally:
-            with self._changed:
-                self._filling -= 1
-                self._changed.notify_all()
+            self._count(filling=0 if live else -1)
 
-    def _count(self, *, opened: int = 0, awaiting: int = 0) -> None:
+    def _add(self, entry: Entry) -> None:
         with self._changed:
+            if self._closed:
+                raise _closed()
+            self._parts.scheduler.add(entry.task)
+            self._entries[entry.task] = entry
+            self._changed.notify_all()
+
+    def _count(self, *, filling: int = 0, opened: int = 0, awaiting: int = 0) -> None:
+        with self._changed:
+            self._filling += filling
             self._open += opened
             self._awaiting += awaiting
             self._changed.notify_all()
@@ -170,8 +189,9 @@ class Driver:
             if work is not None:
                 self._deliver(work, self._computing.results(work, self._computing.submit(work)))
         except BaseException as error:
-            self._give_back(work, error)
-            raise
+            if not self._ended_by(error):
+                self._give_back(work)
+                raise
         finally:
             with self._changed:
                 self._driving = False
@@ -180,16 +200,19 @@ class Driver:
                 self._changed.notify_all()
         return entry.done
 
-    def _give_back(self, work: list[Prepared] | None, error: BaseException) -> None:
-        """End the turn of a caller with `error`. It computed for the others, too: where he was interrupted, all that is
-        under way begins again, also what a part was about to hand out; else a part is broken, and all of it ends."""
+    def _ended_by(self, error: BaseException) -> bool:
+        """End all that is under way where a part is broken. False: `error` is a wish to stop."""
         try:
-            named: GuidewayError | None = self._computing.named(error)
-        except BaseException:  # a wish to stop
-            named = None
-        if named is not None:
-            self._end_under_way(named)
-            return
+            self.broken = self._computing.named(error)
+        except BaseException:
+            return False
+        log.error("all that is under way ends: %s", self.broken, exc_info=error)
+        self._end_under_way(self.broken)
+        return True
+
+    def _give_back(self, work: list[Prepared] | None) -> None:
+        """Begin all that is under way again, also what a part was about to hand out: the caller who was interrupted
+        computed for the others, too."""
         with self._changed:
             if work is not None:
                 self._parts.scheduler.finished(work)
@@ -226,7 +249,14 @@ class Driver:
         except BaseException as error:
             named = self._computing.named(error)
             return [named] if len(tasks) == 1 else [self._requests([task])[0] for task in tasks]
-        return requests
+        return [self._checked(task, request) for task, request in zip(tasks, requests, strict=True)]
+
+    def _checked(self, task: Task, request: object) -> Prepared | GuidewayError:
+        """What a request processor made of a task, which may be anything."""
+        if isinstance(request, GuidewayError) or (isinstance(request, Prepared) and request.task is task):
+            return request
+        said = TypeError(f"the request processor made {short_repr(request)} of a task, and not its request or an error")
+        return self._computing.named(said)
 
     def _admitted(self, request: Prepared | GuidewayError) -> Prepared | GuidewayError:
         """A request that validators let pass, of which observers are told; else why not."""
@@ -256,14 +286,22 @@ class Driver:
             self._parts.scheduler.finished(work)
             for request, result in zip(work, results, strict=True):
                 self._finish(request.task, result)
+            self.broken = None
             self._changed.notify_all()
 
     def _finish(self, task: Task, result: Any) -> None:
-        entry = self._entries.pop(task, None)
-        if entry is not None:  # else its caller has gone
-            if isinstance(result, GuidewayError):
-                result = self._parts.output_processor.failed(task, result)
-            entry.result, entry.done = result, True
+        if (entry := self._entries.get(task)) is not None:  # else its caller has gone
+            self._end(entry, result)
+            del self._entries[task]
+
+    def _end(self, entry: Entry, result: Any) -> None:
+        """Hand a result out, or what a workflow makes of an error."""
+        if isinstance(result, GuidewayError):
+            try:
+                result = self._parts.output_processor.failed(entry.task, result)
+            except BaseException as error:
+                entry.error = self._computing.named(error)
+        entry.result, entry.done = result, True
 
     def _abandon(self, pending: Pending) -> None:
         given_up = []
@@ -290,13 +328,16 @@ class Driver:
                 thread.start()
 
     def _guarded(self, target: Callable[[], None]) -> None:
-        """Run one of the two. What ends it, such as a part that breaks its contract, ends all there is to do."""
-        try:
-            target()
-        except BaseException as error:
-            self.broken = self._computing.named(error)
-            self._end_all(self.broken)
-            raise
+        """Run one of the two until the end. What a part that breaks its contract does ends what is under way, and no
+        more."""
+        while True:
+            try:
+                target()
+                return
+            except BaseException as error:
+                self._ended_by(error)  # no thread but the main one is ever interrupted
+            with self._changed:
+                self._changed.wait_for(lambda: self._entries or self._closed)
 
     def _tokenize(self) -> None:
         while True:
@@ -310,34 +351,33 @@ class Driver:
     def _compute(self) -> None:
         depth = 2 if self._mode == "double_buffered" else 1
         under_way: deque[tuple[list[Prepared], Any]] = deque()
-        while True:
-            with self._changed:
-                while (work := self._next()) is None and not under_way:
-                    if self._closed:
-                        return
-                    self._changed.wait()
-            if work is not None:
-                under_way.append((work, self._computing.submit(work)))
-            if work is None or len(under_way) == depth:
-                oldest, call = under_way.popleft()
-                self._deliver(oldest, self._computing.results(oldest, call))
-
-    def _end_all(self, error: GuidewayError) -> None:
-        with self._changed:
-            self._closed = True
-        self._end_under_way(error)
+        try:
+            while True:
+                with self._changed:
+                    while (work := self._next()) is None and not under_way:
+                        if self._closed:
+                            return
+                        self._changed.wait()
+                if work is not None:
+                    under_way.append((work, self._computing.submit(work)))
+                if work is None or len(under_way) == depth:
+                    oldest, call = under_way.popleft()
+                    self._deliver(oldest, self._computing.results(oldest, call))
+        finally:
+            for _, call in under_way:  # whose callers have been told why there are none
+                self._computing.drop(call)
 
     def _end_under_way(self, error: GuidewayError) -> None:
         """End every task with `error`, whatever the scheduler does when it is told."""
-        ended: list[Task] = []
-        try:
-            with self._changed:
-                ended += self._entries
-                for task in ended:
-                    self._finish(task, error)
-                self._changed.notify_all()
-                for task in ended:
-                    self._parts.scheduler.abort(task)
-        finally:
+        with self._changed:
+            ended = list(self._entries)
             for task in ended:
-                self._listening.ended(task, error)
+                self._finish(task, error)
+            self._changed.notify_all()
+            for task in ended:
+                try:
+                    self._parts.scheduler.abort(task)
+                except BaseException as broken:
+                    log.warning("a scheduler forgets no task: %s", self._computing.named(broken))
+        for task in ended:
+            self._listening.ended(task, error)

@@ -110,7 +110,7 @@ class Serving:
             )
             for value, number in zip(values, self._ids, strict=False)
         )
-        return self._driver.run(tasks)
+        return self._driver.run(tasks, live=isinstance(values, Iterator))
 
     @property
     def architecture(self) -> str:
@@ -123,9 +123,9 @@ class Serving:
         return ", ".join(f"{task}()" if task in OF_ENGINE else f"run({task!r}, ...)" for task in self.workflow.tasks)
 
     def check_health(self) -> None:
-        """Raise `Unhealthy` if a part has broken, so that nothing is computed any more."""
+        """Raise `Unhealthy` if a part has broken, and nothing has been computed since."""
         if broken := self._driver.broken:
-            raise Unhealthy(f"the workflow {self.workflow.name!r} serves nothing any more: {broken}")
+            raise Unhealthy(f"a part of the workflow {self.workflow.name!r} is broken: {broken}")
 
     def close(self) -> None:
         """End what is under way, and let the worker go."""
