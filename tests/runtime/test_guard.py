@@ -14,6 +14,7 @@ from guideway.api import (
     Choice,
     Constraint,
     Grammar,
+    GrammarStrategy,
     GuidewayError,
     InvalidConfiguration,
     InvalidGrammar,
@@ -346,6 +347,15 @@ def test_wrong_limits_are_refused(limits: Any, problem: str) -> None:
     assert caught.value.field.startswith("options.grammar.reference.limits")
     with pytest.raises(InvalidConfiguration):
         check_limits(limits, where="here")
+
+
+def test_options_that_a_strategy_does_not_read_are_refused() -> None:
+    class Silent(ReferenceStrategy):
+        __init__ = GrammarStrategy.__init__
+
+    with pytest.raises(InvalidConfiguration, match="has 'typo', but this strategy takes none but 'limits'"):
+        build_strategies([Silent], tiny(), {"grammar.reference": {"typo": 1, "limits": {"repetition": 5}}})
+    build_strategies([Silent], tiny(), {"grammar.reference": {"limits": {"repetition": 5}}})
 
 
 def test_a_strategy_in_hosts_has_its_limits() -> None:

@@ -185,6 +185,32 @@ def test_the_ledger_comes_beside_what_a_connector_says(ask: Ask, heard: Callable
     assert brought == {"mine": 1}, "what was told of another request is for no connector"
 
 
+@pytest.mark.parametrize("path", ["completions", "chat/completions/batch"])
+def test_each_prompt_of_a_request_is_told_of(server: Server, path: str) -> None:
+    """A stop string cuts one of the two answers."""
+    a = {"properties": {"a": {"enum": ["xy", "z"]}}, "required": ["a"], "additionalProperties": False}
+    schema = {"type": "object", **a}
+    texts = ["Say z.", "Say xy."]
+    prompts: dict[str, Any] = {"prompt": texts}
+    if path != "completions":
+        prompts = {"messages": [[{"role": "user", "content": text}] for text in texts]}
+    body = {"model": "demo", "max_tokens": 40, "temperature": 2, "seed": 1, "stop": ["x"], **prompts}
+    for seed in range(1, 30):
+        form = body | {"seed": seed, "structured_outputs": {"json": schema}}
+        answer = httpx.post(f"{server.url}/v1/{path}", json=form, timeout=120).json()
+        found = [choice.get("text") or choice["message"]["content"] for choice in answer["choices"]]
+        cut = ["z" not in text for text in found]
+        field = answer["kv_transfer_params"]["guideway"]
+        assert [one.get("unenforced", []) for one in field["outputs"]] == [
+            ["constraint"] if is_cut else [] for is_cut in cut
+        ]
+        assert field.get("unenforced", []) == (["constraint"] if any(cut) else [])
+        if any(cut) and not (all(cut) and path == "completions"):  # chats of one seed are alike
+            break
+    else:
+        pytest.fail("no seed cuts one answer alone")
+
+
 # Observers
 
 
@@ -224,6 +250,27 @@ def test_observers_hear_of_what_failed_and_what_was_given_up(
     faulty.until(lambda: any("finished" in note for note in heard()[before:]))
     (note,) = [note for note in heard()[before:] if "finished" in note]
     assert note["outputs"][0]["reason"] == "abort"
+
+
+def test_observers_hear_of_each_of_several_requests_with_one_id(
+    server: Server, heard: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """Clients that try again, and gateways, send an id twice."""
+
+    def ask_for(num_tokens: int) -> str:
+        body = {"model": "demo", "prompt": TEXT, "max_tokens": num_tokens, "ignore_eos": True, "temperature": 0}
+        headers = {"X-Request-Id": "same"}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=120)
+        return str(answer.json()["choices"][0]["text"])
+
+    with ThreadPoolExecutor(2) as threads:
+        texts = list(threads.map(ask_for, (120, 5)))
+    faulty.until(lambda: sum("finished" in note for note in heard()) == 2)
+    ended = [note for note in heard() if "finished" in note]
+    assert len([note for note in heard() if "started" in note]) == 2
+    assert len({note["finished"] for note in ended}) == 1
+    outputs = sorted((note["outputs"][0] for note in ended), key=lambda output: -output["num_tokens"])
+    assert [(output["num_tokens"], output["text"]) for output in outputs] == [(120, texts[0]), (5, texts[1])]
 
 
 def test_a_refused_request_never_started(ask: Ask, heard: Callable[[], list[dict[str, Any]]]) -> None:

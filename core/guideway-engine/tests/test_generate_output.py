@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from guideway.api.grammar import CompiledGrammar, Support
 from guideway.api.types import Constraint
 from guideway.command_line.program import main
 from guideway.errors import UnsupportedGrammar
+from guideway_demo_model import DemoModel
 from guideway_engine.command_line.answers import Answers
 from guideway_engine.command_line.jobs import Job
 from guideway_engine.command_line.lines import Lines, OutputLost, resumed
@@ -188,6 +190,17 @@ def test_answers_of_an_older_version_are_kept_and_it_is_said(
     assert warning.startswith(f"guideway: {path}: 1 answers do not say what was asked")
     assert [text for _, text in written(path)] == ["old", "b"]
     assert "request_digest" in json.loads(path.read_text(encoding="utf-8").splitlines()[1])
+
+
+def test_a_run_goes_on_in_the_folder_of_its_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(shutil.copytree(DemoModel().path(), tmp_path / "model"))
+    given = prompts(folder / "prompts.jsonl", TWO[0])
+    arguments = ["generate", "--model", str(folder), "--input", given, "-o", str(folder / "answers.json")]
+    assert main(arguments) == 0
+    prompts(folder / "prompts.jsonl", *TWO)
+    (folder / "README.md").write_text("mine", encoding="utf-8")
+    assert main([*arguments, "--resume"]) == 0
+    assert "1 answered; 1 answered before" in capsys.readouterr().err
 
 
 def test_two_lines_of_one_id_are_refused_before_the_model_loads(

@@ -17,6 +17,7 @@ from engine_support.models import VOCABULARY_SIZE, llama
 from guideway.api import InvalidConfiguration
 from guideway.api.forward import ModelInfo
 from guideway_engine.runners.transformers.model_loader import load_model, load_tokenizer, model_info
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
@@ -51,17 +52,27 @@ def test_loads_model_and_tokenizer(stored: Path, capfd: pytest.CaptureFixture[st
     assert capfd.readouterr().err == ""
 
 
-def test_loading_is_silent_on_a_terminal_too(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_is_silent_on_a_terminal_too(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    copied = Path(shutil.copytree(stored, tmp_path / "more"))
+    (file,) = copied.glob("*.safetensors")
+    save_file({**load_file(file), "more": torch.zeros(1)}, file, metadata={"format": "pt"})
+    monkeypatch.setattr(logging.get_logger("transformers"), "propagate", True)
+    verbosity = logging.get_verbosity()
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal, monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", terminal)
         load_model(stored, "float32", "cpu")
+        load_model(copied, "float32", "cpu")
         load_tokenizer(stored)
         terminal.write("done")
     sent = os.read(master, 65536)
     os.close(master)
     assert sent == b"done"
-    assert logging.is_progress_bar_enabled()  # whoever else loads models in this process keeps theirs
+    assert caplog.messages == []  # `transformers` reports on weights that it does not use
+    # whoever else loads models in this process keeps theirs
+    assert logging.is_progress_bar_enabled() and logging.get_verbosity() == verbosity
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("auto", torch.bfloat16), (torch.float32, torch.float32)])

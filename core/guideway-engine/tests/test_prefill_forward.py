@@ -13,6 +13,7 @@ from guideway.plugins.manager import Plugins
 from guideway_engine.attention.naive.backend import NaiveAttention
 from guideway_engine.prefill import forward as forward_module
 from guideway_engine.prefill.forward import Forward, Ragged
+from guideway_engine.prefill.padded import PaddedForward
 from transformers import BertForTokenClassification, ConvBertConfig, ConvBertModel, MPNetConfig, MPNetModel
 
 from tests.support.stages import everyday
@@ -148,6 +149,9 @@ def test_what_a_model_cannot_take_is_refused(
         forward(Ragged(np.array(token_ids), np.array(lengths, dtype=np.int32)))
     longest = CONTEXT - PADDING - 1
     assert forward.max_length == longest
+    if "there is" not in said and error is InvalidRequest:
+        with pytest.raises(error, match=said):
+            PaddedForward(model_of("RobertaModel"), "")(Ragged(np.array(token_ids), np.array(lengths, dtype=np.int32)))
     assert forward(batch_of(longest)).hidden is not None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,13 @@ from guideway import Engine, InvalidConfiguration
 DECODERS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Phi3", "Gemma", "Gemma2")
 TEXTS = texts(20)
 PAIRS = [(a, b) for a, b in zip(texts(10, 20), reversed(texts(10, 30)), strict=True)]
+
+
+def configured(folder: Path, said: dict[str, Any]) -> Path:
+    """The model in `folder` with more in its configuration."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    return folder
 
 
 def vectors(engine: Engine, inputs: list[Any], **params: int) -> np.ndarray:
@@ -44,6 +53,52 @@ def test_scores_of_cross_encoders(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose([score.score for score in found], wanted.sigmoid().numpy(), atol=1e-5)  # type: ignore[arg-type]
     assert [score.index for score in found] == list(range(12))
     assert float(wanted.std()) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("said", "is_raw"),
+    [
+        ({}, False),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, False),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, True),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid"}, False),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, True),
+        ({"sbert_ce_default_activation_function": None, "problem_type": "regression"}, False),
+        (
+            {
+                "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"},
+                "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
+            },
+            False,
+        ),
+    ],
+    ids=["none", "sigmoid", "identity", "older sigmoid", "older identity", "regression", "both"],
+)
+def test_a_cross_encoder_says_how_its_logit_becomes_its_score(
+    said: dict[str, Any], is_raw: bool, tmp_path: Path
+) -> None:
+    folder = configured(stored(encoder("Bert", "ForSequenceClassification", num_labels=1), tmp_path), said)
+    with Engine(folder) as engine:
+        (found,) = engine.rerank("w1", ["w2 w3"])
+    assert found.score is not None and found.logit is not None
+    assert found.score == pytest.approx(found.logit if is_raw else 1 / (1 + math.exp(-found.logit)))
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "said", "why"),
+    [
+        (1, {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, "activation.Tanh'"),
+        (1, {"sbert_ce_default_activation_function": "my_module.Identity"}, "activation 'my_module.Identity'"),
+        (2, {"problem_type": "regression"}, "its problem_type is regression"),
+    ],
+    ids=["activation", "older activation", "regression"],
+)
+def test_a_head_that_is_not_understood_is_refused(
+    num_labels: int, said: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    model = encoder("Bert", "ForSequenceClassification", num_labels=num_labels)
+    with pytest.raises(InvalidConfiguration, match=why):
+        Engine(configured(stored(model, tmp_path), said))
 
 
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "ModernBert", "MPNet", "Camembert", "Qwen3"])

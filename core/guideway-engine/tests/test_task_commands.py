@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import mmap
+import resource
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,9 @@ import pytest
 from engine_support.encoders import encoder, stored, texts
 from guideway import Engine
 from guideway.command_line.program import main
+from guideway_engine.command_line.lines import OutputLost
+from guideway_engine.command_line.task_outputs import Matrix
+from guideway_engine.task_results import Embedding
 from safetensors.torch import load_file, save_file
 
 Run = Callable[..., tuple[int, str, str]]
@@ -67,7 +73,7 @@ def test_other_weights_in_the_same_folder_are_another_model(
 
 def test_a_matrix_has_a_row_for_each_text(run: Run, models: dict[str, Path], tmp_path: Path) -> None:
     given = [*texts(5), "w1 " * 100, "w2"]
-    (tmp_path / "in.txt").write_text("\n".join([*given, "", ""]))
+    (tmp_path / "in.txt").write_text("\n".join([*given, ""]))
     output = str(tmp_path / "out.npy")
     status, out, err = run("embed", "--input", str(tmp_path / "in.txt"), "--output", output)
     assert (status, out) == (1, "")
@@ -81,6 +87,76 @@ def test_a_matrix_has_a_row_for_each_text(run: Run, models: dict[str, Path], tmp
         np.testing.assert_allclose(found[row], wanted[row], atol=1e-6)  # type: ignore[arg-type]
     assert run("embed", "--text", "w1", "-o", output)[0] == 1  # it is there
     assert [path.name for path in tmp_path.iterdir() if "part" in path.name] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("in.txt", b"w1\n\n \t\r\nw2 w3\n\n"), ("in.jsonl", b'{"prompt": "w1"}\n\n \t\n{"prompt": "w2 w3"}\n\n')],
+    ids=["text", "json"],
+)
+def test_a_row_is_found_by_its_line_whatever_is_blank(name: str, given: bytes, run: Run, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(given)
+    status, _, err = run("embed", "--input", str(tmp_path / name), "--output", str(tmp_path / "out.npy"))
+    assert status == 1
+    assert f"{name}, line 2 is blank" in err and "5 texts: 2 done; 3 refused or failed" in err
+    assert np.isnan(np.load(tmp_path / "out.npy")).all(1).tolist() == [False, True, True, False, True]
+    run("embed", "--input", str(tmp_path / name), "--output", str(tmp_path / "out.jsonl"))
+    found = lines((tmp_path / "out.jsonl").read_text())
+    assert [line["id"] for line in found if line["finish_reason"] == "done"] == ["0", "3"]
+    assert run("embed", "--input", str(tmp_path / name), "--output", str(tmp_path / "out.jsonl"), "--resume")[0] == 1
+    (tmp_path / name).write_bytes(b" \n\n")
+    assert "holds no text" in run("embed", "--input", str(tmp_path / name))[2]
+
+
+def test_a_matrix_that_does_not_fit_is_an_error_and_not_there(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # as where a disk fills up
+    try:
+        said = pytest.raises(OutputLost, match="File too large; a matrix is whole or not there")
+        with said, Matrix(str(tmp_path / "out.npy"), 1000) as matrix:
+            matrix.write(999, Embedding(request_id="", vector=np.ones(32, dtype=np.float32)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_matrix_is_written_and_not_mapped_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk under a map is a signal that ends the process."""
+    monkeypatch.setattr(mmap, "mmap", None)
+    with Matrix(str(tmp_path / "out.npy"), 600) as matrix:
+        for row in (599, 3):
+            matrix.write(row, Embedding(request_id="", vector=np.full(5, row, dtype=np.float32)))
+        matrix.write(4, Embedding(request_id=""))
+    found = np.load(tmp_path / "out.npy")
+    assert (found.shape, found.dtype) == ((600, 5), np.float32)
+    assert np.flatnonzero(~np.isnan(found).any(1)).tolist() == [3, 599]
+    assert (found[599] == 599).all() and (found[3] == 3).all()
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.json"])
+def test_a_run_goes_on_in_the_folder_of_its_model(
+    output: str, models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(models["embed"], tmp_path / "model"))
+    (folder / "in.json").write_text('{"prompt": "w1"}\n')
+    arguments = ["embed", "--model", str(folder), "--input", str(folder / "in.json"), "-o", str(folder / output)]
+    assert main(arguments) == 0
+    (folder / "in.json").write_text('{"prompt": "w1"}\n{"prompt": "w2"}\n')
+    for name in ("vectors.npy", "other.jsonl", "other.jsonl.part", "notes.txt", "README.md"):
+        (folder / name).write_text("mine")
+    (folder / "__pycache__").mkdir()
+    assert main([*arguments, "--resume"]) == 0
+    assert "2 texts: 1 done; 1 done before" in capsys.readouterr().err
+    for name in ("tokenizer.json", "vocab.txt", "1_Pooling/config.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text((folder / name).read_text() + " " if (folder / name).exists() else "{}")
+        assert main([*arguments, "--resume"]) == 1
+        assert "line 1 is no answer to what is asked now" in capsys.readouterr().err
+        shutil.copyfile(models["embed"] / "tokenizer.json", folder / "tokenizer.json")
+        if name != "tokenizer.json":
+            (folder / name).unlink()
 
 
 def test_json_lines_go_in_and_out_and_a_run_goes_on(run: Run, tmp_path: Path) -> None:

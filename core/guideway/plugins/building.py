@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from guideway.api.limits import check_limits
 from guideway.api.types import Request, Submission
-from guideway.errors import GuidewayError, PluginLoadError, PluginUnavailable, blame, close_each
+from guideway.errors import (
+    GuidewayError,
+    InvalidConfiguration,
+    PluginLoadError,
+    PluginUnavailable,
+    blame,
+    close_each,
+)
 from guideway.plugins.contract import check_built
 from guideway.plugins.hooks import Hook, Hooks, Validator
 
@@ -76,10 +83,21 @@ def build_strategies(
             plugin = f"grammar.{cls.name}"
             limits = limits_of(cls, options)
             own = {name: value for name, value in options.get(plugin, {}).items() if name != "limits"}
+            _check_reads(cls, own, f"options.{plugin}")
             with building(plugin):
                 strategies[cls.name] = cls(vocabulary, own)
             strategies[cls.name].limits = limits
     return strategies
+
+
+def _check_reads(cls: type[GrammarStrategy], options: Mapping[str, Any], where: str) -> None:
+    from guideway.api.grammar import GrammarStrategy
+
+    if options and cls.__init__ is GrammarStrategy.__init__:  # which reads none
+        raise InvalidConfiguration(
+            f"{where} has {', '.join(map(repr, options))}, but this strategy takes none but 'limits'; leave it out",
+            field=where,
+        )
 
 
 def limits_of(cls: type[GrammarStrategy], options: Options) -> Mapping[str, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from logging import ERROR
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -72,7 +73,7 @@ def _device(device: str | torch.device) -> torch.device:
 
 def _loaded(auto: Any, folder: Path, dtype: torch.dtype | str, may_lack: Collection[str]) -> PreTrainedModel:
     try:
-        with _without_progress_bar():
+        with _quiet():
             loaded: Any = auto.from_pretrained(
                 folder, dtype=dtype, local_files_only=True, trust_remote_code=False, output_loading_info=True
             )
@@ -87,13 +88,16 @@ def _loaded(auto: Any, folder: Path, dtype: torch.dtype | str, may_lack: Collect
 
 
 @contextmanager
-def _without_progress_bar() -> Iterator[None]:
-    shown = logging.is_progress_bar_enabled()
+def _quiet() -> Iterator[None]:
+    """Within, `transformers` shows no progress bar and no report on weights, which are checked here."""
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     if shown:
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity(max(verbosity, ERROR))
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 

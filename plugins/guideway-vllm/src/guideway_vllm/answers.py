@@ -148,14 +148,14 @@ def told_of(one: Any) -> dict[str, Any]:
     return told
 
 
-def add_up(output: Any) -> None:
-    """Have the field say what is told of the outputs that a result has: of several all that holds for any of them, and
-    as ``outputs`` each of them."""
-    found = [told_of(one) for one in output.outputs]
+def add_up(result: Any, *others: Any) -> None:
+    """Have the field of a result say what is told of its outputs, and of those of others that are one answer with it:
+    of several all that holds for any of them, and as ``outputs`` each."""
+    found = [told_of(one) for each in (result, *others) for one in each.outputs]
     if len(found) == 1:
-        _tell(output, found[0] or None)
+        _tell(result, found[0] or None)
     elif any(found):
-        _tell(output, {**_of_any([told for told in found if told]), "outputs": found})
+        _tell(result, {**_of_any([told for told in found if told]), "outputs": found})
 
 
 def _of_any(found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +31,10 @@ REASONS = {
 """The finish reasons of vLLM; all others are requests that were given up."""
 
 
+_CALL: ContextVar[list[_Result] | None] = ContextVar("_CALL", default=None)
+"""The call whose request enters the engine."""
+
+
 class Observers:
     """Calls observers in a thread of their own, in the order in which things happen, so that a slow one holds up no
     request. To be used by one thread."""
@@ -36,9 +42,11 @@ class Observers:
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="guideway-observers")
-        self._admitted: dict[str, _Result] = {}
-        """Requests that were tried and have not entered the engine yet."""
+        self._admitted: dict[str, deque[_Result]] = {}
+        """Requests that were tried and have not entered the engine yet, by the id that they came with: clients may give
+        several the same."""
         self._under_way: dict[str, _Result] = {}
+        """Those whose outputs `take` is told of."""
 
     @classmethod
     def of(cls, hooks: Hooks) -> Observers | None:
@@ -48,28 +56,40 @@ class Observers:
     def admitted(self, request_id: str, request: Request, *, in_pieces: bool) -> None:
         """A request with this id of vLLM's has been tried, whose outputs come `in_pieces` or whole each time; may be
         called from any thread."""
-        self._admitted[request_id] = _Result(replace(request, request_id=request_id), in_pieces)
+        result = _Result(replace(request, request_id=request_id), in_pieces)
+        self._admitted.setdefault(request_id, deque()).append(result)
 
     def started(self, request_id: str) -> None:
         """A request that was admitted has entered the engine."""
-        if (result := self._admitted.pop(request_id, None)) is not None:
+        if (result := self._next_admitted(request_id)) is None:
+            return
+        if (call := _CALL.get()) is not None:
+            call.append(result)
+        else:
             self._under_way[request_id] = result
-            self._call(self._hooks.request_started, request=result.request)
+        self._call(self._hooks.request_started, request=result.request)
 
     async def watched(self, request_id: str, outputs: Any) -> AsyncIterator[Any]:
         """`outputs` of a request as they come; its end is told, whatever ends it."""
         error: BaseException | None = None
+        call: list[_Result] = []
         try:
             async with aclosing(outputs):
-                async for output in outputs:
-                    self.take(output)
+                with _during(call):  # it enters the engine as its first output is asked for
+                    output = await anext(outputs, None)
+                while output is not None:
+                    for result in call:
+                        result.take(output)
                     yield output
+                    output = await anext(outputs, None)
         except Exception as raised:
             error = raised
             raise
         finally:
-            self._admitted.pop(request_id, None)
-            self._end(request_id, error)
+            if not call:
+                self._next_admitted(request_id)
+            for result in call:
+                self._tell_end(result, error)
 
     def take(self, output: Any) -> None:
         """Note what came of a request, and tell its end if that is all."""
@@ -87,9 +107,19 @@ class Observers:
         """Return when observers have heard all; they hear no more."""
         self._thread.shutdown()
 
-    def _end(self, request_id: str, error: BaseException | None = None) -> None:
-        if (result := self._under_way.pop(request_id, None)) is None:
-            return
+    def _next_admitted(self, request_id: str) -> _Result | None:
+        if (admitted := self._admitted.get(request_id)) is None:
+            return None
+        result = admitted.popleft()
+        if not admitted:
+            del self._admitted[request_id]
+        return result
+
+    def _end(self, request_id: str) -> None:
+        if (result := self._under_way.pop(request_id, None)) is not None:
+            self._tell_end(result)
+
+    def _tell_end(self, result: _Result, error: BaseException | None = None) -> None:
         ended = result.ended(error)
         if (failure := next((each.error for each in ended.outputs if each.error is not None), None)) is not None:
             self._call(self._hooks.request_failed, request=result.request, error=failure)
@@ -98,6 +128,15 @@ class Observers:
     def _call(self, hooks: Sequence[Hook], **arguments: object) -> None:
         if hooks:
             self._thread.submit(_observe, hooks, arguments)
+
+
+@contextmanager
+def _during(call: list[_Result]) -> Iterator[None]:
+    token = _CALL.set(call)
+    try:
+        yield
+    finally:
+        _CALL.reset(token)
 
 
 def _observe(hooks: Sequence[Hook], arguments: dict[str, object]) -> None:

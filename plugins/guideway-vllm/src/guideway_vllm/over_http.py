@@ -1,6 +1,8 @@
 """The changes in vLLM's server over HTTP, where it has the place; what is lost without one of these is logged.
 
 =====================================  ================================================================================
+several prompts                        ``request_output_to_completion_response``,
+                                       ``chat_completion_full_generator_batch``
 what asks xgrammar                     ``validate_structural_tag_payload``, ``_xgrammar_supports``
 requests                               ``to_sampling_params``, ``to_beam_search_params``
 streams                                ``chat_completion_stream_generator``, ``completion_stream_generator``
@@ -12,13 +14,14 @@ from __future__ import annotations
 import inspect
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import vllm
 from guideway.api import InvalidConfiguration
 
-from guideway_vllm.answers import Noted
+from guideway_vllm.answers import Noted, add_up
 from guideway_vllm.requests import ON_UNENFORCED_KEY, asks_of_beams, is_strict
 from guideway_vllm.wrapping import lacks, wrap
 
@@ -85,6 +88,41 @@ def _around_stream(stream: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def _around_completion_response(respond: Callable[..., Any]) -> Callable[..., Any]:
+    """vLLM answers several prompts with the field of the first."""
+
+    def wrapped(self: Any, final_res_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        if SERVING and len(final_res_batch) > 1:
+            add_up(*final_res_batch)
+        return respond(self, final_res_batch, *args, **kwargs)
+
+    return wrapped
+
+
+def _around_batch(respond: Callable[..., Any]) -> Callable[..., Any]:
+    """And a batch of chats with none."""
+
+    async def wrapped(self: Any, request: Any, generators: Any, *args: Any, **kwargs: Any) -> Any:
+        last: dict[int, Any] = {}
+
+        async def noted(number: int, results: Any) -> AsyncIterator[Any]:
+            async with aclosing(results):
+                async for result in results:
+                    last[number] = result
+                    yield result
+
+        if SERVING:
+            generators = [noted(number, results) for number, results in enumerate(generators)]
+        response = await respond(self, request, generators, *args, **kwargs)
+        if last and hasattr(response, "kv_transfer_params"):
+            results = [last[number] for number in sorted(last)]
+            add_up(*results)
+            response.kv_transfer_params = results[0].kv_transfer_params
+        return response
+
+    return wrapped
+
+
 def _around_validate_tag(validate: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(payload: Any, *, parameter: str) -> None:
         if not (SERVING and isinstance(payload, str)):  # what is no text is refused unread
@@ -108,6 +146,7 @@ def _around_xgrammar_supports(supports: Callable[..., Any]) -> Callable[..., Any
 OPENAI = "vllm.entrypoints.openai"
 UNHEARD = "`strict` of a request is not heard"
 UNTOLD = "streams do not have what guideway tells"
+UNTOLD_OF_OTHERS = "of several prompts guideway tells about the first alone"
 UNREFUSED = "a beam search drops constraints and what is asked of guideway without a word"
 
 IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
@@ -139,6 +178,16 @@ IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
         _around_to_beam_search_params,
         (),
         UNREFUSED,
+    ),
+    f"{OPENAI}.completion.serving:OpenAIServingCompletion.request_output_to_completion_response": (
+        _around_completion_response,
+        ("final_res_batch",),
+        UNTOLD_OF_OTHERS,
+    ),
+    f"{OPENAI}.chat_completion.batch_serving:OpenAIServingChatBatch.chat_completion_full_generator_batch": (
+        _around_batch,
+        ("request", "generators"),
+        UNTOLD_OF_OTHERS,
     ),
     f"{OPENAI}.chat_completion.serving:OpenAIServingChat.chat_completion_stream_generator": (
         _around_stream,

@@ -38,6 +38,7 @@ from guideway.api import (
     StructuralTag,
     UnsupportedCapability,
 )
+from guideway.api.types import unique_keys
 from guideway.runtime.guard import Guard, check_bytes
 
 __all__ = [
@@ -223,9 +224,13 @@ def _decoded(extra: Mapping[str, Any], name: str, default: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return json.loads(value, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{PREFIX}{name} is not JSON: {error}", field=f"{PREFIX}{name}") from error
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def _constraint(outputs: Any, extra: Mapping[str, Any]) -> Constraint:
@@ -253,7 +258,8 @@ def _constraint(outputs: Any, extra: Mapping[str, Any]) -> Constraint:
         return Choice(outputs.choice, strategy=strategy)
     if outputs.structural_tag is not None:
         return StructuralTag(outputs.structural_tag, strategy=strategy, whitespace=whitespace)
-    return Grammar(outputs.grammar, extra.get("dialect") or _dialect(outputs.grammar), strategy=strategy)
+    dialect = extra["dialect"] if "dialect" in extra else _dialect(outputs.grammar)
+    return Grammar(outputs.grammar, dialect, strategy=strategy)
 
 
 def _whitespace(outputs: Any, extra: Mapping[str, Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,14 +41,18 @@ OF_SPEED = frozenset({"driver", "attention", "max_step_tokens", "max_step_reques
 
 CHARACTERS = 16
 TENSOR_BYTES, MOST_HEADER_BYTES = 1 << 10, 1 << 27
-SETTINGS = frozenset({".json", ".txt", ".model", ".jinja"})
-"""The endings of files beside the weights that decide what a model answers."""
+WEIGHTS = frozenset({".safetensors", ".bin"})
+SETTINGS = frozenset({".json", ".model", ".jinja"})
+WORDS = frozenset({"vocab.txt", "merges.txt"})
+"""The endings of the files that a model is loaded from, and the names of those that are text. Others in its folder are
+about it, or somebody's own: texts, answers, notes."""
 
 
-def of_jobs(jobs: list[Job], configuration: Configuration) -> dict[str, str]:
-    """By id the digest of each job: of its prompt, and of all that decides its answer."""
+def of_jobs(jobs: list[Job], configuration: Configuration, ours: Collection[str | None] = ()) -> dict[str, str]:
+    """By id the digest of each job: of its prompt, and of all that decides its answer. The files `ours`, of input and
+    output, are no part of a model in whose folder they lie."""
     built = configuration.build(EngineConfig)
-    settings = _settings(built, FOR_TEXT)
+    settings = _settings(built, FOR_TEXT, ours)
     for name, source in (("grammar", config.INSTALLED), ("modifiers", config.OF_PROMPTS)):
         chosen = configuration.settings.get((name,))
         if chosen is not None and chosen.source == source:  # these depend on the other prompts
@@ -57,10 +61,14 @@ def of_jobs(jobs: list[Job], configuration: Configuration) -> dict[str, str]:
 
 
 def of_entries(
-    entries: list[Entry], task: str, configuration: Configuration, params: Mapping[str, Any]
+    entries: list[Entry],
+    task: str,
+    configuration: Configuration,
+    params: Mapping[str, Any],
+    ours: Collection[str | None] = (),
 ) -> dict[str, str]:
-    """By id the digest of each text of a task, and of all that decides its result."""
-    settings = _settings(configuration.build(EngineConfig), FOR_TASKS)
+    """By id the digest of each text of a task, and of all that decides its result; `ours` as in `of_jobs`."""
+    settings = _settings(configuration.build(EngineConfig), FOR_TASKS, ours)
     given = {name: value for name, value in params.items() if value is not None}
     return {entry.id: _digest(task, entry.value, given, settings) for entry in entries}
 
@@ -84,12 +92,14 @@ def _of_constraint(constraint: Constraint) -> Any:
         return None
 
 
-def _settings(built: EngineConfig, names: tuple[str, ...]) -> dict[str, Any]:
+def _settings(built: EngineConfig, names: tuple[str, ...], ours: Collection[str | None]) -> dict[str, Any]:
     """The values of these fields, and options; without defaults, so that a later version may have more fields."""
     settings = {name: value for name, value in _unlike_defaults(built, EngineConfig).items() if name in names}
     if Path(built.model).expanduser().is_dir():
         folder = Path(built.model).expanduser().resolve()
-        settings["model"] = [str(folder), *map(_of_file, sorted(folder.rglob("*")))]
+        no_part = {_resolved(path) for path in ours if path is not None}
+        files = [path for path in _files_of(folder) if path not in no_part]
+        settings["model"] = [str(folder), *([str(path.relative_to(folder)), _of_file(path)] for path in files)]
     options = {
         each: {name: value for name, value in given.items() if not (kind == "workflow" and name in OF_SPEED)}
         for each, given in built.options.items()
@@ -99,14 +109,27 @@ def _settings(built: EngineConfig, names: tuple[str, ...]) -> dict[str, Any]:
     return settings | ({"options": options} if options else {})
 
 
-def _of_file(path: Path) -> list[Any]:
-    """Name and digest of a file of a model. Of weights it is that of the first bytes of each tensor, which training
+def _files_of(folder: Path) -> list[Path]:
+    """The files that the model in a folder is loaded from."""
+    found = (path for path in folder.rglob("*") if path.suffix in WEIGHTS | SETTINGS or path.name in WORDS)
+    return sorted(path for path in found if path.is_file())
+
+
+def _resolved(path: str) -> Path | None:
+    try:
+        return Path(path).resolve()
+    except ValueError:  # a NUL, as opening it will say
+        return None
+
+
+def _of_file(path: Path) -> str:
+    """The digest of a file of a model. Of weights it is that of the first bytes of each tensor, which training
     changes: reading all of a large model would take longer than an answer."""
     if path.suffix == ".safetensors":
-        return [path.name, _of_tensors(path)]
-    if path.suffix in SETTINGS and path.is_file():
-        return [path.name, hashlib.sha256(path.read_bytes()).hexdigest()]
-    return [path.name]
+        return _of_tensors(path)
+    if path.suffix in WEIGHTS:
+        return str(path.stat().st_size)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _of_tensors(path: Path) -> str:

@@ -94,7 +94,7 @@ def _run(args: Namespace, jobs: list[Job]) -> int:
     digests: dict[str, str] = {}
     if args.output is not None:
         check_ids(jobs)
-        digests = of_jobs(jobs, configuration)
+        digests = of_jobs(jobs, configuration, (args.input, args.output))
     done = resumed(args.output, digests) if args.resume else set()
 
     def record(job: Job) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Identified(Protocol):
 
 
 class OutputLost(GuidewayError):
-    """The file of answers takes no more. All whole lines are in it."""
+    """The file of answers takes no more. All whole lines are in it; a matrix is whole or not there."""
 
 
 class Lines:

@@ -66,18 +66,20 @@ def read_entries(args: Namespace, task: str) -> list[Entry]:
     data = read_bytes(args.input, "input")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InvalidRequest(f"{args.input} is UTF-16; convert it to UTF-8", field="input")
-    lines = data.removeprefix(BOM).split(b"\n")
-    form = args.lines or ("json" if PurePath(args.input).suffix in SUFFIXES else "text")
-    entries = list(_entries(lines, f"{args.input}, line ", task, query, as_json=form == "json"))
-    if not entries:
+    if not data.removeprefix(BOM).strip():
         raise InvalidRequest(f"{args.input} holds no text", field="input")
-    return entries
+    lines = data.removeprefix(BOM).removesuffix(b"\n").split(b"\n")
+    form = args.lines or ("json" if PurePath(args.input).suffix in SUFFIXES else "text")
+    return list(_entries(lines, f"{args.input}, line ", task, query, as_json=form == "json"))
 
 
 def _entries(lines: list[bytes], where: str, task: str, query: str | None, *, as_json: bool) -> Iterator[Entry]:
-    index = 0
-    for number, line in enumerate(lines, start=1):
+    """One of each line, so that a row of a matrix is found by the number of its line."""
+    for index, line in enumerate(lines):
+        number = index + 1
         if not line.strip():
+            why = f"{where}{number} is blank; write a text there, or take the line out"
+            yield Entry(str(index), "", None, line=number, error=InvalidRequest(why, field="input"))
             continue
         try:
             text = line.decode().rstrip("\r")
@@ -92,7 +94,6 @@ def _entries(lines: list[bytes], where: str, task: str, query: str | None, *, as
             shown = line.decode(errors="backslashreplace")
             entry = Entry(str(index), shown, None, error=InvalidRequest(why, field="input"))
         yield replace(entry, line=number)
-        index += 1
 
 
 def _of_line(where: str, task: str, query: str | None, index: int, line: str) -> Entry:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from guideway.api.options import short_repr
 from guideway.command_line.terminal import as_stdout_can, print_table
 from guideway.errors import InvalidRequest, printable
 
+from guideway_engine.command_line.lines import OutputLost
 from guideway_engine.command_line.task_inputs import Entry
 from guideway_engine.task_results import Classification, Embedding, Score
 
@@ -23,16 +26,25 @@ Result = Embedding | Score | Classification
 
 SHOWN_NUMBERS = 4
 
+FLOAT = np.dtype(np.float32)
+
+ROWS_AT_ONCE = 256
+"""So many rows of NaN are written at a time."""
+
 
 class Matrix:
     """Writes vectors into the file `path` as NumPy reads them: float32 ``[num_rows, dimensions]``, a row of NaN where
-    there is no vector. The file is there once all rows are. Raises `InvalidRequest` if it exists or cannot be made."""
+    there is no vector. The file is there once all rows are. Raises `InvalidRequest` if it exists or cannot be made, and
+    `OutputLost` if it takes no more: with the first vector all rows are written, so that a full disk is found then.
+    It is not mapped into memory: there a full disk is a signal that ends the process."""
 
     def __init__(self, path: str, num_rows: int) -> None:
         self._path = Path(path)
         self._beside = self._path.with_name(f"{self._path.name}.part")
         self._num_rows = num_rows
-        self._rows: np.memmap[Any, Any] | None = None
+        self._file: BinaryIO | None = None
+        self._first_row = 0
+        """The place in the file where the rows begin."""
         if self._path.exists():
             raise InvalidRequest(f"the output {path!r} is there already; name a new file", field="output")
         try:
@@ -45,23 +57,53 @@ class Matrix:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if kind is None and self._rows is not None:
-            self._rows.flush()
-            self._beside.replace(self._path)
-        else:
+        try:
+            if kind is None and self._file is not None:
+                with self._lost():
+                    self._file.flush()
+                    os.fsync(self._file.fileno())
+                    self._file.close()
+                    self._beside.replace(self._path)
+        finally:
+            if self._file is not None:
+                with suppress(OSError):  # what it holds does not fit, as was said
+                    self._file.close()
+                self._file = None
             self._beside.unlink(missing_ok=True)
-        self._rows = None
 
     def write(self, index: int, result: Embedding) -> None:
         """Write the row of a vector."""
-        if result.vector is None:
+        vector = result.vector
+        if vector is None:
             return
-        if self._rows is None:
-            shape = (self._num_rows, len(result.vector))
-            open_memmap: Any = np.lib.format.open_memmap
-            self._rows = open_memmap(self._beside, mode="w+", dtype=np.float32, shape=shape)
-            self._rows[:] = np.nan
-        self._rows[index] = result.vector
+        with self._lost():
+            if self._file is None:
+                self._file = self._beside.open("wb")
+                self._first_row = self._write_rows_of_nan(self._file, len(vector))
+            self._file.seek(self._first_row + index * len(vector) * FLOAT.itemsize)
+            self._file.write(vector.astype(FLOAT).tobytes())
+
+    def _write_rows_of_nan(self, file: BinaryIO, dimensions: int) -> int:
+        """Write the matrix without a vector. Returns the place where its rows begin."""
+        shape = (self._num_rows, dimensions)
+        npy: Any = np.lib.format
+        npy.write_array_header_1_0(file, {"descr": FLOAT.str, "fortran_order": False, "shape": shape})
+        begin = file.tell()
+        for first in range(0, self._num_rows, ROWS_AT_ONCE):
+            number = min(ROWS_AT_ONCE, self._num_rows - first)
+            file.write(np.full((number, dimensions), np.nan, FLOAT).tobytes())
+        file.flush()
+        return begin
+
+    @contextmanager
+    def _lost(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OutputLost(
+                f"cannot write the output {str(self._path)!r}: {error.strerror or error}; a matrix is whole or not "
+                "there, and JSON lines (a name that ends with .jsonl) keep what is done"
+            ) from error
 
 
 def reason_of(result: Result) -> str:

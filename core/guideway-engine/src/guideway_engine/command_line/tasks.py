@@ -89,7 +89,7 @@ def _run(task: str, args: Namespace) -> int:
         digests: dict[str, str] = {}
         if args.output is not None and not matrix:
             check_ids(entries)
-            digests = of_entries(entries, task, configuration, params)
+            digests = of_entries(entries, task, configuration, params, (args.input, args.output))
         done = resumed(args.output, digests) if args.resume else set()
         asked = [entry for entry in entries if entry.id not in done]
         return _compute(task, args, configuration, asked, params, digests, len(done))

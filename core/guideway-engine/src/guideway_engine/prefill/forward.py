@@ -49,6 +49,18 @@ class Ragged:
     token_types: NDArray[np.int64] | None = None
     """``int64[total]``, which part of a pair each token belongs to; None: all to the first."""
 
+    def check_lengths(self) -> None:
+        """Raise `InvalidRequest` for lengths that do not fit the tokens, and for a sequence without a token."""
+        total, types = int(self.lengths.sum()), self.token_types
+        if total != len(self.token_ids) or (types is not None and len(types) != len(self.token_ids)):
+            raise InvalidRequest(
+                f"lengths that add up to {total} do not fit {len(self.token_ids)} token ids"
+                + ("" if types is None else f" and {len(types)} token types"),
+                field="token_ids",
+            )
+        if len(self.lengths) and int(self.lengths.min()) < 1:
+            raise InvalidRequest(f"sequence {int(self.lengths.argmin())} has no token", field="token_ids")
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -177,17 +189,10 @@ class Forward:
         return logits(head, hidden, torch.from_numpy(lengths).to(device), torch.from_numpy(last).to(device), pooling)
 
     def _validate(self, batch: Ragged) -> None:
+        batch.check_lengths()
         token_ids, lengths, types = batch.token_ids, batch.lengths, batch.token_types
-        if int(lengths.sum()) != len(token_ids) or (types is not None and len(types) != len(token_ids)):
-            raise InvalidRequest(
-                f"lengths that add up to {int(lengths.sum())} do not fit {len(token_ids)} token ids"
-                + ("" if types is None else f" and {len(types)} token types"),
-                field="token_ids",
-            )
         if not len(lengths):
             return
-        if int(lengths.min()) < 1:
-            raise InvalidRequest(f"sequence {int(lengths.argmin())} has no token", field="token_ids")
         limit = self._profile.max_length
         if limit is not None and int(lengths.max()) > limit:
             raise LimitExceeded(

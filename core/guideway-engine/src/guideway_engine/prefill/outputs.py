@@ -11,7 +11,7 @@ from guideway.api.workflow import OutputProcessor, Prepared, Task, WorkflowConte
 from guideway.errors import GuidewayError
 
 from guideway_engine.prefill.families import num_labels
-from guideway_engine.prefill.sentence_transformers import is_embedder, recipe_of
+from guideway_engine.prefill.sentence_transformers import activation_of, is_embedder, recipe_of
 from guideway_engine.task_results import Classification, Embedding, Score
 
 __all__ = ["Classifications", "Embeddings", "Scores"]
@@ -63,14 +63,13 @@ class Embeddings(_Outputs):
 
 
 class Scores(_Outputs):
-    """The sigmoid of the one logit, unless the model's files for sentence-transformers say that it is the score."""
+    """The sigmoid of the one logit, unless the model's files say that the logit is the score."""
 
     result = Score
 
     def __init__(self, context: WorkflowContext) -> None:
         super().__init__(context)
-        said = (context.model.config.get("sentence_transformers") or {}).get("activation_fn") or ""
-        self._is_raw = str(said).endswith("Identity")
+        self._is_raw = activation_of(context.model) == "Identity"
 
     def fields(self, request: Prepared, row: Row) -> dict[str, Any]:
         logit = float(row[0])

@@ -47,7 +47,9 @@ class PaddedForward:
 
     @torch.inference_mode()
     def __call__(self, batch: Ragged) -> Output:
-        """Compute the output of each input, whatever else is in the batch."""
+        """Compute the output of each input, whatever else is in the batch. Raises `InvalidRequest` for inputs without a
+        token."""
+        batch.check_lengths()
         starts = np.cumsum(batch.lengths) - batch.lengths
         order = np.argsort(-batch.lengths, kind="stable")
         results: list[Any] = [None] * len(order)

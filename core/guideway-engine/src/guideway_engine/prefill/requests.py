@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+from guideway.api.options import short_repr
 from guideway.api.workflow import Prepared, RequestProcessor, Task, WorkflowContext
 from guideway.errors import GuidewayError, InvalidRequest, LimitExceeded, contain, text_of
 
@@ -30,7 +32,10 @@ class Tokenizing(RequestProcessor):
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._cuttable = is_cuttable(self._tokenizer.to_str())
-        self._lower_case = recipe_of(context.model).lower_case
+        recipe = recipe_of(context.model)
+        self._lower_case = recipe.lower_case
+        chosen = getattr(context.options, "prompt", None)
+        self._prompt: str = recipe.prompt if chosen is None else chosen
         num_types = int(context.model.config.get("type_vocab_size") or 0)
         self._has_types = num_types > 1 and "token_type_ids" in tokenizer.model_input_names
         self._most = context.max_model_len
@@ -50,12 +55,12 @@ class Tokenizing(RequestProcessor):
     def _batch(self, tasks: list[Task]) -> dict[Task, Prepared | GuidewayError]:
         """Tokenise short texts in one call, or, if one of them is beyond the tokenizer, each by itself."""
         try:
-            encodings = self._tokenizer.encode_batch([self._text(str(value_of(task))) for task in tasks])
+            encodings = self._tokenizer.encode_batch([self._text(self._prompt + str(value_of(task))) for task in tasks])
         except BaseException as error:
             contain(error)
             return {task: self._guarded(self._one, task) for task in tasks}
         return {
-            task: self._prepared(task, encoding) if len(encoding) <= self._most else self._guarded(self._one, task)
+            task: self._guarded(partial(self._short, encoding), task)
             for task, encoding in zip(tasks, encodings, strict=True)
         }
 
@@ -68,17 +73,27 @@ class Tokenizing(RequestProcessor):
             contain(error)
             return InvalidRequest(f"the text cannot be tokenized: {text_of(error)}", field="input")
 
+    def _short(self, encoding: Any, task: Task) -> Prepared:
+        """The request of a text that was tokenized in a batch."""
+        return self._prepared(task, encoding) if len(encoding) <= self._most else self._one(task)
+
     def _one(self, task: Task) -> Prepared:
         value = value_of(task)
         if isinstance(value, str):
             return self._text_alone(task, value)
-        if isinstance(value[0], str):
+        if value and isinstance(value[0], str):
             return self._pair(task, value[0], str(value[1]))
         return self._ids(task, value)
 
     def _text_alone(self, task: Task, text: str) -> Prepared:
         room = self._room(is_pair=False)
-        encoding, truncated = self._cut(task, text, room)
+        encoding, truncated = self._cut(task, self._prompt + text, room)
+        if truncated and self._prompt and self._policy(task) == "left":
+            raise InvalidRequest(
+                f"truncate='left' would cut off the prompt {short_repr(self._prompt)}, which stands before each text; "
+                "shorten the text, or cut its end off with truncate='right'",
+                field="truncate",
+            )
         return self._prepared(task, self._tokenizer.post_process(encoding), truncated=truncated)
 
     def _pair(self, task: Task, first: str, second: str) -> Prepared:
@@ -98,8 +113,7 @@ class Tokenizing(RequestProcessor):
         if truncated:
             side = self._side(task, len(ids))
             ids = ids[: self._most] if side == "right" else ids[-self._most :]
-        types = np.zeros(len(ids), dtype=np.int64) if self._has_types else None
-        return Prepared(task=task, token_ids=np.array(ids, dtype=np.int64), token_types=types, truncated=truncated)
+        return self._request(task, ids, [0] * len(ids), truncated=truncated)
 
     def _cut(self, task: Task, text: str, room: int) -> tuple[Any, bool]:
         """The encoding of `text` in at most `room` tokens, and whether it has more."""
@@ -143,7 +157,19 @@ class Tokenizing(RequestProcessor):
         return encoding
 
     def _prepared(self, task: Task, encoding: Any, *, truncated: bool = False) -> Prepared:
-        types = np.array(encoding.type_ids, dtype=np.int64) if self._has_types else None
+        return self._request(task, encoding.ids, encoding.type_ids, truncated=truncated)
+
+    def _request(self, task: Task, ids: Sequence[int], types: Sequence[int], *, truncated: bool) -> Prepared:
+        """The request of these tokens. Raises `InvalidRequest` if there is none, which no model can compute."""
+        if not len(ids):
+            raise InvalidRequest(
+                "the text has no token: the model's tokenizer makes none of it and adds none; leave it out, or give a "
+                "text with words",
+                field="input",
+            )
         return Prepared(
-            task=task, token_ids=np.array(encoding.ids, dtype=np.int64), token_types=types, truncated=truncated
+            task=task,
+            token_ids=np.array(ids, dtype=np.int64),
+            token_types=np.array(types, dtype=np.int64) if self._has_types else None,
+            truncated=truncated,
         )

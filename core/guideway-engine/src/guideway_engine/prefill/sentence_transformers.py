@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from guideway.api.workflow import ModelFolder
 
-__all__ = ["Recipe", "is_embedder", "recipe_of", "why_not_pooled"]
+__all__ = ["Recipe", "activation_of", "is_embedder", "recipe_of", "why_no_score", "why_not_pooled", "why_prompted"]
 
 Pooling = Literal["mean", "cls", "last"]
 
@@ -23,6 +24,12 @@ NEWER: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 
 MODULES = ("Transformer", "Pooling", "Normalize")
 
+PROMPTS = "config_sentence_transformers.json"
+"""The file of a model's prompts."""
+
+ACTIVATIONS = ("Sigmoid", "Identity")
+"""The classes of torch that are understood between a cross-encoder's logit and its score."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -32,6 +39,8 @@ class Recipe:
     normalize: bool | None = None
     max_length: int | None = None
     lower_case: bool = False
+    prompt: str = ""
+    """The text that stands before each text."""
 
 
 def is_embedder(model: ModelFolder) -> bool:
@@ -52,6 +61,7 @@ def recipe_of(model: ModelFolder) -> Recipe:
         normalize="Normalize" in names,
         max_length=length if isinstance(length, int) else None,
         lower_case=bool(said.get("do_lower_case")),
+        prompt=_prompts(model)[name] if (name := _default_prompt(model)) else "",
     )
 
 
@@ -66,7 +76,53 @@ def why_not_pooled(model: ModelFolder) -> str | None:
         if len(modes) != 1:
             found = f"{len(modes)} of these" if modes else "none of these"
             return f"its pooling must be one of {', '.join(MODES.values())}, and its file asks for {found}"
+        return _why_not_prompted(model, modules)
     return None
+
+
+def activation_of(model: ModelFolder) -> str:
+    """The class that makes a cross-encoder's score of its logit, of `ACTIVATIONS` if `why_no_score` is None."""
+    newer = model.config.get("sentence_transformers")
+    said = newer.get("activation_fn") if isinstance(newer, Mapping) else None
+    path = str(said or model.config.get("sbert_ce_default_activation_function") or "torch.nn.Sigmoid")
+    name = path.rpartition(".")[2]
+    return name if path.startswith("torch.nn.") and name in ACTIVATIONS else path
+
+
+def why_no_score(model: ModelFolder) -> str | None:
+    """Why a cross-encoder's score cannot be made as its files say; None if it can."""
+    activation = activation_of(model)
+    if activation not in ACTIVATIONS:
+        return f"its config.json asks for the activation {activation!r}, and known are torch's {', '.join(ACTIVATIONS)}"
+    return why_prompted(model)
+
+
+def why_prompted(model: ModelFolder) -> str | None:
+    """Why a model with a head cannot be served as its files say: it has a default prompt; None if it has none."""
+    name = _default_prompt(model)
+    return f"its {PROMPTS} names the default prompt {name!r}, and only embed takes prompts" if name else None
+
+
+def _why_not_prompted(model: ModelFolder, modules: list[tuple[str, str]]) -> str | None:
+    name, prompts = _default_prompt(model), _prompts(model)
+    if not name:
+        return None
+    if not isinstance(prompts.get(name), str):
+        known = ", ".join(map(repr, prompts)) or "none"
+        return f"the default_prompt_name in its {PROMPTS} is {name!r}, and its prompts are {known}"
+    if _pooling(model, modules).get("include_prompt") is False:
+        return "its pooling leaves out the tokens of its prompt (include_prompt), which is not known here"
+    return None
+
+
+def _default_prompt(model: ModelFolder) -> str:
+    """The name of the prompt that stands before each text; empty if there is none."""
+    return str((model.json(PROMPTS) or {}).get("default_prompt_name") or "")
+
+
+def _prompts(model: ModelFolder) -> dict[str, Any]:
+    """The model's prompts, by name."""
+    return dict((model.json(PROMPTS) or {}).get("prompts") or {})
 
 
 def _modules(model: ModelFolder) -> list[tuple[str, str]]:
@@ -77,11 +133,14 @@ def _modules(model: ModelFolder) -> list[tuple[str, str]]:
 
 def _modes(model: ModelFolder, modules: list[tuple[str, str]]) -> list[Pooling]:
     """The ways of pooling it asks for, one where it is understood."""
-    path = next((path for name, path in modules if name == "Pooling"), None)
-    if path is None:
-        return []
-    said: dict[str, Any] = model.json(f"{path}/config.json") or {}
+    said = _pooling(model, modules)
     if isinstance(mode := said.get("pooling_mode"), str):
         return [NEWER[mode]] if mode in NEWER else []
     asked = [key for key, value in said.items() if key.startswith("pooling_mode_") and value]
     return [MODES[key] for key in asked] if all(key in MODES for key in asked) else []
+
+
+def _pooling(model: ModelFolder, modules: list[tuple[str, str]]) -> dict[str, Any]:
+    """The content of the file of the pooling; empty if there is none."""
+    path = next((path for name, path in modules if name == "Pooling"), None)
+    return {} if path is None else model.json(f"{path}/config.json") or {}

@@ -10,7 +10,7 @@ from guideway.api.options import Range
 from guideway.api.workflow import ModelFolder, Workflow
 
 from guideway_engine.prefill.families import has_head, max_length, num_labels, why_no_encoder
-from guideway_engine.prefill.sentence_transformers import recipe_of, why_not_pooled
+from guideway_engine.prefill.sentence_transformers import recipe_of, why_no_score, why_not_pooled, why_prompted
 
 __all__ = ["WORKFLOWS", "EmbedOptions", "PrefillOptions"]
 
@@ -39,12 +39,14 @@ class PrefillOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedOptions(PrefillOptions):
     """Those of ``embed``. None: as the model's files for sentence-transformers say, else the mean, or the last token of
-    a decoder, normalized."""
+    a decoder, normalized, without a prompt."""
 
     pooling: Literal["mean", "cls", "last"] | None = None
     """The way from the vectors of tokens to one: their ``mean``, the first (``cls``) or the ``last`` one."""
     normalize: bool | None = None
     """True if vectors have length 1."""
+    prompt: str | None = None
+    """The text before each text, such as ``"query: "``; None: the default prompt of the model's files."""
 
 
 class _Prefill(Workflow):
@@ -102,7 +104,7 @@ class RerankWorkflow(_Prefill):
             return f"{model.architecture} is no sequence classifier, which gives a pair of texts a score"
         if num_labels(model) != 1:
             return f"it has {num_labels(model)} labels, and a cross-encoder has one; use classify"
-        return why_no_encoder(model)
+        return why_no_encoder(model) or why_no_score(model)
 
 
 class ClassifyWorkflow(_Prefill):
@@ -119,7 +121,9 @@ class ClassifyWorkflow(_Prefill):
             return f"{model.architecture} is no sequence classifier"
         if num_labels(model) < 2:
             return "it has a single label, which is a score; use rerank"
-        return why_no_encoder(model)
+        if model.config.get("problem_type") == "regression":
+            return "its problem_type is regression: its outputs are numbers, and no labels of which one is likeliest"
+        return why_no_encoder(model) or why_prompted(model)
 
 
 def _of_head(model: ModelFolder) -> list[str]:

@@ -64,7 +64,7 @@ class Computing:
         return [self._checked(one) for one in found]
 
     def _checked(self, result: Any) -> Any | GuidewayError:
-        """What an output processor made of a request, which may be anything."""
+        """Return what an output processor made of a request, or an error if that is no result."""
         if result is None or isinstance(result, BaseException):
             return self.named(
                 result if result is not None else TypeError("the output processor made None of a request")

@@ -252,7 +252,7 @@ class Driver:
         return [self._checked(task, request) for task, request in zip(tasks, requests, strict=True)]
 
     def _checked(self, task: Task, request: object) -> Prepared | GuidewayError:
-        """What a request processor made of a task, which may be anything."""
+        """Return what a request processor made of a task, or an error if that is not its request."""
         if isinstance(request, GuidewayError) or (isinstance(request, Prepared) and request.task is task):
             return request
         said = TypeError(f"the request processor made {short_repr(request)} of a task, and not its request or an error")
