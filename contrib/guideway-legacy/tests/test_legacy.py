@@ -13,7 +13,7 @@ import guideway_legacy
 import pytest
 import torch
 from guideway_legacy import LegacyModifier
-from guideway_legacy.watch import Watch
+from guideway_legacy.watch import MAX_ITEMS, Watch
 from transformers import (
     LogitsProcessorList,
     MinLengthLogitsProcessor,
@@ -53,6 +53,13 @@ class Inside:
         self.change(self.container)
 
 
+class Anew:
+    """Has another list at each call, equal to the one before."""
+
+    def __call__(self) -> None:
+        self.held = [1, 2]
+
+
 class Late:
     def __call__(self) -> None:
         self.__dict__[f"call_{len(self.__dict__)}"] = 1
@@ -89,7 +96,9 @@ def closure() -> Callable[[], None]:
         (Inside({"a": 1}, lambda held: held.update(a=held["a"] + 1)), "container"),
         (Inside(set(), lambda held: held.add(len(held))), "container"),
         (Inside([0] * 1000, lambda held: held.append(1)), "container"),
+        (Inside([0] * (MAX_ITEMS - 1) + [1], lambda held: held.reverse()), "container"),
         (Inside(torch.zeros(2), lambda held: held.add_(1)), "container"),
+        (Anew(), "held"),
         (Late(), "call_1"),
         (closure(), "count"),
     ],
@@ -127,6 +136,18 @@ def test_processors_of_transformers_are_found_innocent(target: Any) -> None:
         watch.begin()
         target(torch.ones((1, length), dtype=torch.int64), torch.zeros(1, 8))
         assert watch.changed() is None
+
+
+def test_neither_what_stays_nor_what_tells_no_change_is_one() -> None:
+    with torch.inference_mode():
+        tensor = torch.zeros(2)
+    for held in (tensor, (1, [2]), {"a": [1]}, [0] * MAX_ITEMS + [1]):
+        target = Inside(held, lambda held: held.reverse() if len(held) > MAX_ITEMS else None)
+        watch = Watch(target)
+        for _ in range(3):
+            watch.begin()
+            target()
+            assert watch.changed() is None
 
 
 def test_a_member_of_a_list_is_named() -> None:

@@ -11,15 +11,18 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from guideway_conformance.isolation import CannotLoad, Host
+from guideway_conformance.known_failures import Preferences
 from guideway_conformance.registry import plan
+from guideway_conformance.subjects import Settings
 from guideway_conformance.target import Target
 from suite_support.mutants import Mutant, mutants
+from suite_support.survivors import DROPPED, SURVIVORS
 
 SECONDS = 10.0
 """The seconds of processor time for each check: a mutant may never end."""
@@ -39,6 +42,13 @@ class Original:
     changed: tuple[str, ...]
     within: tuple[str, ...] = ()
     """The classes of those files that are changed; empty: all."""
+    settings: Settings = field(default_factory=Settings)
+    """The settings that it is certified with."""
+    share: float = 0.3
+    """The share of its mutants that the test tries."""
+
+
+LEGACY = Preferences.read(Path(__file__).parents[3] / "contrib/guideway-legacy/conformance.toml")
 
 
 def probe(name: str) -> Original:
@@ -53,85 +63,17 @@ ORIGINALS = {
     ),
     "device": Original("device", "guideway.devices", "numpy.device", "NumpyDevice", ("numpy/device.py", "philox.py")),
     "modifier": Original("modifier", "guideway_hello", "__init__", "Hello", ("__init__.py",)),
-    **{name: probe(name) for name in ("GreenList", "Gumbel", "Guidance")},
+    **{name: probe(name) for name in ("GreenList", "Gumbel", "Guidance", "Aligned")},
+    "legacy": Original(
+        "modifier",
+        "guideway_legacy",
+        "modifier",
+        "LegacyModifier",
+        ("modifier.py", "transform.py", "calls.py", "processors.py", "params.py", "batches.py", "watch.py"),
+        settings=LEGACY.subjects["modifier.legacy"],
+        share=0.05,
+    ),
 }
-WISHED = 'wished = step.ops.gather(logits, payload.rows) + holds_letter * payload.arrays["strength"][:, None]'
-HOLDING = "holding = [i for i, token in enumerate(vocabulary.tokens) if letter.encode() in token.lower()]"
-ONLY_MEMORY = "memory held, which can be told only roughly"
-OTHER_ARRAYS = "logits of another library, of which the suite has none for a device of NumPy"
-OWN_REFUSALS = "which patterns it refuses is a strategy's own affair, and compile refuses them too"
-OWN_OPTIONS = "which options it takes is a strategy's own affair"
-SHORTER = "the same language, written shorter"
-QUALITY = "whether random numbers, and what is made of them, are good ones, no certificate says"
-OTHER_WISH = "what a request may wish for, and what comes of it, is the modifier's own affair"
-KEYED = 'hashed = step.ops.uniform(payload.arrays["key"], previous, previous, 0, self.context.logits_width)'
-RAISED = 'raised = step.ops.gather(logits, payload.rows) + payload.arrays["delta"][:, None]'
-GREEN = "return step.ops.where_rows(logits, payload.rows, hashed < 0.5, raised)"
-NOISE = 'noise = -ops.log(-ops.log(step.uniform("gumbel", payload.rows, self.context.logits_width)))'
-GUIDED = 'guided = unconditional + payload.arrays["scale"][:, None] * (conditional - unconditional)'
-EITHER = "either = (conditional > -np.inf) * (unconditional > -np.inf)  # what a model itself forbids stays as it is"
-SURVIVORS: dict[tuple[str, ...], str] = {
-    ("strategy.py", 'parse_options(Options, options, where="grammar.reference")'): OWN_OPTIONS,
-    ("expressions.py", "flat.discard(self.NOTHING)"): SHORTER,
-    ("strategy.py", 'reason = _why_not_pattern(subschema["pattern"])'): OWN_REFUSALS,
-    ("strategy.py", "if reason is not None:"): OWN_REFUSALS,
-    ("strategy.py", "parse_regex(Language(), pattern)"): OWN_REFUSALS,
-    ("strategy.py", "return NBYTES_PER_ENTRY * len(self.language)"): ONLY_MEMORY,
-    ("expressions.py", "return len(self._known) + len(self._derivatives)"): ONLY_MEMORY,
-    ("numpy/device.py", "blocks = np.arange(-(-width // 4), dtype=np.uint64)[None, :]"): "more numbers than are used",
-    (
-        "numpy/device.py",
-        "return np.where(np.isneginf(largest), 0, largest)",
-    ): "rows that allow nothing",
-    ("numpy/device.py", 'if device != "cpu":'): "which names of devices are refused",
-    ("numpy/device.py", "logits = logits.detach().cpu()"): OTHER_ARRAYS,
-    ("numpy/device.py", 'if str(logits.dtype) == "torch.bfloat16":'): OTHER_ARRAYS,
-    ("numpy/device.py", "logits = logits.float()"): OTHER_ARRAYS,
-    ("__init__.py", WISHED): OTHER_WISH,
-    ("__init__.py", "return step.ops.where_rows(logits, payload.rows, True, wished)"): OTHER_WISH,
-    ("__init__.py", 'if not re.fullmatch("[a-z]", wish.letter) or not -100 <= wish.strength <= 100:'): OTHER_WISH,
-    ("__init__.py", "wishes = [wish for i in sequences if (wish := states[i]) is not None]"): "None has no rows here",
-    ("__init__.py", "if not wishes:"): "an empty payload does as little as none",
-    ("__init__.py", HOLDING): OTHER_WISH,
-    ("__init__.py", "self.tables[letter][holding] = 1"): OTHER_WISH,
-    # of the probes; GreenList
-    ("probes.py", KEYED, "0 becomes 1"): QUALITY,
-    ("probes.py", RAISED, "Add becomes Sub"): OTHER_WISH,
-    ("probes.py", GREEN, "Lt becomes LtE"): "a uniform number is an odd multiple of 2**-24, so none is 0.5",
-    (
-        "probes.py",
-        "keys = np.array([state[0] if state else 0 for state in states], dtype=np.int64)",
-        "0 becomes 1",
-    ): "where it is said of None, which has no rows here; elsewhere which option is the key is the modifier's affair",
-    (
-        "probes.py",
-        "deltas = np.array([state[1] if state else 0 for state in states], dtype=np.float32)",
-        "0 becomes 1",
-    ): "None has no rows here",
-    # Gumbel
-    ("probes.py", NOISE, "USub is dropped"): QUALITY,
-    ("probes.py", "return ops.argmax(ops.gather(logprobs, payload.rows) + noise)", "Add becomes Sub"): QUALITY,
-    (
-        "probes.py",
-        "return True if self.name in request.params.modifiers else None",
-        "True becomes False",
-    ): "a state is whatever is not None",
-    # Guidance
-    ("probes.py", GUIDED, "Add becomes Sub"): OTHER_WISH,
-    ("probes.py", GUIDED, "Sub becomes Add"): OTHER_WISH,
-    ("probes.py", GUIDED, "Mult becomes Add"): OTHER_WISH,
-    (
-        "probes.py",
-        EITHER,
-        "Gt becomes GtE",
-    ): "of the first of the two: where the request's own row is at -inf, what comes of it is -inf too",
-    (
-        "probes.py",
-        "scales = np.array([state or 0 for state in states], dtype=np.float32)",
-        "0 becomes 1",
-    ): "None has no rows here",
-}
-"""By file and line, and by what is changed where that alone is meant, why no check can tell."""
 
 
 def sample(original: Original, share: float) -> Iterator[tuple[str, Mutant]]:
@@ -157,7 +99,14 @@ def line_of(original: Original, file: str, mutant: Mutant) -> str:
 def reason(original: Original, file: str, mutant: Mutant) -> str | None:
     """Why no check can tell `mutant` from its original; None if one should."""
     line = line_of(original, file, mutant)
-    return SURVIVORS.get((file, line, mutant.change), SURVIVORS.get((file, line)))
+    known = SURVIVORS.get(original.package, {})
+    return known.get((file, line, change_of(mutant)), known.get((file, line)))
+
+
+def change_of(mutant: Mutant) -> str:
+    """The change as the table of survivors calls it."""
+    what, is_dropped, _ = mutant.change.rpartition(" is dropped")
+    return DROPPED if is_dropped and what not in ("Not", "USub", "Invert") else mutant.change
 
 
 def unchanged(original: Original) -> tuple[str, Mutant]:
@@ -186,6 +135,7 @@ def killer(original: Original, file: str, mutant: Mutant, folder: Path) -> str |
             module=module,
             qualname=original.qualname,
             file=str((package / f"{original.module.replace('.', '/')}.py").resolve()),
+            settings=original.settings,
         )
         with Host(target) as host:
             planned = plan(target.kind, host.declared, host.traits, up_to="stateful")
@@ -204,7 +154,9 @@ def killer(original: Original, file: str, mutant: Mutant, folder: Path) -> str |
 def test_mutants_are_caught(name: str, tmp_path: Path) -> None:
     original = ORIGINALS[name]
     assert killer(original, *unchanged(original), tmp_path) is None
-    chosen = [(file, mutant) for file, mutant in sample(original, 0.3) if reason(original, file, mutant) is None]
+    chosen = [
+        (file, mutant) for file, mutant in sample(original, original.share) if reason(original, file, mutant) is None
+    ]
     assert chosen
     survivors = [f"{file}, {mutant.name}" for file, mutant in chosen if not killer(original, file, mutant, tmp_path)]
     assert len(survivors) <= (1 - AT_LEAST) * len(chosen), survivors
@@ -212,21 +164,16 @@ def test_mutants_are_caught(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_explains_survivors_is_still_there() -> None:
-    sources = {
-        file: files(original.package).joinpath(file).read_text("utf-8")
-        for original in ORIGINALS.values()
-        for file in original.changed
-    }
-    named = {survivor[0] for survivor in SURVIVORS if len(survivor) == 3}
-    changes = {
-        (file, sources[file].splitlines()[mutant.line - 1].strip(), mutant.change)
-        for file in named
-        for mutant in mutants(sources[file])
-    }
-    for survivor in SURVIVORS:
-        lines = [text.strip() for text in sources[survivor[0]].splitlines()]
-        assert survivor[1] in lines, f"{survivor[0]} has no line {survivor[1]!r} any more"
-        assert len(survivor) == 2 or survivor in changes, f"no mutant is at {survivor} any more"
+    for package, known in SURVIVORS.items():
+        sources = {file: files(package).joinpath(file).read_text("utf-8") for file, *_ in known}
+        changes = {
+            (file, source.splitlines()[mutant.line - 1].strip(), change_of(mutant))
+            for file, source in sources.items()
+            for mutant in mutants(source)
+        }
+        places = {change[:2] for change in changes}
+        for survivor in known:
+            assert survivor in (changes if len(survivor) == 3 else places), f"{package}: no mutant is at {survivor}"
 
 
 def main() -> None:
