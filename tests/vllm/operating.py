@@ -49,7 +49,7 @@ def guideway_request_finished(request: Request, result: GenerationResult) -> Non
         }
         for output in result.outputs
     ]
-    note(finished=request.request_id, outputs=outputs)
+    note(finished=request.request_id, outputs=outputs, tenant=request.tenant)
 
 
 class Connector(ExampleConnector):  # type: ignore[misc]

@@ -257,20 +257,35 @@ def test_observers_hear_of_each_of_several_requests_with_one_id(
 ) -> None:
     """Clients that try again, and gateways, send an id twice."""
 
-    def ask_for(num_tokens: int) -> str:
-        body = {"model": "demo", "prompt": TEXT, "max_tokens": num_tokens, "ignore_eos": True, "temperature": 0}
-        headers = {"X-Request-Id": "same"}
-        answer = httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=120)
-        return str(answer.json()["choices"][0]["text"])
+    slow = {f"key {i}": {"type": "string", "pattern": f"^[a-z]{{3,{9 + i}}}$"} for i in range(60)}
+    forms: list[dict[str, Any]] = [
+        {"structured_outputs": {"json": {"type": "object", "properties": slow}}, "max_tokens": 9},  # enters as the last
+        {"max_tokens": 120, "ignore_eos": True},
+        {"max_tokens": 5, "ignore_eos": True},
+        {"max_tokens": 5, "structured_outputs": {"json": {"type": "strin"}}},  # is refused
+    ]
 
-    with ThreadPoolExecutor(2) as threads:
-        texts = list(threads.map(ask_for, (120, 5)))
-    faulty.until(lambda: sum("finished" in note for note in heard()) == 2)
-    ended = [note for note in heard() if "finished" in note]
-    assert len([note for note in heard() if "started" in note]) == 2
-    assert len({note["finished"] for note in ended}) == 1
-    outputs = sorted((note["outputs"][0] for note in ended), key=lambda output: -output["num_tokens"])
-    assert [(output["num_tokens"], output["text"]) for output in outputs] == [(120, texts[0]), (5, texts[1])]
+    def ask_for(number: int) -> Any:
+        xargs = {"guideway.tenant": f"tenant {number}"}
+        if number == 0 or number == 3:
+            xargs["guideway.close"] = 0
+        else:
+            xargs["guideway.modifiers"] = json.dumps({"hello": {"letter": "e"}})
+        body = {"model": "demo", "prompt": TEXT, "temperature": 0, "vllm_xargs": xargs, **forms[number]}
+        headers = {"X-Request-Id": "same"}
+        return httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=120).json()
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(ask_for, range(4)))
+    assert "error" in answers[3]
+    faulty.until(lambda: sum("finished" in note for note in heard()) == 3)
+    ended = {note["tenant"]: note for note in heard() if "finished" in note}
+    assert sorted(note["tenant"] for note in heard() if "started" in note) == sorted(ended)
+    assert len({note["finished"] for note in ended.values()}) == 1
+    for number, answer in enumerate(answers[:3]):
+        (output,) = ended[f"tenant {number}"]["outputs"]
+        assert output["text"] == answer["choices"][0]["text"]
+        assert output["num_tokens"] == answer["usage"]["completion_tokens"]
 
 
 def test_a_refused_request_never_started(ask: Ask, heard: Callable[[], list[dict[str, Any]]]) -> None:

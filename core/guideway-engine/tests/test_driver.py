@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -81,6 +82,12 @@ def test_a_broken_scheduler_leaves_nobody_waiting(driver: str, bert: Path) -> No
     with opened(bert, driver, scheduler=f"{PARTS}:BrokenScheduler") as engine:
         for _ in range(2):
             assert all("the scheduler is broken" in str(error) for error in failures(engine.embed(texts(3))))
+
+
+def test_an_engine_with_a_part_that_is_broken_for_good_can_be_closed(driver: str, bert: Path) -> None:
+    with opened(bert, driver, scheduler=f"{PARTS}:BrokenForGood") as engine:
+        assert all("for good" in str(error) for error in failures(engine.embed(texts(2))))
+    assert [thread for thread in threading.enumerate() if thread.name == "guideway-computing"] == []
 
 
 @pytest.mark.parametrize(

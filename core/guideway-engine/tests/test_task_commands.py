@@ -122,6 +122,15 @@ def test_a_matrix_that_does_not_fit_is_an_error_and_not_there(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("vector", [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0], [[1.0, 2.0, 3.0]]])
+def test_a_row_of_another_shape_is_refused(vector: list[Any], tmp_path: Path) -> None:
+    """As a workflow of somebody else's may give one."""
+    with pytest.raises(OutputLost, match="shape"), Matrix(str(tmp_path / "out.npy"), 3) as matrix:
+        matrix.write(0, Embedding(request_id="", vector=np.ones(3, np.float32)))
+        matrix.write(1, Embedding(request_id="", vector=vector))  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_matrix_is_written_and_not_mapped_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk under a map is a signal that ends the process."""
     monkeypatch.setattr(mmap, "mmap", None)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from logging import ERROR
 from os import PathLike
 from pathlib import Path
+from threading import Lock
 from typing import Any, cast
 
 import torch
@@ -87,19 +88,24 @@ def _loaded(auto: Any, folder: Path, dtype: torch.dtype | str, may_lack: Collect
     return model
 
 
+_QUIET = Lock()
+"""Held while `transformers` is quiet, which is so for the whole process."""
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Within, `transformers` shows no progress bar and no report on weights, which are checked here."""
-    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    if shown:
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.set_verbosity(max(verbosity, ERROR))
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
+    with _QUIET:
+        shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
         if shown:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+            logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        logging.set_verbosity(max(verbosity, ERROR))
+        try:
+            yield
+        finally:
+            logging.set_verbosity(verbosity)
+            if shown:
+                logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def first_line(error: Exception) -> str:

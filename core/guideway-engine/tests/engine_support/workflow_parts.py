@@ -185,6 +185,14 @@ class BrokenScheduler(PrefillScheduler):
         return None
 
 
+class BrokenForGood(PrefillScheduler):
+    def upcoming(self) -> list[Task]:
+        raise RuntimeError("broken for good")
+
+    def next(self, *, more: bool) -> Sequence[Prepared] | None:
+        raise RuntimeError("broken for good")
+
+
 class Gate:
     """Holds up `GatedRunner`, and tells a test how far it has come."""
 

@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -133,12 +133,13 @@ class FrontEnd:
             for admission in trial:
                 admission.wait(self._config.refuse_within)
 
-    async def admit_beside(self, request: Callable[[], Any], text: str | None) -> Any:
-        """`admit` what `request` makes, without waiting for any of it in the event loop; the request."""
+    async def admit_beside(self, request: Callable[[], Any], text: str | None, noted: list[Any]) -> Any:
+        """`admit` what `request` makes, without waiting for any of it in the event loop; the request. To `noted` is
+        added what `started` is to be called with."""
         with _told_as_vllm_does():
             made = await self._beside(request)
         with _told_as_vllm_does(over_network=made.request_id):
-            trial = self._admit(made, text)
+            trial = self._admit(made, text, noted)
             while (admission := await self._beside(partial(next, trial, None))) is not None:
                 await self._compiled(admission)
         return made
@@ -160,7 +161,7 @@ class FrontEnd:
     def _beside(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.wrap_future(self._runtime.admission_threads.submit(work))
 
-    def _admit(self, request: Any, text: str | None) -> Trial[None]:
+    def _admit(self, request: Any, text: str | None, noted: list[Any] | None = None) -> Trial[None]:
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         params = request.sampling_params
@@ -196,14 +197,15 @@ class FrontEnd:
             # what was told of another request, by a proxy that hands all of the field on: it is for no connector
             rest = {name: value for name, value in handed_on.items() if name != ATTRIBUTE}
             params.extra_args = {**params.extra_args, "kv_transfer_params": rest}
-        if self.observers is not None:
+        if self.observers is not None and not request.resumable:  # a part of one, under an id that nobody asks for
             in_pieces = params.output_kind == RequestOutputKind.DELTA
-            self.observers.admitted(request.request_id, ours, in_pieces=in_pieces)
+            self.observers.admitted(request.request_id, ours, in_pieces=in_pieces, noted=noted)
 
-    def started(self, request_id: str) -> None:
-        """A request of this id, which was admitted if it was tried, has entered the engine."""
+    def started(self, request_id: str, noted: Sequence[Any] = ()) -> None:
+        """A request of this id, which was admitted if it was tried, has entered the engine; `noted` is what its trial
+        noted, if it was tried beside the event loop."""
         if self.observers is not None:
-            self.observers.started(request_id)
+            self.observers.started(request_id, noted)
 
     def judge(self, params: Any) -> Judge | None:
         """Return what judges the outputs of a request with these parameters by their texts; None: there is nothing to

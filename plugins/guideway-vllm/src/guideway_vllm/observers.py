@@ -43,8 +43,8 @@ class Observers:
         self._hooks = hooks
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="guideway-observers")
         self._admitted: dict[str, deque[_Result]] = {}
-        """Requests that were tried and have not entered the engine yet, by the id that they came with: clients may give
-        several the same."""
+        """Requests that have not entered the engine yet, by the id that they came with, where nobody else keeps them:
+        clients may give several the same."""
         self._under_way: dict[str, _Result] = {}
         """Those whose outputs `take` is told of."""
 
@@ -53,15 +53,19 @@ class Observers:
         """Those among an operator's hooks; None: there are none."""
         return cls(hooks) if hooks.request_started or hooks.request_finished or hooks.request_failed else None
 
-    def admitted(self, request_id: str, request: Request, *, in_pieces: bool) -> None:
+    def admitted(self, request_id: str, request: Request, *, in_pieces: bool, noted: list[Any] | None = None) -> None:
         """A request with this id of vLLM's has been tried, whose outputs come `in_pieces` or whole each time; may be
-        called from any thread."""
+        called from any thread. `noted`: where what `started` is to be called with is added."""
         result = _Result(replace(request, request_id=request_id), in_pieces)
-        self._admitted.setdefault(request_id, deque()).append(result)
+        if noted is None:
+            self._admitted.setdefault(request_id, deque()).append(result)
+        else:
+            noted.append(result)
 
-    def started(self, request_id: str) -> None:
+    def started(self, request_id: str, noted: Sequence[Any] = ()) -> None:
         """A request that was admitted has entered the engine."""
-        if (result := self._next_admitted(request_id)) is None:
+        result: _Result | None = noted[0] if noted else self._next_admitted(request_id)
+        if result is None:
             return
         if (call := _CALL.get()) is not None:
             call.append(result)

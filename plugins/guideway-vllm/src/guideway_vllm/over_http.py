@@ -23,6 +23,7 @@ from guideway.api import InvalidConfiguration
 
 from guideway_vllm.answers import Noted, add_up
 from guideway_vllm.requests import ON_UNENFORCED_KEY, asks_of_beams, is_strict
+from guideway_vllm.steps import ATTRIBUTE
 from guideway_vllm.wrapping import lacks, wrap
 
 __all__ = ["IN_SERVER", "SERVING", "change_server"]
@@ -117,7 +118,8 @@ def _around_batch(respond: Callable[..., Any]) -> Callable[..., Any]:
         if last and hasattr(response, "kv_transfer_params"):
             results = [last[number] for number in sorted(last)]
             add_up(*results)
-            response.kv_transfer_params = results[0].kv_transfer_params
+            told = (results[0].kv_transfer_params or {}).get(ATTRIBUTE)
+            response.kv_transfer_params = None if told is None else {ATTRIBUTE: told}
         return response
 
     return wrapped

@@ -258,8 +258,8 @@ def _constraint(outputs: Any, extra: Mapping[str, Any]) -> Constraint:
         return Choice(outputs.choice, strategy=strategy)
     if outputs.structural_tag is not None:
         return StructuralTag(outputs.structural_tag, strategy=strategy, whitespace=whitespace)
-    dialect = extra["dialect"] if "dialect" in extra else _dialect(outputs.grammar)
-    return Grammar(outputs.grammar, dialect, strategy=strategy)
+    dialect = extra.get("dialect")
+    return Grammar(outputs.grammar, _dialect(outputs.grammar) if dialect is None else dialect, strategy=strategy)
 
 
 def _whitespace(outputs: Any, extra: Mapping[str, Any]) -> Any:

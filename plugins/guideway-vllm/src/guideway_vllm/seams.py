@@ -168,20 +168,21 @@ def _around_add_request(add_request: Callable[..., Any]) -> Callable[..., Any]:
         with _told_of_the_end(guideway):
             if guideway is None or not guideway.judges(params):
                 return await add_request(self, request_id, prompt, params, *args, **kwargs)
-            admit = None
+            admit: Callable[[Any], None] | None = None
+            noted: list[Any] = []
             if isinstance(prompt, dict) and "type" in prompt:  # what is not rendered vLLM itself processes in a thread
                 given = signature.bind(self, request_id, prompt, params, *args, **kwargs).arguments
-                admit = await _tried(self, given)
+                admit = await _tried(self, given, noted)
             with _admitting(admit):
                 queue = await add_request(self, request_id, prompt, params, *args, **kwargs)
-            guideway.started(request_id)
+            guideway.started(request_id, noted)
             return queue
 
     return wrapped
 
 
-async def _tried(self: Any, given: dict[str, Any]) -> Callable[[Any], None]:
-    """Try a request beside the event loop; return what vLLM's own then takes over from it."""
+async def _tried(self: Any, given: dict[str, Any], noted: list[Any]) -> Callable[[Any], None]:
+    """Try a request beside the event loop; return what vLLM's own then takes over from it. `noted` is for observers."""
     processor = self.input_processor
     known = inspect.signature(processor.process_inputs).parameters
     passed = {name: value for name, value in given.items() if name in known}
@@ -191,7 +192,7 @@ async def _tried(self: Any, given: dict[str, Any]) -> Callable[[Any], None]:
         with _admitting(lambda _: None):
             return processor.process_inputs(**passed, supported_tasks=tasks)
 
-    tried = await processor.guideway.admit_beside(processed, _text_of(given["prompt"]))
+    tried = await processor.guideway.admit_beside(processed, _text_of(given["prompt"]), noted)
 
     def take_over(request: Any) -> None:
         request.sampling_params.structured_outputs = tried.sampling_params.structured_outputs

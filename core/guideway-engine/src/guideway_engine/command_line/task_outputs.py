@@ -45,6 +45,7 @@ class Matrix:
         self._file: BinaryIO | None = None
         self._first_row = 0
         """The place in the file where the rows begin."""
+        self._dimensions = 0
         if self._path.exists():
             raise InvalidRequest(f"the output {path!r} is there already; name a new file", field="output")
         try:
@@ -72,16 +73,21 @@ class Matrix:
             self._beside.unlink(missing_ok=True)
 
     def write(self, index: int, result: Embedding) -> None:
-        """Write the row of a vector."""
-        vector = result.vector
-        if vector is None:
+        """Write the row of a vector. Raises `OutputLost` for one that does not fit beside the others."""
+        if result.vector is None:
             return
+        row = np.asarray(result.vector, FLOAT)
         with self._lost():
-            if self._file is None:
-                self._file = self._beside.open("wb")
-                self._first_row = self._write_rows_of_nan(self._file, len(vector))
-            self._file.seek(self._first_row + index * len(vector) * FLOAT.itemsize)
-            self._file.write(vector.astype(FLOAT).tobytes())
+            if self._file is None and row.ndim == 1:
+                self._file, self._dimensions = self._beside.open("wb"), len(row)
+                self._first_row = self._write_rows_of_nan(self._file, len(row))
+            if self._file is None or row.shape != (self._dimensions,):
+                raise OutputLost(
+                    f"result {index} is of the shape {row.shape}, and a row of {str(self._path)!r} is one vector, as "
+                    "long as the first; write JSON lines (a name that ends with .jsonl)"
+                )
+            self._file.seek(self._first_row + index * row.nbytes)
+            self._file.write(row.tobytes())
 
     def _write_rows_of_nan(self, file: BinaryIO, dimensions: int) -> int:
         """Write the matrix without a vector. Returns the place where its rows begin."""

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from guideway.api.options import short_repr
 from guideway.api.workflow import Prepared, RequestProcessor, Task, WorkflowContext
-from guideway.errors import GuidewayError, InvalidRequest, LimitExceeded, contain, text_of
+from guideway.errors import GuidewayError, InvalidConfiguration, InvalidRequest, LimitExceeded, contain, text_of
 
 from guideway_engine.model_files import existing_folder, fast_tokenizer
 from guideway_engine.prefill.cutting import cut_text, is_cuttable
 from guideway_engine.prefill.inputs import Ids, value_of
-from guideway_engine.prefill.sentence_transformers import recipe_of
+from guideway_engine.prefill.sentence_transformers import leaves_prompt_out, recipe_of
 
 __all__ = ["Tokenizing"]
 
@@ -36,6 +36,12 @@ class Tokenizing(RequestProcessor):
         self._lower_case = recipe.lower_case
         chosen = getattr(context.options, "prompt", None)
         self._prompt: str = recipe.prompt if chosen is None else chosen
+        if self._prompt and leaves_prompt_out(context.model):
+            raise InvalidConfiguration(
+                f"the model's pooling leaves out the tokens of the prompt {short_repr(self._prompt)} (include_prompt), "
+                'which is not known here; set prompt = ""',
+                field="options.workflow.embed.prompt",
+            )
         num_types = int(context.model.config.get("type_vocab_size") or 0)
         self._has_types = num_types > 1 and "token_type_ids" in tokenizer.model_input_names
         self._most = context.max_model_len

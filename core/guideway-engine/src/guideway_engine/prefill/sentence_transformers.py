@@ -76,7 +76,7 @@ def why_not_pooled(model: ModelFolder) -> str | None:
         if len(modes) != 1:
             found = f"{len(modes)} of these" if modes else "none of these"
             return f"its pooling must be one of {', '.join(MODES.values())}, and its file asks for {found}"
-        return _why_not_prompted(model, modules)
+        return _why_not_prompted(model)
     return None
 
 
@@ -103,15 +103,18 @@ def why_prompted(model: ModelFolder) -> str | None:
     return f"its {PROMPTS} names the default prompt {name!r}, and only embed takes prompts" if name else None
 
 
-def _why_not_prompted(model: ModelFolder, modules: list[tuple[str, str]]) -> str | None:
+def leaves_prompt_out(model: ModelFolder) -> bool:
+    """True if the tokens of a prompt count for nothing in the model's vectors (``include_prompt``)."""
+    return _pooling(model, _modules(model)).get("include_prompt") is False
+
+
+def _why_not_prompted(model: ModelFolder) -> str | None:
     name, prompts = _default_prompt(model), _prompts(model)
     if not name:
         return None
     if not isinstance(prompts.get(name), str):
         known = ", ".join(map(repr, prompts)) or "none"
         return f"the default_prompt_name in its {PROMPTS} is {name!r}, and its prompts are {known}"
-    if _pooling(model, modules).get("include_prompt") is False:
-        return "its pooling leaves out the tokens of its prompt (include_prompt), which is not known here"
     return None
 
 

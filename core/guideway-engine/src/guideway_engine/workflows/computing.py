@@ -56,12 +56,12 @@ class Computing:
         if isinstance(call, GuidewayError):
             return call
         try:
-            found = self._parts.output_processor.results(work, call.result())
+            found = list(self._parts.output_processor.results(work, call.result()))
             if len(found) != len(work):
                 raise ValueError(f"{len(found)} results of {len(work)} requests")
+            return [self._checked(one) for one in found]
         except BaseException as error:
             return self.named(error)
-        return [self._checked(one) for one in found]
 
     def _checked(self, result: Any) -> Any | GuidewayError:
         """Return what an output processor made of a request, or an error if that is no result."""

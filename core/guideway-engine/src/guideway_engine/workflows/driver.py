@@ -10,6 +10,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from threading import Condition, Thread
 from typing import Any, Literal, cast, get_args
 
@@ -147,8 +148,14 @@ class Driver:
         with self._changed:
             if self._closed:
                 raise _closed()
-            self._parts.scheduler.add(entry.task)
             self._entries[entry.task] = entry
+            try:
+                self._parts.scheduler.add(entry.task)
+            except BaseException:
+                del self._entries[entry.task]
+                with suppress(Exception):
+                    self._parts.scheduler.abort(entry.task)
+                raise
             self._changed.notify_all()
 
     def _count(self, *, filling: int = 0, opened: int = 0, awaiting: int = 0) -> None:
@@ -330,10 +337,9 @@ class Driver:
     def _guarded(self, target: Callable[[], None]) -> None:
         """Run one of the two until the end. What a part that breaks its contract does ends what is under way, and no
         more."""
-        while True:
+        while not self._closed:
             try:
                 target()
-                return
             except BaseException as error:
                 self._ended_by(error)  # no thread but the main one is ever interrupted
             with self._changed:
@@ -349,23 +355,27 @@ class Driver:
             self._prepare(tasks)
 
     def _compute(self) -> None:
-        depth = 2 if self._mode == "double_buffered" else 1
         under_way: deque[tuple[list[Prepared], Any]] = deque()
         try:
-            while True:
-                with self._changed:
-                    while (work := self._next()) is None and not under_way:
-                        if self._closed:
-                            return
-                        self._changed.wait()
-                if work is not None:
-                    under_way.append((work, self._computing.submit(work)))
-                if work is None or len(under_way) == depth:
-                    oldest, call = under_way.popleft()
-                    self._deliver(oldest, self._computing.results(oldest, call))
-        finally:
-            for _, call in under_way:  # whose callers have been told why there are none
+            self._compute_in_turn(under_way)
+        except BaseException as error:
+            self._ended_by(error)  # first: a step may take long, or for ever
+            for _, call in under_way:
                 self._computing.drop(call)
+
+    def _compute_in_turn(self, under_way: deque[tuple[list[Prepared], Any]]) -> None:
+        depth = 2 if self._mode == "double_buffered" else 1
+        while True:
+            with self._changed:
+                while (work := self._next()) is None and not under_way:
+                    if self._closed:
+                        return
+                    self._changed.wait()
+            if work is not None:
+                under_way.append((work, self._computing.submit(work)))
+            if work is None or len(under_way) == depth:
+                oldest, call = under_way.popleft()
+                self._deliver(oldest, self._computing.results(oldest, call))
 
     def _end_under_way(self, error: GuidewayError) -> None:
         """End every task with `error`, whatever the scheduler does when it is told."""
