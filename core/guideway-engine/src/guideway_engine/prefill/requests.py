@@ -40,7 +40,7 @@ class Tokenizing(RequestProcessor):
             raise InvalidConfiguration(
                 f"the model's pooling leaves out the tokens of the prompt {short_repr(self._prompt)} (include_prompt), "
                 'which is not known here; set prompt = ""',
-                field="options.workflow.embed.prompt",
+                field='options."workflow.embed".prompt',
             )
         num_types = int(context.model.config.get("type_vocab_size") or 0)
         self._has_types = num_types > 1 and "token_type_ids" in tokenizer.model_input_names
