@@ -111,6 +111,11 @@ def test_a_batch_is_served_by_several_backends_and_none_is_latched(start: Callab
             {"json": {"type": "object", "propertyNames": {"const": 5}}},
             "/propertyNames: xgrammar may write values that are no strings as names",
         ),
+        (
+            "xgrammar",
+            {"json": {"type": "object", "properties": {"größe": {"type": "number"}}, "additionalProperties": True}},
+            "/properties: xgrammar takes names beyond ASCII for additional ones as well",
+        ),
         ("guidance", {"json": {"patternProperties": {"a": {}}}}, "features guidance does not support"),
         ("outlines", {"json_object": True}, "vllm_outlines compiles choice, json_schema, regex"),
         ("outlines", {"regex": "^a"}, "anchored universal start state"),

@@ -22,7 +22,7 @@ from guideway.json_schema.cursor import JsonCursor
 from guideway.json_schema.exclusion import Exclusion
 from guideway.json_schema.formats import FORMATS, has_format, with_patterns
 from guideway.json_schema.mistakes import check_regex
-from guideway.json_schema.naming import NamesAhead, names_may_run_out
+from guideway.json_schema.naming import NamesAhead, hides_names, names_may_run_out
 from guideway.json_schema.patterns import pattern_details
 from guideway.json_schema.tags import tag_nodes, tag_schemas
 from guideway.json_schema.walking import IN_PLACE_APPLICATORS, Pointer, Schema, resolve, subschemas
@@ -44,6 +44,7 @@ __all__ = [
     "check_schema",
     "combine",
     "has_format",
+    "hides_names",
     "keywords",
     "misspelt_keywords",
     "names_may_run_out",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
 from guideway.json_schema.exclusion import Exclusion
 from guideway.json_schema.patterns import pattern_details, repeats_a_repetition, string_details
-from guideway.json_schema.walking import Schema, ignores_beside_ref, walk
+from guideway.json_schema.walking import Schema, ignores_beside_ref, resolve, walk
 
 __all__ = ["KEYWORDS", "TYPES", "Assertions", "assertions", "combine", "keywords", "root_keywords"]
 
@@ -27,6 +27,12 @@ KEYWORDS: tuple[str, ...] = (
 and ``else`` count as ``if``."""
 
 _ORDER = {keyword: i for i, keyword in enumerate(KEYWORDS)}
+
+
+_EXCLUDING = frozenset({"exclusiveMinimum", "exclusiveMaximum"})
+_BOUNDED = _EXCLUDING | {"allOf", "anyOf", "oneOf", "$ref"}
+MOST_IN_PLACE = 64
+"""Schemas of one instance that are looked at together; more of them are rare."""
 
 
 class Assertions(NamedTuple):
@@ -72,6 +78,8 @@ def assertions(schema: Schema) -> Assertions:
     seen: set[frozenset[str]] = set()
     ignores_siblings, by_name, nested = ignores_beside_ref(schema), False, False
     exclusion = Exclusion(schema)
+    bounded: list[Mapping[str, Any]] = []
+    excludes = False
     for _, subschema, (_, resource) in walk(schema):
         leaves_names_open = leaves_names_open or _leaves_names_open(subschema)
         if isinstance(subschema, bool):
@@ -95,8 +103,9 @@ def assertions(schema: Schema) -> Assertions:
             details.add("number:large")
         if any(map(_is_fraction, _numbers(values))):
             details.add("number:fraction")
-        if _is_narrow(subschema):
-            details.add("number:narrow")
+        if not subschema.keys().isdisjoint(_BOUNDED):
+            bounded.append(subschema)
+        excludes = excludes or not subschema.keys().isdisjoint(_EXCLUDING)
         references = own & {"$ref", "$ref:anchor", "$dynamicRef", "$recursiveRef"}
         nested |= resource is not schema
         by_name |= not references <= {"$ref"}
@@ -112,6 +121,8 @@ def assertions(schema: Schema) -> Assertions:
         found.update(_combinations(own))
         found |= {how for name in own if (how := _beside_type(name, typed)) is not None}
     found |= {"$ref:nested-id"} if nested and by_name else set()
+    if excludes and any(_is_narrow(_in_place(subschema, schema)) for subschema in bounded):
+        found.add("number:narrow")
     return Assertions(frozenset(found), leaves_names_open)
 
 
@@ -172,15 +183,38 @@ def _is_fraction(number: float) -> bool:
     return f"{number:.17g}" != f"{number:.15g}" and not _is_large(number)
 
 
-def _is_narrow(schema: Mapping[str, Any]) -> bool:
+def _in_place(schema: Mapping[str, Any], root: Schema) -> list[Mapping[str, Any]]:
+    """Return a schema and all that apply to the same instance with it, but for what is negated or has conditions."""
+    found: list[Mapping[str, Any]] = []
+    seen: set[int] = set()
+    pending: list[Any] = [schema]
+    while pending and len(found) < MOST_IN_PLACE:
+        node = pending.pop()
+        if not isinstance(node, Mapping) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        found.append(node)
+        for keyword in ("allOf", "anyOf", "oneOf"):
+            pending += node.get(keyword, ())[:MOST_IN_PLACE]
+        reference = node.get("$ref")
+        if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+            pending.append(resolve(root, reference))
+    return found
+
+
+def _is_narrow(schemas: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a bound is excluded, and the other less than 1 away; also as draft 4 writes it."""
-    excluded = [schema.get(keyword) for keyword in ("exclusiveMinimum", "exclusiveMaximum")]
-    bounds = [schema.get(keyword) for keyword in ("minimum", "maximum")]
+    excluded = [schema.get(keyword) for schema in schemas for keyword in ("exclusiveMinimum", "exclusiveMaximum")]
     if not any(value is not None and value is not False for value in excluded):
         return False
     low, high = (
-        [each for each in pair if isinstance(each, int | float) and not isinstance(each, bool)]
-        for pair in zip(bounds, excluded, strict=True)
+        [
+            each
+            for schema in schemas
+            for each in (schema.get(f"m{bound}"), schema.get(f"exclusiveM{bound}"))
+            if isinstance(each, int | float) and not isinstance(each, bool)
+        ]
+        for bound in ("inimum", "aximum")
     )
     return any(abs(second - first) < 1 for first in low for second in high)
 

@@ -9,7 +9,7 @@ names that stood before, so one looks ahead here: through the names that begin a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,8 +20,9 @@ from guideway.json_schema.cursor import DUE, KEY, KEY_START, JsonCursor
 
 if TYPE_CHECKING:
     from guideway.api.bitmask import Bitmask
+    from guideway.json_schema.walking import Schema
 
-__all__ = ["MaskAfter", "NamesAhead", "names_may_run_out"]
+__all__ = ["MaskAfter", "NamesAhead", "hides_names", "names_may_run_out"]
 
 MaskAfter = Callable[[Sequence[int]], "Bitmask | None"]
 """Gives the row of a bitmask that the grammar alone has after some more tokens; None if it does not take them. Where
@@ -37,9 +38,20 @@ each place by itself, so that a row and `NamesAhead.leads_on` agree."""
 ENTERING = re.compile(rb'(?:\A|,)[ \t\n\r]*(?:"(?:[^"\\]|\\.)*\\?)?\Z', re.DOTALL)
 """A token after which an output may stand inside a name, or before one."""
 
+_PLAIN = re.compile(r"[ !#-\[\]-~]*")
+_OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties")
+
 RUNNING_OUT: Final = frozenset(
     {"patternProperties", "patternProperties:several", "propertyNames", "propertyNames:untyped"}
 )
+
+
+def hides_names(node: Schema) -> bool:
+    """True if a property of this schema whose name is beyond ASCII, or has characters that JSON escapes, stands beside
+    names that it does not list: xgrammar takes that name for one of those, too."""
+    if not isinstance(node, Mapping) or all(node.get(keyword, False) is False for keyword in _OPENING):
+        return False
+    return not all(map(_PLAIN.fullmatch, node.get("properties", ())))
 
 
 def names_may_run_out(constraint: Constraint) -> bool:

@@ -145,6 +145,23 @@ def test_branches_that_may_overlap_are_refused_with_advice_that_can_be_followed(
     assert "coerce" not in str(refused.value)
 
 
+@pytest.mark.parametrize("keyword", ["const", "enum"])
+def test_values_are_read_beside_both_keywords_of_a_list(strategy: GrammarStrategy, keyword: str) -> None:
+    """Neither is lost, as llguidance would lose one that stands behind the values."""
+    value = [1, "a"] if keyword == "const" else [[1, "a"]]
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{}], keyword: value}
+    with pytest.raises((InvalidGrammar, UnsupportedGrammar)):
+        strategy.compile(JsonSchema(schema | {"additionalItems": False}))
+    strategy.compile(JsonSchema(schema | {"additionalItems": True}))
+
+
+def test_bounds_that_are_near_in_different_branches_are_named(strategy: GrammarStrategy) -> None:
+    near = {"exclusiveMinimum": 0, "allOf": [{"$ref": "#/$defs/most"}], "$defs": {"most": {"maximum": 0.5}}}
+    far = near | {"$defs": {"most": {"maximum": 5}}}
+    assert "number:narrow" in strategy.supports(JsonSchema(near)).unenforced
+    assert not strategy.supports(JsonSchema(far)).unenforced
+
+
 def test_a_property_may_be_called_anything(strategy: GrammarStrategy) -> None:
     schema = JsonSchema({"type": "object", "properties": {"x-guidance": {"type": "integer"}}})
     assert not strategy.supports(schema).refused

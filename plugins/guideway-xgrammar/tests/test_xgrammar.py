@@ -75,6 +75,20 @@ def test_supports_of_schemas(strategy: GrammarStrategy, schema: Any, unenforced:
     assert found.unenforced == unenforced and not found.refused
 
 
+@pytest.mark.parametrize("name", ["größe", "a\nb", 'a"b', "a\\b", "名前"])
+def test_names_that_are_taken_for_others_are_named(strategy: GrammarStrategy, name: str) -> None:
+    """xgrammar would let ``{"größe": "x"}`` pass."""
+    schema = {"type": "object", "properties": {name: {"type": "number"}, "plain": {}}}
+    for opening in ({"additionalProperties": True}, {"additionalProperties": {}}, {"patternProperties": {"^x": {}}}):
+        assert "properties" in strategy.supports(JsonSchema(schema | opening)).unenforced
+        inside = {"type": "array", "items": schema | opening}
+        assert "properties" in strategy.supports(JsonSchema(inside)).unenforced
+    for closing in ({}, {"additionalProperties": False}):
+        assert "properties" not in strategy.supports(JsonSchema(schema | closing)).unenforced
+    plain = {"type": "object", "properties": {"size": {"pattern": "\\d"}}, "additionalProperties": True}
+    assert "properties" not in strategy.supports(JsonSchema(plain)).unenforced
+
+
 def test_supports_refuses_what_does_not_compile(strategy: GrammarStrategy) -> None:
     for schema in ({"type": "string", "pattern": r"(a)\1"}, {"type": "array", "items": [{}]}, {"type": "strin"}):
         assert strategy.supports(JsonSchema(schema)).refused

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 OPTIONS = "x-guidance"
 APPLYING = ("$ref", "allOf", "anyOf", "oneOf")
+VALUES = ("const", "enum")
 EXCLUSIVE = ("exclusiveMinimum:draft4", "exclusiveMaximum:draft4")
 OPTIONS_IN_SCHEMA = "a schema may not contain `x-guidance`, because llguidance would read options from it; remove it"
 
@@ -59,7 +60,7 @@ def spelled(constraint: JsonSchema | StructuralTag, schema: Schema) -> Schema:
     names = constraint.cached(assertions, schema).keywords
     found = with_patterns(schema, names)
     kinds = {name.partition(":")[0] for name in names}
-    needs_change = not kinds.isdisjoint((*APPLYING, "format")) or not names.isdisjoint(EXCLUSIVE)
+    needs_change = not kinds.isdisjoint((*VALUES, *APPLYING, "format")) or not names.isdisjoint(EXCLUSIVE)
     return _changed(found) if needs_change and isinstance(found, Mapping) else found
 
 
@@ -79,7 +80,7 @@ def _changed(schema: Any) -> Any:
         if exclusion is not None and "oneOf" in node and exclusion.is_exclusive(node):
             any_of = {"anyOf": node.pop("oneOf")}
             node |= {"allOf": [*node.get("allOf", ()), any_of]} if "anyOf" in node else any_of
-        node.update([(keyword, node.pop(keyword)) for keyword in ("const", "enum", *APPLYING) if keyword in node])
+        node.update([(keyword, node.pop(keyword)) for keyword in (*VALUES, *APPLYING) if keyword in node])
     return copy
 
 

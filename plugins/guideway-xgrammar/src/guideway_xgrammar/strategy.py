@@ -38,6 +38,7 @@ from guideway.json_schema import (
     WritingRule,
     assertions,
     check_schema,
+    hides_names,
     names_may_run_out,
     pattern_details,
     subschemas,
@@ -130,7 +131,8 @@ class Strategy(GrammarStrategy):
 
     def supports(self, constraint: Constraint) -> Support:
         if isinstance(constraint, JsonSchema):
-            return _whitespace_named(SUPPORT.support(constraint), constraint.spacing, [constraint.parsed])
+            found = _names_named(SUPPORT.support(constraint), constraint, [constraint.parsed])
+            return _whitespace_named(found, constraint.spacing, [constraint.parsed])
         if isinstance(constraint, StructuralTag):
             return self._tag_support(constraint)
         source = constraint.source()
@@ -150,7 +152,7 @@ class Strategy(GrammarStrategy):
             if (kind := node.get("type")) in ("token", "exclude_token", "any_tokens", "token_triggered_tags"):
                 return Support(reason=f"structural tags of type {kind} are not supported: a grammar has no tokens")
         schemas = tag_schemas(tag)
-        found = SUPPORT.support(constraint, schemas)
+        found = _names_named(SUPPORT.support(constraint, schemas), constraint, schemas)
         if not found.refused and constraint.spacing in ("compact", "spaced"):
             regions = [node for node in tag_nodes(tag) if node.get("type") == "json_schema"]
             if not all(map(_is_plain, regions)):
@@ -287,6 +289,17 @@ def _shown(kind: str, source: str, place: re.Match[str]) -> str:
     number, column = int(place["line"]) - 1, int(place["column"]) - 1  # the column counts bytes
     before = lines[number].encode()[:column].decode(errors="ignore")
     return excerpt(source, sum(len(line) + 1 for line in lines[:number]) + len(before))
+
+
+def _names_named(found: Support, constraint: JsonSchema | StructuralTag, schemas: Sequence[Schema]) -> Support:
+    """Return `found`, with ``properties`` where xgrammar takes the name of one for an additional one as well."""
+    source = constraint.source()
+    if found.refused or (source.isascii() and "\\" not in source):
+        return found
+    nodes = (node for schema in schemas for _, node in subschemas(schema))
+    if not any(map(hides_names, nodes)):
+        return found
+    return replace(found, enforced=found.enforced - {"properties"}, unenforced=found.unenforced | {"properties"})
 
 
 def _whitespace_named(found: Support, whitespace: Whitespace, schemas: Sequence[Schema]) -> Support:

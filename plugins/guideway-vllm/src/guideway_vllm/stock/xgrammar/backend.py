@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from guideway.api import GrammarExample, Whitespace
-from guideway.json_schema import IN_PLACE_APPLICATORS, subschemas
+from guideway.json_schema import IN_PLACE_APPLICATORS, hides_names, subschemas
 
 from guideway_vllm.stock.strategy import EXAMPLES, GRAMMARS, KINDS, StockStrategy
 
@@ -54,6 +54,8 @@ class Xgrammar(StockStrategy):
             is_known = not (isinstance(names, dict) and names.keys() & IN_PLACE_APPLICATORS)
             if not (is_known and all(isinstance(value, str) for value in values)):
                 return f"{pointer}/propertyNames: xgrammar may write values that are no strings as names"
+            if hides_names(node):
+                return f"{pointer}/properties: xgrammar takes names beyond ASCII for additional ones as well"
         return None
 
     def copied(self, native: Any) -> Any:
