@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import Any, ClassVar, Literal, NoReturn, Self, TypeAlias, TypeVar, get_args
 
 from guideway.api.options import known_fields_only, short_repr
 from guideway.errors import GuidewayError, InvalidGrammar
@@ -287,7 +287,7 @@ def _read_json(value: object, what: str) -> tuple[str, Any]:
     try:
         if isinstance(value, _CanonicalJson):
             return value, json.loads(value)
-        parsed = json.loads(value, object_pairs_hook=unique_keys) if isinstance(value, str) else value
+        parsed = strict_json(value) if isinstance(value, str) else value
         text = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_dict)
         text.encode()
         _check_keys(parsed)  # after the dump, which has found any circle
@@ -296,6 +296,15 @@ def _read_json(value: object, what: str) -> tuple[str, Any]:
     except Exception as error:  # besides json's own, whatever a stranger's mapping raises
         raise InvalidGrammar(f"{what} is not JSON: {error}") from error
     return _CanonicalJson(text), parsed
+
+
+def strict_json(text: str) -> Any:
+    """The value of JSON text. Raises ValueError, also for a key that an object has twice, and for NaN and infinity."""
+    return json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -29,10 +29,11 @@ and ``else`` count as ``if``."""
 _ORDER = {keyword: i for i, keyword in enumerate(KEYWORDS)}
 
 
+_LOW, _HIGH = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _EXCLUDING = frozenset({"exclusiveMinimum", "exclusiveMaximum"})
 _BOUNDED = _EXCLUDING | {"allOf", "anyOf", "oneOf", "$ref"}
-MOST_IN_PLACE = 64
-"""Schemas of one instance that are looked at together; more of them are rare."""
+MOST_IN_PLACE = 256
+"""Schemas of one instance that are looked at together; of more of them bounds count as near."""
 
 
 class Assertions(NamedTuple):
@@ -195,7 +196,7 @@ def _in_place(schema: Mapping[str, Any], root: Schema) -> list[Mapping[str, Any]
         seen.add(id(node))
         found.append(node)
         for keyword in ("allOf", "anyOf", "oneOf"):
-            pending += node.get(keyword, ())[:MOST_IN_PLACE]
+            pending += node.get(keyword, ())
         reference = node.get("$ref")
         if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
             pending.append(resolve(root, reference))
@@ -204,18 +205,20 @@ def _in_place(schema: Mapping[str, Any], root: Schema) -> list[Mapping[str, Any]
 
 def _is_narrow(schemas: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a bound is excluded, and the other less than 1 away; also as draft 4 writes it."""
-    excluded = [schema.get(keyword) for schema in schemas for keyword in ("exclusiveMinimum", "exclusiveMaximum")]
-    if not any(value is not None and value is not False for value in excluded):
-        return False
     low, high = (
         [
             each
             for schema in schemas
-            for each in (schema.get(f"m{bound}"), schema.get(f"exclusiveM{bound}"))
+            for each in map(schema.get, keywords)
             if isinstance(each, int | float) and not isinstance(each, bool)
         ]
-        for bound in ("inimum", "aximum")
+        for keywords in (_LOW, _HIGH)
     )
+    if len(schemas) == MOST_IN_PLACE:  # the other bound may be in one that was not looked at
+        return bool(low or high)
+    excluded = [schema.get(keyword) for schema in schemas for keyword in _EXCLUDING]
+    if not any(value is not None and value is not False for value in excluded):
+        return False
     return any(abs(second - first) < 1 for first in low for second in high)
 
 

@@ -5,11 +5,10 @@ For hosts: it runs what clients send, patterns that never end among it.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import jsonschema  # type: ignore[import-untyped]
 from jsonschema.exceptions import FormatError  # type: ignore[import-untyped]
@@ -17,7 +16,7 @@ from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from guideway.api.types import unique_keys
+from guideway.api.types import strict_json
 from guideway.json_schema.assertions import keywords
 from guideway.json_schema.ecma import with_python_patterns
 from guideway.json_schema.formats import has_format
@@ -44,7 +43,7 @@ def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
     enforced. Nothing is fetched.
     """
     try:
-        instance = _read(text)
+        instance = strict_json(text)
     except ValueError:
         return False
     dialect = _dialect(schema)
@@ -69,7 +68,7 @@ def is_valid(schema: Schema, text: str, enforces_formats: bool) -> bool | None:
 def faults(schema: Schema, text: str, limit: int = 10) -> list[Fault]:
     """Return why `is_valid` is False of `text`: at most `limit` reasons. Empty where it is True or None."""
     try:
-        instance = _read(text)
+        instance = strict_json(text)
     except ValueError as error:
         return [Fault(f"not JSON: {error}", "", "")]
     dialect = _dialect(schema)
@@ -125,17 +124,8 @@ def _judge(dialect: Any, schema: Schema, formats: _Formats) -> Any:
     return dialect(schema, registry=Registry(), format_checker=formats)
 
 
-def _read(text: str) -> Any:
-    """The value of JSON text. Raises ValueError."""
-    return json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse)
-
-
 def _pointer(path: Iterable[str | int]) -> str:
     chain: Chain = None
     for part in path:
         chain = (chain, part)
     return str(Pointer(chain))
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")

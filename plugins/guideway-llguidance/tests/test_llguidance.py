@@ -158,6 +158,9 @@ def test_values_are_read_beside_both_keywords_of_a_list(strategy: GrammarStrateg
 def test_bounds_that_are_near_in_different_branches_are_named(strategy: GrammarStrategy) -> None:
     near = {"exclusiveMinimum": 0, "allOf": [{"$ref": "#/$defs/most"}], "$defs": {"most": {"maximum": 0.5}}}
     far = near | {"$defs": {"most": {"maximum": 5}}}
+    branches = [*[{"minimum": 1}] * 300, *({"maximum": 0.5, "title": f"{i}"} for i in range(300))]
+    among_many = {"exclusiveMinimum": 0, "anyOf": branches}
+    assert "number:narrow" in strategy.supports(JsonSchema(among_many)).unenforced
     assert "number:narrow" in strategy.supports(JsonSchema(near)).unenforced
     assert not strategy.supports(JsonSchema(far)).unenforced
 

@@ -127,7 +127,7 @@ def test_modifiers_come_as_they_are_or_as_json() -> None:
         (params(extra={"guideway.modifier": "{}"}), "guideway.modifier", "did you mean 'guideway.modifiers'"),
         (params(extra={"guideway.modifiers": "{"}), "guideway.modifiers", "is not JSON"),
         (params(extra={"guideway.modifiers": '{"a":{"b":1},"a":{}}'}), "guideway.modifiers", "'a' appears twice"),
-        (params(extra={"guideway.modifiers": '{"a":{"b":NaN}}'}), "guideway.modifiers", "NaN is no number of JSON"),
+        (params(extra={"guideway.modifiers": '{"a":{"b":NaN}}'}), "guideway.modifiers", "NaN is not JSON"),
         (params(outputs(regex="a"), {"guideway.dialect": "lark"}), "guideway.dialect", "no grammar"),
         (params(outputs(json_object=False)), "structured_outputs.json_object", "must be true"),
         (

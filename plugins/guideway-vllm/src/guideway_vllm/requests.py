@@ -17,7 +17,6 @@ Values that are no strings may be given as JSON, which is all that HTTP carries.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -38,7 +37,7 @@ from guideway.api import (
     StructuralTag,
     UnsupportedCapability,
 )
-from guideway.api.types import unique_keys
+from guideway.api.types import strict_json
 from guideway.runtime.guard import Guard, check_bytes
 
 __all__ = [
@@ -224,13 +223,9 @@ def _decoded(extra: Mapping[str, Any], name: str, default: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
+        return strict_json(value)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{PREFIX}{name} is not JSON: {error}", field=f"{PREFIX}{name}") from error
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
 
 
 def _constraint(outputs: Any, extra: Mapping[str, Any]) -> Constraint:

@@ -50,7 +50,7 @@ class Entry:
         """Why there is not even a result that says what failed."""
 
 
-def _closed() -> EngineClosed:
+def _engine_closed() -> EngineClosed:
     return EngineClosed("the engine was closed and takes no more requests; create a new one")
 
 
@@ -118,7 +118,7 @@ class Driver:
         """End what is under way, and the threads. Closing twice is fine."""
         with self._changed:
             self._closed = True
-        self._end_under_way(_closed())
+        self._end_under_way(_engine_closed())
         for thread in self._threads:
             thread.join()
 
@@ -147,7 +147,7 @@ class Driver:
     def _add(self, entry: Entry) -> None:
         with self._changed:
             if self._closed:
-                raise _closed()
+                raise _engine_closed()
             self._entries[entry.task] = entry
             try:
                 self._parts.scheduler.add(entry.task)
