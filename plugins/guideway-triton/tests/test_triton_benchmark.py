@@ -29,6 +29,16 @@ def test_all_that_is_measured_on_a_gpu_runs_without_one() -> None:
 
 
 @pytest.mark.slow
+def test_encoders_are_compared_without_a_gpu() -> None:
+    script = str(SCRIPTS / "bench_gpu_models.py")
+    command = [sys.executable, script, "--device", "cpu", "--rounds", "1", "--parts", "encoding"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    cells = done.stdout.strip().splitlines()[-1].split("|")
+    assert cells[1].strip() == "small" and float(cells[-2]) < 1e-5
+
+
+@pytest.mark.slow
 def test_what_would_wait_for_a_gpu_is_seen() -> None:
     broken = (
         "import sys; sys.path.insert(0, sys.argv[1]); import bench_gpu as b; from tests.support import probes;"

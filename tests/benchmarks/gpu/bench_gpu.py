@@ -66,13 +66,14 @@ def main() -> None:
     size = INTERPRETED if options.interpret else ON_GPU
     if options.interpret:
         os.environ["TRITON_INTERPRET"] = "1"  # read when the device imports its kernels
-    began = time.monotonic()
-    lines = [*header(size), ""]
-    for part in options.parts:
-        lines += [*{"masks": masks, "draws": draws, "engine": engine}[part](size), ""]
-    lines.append(f"{time.monotonic() - began:.0f} s in all.")
-    text = "\n".join(lines) + "\n"
-    sys.stdout.write(text)
+    began, text = time.monotonic(), ""
+    for part in (header, *({"masks": masks, "draws": draws, "engine": engine}[part] for part in options.parts)):
+        for line in (*part(size), ""):
+            text += f"{line}\n"
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()  # what was measured is told, whatever the next part does
+    text += f"{time.monotonic() - began:.0f} s in all.\n"
+    sys.stdout.write(text.splitlines()[-1] + "\n")
     if options.out is not None:
         options.out.write_text(text, encoding="utf-8")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from guideway.api import Download, Draw, InvalidConfiguration, Payload, TokenLists
+from guideway.api import Draw, InvalidConfiguration, Payload, TokenLists
 from guideway.devices.torch.device import TorchDevice, TorchOps
 from numpy.typing import NDArray
 from torch import Tensor
@@ -79,9 +78,6 @@ class TritonDevice(TorchDevice):
             arrays={name: there["arrays", name] for name in payload.arrays},
             shared={name: there["shared", name] for name in payload.shared},
         )
-
-    def download(self, arrays: Mapping[str, Tensor]) -> Download:
-        return self._copier.download(arrays)
 
     def apply_bitmask(self, logits: Tensor, bitmask: Any, rows: Any) -> Tensor:
         self._launches.forbid(logits, *self._there(bitmask, rows))

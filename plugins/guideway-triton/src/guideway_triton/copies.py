@@ -1,15 +1,13 @@
-"""Copies between the host and the device that run beside the work of the current stream."""
+"""Copies to the device that run beside the work of the current stream."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from guideway.api import Download
-from guideway.devices.numpy.device import Downloaded
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,21 +18,12 @@ Key = TypeVar("Key")
 ALIGNMENT = 16
 """Bytes: what each array of an upload begins at, for the kernels' widest access."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Copying:
-    """A `Download` whose copies are done when `event` is."""
-
-    tensors: Mapping[str, Tensor]
-    event: torch.cuda.Event
-
-    def result(self) -> Mapping[str, NDArray[Any]]:
-        self.event.synchronize()
-        return {name: tensor.numpy() for name, tensor in self.tensors.items()}
+LARGE = 1 << 16
+"""Bytes from which on several threads copy an array: 1.2 MB take 16 us instead of 70."""
 
 
 class Copier:
-    """Uploads and downloads in a stream of their own.
+    """Uploads in a stream of their own.
 
     Host memory on the way is pinned and comes from torch's cache, which hands a piece out again once the copies from it
     are done: after warm-up nothing is allocated, and nobody waits, however many uploads are under way.
@@ -53,11 +42,14 @@ class Copier:
         staged = torch.empty(size, dtype=torch.uint8, pin_memory=self._stream is not None)
         memory = staged.numpy()
         for name, array in arrays.items():
-            part = memory[starts[name] : starts[name] + array.nbytes]
-            part.view(array.dtype).reshape(array.shape)[...] = array
+            part = memory[starts[name] : starts[name] + array.nbytes].view(array.dtype).reshape(array.shape)
+            if array.nbytes >= LARGE and array.flags.writeable and array.flags.c_contiguous:
+                torch.from_numpy(part).copy_(torch.from_numpy(array))  # by several threads
+            else:
+                part[...] = array
         there = staged if self._stream is None else self._sent(staged, self._stream)
         return {
-            name: there[starts[name] : starts[name] + array.nbytes].view(_dtype(array)).view(array.shape)
+            name: there[starts[name] : starts[name] + array.nbytes].view(_dtype(array.dtype)).view(array.shape)
             for name, array in arrays.items()
         }
 
@@ -69,28 +61,7 @@ class Copier:
         there.record_stream(current)  # it belongs to the other stream, which must not reuse it before this one is done
         return there
 
-    def download(self, tensors: Mapping[str, Tensor]) -> Download:
-        """Copies on the host of what the arrays are now: the caller may overwrite them."""
-        # NumPy has no bfloat16; float32 holds the same values
-        taken = {
-            name: tensor.detach().to(
-                torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype,
-                copy=True,
-                memory_format=torch.contiguous_format,
-            )
-            for name, tensor in tensors.items()
-        }
-        if self._stream is None:
-            return Downloaded({name: tensor.numpy() for name, tensor in taken.items()})
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            copies = {name: tensor.to("cpu", non_blocking=True) for name, tensor in taken.items()}
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
-        for tensor in taken.values():
-            tensor.record_stream(self._stream)
-        return _Copying(copies, event)
 
-
-def _dtype(array: NDArray[Any]) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype=array.dtype)).dtype
+@cache
+def _dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype=dtype)).dtype

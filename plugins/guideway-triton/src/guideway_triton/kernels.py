@@ -56,8 +56,12 @@ def forbid(
             within = columns < width
             # words that allow nothing are the bulk of what is written, and known to be contiguous: 16 bytes at a time
             tl.store(there, -float("inf"), mask=(words == 0)[:, None] & within)
-            refused = ((words[:, None] >> tl.arange(0, 32)[None, :]) & 1) == 0
-            tl.store(there, -float("inf"), mask=refused & (words != 0)[:, None] & within)
+            # of the others that refuse something the logits are read and written back, 16 bytes at a time as well: on
+            # an H200 single stores took 1.6 times as long where half of the tokens are refused
+            mixed = ((words != 0) & (words != -1))[:, None] & within
+            allowed = ((words[:, None] >> tl.arange(0, 32)[None, :]) & 1) != 0
+            x = tl.load(there, mask=mixed, other=0.0)
+            tl.store(there, tl.where(allowed, x, -float("inf")), mask=mixed)
 
 
 @triton.jit

@@ -31,7 +31,8 @@ EXACT = {"enable_fp_fusion": False}
 
 
 def forbid(logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:
-    """`DeviceBackend.apply_bitmask` in place: -inf is stored where a bit is 0, logits are not read."""
+    """`DeviceBackend.apply_bitmask` in place: -inf is stored where a bit is 0. Logits are read only where one of 32
+    neighbors is refused and another is not."""
     width = logits.shape[1]
     if not rows.numel() or not width:
         return

@@ -1,7 +1,8 @@
 """torch's flex attention on padded rows: what a query sees is a function of two places.
 
-Compiled, it skips the blocks that nobody sees. On a CPU it runs as it is, which writes all scores out: torch 2.13
-compiles it there for a few seconds for each new shape, and not at all for shapes it is told to leave open.
+Compiled, it skips the blocks that nobody sees. On a GPU it is compiled for some seconds when a layout, a type or a kind
+of mask is new. On a CPU it runs as it is, which writes all scores out: torch 2.13 compiles it there for a few seconds
+for each new shape, and not at all for shapes it is told to leave open.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["FlexAttention"]
 
 
 class FlexAttention(AttentionBackend):
-    """``torch.nn.attention.flex_attention``. Not yet run on a GPU."""
+    """``torch.nn.attention.flex_attention``."""
 
     contract = "1.0"
     name = "flex"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 import torch
 from guideway.api.attention import AttentionBackend
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 __all__ = ["SdpaAttention"]
+
+MASKED_ON_CUDA = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Not cuDNN, which torch prefers on Hopper since 2.11: on an H200, in float16 and bfloat16, the keys that a mask hides
+were seen where scores are some 10^4 (pytorch#196678 tells of another score that its mask does not hide)."""
 
 
 class SdpaAttention(AttentionBackend):
@@ -39,15 +45,22 @@ class SdpaAttention(AttentionBackend):
         mask = None
         if window is not None or (not causal and min(lengths) < length):
             mask = _mask(lengths, length, causal, window, query.device)
-        return scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=mask,
-            is_causal=causal and mask is None,
-            scale=scale,
-            enable_gqa=query.shape[1] > key.shape[1],
-        )
+        with _kernels(query, mask):
+            return scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                attn_mask=mask,
+                is_causal=causal and mask is None,
+                scale=scale,
+                enable_gqa=query.shape[1] > key.shape[1],
+            )
+
+
+def _kernels(query: Tensor, mask: Tensor | None) -> AbstractContextManager[object]:
+    """Choose the kernels. torch's switches are the whole process's: what another thread calls meanwhile has no other
+    result either, and may take longer."""
+    return nullcontext() if mask is None or query.device.type != "cuda" else sdpa_kernel(MASKED_ON_CUDA)
 
 
 @lru_cache(maxsize=4)  # the layers of a model ask for one or two, again and again

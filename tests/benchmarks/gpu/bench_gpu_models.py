@@ -1,0 +1,242 @@
+"""Whole models on one GPU: what a constraint costs a step of decoding, and prompts of many lengths through encoders.
+
+    python tests/benchmarks/gpu/bench_gpu_models.py [--parts decoding encoding] [--rounds 9] [--out FILE]
+    python tests/benchmarks/gpu/bench_gpu_models.py --device cpu
+
+Decoding is of the pinned model (`tests/benchmarks/pinned_model.py`) in bfloat16, greedily and at temperature 1, freely
+and under a schema that cannot end before the budget does, so that all ways take the same steps. Encoding is of encoders
+with weights at random in the sizes of MiniLM and of BERT. Wall time, all ways in turns; medians, with the smallest and
+the largest. With ``--device cpu`` everything is small: it says whether the script works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from copy import deepcopy
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3])]
+
+PARTS = ("decoding", "encoding")
+ENDLESS = {"type": "array", "items": {"type": "string", "maxLength": 20}, "minItems": 1000}
+SIZES = {"MiniLM, 6 layers of 384": (384, 6, 12, 1536), "BERT, 12 layers of 768": (768, 12, 12, 3072)}
+"""Width, layers, heads and inner width."""
+
+Ways = dict[str, Callable[[], object]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", default="cuda", help="of torch (default: %(default)s)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--rounds", type=int, default=9, help="(default: %(default)s)")
+    parser.add_argument("--models", type=Path, default=Path.home() / ".cache" / "guideway-benchmarks", metavar="FOLDER")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the tables there too")
+    options = parser.parse_args()
+    text = ""
+    for part in (header, *({"decoding": decoding, "encoding": encoding}[part] for part in options.parts)):
+        for line in (*part(options), ""):
+            text += f"{line}\n"
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+    if options.out is not None:
+        options.out.write_text(text, encoding="utf-8")
+
+
+def header(options: argparse.Namespace) -> list[str]:
+    on_gpu = options.device.startswith("cuda")
+    where = torch.cuda.get_device_name() if on_gpu else "a CPU, where times mean nothing"
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "guideway"))
+    return [
+        "# Models on one GPU",
+        "",
+        f"`python tests/benchmarks/gpu/bench_gpu_models.py --rounds {options.rounds}`; {where}; {packages}.",
+    ]
+
+
+def in_turns(ways: Ways, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each way, by round. Each runs once before."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, call in ways.items():
+            start = time.perf_counter()
+            call()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            if number:
+                found[name].append(time.perf_counter() - start)
+    return found
+
+
+def spread(values: list[float], digits: int = 2) -> str:
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+# Decoding
+
+
+def decoding(options: argparse.Namespace) -> Iterator[str]:
+    """Milliseconds of a step, and what of it the constraint is."""
+    from guideway import Engine, JsonSchema, SamplingParams
+    from pinned_model import pinned_model
+    from transformers import AutoModelForCausalLM
+
+    on_gpu = options.device.startswith("cuda")
+    batch, num_tokens = (64, 64) if on_gpu else (2, 4)
+    dtype = "bfloat16" if on_gpu else "float32"
+    folder = pinned_model(options.models)
+    prompts = np.random.default_rng(0).integers(1000, 100_000, (batch, 32)).tolist()
+    ways: Ways = {}
+    with ExitStack() as stack:
+        for backend in ("torch", "triton") if on_gpu else ("torch",):
+            engine = stack.enter_context(
+                Engine(
+                    str(folder),
+                    device_backend=backend,
+                    device=options.device,
+                    grammar=("llguidance",),
+                    dtype=dtype,
+                    max_num_seqs=batch,
+                    max_model_len=32 + num_tokens,
+                    enable_prefix_caching=False,
+                    short_budget="cut",  # the schema fits no budget
+                )
+            )
+            for temperature in (0.0, 1.0):
+                for constraint in (None, JsonSchema(ENDLESS)):
+                    params = [
+                        SamplingParams(
+                            max_tokens=num_tokens,
+                            temperature=temperature,
+                            seed=seed,
+                            constraint=constraint,
+                            ignore_eos=constraint is None,
+                        )
+                        for seed in range(batch)
+                    ]
+
+                    def generate(engine: Engine = engine, params: list[SamplingParams] = params) -> None:
+                        results = engine.generate(prompts, params)
+                        if any(result.error is not None or len(result.token_ids) != num_tokens for result in results):
+                            raise AssertionError(f"not every request has {num_tokens} tokens: {results[0]}")
+
+                    ways[f"{backend}, {temperature:g}, {'free' if constraint is None else 'constrained'}"] = generate
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).to(options.device).eval()
+        ids = torch.tensor(prompts, device=options.device)
+        model.generation_config.eos_token_id = None
+
+        def theirs(*, sample: bool) -> None:
+            model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=num_tokens,
+                do_sample=sample,
+                top_k=0 if sample else None,
+                pad_token_id=0,
+            )
+
+        ways["transformers, 0, free"] = lambda: theirs(sample=False)
+        ways["transformers, 1, free"] = lambda: theirs(sample=True)
+        seconds = in_turns(ways, options.rounds)
+    yield f"## Decoding: milliseconds of a step, {batch} sequences, a vocabulary of 131,072 tokens"
+    yield ""
+    yield (
+        f"Seconds of a whole call over its {num_tokens} tokens, so prompts of 32 tokens and all there is to begin with "
+        "are in it. Constrained over free is the median of the rounds' ratios."
+    )
+    yield ""
+    yield "| | temperature | free | constrained | constrained over free |"
+    yield "|---|---|---|---|---|"
+    for name, free in seconds.items():
+        who, temperature, kind = name.split(", ")
+        if kind != "free":
+            continue
+        constrained = seconds.get(f"{who}, {temperature}, constrained")
+        shown = "-" if constrained is None else spread([1e3 * s / num_tokens for s in constrained])
+        ratio = "-" if constrained is None else spread([c / f for c, f in zip(constrained, free, strict=True)])
+        who = "`transformers.generate`" if who == "transformers" else f"guideway, device `{who}`"
+        yield f"| {who} | {temperature} | {spread([1e3 * s / num_tokens for s in free])} | {shown} | {ratio} |"
+
+
+# Encoding
+
+
+def encoding(options: argparse.Namespace) -> Iterator[str]:
+    """Milliseconds for texts of many lengths."""
+    from guideway_engine.prefill.forward import Forward, Ragged
+    from transformers import BertConfig, BertModel
+
+    on_gpu = options.device.startswith("cuda")
+    count = 512 if on_gpu else 8
+    rng = np.random.default_rng(0)
+    lengths = np.clip(rng.lognormal(np.log(37) - 0.32, 0.8, count), 2, 256).astype(np.int32)
+    ids = [rng.integers(1000, 30_000, length) for length in lengths]
+    batch = Ragged(np.concatenate(ids), lengths)
+    sizes = SIZES if on_gpu else {"small": (64, 2, 2, 128)}
+    yield f"## Encoding: milliseconds for {count} texts, from token ids to vectors"
+    yield ""
+    yield (
+        f"Texts of {lengths.min()} to {lengths.max()} tokens, {lengths.mean():.0f} on average. Padded is the model of "
+        "transformers with SDPA, sorted by length, 32 to a batch, each padded to its longest. The difference is the "
+        "largest of any number from what the model gives in float32 on the CPU, whose largest is about 4."
+    )
+    yield ""
+    yield "| encoder | type | padded | `sdpa` | `packed` | `flex` | largest difference |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, (width, layers, heads, inner) in sizes.items():
+        torch.manual_seed(0)
+        config = BertConfig(
+            hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=inner
+        )
+        original = BertModel(deepcopy(config), add_pooling_layer=False).eval()
+        reference = padded(original, ids, "cpu")
+        for dtype in (torch.float32, torch.bfloat16) if on_gpu else (torch.float32,):
+            ways: Ways = {}
+            worst = 0.0
+            for backend in ("padded", "sdpa", "packed", "flex"):
+                model = BertModel(deepcopy(config), add_pooling_layer=False).eval()  # takes its configuration over
+                model.load_state_dict(original.state_dict())
+                model = model.to(device=options.device, dtype=dtype)
+                if backend == "padded":
+                    ways[backend] = lambda model=model: padded(model, ids, options.device)
+                    continue
+                forward = Forward(model, backend)
+                ways[backend] = lambda forward=forward: forward(batch).hidden
+                worst = max(worst, float((forward(batch).hidden.cpu() - reference).abs().max()))
+            seconds = in_turns(ways, options.rounds)
+            shown = " | ".join(spread([1e3 * s for s in seconds[way]], 1) for way in ways)
+            yield f"| {name} | {str(dtype)[6:]} | {shown} | {worst:.1e} |"
+
+
+@torch.inference_mode()
+def padded(model: Any, ids: list[Any], device: str) -> torch.Tensor:
+    """``[total, width]``, in the order of `ids`."""
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    found: list[torch.Tensor | None] = [None] * len(ids)
+    for first in range(0, len(order), 32):
+        members = order[first : first + 32]
+        longest = len(ids[members[-1]])
+        tokens = np.zeros((len(members), longest), dtype=np.int64)
+        mask = np.zeros_like(tokens)
+        for row, member in enumerate(members):
+            tokens[row, : len(ids[member])] = ids[member]
+            mask[row, : len(ids[member])] = 1
+        inputs = {"input_ids": torch.from_numpy(tokens).to(device), "attention_mask": torch.from_numpy(mask).to(device)}
+        hidden = model(**inputs).last_hidden_state
+        for row, member in enumerate(members):
+            found[member] = hidden[row, : len(ids[member])]
+    return torch.cat([x for x in found if x is not None]).float()
+
+
+if __name__ == "__main__":
+    main()
