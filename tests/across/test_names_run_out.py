@@ -18,9 +18,12 @@ from tests.support.json_strategies import build
 
 DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}
 FEW = {"type": "object", "patternProperties": {"^[ab]$": DIGIT}, "additionalProperties": False}
+ONE = {"type": "object", "required": ["k"], "patternProperties": {"^k$": DIGIT}, "additionalProperties": False}
 SCHEMAS: list[tuple[str, Any]] = [
     ("xgrammar", FEW),
     ("llguidance", FEW),
+    # after k llguidance allows a comma, and then nothing
+    ("llguidance", ONE),
     ("xgrammar", {"type": "array", "items": FEW}),
     ("llguidance", {"type": "array", "items": FEW}),
     ("xgrammar", {"type": "object", "patternProperties": {"b": DIGIT}}),
@@ -53,7 +56,7 @@ def walks(compiled: CompiledGrammar, tokens: Vocabulary, num_walks: int) -> list
     return found
 
 
-@pytest.mark.parametrize("whitespace", ["bounded", "spaced"])
+@pytest.mark.parametrize("whitespace", ["bounded", "compact", "spaced"])
 @pytest.mark.parametrize(("strategy", "schema"), SCHEMAS)
 def test_no_output_comes_to_a_dead_end(strategy: str, schema: Any, whitespace: Whitespace) -> None:
     tokens = vocabulary()

@@ -151,7 +151,8 @@ class LlguidanceMatcher(Matcher):
             native.consume_token(token_id)
             native.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
             if native.is_error():
-                return None
+                # it may allow a token after which it has none itself
+                return np.zeros_like(row) if is_dead_end(native.get_error()) else None
         return row
 
     def _compute_mask(self) -> None:
