@@ -205,6 +205,7 @@ def test_one_that_waits_for_ever_for_one_that_failed_is_lost(monkeypatch: pytest
         ("exit", (0,), "exited with status 0"),
         ("kill", (), "was killed by SIGKILL; the machine may have run out of memory"),
         ("fork_and_exit", (), "exited with status 3"),
+        ("lose_device", (), "has lost its device to an error in a kernel, which it wrote to standard error"),
     ],
 )
 def test_a_worker_that_dies_is_lost(process: ProcessExecutor, method: str, args: tuple[Any, ...], how: str) -> None:
@@ -219,6 +220,18 @@ def test_a_worker_that_dies_is_lost(process: ProcessExecutor, method: str, args:
         behind.result()
     assert process.submit("echo", 1).result() == (1,)
     assert pid_of(process) != pid
+
+
+def test_local_says_what_helps_once_the_device_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = LocalExecutor(Worker, {})
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    for lost in (False, True):
+        with monkeypatch.context() as patch:
+            patch.setattr("torch.cuda.synchronize", [].clear if not lost else [].pop)  # which raises
+            with pytest.raises(GuidewayError if lost else ValueError, match="boom") as raised:
+                executor.submit("fail", ValueError("boom\nand more")).result()
+            assert ("can be used no more in this process: ValueError: boom; start" in str(raised.value)) == lost
+    assert executor.submit("echo", 1).result() == (1,)
 
 
 def test_a_worker_that_dies_between_calls_is_lost(process: ProcessExecutor) -> None:

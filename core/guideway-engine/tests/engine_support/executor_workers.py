@@ -49,6 +49,16 @@ class Worker:
     def fail(self, error: BaseException) -> None:
         raise error
 
+    def lose_device(self) -> None:
+        """Behave as CUDA does once a kernel was wrong: no call goes well any more."""
+        import torch
+
+        def fail() -> None:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+        torch.cuda.is_initialized, torch.cuda.synchronize = lambda: True, fail
+        fail()
+
     def fail_from_cause(self) -> None:
         try:
             int("missing")

@@ -8,7 +8,9 @@ from typing import Any
 
 from guideway.api.options import parse_options
 from guideway.api.provisional import Executor
-from guideway.errors import WorkerLost, contain
+from guideway.errors import GuidewayError, WorkerLost, contain, text_of
+
+from guideway_engine.executors.devices import device_is_lost
 
 __all__ = ["LocalExecutor"]
 
@@ -52,7 +54,7 @@ class LocalExecutor(Executor):
             return Done(getattr(self._worker, method)(*args))
         except BaseException as error:
             contain(error)
-            return Done(error=error)
+            return Done(error=_lost(error) if device_is_lost() else error)
 
     def restart(self) -> None:
         self.close()
@@ -63,3 +65,12 @@ class LocalExecutor(Executor):
         close = getattr(worker, "close", None)
         if close is not None:
             close()
+
+
+def _lost(error: BaseException) -> GuidewayError:
+    lost = GuidewayError(
+        f"the device can be used no more in this process: {text_of(error).splitlines()[0]}; start the program again, "
+        "or take the executor 'process', which then starts its workers again"
+    )
+    lost.__cause__ = error
+    return lost

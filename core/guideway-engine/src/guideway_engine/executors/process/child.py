@@ -16,10 +16,11 @@ from typing import Any, NoReturn
 
 from guideway.errors import GuidewayError, contain, text_of
 
+from guideway_engine.executors.devices import device_is_lost
 from guideway_engine.executors.process.blocks import BlockReader, BlockWriter
 from guideway_engine.executors.process.messages import pack, pack_error, unpack
 
-__all__ = ["COMMAND", "REPLY", "Files", "main"]
+__all__ = ["COMMAND", "DEVICE_LOST", "REPLY", "Files", "main"]
 
 COMMAND = struct.Struct("4q")
 """Number, number of the last reply the parent has read, and where in the commands' memory the block is: start and
@@ -28,6 +29,9 @@ through the pipe in one piece."""
 
 REPLY = struct.Struct("4q")
 """Number of the command, 1 if it went well and 0 if it raised, and where in the replies' memory the block is."""
+
+DEVICE_LOST = 87
+"""The status with which a process ends that can use its device no more."""
 
 GRACE_SECONDS = 5.0
 """The seconds that a worker may take to end after its parent has gone."""
@@ -72,6 +76,10 @@ def _serve(files: Files, rank: int, num_workers: int) -> None:
                 parts = _result(worker, *command)
             well = True
         except BaseException as error:
+            if device_is_lost():
+                sys.stderr.write(f"worker {rank} has lost its device: {text_of(error)}\n")
+                sys.stderr.flush()
+                os._exit(DEVICE_LOST)  # nothing can be closed in order any more
             parts = pack(pack_error(error))
             well = False
         command = None  # nothing of a step is kept while waiting for the next

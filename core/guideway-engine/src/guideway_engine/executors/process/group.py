@@ -24,7 +24,7 @@ from typing import Any
 from guideway.errors import WorkerLost
 
 from guideway_engine.executors.process.blocks import BlockReader, BlockWriter, anonymous_file
-from guideway_engine.executors.process.child import COMMAND, REPLY
+from guideway_engine.executors.process.child import COMMAND, DEVICE_LOST, REPLY
 from guideway_engine.executors.process.messages import pack, unpack, unpack_error
 
 __all__ = ["PendingCall", "WorkerGroup"]
@@ -233,6 +233,8 @@ class _Process:
         status = self.popen.poll()
         if status is None:
             return f"{self} hung up"
+        if status == DEVICE_LOST:
+            return f"{self} has lost its device to an error in a kernel, which it wrote to standard error"
         if status >= 0:
             return f"{self} exited with status {status}"
         hint = "; the machine may have run out of memory" if -status == signal.SIGKILL else ""

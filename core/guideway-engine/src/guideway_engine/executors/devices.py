@@ -1,0 +1,20 @@
+"""Tells whether a process can still compute on its device."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["device_is_lost"]
+
+
+def device_is_lost() -> bool:
+    """Return whether CUDA has ended this process's context, as after an index past the end in a kernel: every later
+    call fails as well, whoever made the mistake, and only a new process can use the device again."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except Exception:  # an AcceleratorError; a RuntimeError in older versions
+        return True
+    return False
