@@ -299,20 +299,32 @@ def test_a_refused_request_never_started(ask: Ask, heard: Callable[[], list[dict
 # The end
 
 
+ENDED = '"finish_reason":"(stop|length)"|"type":"(response.completed|message_stop)"'
+LONG = {
+    "output_config": {
+        "format": {"type": "json_schema", "schema": {"type": "array", "items": {"const": 1}, "minItems": 230}}
+    }
+}
+
+
 def test_requests_under_way_when_the_server_is_told_to_stop_end_with_an_error(server: Server) -> None:
-    url = f"{server.url}/v1/chat/completions"
-    asked = {"model": "demo", "messages": [{"role": "user", "content": TEXT}], "max_tokens": 480}
+    chat = {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 480}
+    regex = {"structured_outputs": {"regex": "[a-z]{470}"}}
     forms: list[dict[str, Any]] = [
-        {"ignore_eos": True},
-        {"structured_outputs": {"regex": "[a-z]{470}"}},
-        {"structured_outputs": {"regex": "[a-z]{470}"}, "stream": True},
+        {"path": "chat/completions", **chat, "ignore_eos": True},
+        {"path": "chat/completions", **chat, **regex},
+        {"path": "chat/completions", **chat, **regex, "stream": True},
+        {"path": "responses", "input": TEXT, "max_output_tokens": 480, **regex, "stream": True},
+        {"path": "messages", **chat, **LONG, "stream": True},
     ]
 
     def outcome(form: dict[str, Any]) -> tuple[int, str]:
-        with httpx.stream("POST", url, json={**asked, **form}, timeout=100) as answer:
+        path, body = form["path"], {name: value for name, value in form.items() if name != "path"}
+        url = f"{server.url}/v1/{path}"
+        with httpx.stream("POST", url, json={"model": "demo", **body}, timeout=100) as answer:
             return answer.status_code, answer.read().decode()
 
-    with ThreadPoolExecutor(24) as threads:
+    with ThreadPoolExecutor(40) as threads:
         answers = [(form, threads.submit(outcome, form)) for form in forms * 8]
         faulty.until(lambda: server.metric("vllm:num_requests_running") == 4)
         began = time.monotonic()
@@ -324,7 +336,7 @@ def test_requests_under_way_when_the_server_is_told_to_stop_end_with_an_error(se
         said = "the server is shutting down" in text
         stopped += said
         # no answer that was given up stands as if it had ended, and no stream ends without a word
-        ended_by_itself = re.search('"finish_reason":"(stop|length)"', text) is not None
+        ended_by_itself = re.search(ENDED, text) is not None
         assert said is not ended_by_itself, text[-300:]
         assert status == (200 if ended_by_itself or form.get("stream") else 503), text[-300:]
     assert stopped > 12

@@ -406,6 +406,44 @@ def test_a_plugin_that_fails_ends_its_own_request(
     assert json.loads(ask.text(json=SCHEMA)) == ANSWER
 
 
+@pytest.mark.parametrize(
+    ("wanted", "said", "kind", "code", "param"),
+    [
+        ({"vllm_xargs": {"guideway.modifiers": "{"}}, "is not JSON", "BadRequestError", "400", "guideway.modifiers"),
+        (
+            {"vllm_xargs": modifiers(faulty_pre_warp={"phase": "apply", "how": "raise"})},
+            FAILURE,
+            "InternalServerError",
+            "500",
+            None,
+        ),
+    ],
+    ids=["refused", "failed"],
+)
+def test_streams_of_responses_and_messages_say_why_they_end(
+    server: Server, wanted: dict[str, Any], said: str, kind: str, code: str, param: str | None
+) -> None:
+    """vLLM alone breaks the first off, and tells of the second that its error is no chunk of a chat."""
+    response = {"model": "demo", "input": TEXT, "max_output_tokens": 20, "stream": True, **wanted}
+    events = events_of(httpx.post(f"{server.url}/v1/responses", json=response, timeout=300).text)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert said in events[-1]["message"]
+    assert {name: events[-1][name] for name in ("type", "code", "param")} == {
+        "type": "error",
+        "code": code,
+        "param": param,
+    }
+    chat = [{"role": "user", "content": TEXT}]
+    message = {"model": "demo", "messages": chat, "max_tokens": 20, "stream": True, **wanted}
+    *_, last = events_of(httpx.post(f"{server.url}/v1/messages", json=message, timeout=300).text)
+    assert said in last["error"]["message"]
+    assert (last["type"], last["error"]["type"]) == ("error", kind)
+
+
+def events_of(stream: str) -> list[dict[str, Any]]:
+    return [json.loads(line.removeprefix("data: ")) for line in stream.splitlines() if line.startswith("data: ")]
+
+
 @pytest.mark.parametrize("how", ["raise", "interrupt", "leave"])
 def test_a_plugin_that_fails_at_admission_is_named_in_the_response(server: Server, ask: Ask, how: str) -> None:
     """Ctrl-C is the event loop's there, so that an interrupt is the plugin's."""

@@ -6,16 +6,19 @@ several prompts                        ``request_output_to_completion_response``
 what asks xgrammar                     ``validate_structural_tag_payload``, ``_xgrammar_supports``
 requests                               ``to_sampling_params``, ``to_beam_search_params``
 streams                                ``chat_completion_stream_generator``, ``completion_stream_generator``
+streams that end with an error         ``responses_stream_generator``, ``message_stream_converter``
 =====================================  ================================================================================
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import Any
 
 import vllm
@@ -89,6 +92,73 @@ def _around_stream(stream: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def _around_responses_stream(stream: Callable[..., Any]) -> Callable[..., Any]:
+    """vLLM breaks the connection off where a request is refused, fails or is given up once its stream has begun."""
+
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        events = stream(self, *args, **kwargs)
+        return _ended_by_error(self, events) if SERVING else events
+
+    return wrapped
+
+
+async def _ended_by_error(serving: Any, events: Any) -> AsyncIterator[Any]:
+    """`events` of a response, and where they fail one that says so, as OpenAI's server ends such a stream."""
+    number = 0
+    try:
+        async with aclosing(events):
+            async for event in events:
+                number = getattr(event, "sequence_number", number) + 1
+                yield event
+    except Exception as error:
+        from openai.types.responses import ResponseErrorEvent
+        from pydantic import ValidationError
+        from vllm.exceptions import GenerationError
+
+        # of one that failed vLLM makes an event that it then finds to be none of a response
+        failed = isinstance(error, ValidationError)
+        said = serving.create_error_response(GenerationError() if failed else error).error
+        if said.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            log.exception("guideway: the stream of a response ends with an error")
+        yield ResponseErrorEvent(
+            type="error", code=str(said.code), message=said.message, param=said.param, sequence_number=number
+        )
+
+
+def _around_messages_stream(convert: Callable[..., Any]) -> Callable[..., Any]:
+    """vLLM makes the stream of a message of one of a chat, and takes the error that ends this for a chunk that is
+    malformed."""
+
+    def wrapped(self: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
+        if not SERVING:
+            return convert(self, generator, *args, **kwargs)
+        said: list[str] = []
+        return _with_error(convert(self, _until_error(generator, said), *args, **kwargs), said)
+
+    return wrapped
+
+
+async def _until_error(events: Any, said: list[str]) -> AsyncIterator[str]:
+    """The `events` of a chat before one that says what failed, which becomes that of a message, in `said`."""
+    async with aclosing(events):
+        async for event in events:
+            if event.startswith('data: {"error"'):
+                error = json.loads(event.removeprefix("data: "))["error"]
+                told = {"type": "error", "error": {"type": error["type"], "message": error["message"]}}
+                said.append(f"event: error\ndata: {json.dumps(told)}\n\n")
+                return
+            yield event
+
+
+async def _with_error(events: Any, said: list[str]) -> AsyncIterator[str]:
+    """`events`, and `said` after them."""
+    async with aclosing(events):
+        async for event in events:
+            yield event
+    for event in said:
+        yield event
+
+
 def _around_completion_response(respond: Callable[..., Any]) -> Callable[..., Any]:
     """vLLM answers several prompts with the field of the first."""
 
@@ -149,6 +219,7 @@ OPENAI = "vllm.entrypoints.openai"
 UNHEARD = "`strict` of a request is not heard"
 UNTOLD = "streams do not have what guideway tells"
 UNTOLD_OF_OTHERS = "of several prompts guideway tells about the first alone"
+UNENDED = "streams of responses and messages do not say why they end"
 UNREFUSED = "a beam search drops constraints and what is asked of guideway without a word"
 
 IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
@@ -200,6 +271,16 @@ IN_SERVER: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
         _around_stream,
         ("request", "result_generator"),
         UNTOLD,
+    ),
+    f"{OPENAI}.responses.serving:OpenAIServingResponses.responses_stream_generator": (
+        _around_responses_stream,
+        (),
+        UNENDED,
+    ),
+    "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.message_stream_converter": (
+        _around_messages_stream,
+        ("generator",),
+        UNENDED,
     ),
 }
 """The places that are changed of the server over HTTP, where vLLM has it: the parameters that are relied on, and what
